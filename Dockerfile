@@ -1,0 +1,27 @@
+# docker build --tag transformer-pipeline .
+# docker run --rm --volume transformer-pipeline-cache:/home/pipeline/work/.dvc/cache transformer-pipeline            (make repro)
+# docker run --rm transformer-pipeline make test
+# A smaller image, without CUDA: --build-arg PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+FROM python:3.11-slim
+
+# Debian drops old patch versions from its mirrors, so a pinned version of git or make would soon not build.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends git make \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 1000 --create-home pipeline
+
+USER 1000:1000
+WORKDIR /home/pipeline/work
+# pip and git refuse or warn about folders of another user, so everything here belongs to this one; the volume's mount point too.
+RUN mkdir -p .dvc/cache transformer_core flows
+
+# The packages change seldom and cost gigabytes: their layer depends on these files alone.
+ARG PIP_EXTRA_INDEX_URL=
+COPY --chown=1000:1000 pyproject.toml constraints.txt Makefile README.md ./
+COPY --chown=1000:1000 transformer_core/__init__.py transformer_core/
+COPY --chown=1000:1000 flows/__init__.py flows/
+RUN PIP_NO_CACHE_DIR=1 make install
+
+COPY --chown=1000:1000 . .
+CMD ["make", "repro"]

@@ -1,0 +1,1 @@
+"""The pipeline around the work: stages for DVC, the Prefect flow, the MLflow record."""

@@ -1,0 +1,144 @@
+"""The record of a run: JSON lines on disk, appended first and sent to MLflow later by flows/tracking.py.
+
+`.state/journal/RUN.jsonl` is the truth. Its first line says which run it is; every further line is one event:
+
+    {"type": "run", "id": "9f1c...", "run": "RUN", "parent": "", "timestamp_ms": 1700000000000}
+    {"type": "status", "status": "RUNNING", ...}            MLflow's words: RUNNING, FINISHED, FAILED, KILLED
+    {"type": "parameters", "values": {"train.warmup": "400"}, ...}
+    {"type": "tags", "values": {"corpus": "synthetic"}, ...}
+    {"type": "metrics", "step": 100, "values": {"train/loss": 3.2}, ...}
+    {"type": "artifact", "path": "results/report.html", "folder": "", ...}
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.paths import STATE
+
+JOURNALS = STATE / "journal"
+
+Event = dict[str, Any]
+
+
+class Journal:
+    """The journal of one run, opened for appending; every call is on disk (flushed) when it returns.
+
+    Opening the journal of a run that was stopped goes on with it: points, parameters and tags that stand in it already are not written
+    again, so a resumed training repeats no point. Opening the journal of a training that has FINISHED begins a new one, because it is
+    the same training forced again (its code may have changed), and keeps the old one beside it. A run with a parent is the same run
+    whenever its name is the same.
+
+    Args:
+        run: the run's name, unique in the repository: a training's fingerprint; for a run with a parent, a name made from what it is of.
+        parent: the fingerprint of the training this run belongs to, or empty.
+        directory: where journals lie.
+    """
+
+    def __init__(self, run: str, parent: str = "", directory: Path = JOURNALS) -> None:
+        self.path = directory / f"{run}.jsonl"
+        directory.mkdir(parents=True, exist_ok=True)
+        _cut_torn_line(self.path)
+        events = list(read_events(self.path))
+        if not parent and events and _status(events) == "FINISHED":
+            self._put_aside(events[0])
+            events = []
+        self._points = {(event["step"], name) for event in events if event["type"] == "metrics" for name in event["values"]}
+        self._parameters = _values(events, "parameters")
+        self._tags = _values(events, "tags")
+        if not events:
+            self._append(type="run", id=f"{parent}/{run}" if parent else uuid.uuid4().hex, run=run, parent=parent)
+        self._append(type="status", status="RUNNING")
+
+    def metrics(self, step: int, values: Mapping[str, float], context: str = "") -> None:
+        """Record numbers at a step; a context goes before their names ("valid" makes "valid/nll" of "nll")."""
+        named = {f"{context}/{name}" if context else name: float(value) for name, value in values.items()}
+        new = {name: value for name, value in named.items() if (step, name) not in self._points}
+        if new:
+            self._points.update((step, name) for name in new)
+            self._append(type="metrics", step=step, values=new)
+
+    def parameters(self, values: Mapping[str, Any]) -> None:
+        """Record settings, nested sections flattened to "section.key"; the first value of a key stands for the whole run."""
+        new = {name: value for name, value in flatten(values).items() if name not in self._parameters}
+        if new:
+            self._parameters.update(new)
+            self._append(type="parameters", values=new)
+
+    def tags(self, values: Mapping[str, str]) -> None:
+        """Record tags; a later value of a tag replaces the one before."""
+        new = {name: value for name, value in values.items() if self._tags.get(name) != value}
+        if new:
+            self._tags.update(new)
+            self._append(type="tags", values=new)
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        """Record a file or directory by its path: what lies there when it is sent is what MLflow keeps, under `folder`."""
+        self._append(type="artifact", path=path.as_posix(), folder=folder)
+
+    def end(self, status: str = "FINISHED") -> None:
+        """Record the end: FINISHED, FAILED, or KILLED for a run that was stopped and will go on."""
+        self._append(type="status", status=status)
+
+    def _append(self, **event: Any) -> None:
+        line = json.dumps({**event, "timestamp_ms": time.time_ns() // 1_000_000}, ensure_ascii=False)
+        with self.path.open("ab") as file:
+            file.write(line.encode() + b"\n")
+
+    def _put_aside(self, header: Event) -> None:
+        aside = self.path.with_name(f"{self.path.stem}.{header['id'][:8]}.jsonl")
+        self.path.replace(aside)
+        position = position_file(self.path)
+        if position.exists():
+            position.replace(position_file(aside))
+
+
+def read_events(path: Path, start: int = 0) -> Iterator[Event]:
+    """The events of a journal from byte `start` on, whole lines only; none where there is no journal.
+
+    Each event carries, besides what was written, "end": the byte after its line.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        file.seek(start)
+        end = start
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            end += len(line)
+            yield {**json.loads(line), "end": end}
+
+
+def position_file(journal: Path) -> Path:
+    """Where it stands how much of a journal has been sent, and to which run."""
+    return journal.with_suffix(".sent")
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested sections as one level: {"train": {"warmup": 400}} becomes {"train.warmup": "400"}."""
+    flat: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = str(value)
+    return flat
+
+
+def _status(events: list[Event]) -> str:
+    return str(next((event["status"] for event in reversed(events) if event["type"] == "status"), "RUNNING"))
+
+
+def _values(events: list[Event], kind: str) -> dict[str, str]:
+    return {name: value for event in events if event["type"] == kind for name, value in event["values"].items()}
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Take away the part of a line that a crash left at the end, so that the next line starts on its own."""
+    if path.exists() and not (content := path.read_bytes()).endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)

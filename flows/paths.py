@@ -1,0 +1,21 @@
+"""Where each stage's outputs lie, relative to the repository (the same paths as in dvc.yaml)."""
+
+from pathlib import Path
+
+SPLITS = ("train", "valid", "test")
+
+CORPORA = Path("corpora")
+RAW = Path("data/raw")
+CLEAN = Path("data/clean")
+SUBWORD_MODEL = Path("data/bpe/spm.model")
+BINARIZED = Path("data/binarized")
+CHECKPOINTS = Path("models/checkpoints")
+AVERAGED = Path("models/averaged")
+TRAINING = Path("results/training")
+DECODED = Path("results/decode")
+METRICS = Path("results/metrics.json")
+BY_LENGTH = Path("results/bleu_by_length.csv")
+BY_PHENOMENON = Path("results/bleu_by_phenomenon.csv")
+REPORT = Path("results/report.html")
+PUBLISHED = Path("results/published.json")
+STATE = Path(".state")

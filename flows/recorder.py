@@ -1,0 +1,132 @@
+"""What a training leaves for people to see: two CSV files for DVC's plots, the journal for MLflow, and a line or bar on the terminal."""
+
+import csv
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from flows.journal import Journal
+from transformer_core.training.trainer import UpdateRecord
+
+UPDATES, VALIDATION = "updates.csv", "validation.csv"
+_VALIDATION_COLUMNS = ("update", "nll", "perplexity", "accuracy", "seconds")
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class Recorder:
+    """An observer of the trainer (transformer_core/training/trainer.py) on rank 0.
+
+    Args:
+        directory: where the CSV files grow, beside the training's state.
+        journal: the run's journal.
+        updates: how many there will be.
+    """
+
+    def __init__(self, directory: Path, journal: Journal, updates: int) -> None:
+        self._journal = journal
+        self._updates = _Table(directory / UPDATES, [field.name for field in fields(UpdateRecord)])
+        self._validation = _Table(directory / VALIDATION, _VALIDATION_COLUMNS)
+        self._terminal = _Terminal(updates)
+
+    def on_update(self, record: UpdateRecord) -> None:
+        values = asdict(record)
+        self._updates.append(values)
+        self._journal.metrics(record.update, {name: value for name, value in values.items() if name != "update"}, context="train")
+        self._terminal.show(record)
+
+    def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
+        self._validation.append({"update": update, **scores, "seconds": seconds})
+        self._journal.metrics(update, scores, context="valid")
+        self._terminal.say(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {scores['accuracy']:.1%} of tokens right")
+
+    def state(self) -> dict[str, Any]:
+        return {"updates_bytes": self._updates.size_bytes, "validation_bytes": self._validation.size_bytes}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._updates.cut(state["updates_bytes"])
+        self._validation.cut(state["validation_bytes"])
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self._terminal.close()
+
+
+class Nobody:
+    """The observer of the other ranks."""
+
+    def on_update(self, record: UpdateRecord) -> None: ...
+
+    def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None: ...
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+class _Table:
+    """A growing CSV file that can be cut back to where a saved state left it."""
+
+    def __init__(self, path: Path, columns: tuple[str, ...] | list[str]) -> None:
+        self._path = path
+        self._columns = columns
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerow(columns)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._path.stat().st_size
+
+    def append(self, values: Mapping[str, float]) -> None:
+        with self._path.open("a", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerow([_rounded(values[column]) for column in self._columns])
+
+    def cut(self, size_bytes: int) -> None:
+        with self._path.open("r+b") as file:
+            file.truncate(size_bytes)
+
+
+def _rounded(value: float) -> float:
+    return value if isinstance(value, int) else float(f"{value:.6g}")
+
+
+class _Terminal:
+    """One progress bar, or a plain line every few seconds where standard error is no terminal."""
+
+    def __init__(self, updates: int) -> None:
+        self._total = updates
+        self._bar = tqdm(total=updates, unit="update", dynamic_ncols=True, leave=True) if sys.stderr.isatty() else None
+        self._said = 0.0
+
+    def show(self, record: UpdateRecord) -> None:
+        numbers = (
+            f"{record.tokens_per_second:,.0f} tok/s, loss {record.loss:.3f}, PPL {record.perplexity:.2f}, lr {record.learning_rate:.2e}"
+        )
+        if self._bar is not None:
+            self._bar.set_postfix_str(numbers, refresh=False)
+            self._bar.update(record.update - self._bar.n)
+        elif time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES or record.update == self._total:
+            self._said = time.monotonic()
+            left = record.seconds / record.update * (self._total - record.update)
+            self.say(f"update {record.update:,} of {self._total:,}: {numbers}, {_clock(left)} left")
+
+    def say(self, line: str) -> None:
+        if self._bar is not None:
+            self._bar.write(line, file=sys.stderr)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"

@@ -1,0 +1,135 @@
+"""How a stage runs: its lock, its signals, its exit code, and the file that tells a scheduler how it ended."""
+
+import ctypes
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from flows.paths import STATE
+from transformer_core.config import Params, load_params
+from transformer_core.errors import ExitCode, Interrupted, UserError
+from transformer_core.files import write_json
+
+BUG = 1
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+_SHELLS = frozenset({"sh", "dash", "bash", "zsh", "fish", "ksh"})
+_PR_SET_PDEATHSIG = 1
+_WATCH_SECONDS = 0.5
+
+
+def run_stage(name: str, body: Callable[[Params], str]) -> int:
+    """Run a stage and return the exit code of its process.
+
+    SIGTERM, SIGINT, SIGUSR1 and the death of DVC raise `Interrupted` in `body` at the first signal; later ones are ignored while it
+    cleans up. A stage that has something to save (train) installs its own handlers with `signal.signal` inside `body` and raises
+    `Interrupted` itself once it has saved; nothing here puts the handlers back.
+
+    However it ends, `.state/exit/NAME.json` then holds {code, message, remedy}; it is absent while the stage runs, and stays absent
+    only where the process was killed outright. A stage that runs elsewhere in this repository ends this one with 75: the other one
+    ends by itself (often it is saving after a stop), so trying again later is right.
+    """
+    ended = exit_file(name)
+    try:
+        ended.unlink(missing_ok=True)
+        stop_on_signals()
+        _follow_dvc()
+        with _only_one(name):
+            closing = _to_its_end(body)
+    except (UserError, Interrupted) as error:
+        return _report(ended, name, error)
+    except BaseException as error:
+        traceback.print_exc()
+        write_json(ended, {"code": BUG, "message": f"{name}: {type(error).__name__}: {error}", "remedy": "The traceback is in the log."})
+        return BUG
+    print(closing, flush=True)
+    write_json(ended, {"code": int(ExitCode.DONE), "message": closing, "remedy": ""})
+    return ExitCode.DONE
+
+
+def exit_file(name: str, root: Path = Path()) -> Path:
+    """Where the stage `name` of the repository at `root` says how it ended."""
+    return root / STATE / "exit" / f"{name}.json"
+
+
+def _to_its_end(body: Callable[[Params], str]) -> str:
+    try:
+        return body(load_params())
+    finally:
+        _ignore_stop_signals()  # The end is near and must be written down.
+
+
+def _report(ended: Path, name: str, error: UserError | Interrupted) -> int:
+    if isinstance(error, Interrupted):
+        error = UserError(str(error) or f"{name}: interrupted", "Run it again to go on.", ExitCode.INTERRUPTED)
+    print(error, file=sys.stderr, flush=True)
+    write_json(ended, {"code": int(error.exit_code), "message": error.message, "remedy": error.remedy})
+    return error.exit_code
+
+
+def stop_on_signals() -> None:
+    """From now on raise `Interrupted` in the main thread at the first signal to stop, and ignore those after it."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        _ignore_stop_signals()
+        raise Interrupted(f"stopped by {signal.Signals(number).name}")
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, stop)
+
+
+def _ignore_stop_signals() -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def _only_one(name: str) -> Iterator[None]:
+    """Hold the stage's lock; the kernel lets go of it however the process ends."""
+    path = STATE / "locks" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise UserError(
+                f"{path}: stage {name} is running in process {holder}",
+                "Wait until it has ended or end it, then run again.",
+                ExitCode.INTERRUPTED,
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _follow_dvc() -> None:
+    """Send this process SIGTERM when the dvc that started it dies; a stage started by hand follows nobody.
+
+    The kernel's parent-death signal is immediate but knows the parent alone, which is the shell where the shell did not replace itself
+    by the command, and it exists on Linux alone. The watch sees dvc itself die, half a second later.
+    """
+    if "DVC_STAGE" not in os.environ:
+        return
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    parents = psutil.Process().parents()
+    dvc = next((parent for parent in parents if parent.name() not in _SHELLS), None)
+    threading.Thread(target=_watch, args=(dvc,), name="follow-dvc", daemon=True).start()
+
+
+def _watch(dvc: psutil.Process | None) -> None:
+    while dvc is not None and dvc.is_running() and dvc.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(_WATCH_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)

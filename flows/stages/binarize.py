@@ -1,0 +1,36 @@
+"""Stage binarize: cleaned text becomes token ids on disk, memory-mapped by training and decoding."""
+
+from flows.paths import BINARIZED, CLEAN, SPLITS, SUBWORD_MODEL
+from flows.runner import run_stage
+from transformer_core.config import PARAMS_FILE, Params
+from transformer_core.corpus.binary import Meta, SplitCounts, binarize_split, write_meta
+from transformer_core.corpus.subword import Subword
+from transformer_core.corpus.text import read_pairs
+from transformer_core.errors import configuration_error
+from transformer_core.files import new_directory
+
+
+def run(params: Params) -> str:
+    """Write data/binarized: training pairs of at most `binarize.max_tokens` a side, every pair of validation and test."""
+    source, target = params.download.source, params.download.target
+    max_tokens = params.binarize.max_tokens
+    subword = Subword.load(SUBWORD_MODEL)
+    splits: dict[str, SplitCounts] = {}
+    with new_directory(BINARIZED) as folder:
+        for split in SPLITS:
+            pairs = read_pairs(CLEAN / f"{split}.{source}", CLEAN / f"{split}.{target}")
+            encoded = ((subword.encode(left), subword.encode(right)) for left, right in pairs)
+            splits[split] = binarize_split(folder, split, encoded, subword.vocab_size, max_tokens if split == "train" else None)
+        train = splits["train"]
+        if not train.pairs:
+            raise configuration_error(
+                f"{PARAMS_FILE}: binarize.max_tokens: each of {train.dropped_too_long:,} training pairs is longer than {max_tokens}",
+                "Raise it.",
+            )
+        write_meta(folder, Meta(vocabulary_hash=subword.hash, vocab_size=subword.vocab_size, source=source, target=target, splits=splits))
+    tokens = f"{train.source_tokens:,} source and {train.target_tokens:,} target tokens"
+    return f"{BINARIZED}: {train.pairs:,} training pairs, {tokens}; {train.dropped_too_long:,} longer than {max_tokens} left out"
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_stage("binarize", run))

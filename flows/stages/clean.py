@@ -1,0 +1,19 @@
+"""Stage clean: data/raw becomes data/clean, repaired, with the unusable training pairs dropped, and a report of the counts."""
+
+from flows.paths import CLEAN, RAW
+from flows.runner import run_stage
+from transformer_core.config import Params
+from transformer_core.corpus.cleaning import REPORT, clean_corpus
+from transformer_core.files import new_directory
+
+
+def run(params: Params) -> str:
+    """Write data/clean."""
+    with new_directory(CLEAN) as folder:
+        report = clean_corpus(RAW, folder, params.download.source, params.download.target, params.clean)
+    dropped = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
+    return f"{CLEAN}: {report.pairs_out:,} of {report.pairs_in:,} training pairs (dropped: {dropped or 'none'}); counts in {CLEAN / REPORT}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_stage("clean", run))

@@ -1,0 +1,58 @@
+"""Stage decode: the averaged model and the binarized sources to hypotheses and n-best lists of valid and test."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from flows.paths import AVERAGED, BINARIZED, DECODED
+from flows.runner import run_stage
+from transformer_core.config import Params
+from transformer_core.corpus.binary import open_split, read_meta
+from transformer_core.corpus.text import write_lines
+from transformer_core.decoding.translator import Hypothesis, Translator
+from transformer_core.errors import UserError
+from transformer_core.files import new_directory, write_json
+
+
+def run(params: Params) -> str:
+    """Translate valid and test, with every line's n-best list and the speed beside it."""
+    torch.set_num_threads(params.machine.threads or len(os.sched_getaffinity(0)))
+    translator = Translator.load(AVERAGED)
+    meta = read_meta(BINARIZED)
+    if meta.vocabulary_hash != translator.subword.hash:
+        raise UserError(
+            f"{BINARIZED}: vocabulary {meta.vocabulary_hash[:12]}, but {AVERAGED} was trained with {translator.subword.hash[:12]}",
+            "Run the whole pipeline: dvc repro",
+        )
+    with new_directory(DECODED) as folder:
+        statistics = {split: _decode(translator, split, params, folder) for split in ("valid", "test")}
+        write_json(folder / "statistics.json", {**statistics, "beam": params.decode.beam, "alpha": params.decode.alpha})
+    test = statistics["test"]
+    return f"{DECODED}: test in {test['seconds']:.1f} s, {test['tokens_per_second']:,} target tok/s"
+
+
+def _decode(translator: Translator, split: str, params: Params, folder: Path) -> dict[str, float]:
+    sources = open_split(BINARIZED, split).source
+    settings = params.decode
+    began = time.monotonic()
+    lists = translator.translate_tokens(
+        [sources[number] for number in range(len(sources))], settings.beam, settings.alpha, settings.max_extra, settings.batch_tokens
+    )
+    seconds = time.monotonic() - began
+    write_lines(folder / f"{split}.hyp", (hypotheses[0].text for hypotheses in lists))
+    write_lines(
+        folder / f"{split}.nbest.jsonl", (json.dumps([_as_json(one) for one in hypotheses], ensure_ascii=False) for hypotheses in lists)
+    )
+    tokens = sum(hypotheses[0].tokens for hypotheses in lists)
+    return {"lines": len(lists), "seconds": round(seconds, 2), "target_tokens": tokens, "tokens_per_second": round(tokens / seconds)}
+
+
+def _as_json(hypothesis: Hypothesis) -> dict[str, str | float]:
+    return {"text": hypothesis.text, "score": round(hypothesis.score, 5), "log_probability": round(hypothesis.log_probability, 5)}
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_stage("decode", run))

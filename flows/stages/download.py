@@ -1,0 +1,29 @@
+"""Stage download: a catalogue entry becomes data/raw, both sides of every split, with a manifest."""
+
+import shutil
+
+from flows.paths import CORPORA, RAW, STATE
+from flows.runner import run_stage
+from transformer_core.config import Params
+from transformer_core.corpus.catalogue import check_direction, find_entry
+from transformer_core.corpus.fetching import Fetcher, mirror_folder
+from transformer_core.corpus.raw import write_raw
+from transformer_core.corpus.sources import SourceReader
+from transformer_core.files import new_directory
+
+
+def run(params: Params) -> str:
+    """Write data/raw for `download.corpus`, from `download.source` to `download.target`."""
+    wanted, machine = params.download, params.machine
+    found = find_entry(wanted.corpus, CORPORA)
+    check_direction(found, wanted.source, wanted.target)
+    fetcher = Fetcher(found.entry.name, STATE / "downloads", mirror_folder(machine.mirror))
+    with new_directory(RAW) as folder:
+        manifest = write_raw(SourceReader(found, wanted.source, wanted.target, fetcher, machine.workers), folder)
+    shutil.rmtree(fetcher.downloads / fetcher.corpus, ignore_errors=True)
+    pairs = ", ".join(f"{split} {record.pairs:,}" for split, record in manifest.splits.items())
+    return f"{RAW}: {wanted.corpus}, {wanted.source} to {wanted.target}, pairs: {pairs}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_stage("download", run))

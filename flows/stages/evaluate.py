@@ -1,0 +1,164 @@
+"""Stage evaluate: scores of the translations of valid and test, where the model is good and where not, and the report."""
+
+import csv
+import hashlib
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.journal import Journal
+from flows.paths import AVERAGED, BY_LENGTH, BY_PHENOMENON, CLEAN, DECODED, METRICS, RAW, REPORT, TRAINING
+from flows.runner import run_stage
+from transformer_core.config import Params
+from transformer_core.errors import UserError
+from transformer_core.evaluation.metrics import (
+    GroupScore,
+    Scores,
+    bleu_by_length,
+    bleu_by_phenomenon,
+    choose_examples,
+    read_aligned,
+    score,
+)
+from transformer_core.evaluation.report import Report, render
+from transformer_core.files import new_file, read_json, write_json
+
+MADE_BY = {
+    RAW / "manifest.json": "download",
+    CLEAN / "report.json": "clean",
+    TRAINING / "metrics.json": "train",
+    TRAINING / "updates.csv": "train",
+    TRAINING / "validation.csv": "train",
+    AVERAGED / "config.json": "average",
+    DECODED / "statistics.json": "decode",
+}
+
+
+def run(params: Params) -> str:
+    """Score, write the figures and the report, record the evaluation in its journal, print the table."""
+    report = gather(params)
+    page = render(report)
+    figures = headline(report)
+    write_json(METRICS, figures)
+    write_groups(BY_LENGTH, "source_words", report.by_length)
+    write_groups(BY_PHENOMENON, "phenomenon", report.by_phenomenon)
+    with new_file(REPORT) as temporary:
+        temporary.write_text(page, encoding="utf-8", newline="\n")
+    record(figures, report.model["training"])
+    print(table(report.scores, report.manifest["synthetic"]))
+    return f"BLEU {figures['bleu']:.2f} on the test set of {label(figures['corpus'], figures['synthetic'])}: {REPORT}"
+
+
+def gather(params: Params) -> Report:
+    """Read what the stages before have made and score it.
+
+    Raises:
+        UserError: exit code 65; a file is missing, not UTF-8, or has another number of lines than what it belongs to.
+    """
+    for path, stage in MADE_BY.items():
+        if not path.exists():
+            raise UserError(f"{path}: no such file", f"Make it with: dvc repro {stage}")
+    manifest = read_json(RAW / "manifest.json")
+    source, target = manifest["source"], manifest["target"]
+    labels = [path for path in [RAW / "test.phenomena"] if path.exists()]
+    hypotheses, references, sources, *phenomena = read_aligned(
+        DECODED / "test.hyp", RAW / f"test.{target}", RAW / f"test.{source}", *labels
+    )
+    valid_hypotheses, valid_references = read_aligned(DECODED / "valid.hyp", RAW / f"valid.{target}")
+    return Report(
+        manifest=manifest,
+        cleaning=read_json(CLEAN / "report.json"),
+        model=read_json(AVERAGED / "config.json"),
+        parameters=read_json(TRAINING / "metrics.json")["parameters"],
+        training=params.train.model_dump(),
+        decoding=read_json(DECODED / "statistics.json"),
+        updates=read_table(TRAINING / "updates.csv"),
+        validation=read_table(TRAINING / "validation.csv"),
+        scores={"test": score(hypotheses, references), "valid": score(valid_hypotheses, valid_references)},
+        by_length=bleu_by_length(sources, hypotheses, references),
+        by_phenomenon=bleu_by_phenomenon(phenomena[0], hypotheses, references) if phenomena else [],
+        examples=choose_examples(hypotheses, references, params.evaluate.examples),
+        sources=sources,
+        references=references,
+        hypotheses=hypotheses,
+        commit=git_commit(),
+    )
+
+
+def headline(report: Report) -> dict[str, Any]:
+    """What metrics.json holds: scores of the test split at the top, of the validation split under "valid", in percent."""
+    test, valid = report.scores["test"], report.scores["valid"]
+    return {
+        **in_percent(test),
+        "signature": test.bleu_signature,
+        "corpus": report.manifest["corpus"],
+        "synthetic": report.manifest["synthetic"],
+        "lines": test.lines,
+        "brevity_penalty": round(test.brevity_penalty, 3),
+        "length_ratio": round(test.length_ratio, 3),
+        "valid": in_percent(valid),
+    }
+
+
+def in_percent(scores: Scores) -> dict[str, float]:
+    """BLEU, chrF2 and TER as they are published: to two decimals."""
+    return {"bleu": round(scores.bleu, 2), "chrf": round(scores.chrf, 2), "ter": round(scores.ter, 2)}
+
+
+def read_table(path: Path) -> list[dict[str, float]]:
+    """The rows of a CSV file of numbers, by column."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
+    """Write BLEU by group as CSV: the label under `column`, sentences, bleu."""
+    with new_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([column, "sentences", "bleu"])
+        writer.writerows([group.label, group.sentences, f"{group.bleu:.2f}"] for group in groups)
+
+
+def record(figures: Mapping[str, Any], training: Mapping[str, Any]) -> None:
+    """Write the journal of this evaluation, a child of the training's run, named after what was scored and how well."""
+    hypotheses = [DECODED / "test.hyp", DECODED / "valid.hyp"]
+    digest = hashlib.sha256()
+    for path in hypotheses:
+        digest.update(path.read_bytes())
+    digest.update(json.dumps(figures, sort_keys=True).encode())
+
+    journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"])
+    journal.tags({"kind": "evaluation", "corpus": figures["corpus"], "synthetic": str(figures["synthetic"]).lower()})
+    journal.parameters({"signature": figures["signature"], "lines": figures["lines"]})
+    journal.metrics(training["updates"], {name: figures[name] for name in ("bleu", "chrf", "ter")})
+    journal.metrics(training["updates"], figures["valid"], context="valid")
+    for path in (REPORT, *hypotheses):
+        journal.artifact(path)
+    journal.end()
+
+
+def table(scores: Mapping[str, Scores], synthetic: bool) -> str:
+    """The scores as lines for a terminal."""
+    rows = [f"{'split':<18}{'lines':>8}{'BLEU':>8}{'chrF2':>8}{'TER':>8}"]
+    rows += [f"{label(split, synthetic):<18}{s.lines:>8,}{s.bleu:>8.2f}{s.chrf:>8.2f}{s.ter:>8.2f}" for split, s in scores.items()]
+    return "\n".join([*rows, f"BLEU is {scores['test'].bleu_signature}"])
+
+
+def label(name: str, synthetic: bool) -> str:
+    """The name, marked where its scores say nothing about real text."""
+    return f"{name} (synthetic)" if synthetic and name != "synthetic" else name
+
+
+def git_commit() -> str:
+    """The commit of the working tree, ending in "-dirty" where tracked files differ from it; empty where git knows none."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_stage("evaluate", run))

@@ -1,0 +1,195 @@
+"""Stage train: binarized pairs to the last checkpoints and the curves of the training.
+
+One device trains in this process; several are the ranks of a torchrun, a child of it, which runs this module again.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from types import FrameType
+
+from flows.child import run_child
+from flows.journal import Journal
+from flows.paths import BINARIZED, CHECKPOINTS, STATE, TRAINING
+from flows.recorder import UPDATES, VALIDATION, Nobody, Recorder
+from flows.runner import STOP_SIGNALS, run_stage
+from flows.tracking import Sender, tracking_uri
+from transformer_core.config import Params, load_params
+from transformer_core.corpus.binary import open_split, read_meta
+from transformer_core.errors import ExitCode, Interrupted, UserError
+from transformer_core.files import new_directory, read_json, sha256_of, write_json
+from transformer_core.models.directory import CONFIG, ModelConfig, Training, Vocabulary
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import resolve
+from transformer_core.training.checkpoint import FORMAT, StateDirectory
+from transformer_core.training.devices import Devices, joined
+from transformer_core.training.trainer import Progress, Trainer, seed_everything
+from transformer_core.training.validation import score_split
+
+METRICS = TRAINING / "metrics.json"
+_RANK_ENDED = STATE / "exit" / "train-rank.json"
+
+
+def run(params: Params) -> str:
+    """Train here, or through torchrun where `machine.devices` asks for several processes."""
+    if params.machine.devices == 1:
+        train(params)
+    else:
+        _launch(params.machine.devices)
+    metrics = read_json(METRICS)
+    return (
+        f"{CHECKPOINTS}: {metrics['updates']:,} updates in {metrics['minutes']:.1f} minutes, "
+        f"{metrics['tokens_per_second']:,} target tok/s, valid PPL {metrics['valid_perplexity']:.2f}"
+    )
+
+
+def _launch(devices: int) -> None:
+    """Run one rank a device under torchrun; a stop asked of this process makes them save and end.
+
+    Raises:
+        UserError: what rank 0 ended with.
+        Interrupted: rank 0 was stopped and has saved.
+    """
+    _RANK_ENDED.unlink(missing_ok=True)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={devices}", "-m", "flows.stages.train"]
+    code = run_child(torchrun, lambda line: print(line, file=sys.stderr, flush=True))
+    if code == 0:
+        return
+    if not _RANK_ENDED.exists():
+        raise RuntimeError(f"torchrun ended with {code} and rank 0 left no word; its output is above")
+    ended = read_json(_RANK_ENDED)
+    if ended["code"] == ExitCode.INTERRUPTED:
+        raise Interrupted(ended["message"])
+    raise UserError(ended["message"], ended["remedy"], ExitCode(ended["code"]))
+
+
+def run_rank() -> int:
+    """One rank under torchrun, which turns every failure into 1: rank 0 leaves word of what it was."""
+    try:
+        train(load_params())
+    except (UserError, Interrupted) as error:
+        if isinstance(error, Interrupted):
+            error = UserError(str(error), "", ExitCode.INTERRUPTED)
+        if os.environ["RANK"] == "0":
+            write_json(_RANK_ENDED, {"code": int(error.exit_code), "message": error.message, "remedy": error.remedy})
+        return error.exit_code
+    return 0
+
+
+def train(params: Params) -> None:
+    """Train in this process, alone or as one of torchrun's ranks, and let rank 0 write the stage's outputs."""
+    stop_asked = _stop_flag()
+    mark = fingerprint(params)
+    state = STATE / mark[:16]
+    with joined(params.machine.threads) as devices, ExitStack() as stack:
+        seed_everything(params.train.seed, 0, 0)
+        model = Transformer(resolve(params.model), read_meta(BINARIZED).vocab_size).to(devices.device)
+        recorder = stack.enter_context(_recording(params, mark, state, devices, model)) if devices.rank == 0 else None
+        valid = open_split(BINARIZED, "valid")
+        directory = StateDirectory(state, params.train.keep)
+        trainer = Trainer(
+            model,
+            open_split(BINARIZED, "train"),
+            params.train,
+            devices,
+            directory,
+            recorder or Nobody(),
+            lambda: score_split(model, valid, devices, params.train.precision),
+            stop_asked,
+        )
+        progress = trainer.run()
+        if devices.rank == 0:
+            _write_outputs(params, mark, state, progress, sum(parameter.numel() for parameter in model.parameters()))
+    if devices.rank == 0:
+        shutil.rmtree(state)
+
+
+def fingerprint(params: Params) -> str:
+    """SHA-256 over everything that may change the trained weights: tracked settings, data, and the format of the state."""
+    data = {
+        str(path.relative_to(BINARIZED)): sha256_of(path)
+        for path in sorted(BINARIZED.rglob("*"))
+        if path.is_file() and "test" not in path.parts
+    }
+    tracked = {"format": FORMAT, "model": params.model.model_dump(), "train": params.train.model_dump(), "data": data}
+    return sha256(json.dumps(tracked, sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def _recording(params: Params, mark: str, state: Path, devices: Devices, model: Transformer) -> Iterator[Recorder]:
+    """The journal of this training, what sends it to MLflow, and its recorder; the end of the block is the end of the run."""
+    journal = Journal(mark)
+    journal.parameters(params.model_dump(exclude={"machine"}, exclude_none=True))
+    journal.tags({"devices": f"{devices.world_size} x {devices.device.type}"})
+    recorder = Recorder(state, journal, params.train.updates)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    print(f"training {parameters:,} parameters on {devices.world_size} x {devices.device.type}", file=sys.stderr, flush=True)
+    status = "FAILED"
+    try:
+        with Sender(journal.path, tracking_uri(params.machine)):
+            try:
+                yield recorder
+                status = "FINISHED"
+            except Interrupted:
+                status = "KILLED"
+                raise
+            finally:
+                journal.end(status)
+    finally:
+        recorder.close()
+
+
+def _write_outputs(params: Params, mark: str, state: Path, progress: Progress, parameters: int) -> None:
+    """Fill DVC's outputs from the state, which is removed only after they are all there."""
+    meta = read_meta(BINARIZED)
+    config = ModelConfig(
+        model=resolve(params.model),
+        vocabulary=Vocabulary(size=meta.vocab_size, hash=meta.vocabulary_hash),
+        source=meta.source,
+        target=meta.target,
+        training=Training(
+            fingerprint=mark, updates=progress.update, target_tokens=progress.target_tokens, seconds=round(progress.seconds, 1)
+        ),
+    )
+    with new_directory(CHECKPOINTS) as checkpoints:
+        shutil.copytree(state / "checkpoints", checkpoints, dirs_exist_ok=True)
+        write_json(checkpoints / CONFIG, config.model_dump(mode="json"))
+    TRAINING.mkdir(parents=True, exist_ok=True)
+    for name in (UPDATES, VALIDATION):
+        shutil.copyfile(state / name, TRAINING / name)
+    last = (state / VALIDATION).read_text(encoding="utf-8").rstrip("\n").rpartition("\n")[2].split(",")
+    write_json(
+        METRICS,
+        {
+            "updates": progress.update,
+            "epochs": progress.epoch + 1,
+            "parameters": parameters,
+            "valid_nll": float(last[1]),
+            "valid_perplexity": float(last[2]),
+            "valid_accuracy": float(last[3]),
+            "minutes": round(progress.seconds / 60, 1),
+            "tokens_per_second": round(progress.target_tokens / progress.seconds),
+        },
+    )
+
+
+def _stop_flag() -> Callable[[], bool]:
+    """Have the stop signals set a flag that the trainer reads once an update, instead of breaking into one."""
+    asked: list[int] = []
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        asked.append(number)
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, ask)
+    return lambda: bool(asked)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_rank() if "TORCHELASTIC_RUN_ID" in os.environ else run_stage("train", run))

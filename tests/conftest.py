@@ -1,0 +1,44 @@
+"""What tests of several rooms need: no trace of or in the user's own Prefect, MLflow and DVC, and one Prefect server for all."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+NOT_INHERITED = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_PROFILES_PATH", "TRANSFORMER_MIRROR", "TRANSFORMER_STATE", "DVC_STAGE")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Homes of their own for the tools, in this process and in those that tests start, which also find the packages from any folder."""
+    home = tmp_path_factory.mktemp("homes")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in NOT_INHERITED:
+            patch.delenv(name, raising=False)
+        patch.setenv("PREFECT_HOME", str(home / "prefect"))
+        patch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+        patch.setenv("DVC_GLOBAL_CONFIG_DIR", str(home / "dvc"))
+        patch.setenv("DVC_SITE_CACHE_DIR", str(home / "dvc-site"))
+        patch.setenv("DVC_NO_ANALYTICS", "1")
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])))
+        yield
+
+
+@pytest.fixture(scope="session")
+def prefect_server(_isolated: None) -> Iterator[str]:
+    """The address of a Prefect server, started once (about 10 seconds) and used by every flow in this process."""
+    from prefect.settings import PREFECT_API_URL
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=120):
+        yield str(PREFECT_API_URL.value())
+
+
+@pytest.fixture
+def mlflow_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty folder as the working directory, and the address of an MLflow record in it."""
+    monkeypatch.chdir(tmp_path)
+    return f"sqlite:///{tmp_path}/mlflow.db"

@@ -1,0 +1,69 @@
+"""The batch plan: a pure function that loses nobody and keeps its budgets."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_core.corpus.batches import BatchPlan, Cursor
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=200)
+
+
+def plan_of(lengths: list[tuple[int, int]], tokens_per_update: int = 100, tokens_per_microbatch: int = 60, seed: int = 1) -> BatchPlan:
+    source, target = np.array(lengths, dtype=np.int64).T
+    return BatchPlan(source, target, tokens_per_update, tokens_per_microbatch, seed)
+
+
+@given(LENGTHS, st.integers(0, 5))
+def test_an_epoch_holds_each_pair_once(lengths: list[tuple[int, int]], epoch: int) -> None:
+    numbers = [int(n) for update in plan_of(lengths).epoch(epoch) for batch in update.microbatches for n in batch]
+    assert sorted(numbers) == list(range(len(lengths)))
+
+
+@given(LENGTHS)
+def test_budgets_are_kept_on_both_sides(lengths: list[tuple[int, int]]) -> None:
+    for update in plan_of(lengths).epoch(0):
+        rows = [lengths[int(n)] for batch in update.microbatches for n in batch]
+        assert update.target_tokens == sum(target for _, target in rows)
+        assert len(update.microbatches) == 1 or max(sum(s for s, _ in rows), update.target_tokens) <= 100
+        for batch in update.microbatches:
+            longest = max(max(lengths[int(n)]) for n in batch)
+            assert len(batch) * longest <= 60
+
+
+@given(LENGTHS, st.integers(0, 30))
+def test_going_on_from_a_cursor_is_going_on(lengths: list[tuple[int, int]], stop: int) -> None:
+    straight = plan_of(lengths).updates_from(Cursor(0, 0))
+    cursor = Cursor(0, 0)
+    for _ in range(stop):
+        _, cursor = next(straight)
+    resumed = plan_of(lengths).updates_from(cursor)
+    for _ in range(5):
+        (one, after_one), (other, after_other) = next(straight), next(resumed)
+        assert after_one == after_other
+        assert all(np.array_equal(a, b) for a, b in zip(one.microbatches, other.microbatches, strict=True))
+
+
+def test_epochs_differ_and_seeds_differ() -> None:
+    lengths = [(1 + n % 9, 1 + n % 7) for n in range(300)]
+
+    def order(seed: int, epoch: int) -> list[int]:
+        return [int(n) for update in plan_of(lengths, seed=seed).epoch(epoch) for batch in update.microbatches for n in batch]
+
+    assert order(1, 0) == order(1, 0)
+    assert order(1, 0) != order(1, 1)
+    assert order(1, 0) != order(2, 0)
+
+
+def test_pairs_of_similar_length_share_a_microbatch() -> None:
+    random = np.random.default_rng(0)
+    source = random.integers(2, 40, 5000)
+    target = np.maximum(2, source + random.integers(-3, 4, 5000))
+    plan = BatchPlan(source, target, 2000, 2000, seed=1)
+    positions = real = 0
+    for update in plan.epoch(0):
+        for batch in update.microbatches:
+            positions += len(batch) * int(source[batch].max() + target[batch].max())
+            real += int(source[batch].sum() + target[batch].sum())
+    # Sorted by length, the only padding is the spread of one side within a microbatch; random batches of this corpus pad 45%.
+    assert 1 - real / positions < 0.1

@@ -1,0 +1,219 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_core.config import Clean
+from transformer_core.corpus.cleaning import EXAMPLES, CleaningReport, clean_corpus
+from transformer_core.errors import ExitCode, UserError
+
+DEFAULT = Clean(max_words=100, max_ratio=3.0, drop_duplicates=True, drop_copies=True, on_invalid_utf8="stop")
+LOOSE = Clean(max_words=100_000, max_ratio=100_000.0, drop_duplicates=False, drop_copies=False, on_invalid_utf8="stop")
+GOOD = ("one two three", "eins zwei drei")
+TRAPS = Path(__file__).parents[3] / "shared/data/traps"
+
+Pair = tuple[str, str]
+awkward = st.text(alphabet="\t\r\v\x00\x1c\x85\xa0\u2028\u200b\ufeff\u2000\u0301 aeß")
+texts = (awkward | st.text()).map(lambda text: text.replace("\n", ""))
+corpora = st.lists(st.tuples(texts, texts))
+on_disk = settings(deadline=None, max_examples=30)  # each example syncs a dozen files to disk
+
+
+def write_raw_pairs(folder: Path, train: list[Pair], held_out: list[Pair] | None = None) -> None:
+    folder.mkdir(exist_ok=True)
+    for split in ("train", "valid", "test"):
+        pairs = train if split == "train" else (held_out or [GOOD])
+        for side, language in enumerate(("en", "de")):
+            (folder / f"{split}.{language}").write_bytes("".join(pair[side] + "\n" for pair in pairs).encode())
+
+
+def cleaned(folder: Path, settings: Clean = DEFAULT, name: str = "clean", raw: str = "raw") -> tuple[CleaningReport, list[Pair]]:
+    (folder / name).mkdir()
+    report = clean_corpus(folder / raw, folder / name, "en", "de", settings)
+    return report, pairs_in(folder / name, "train")
+
+
+def pairs_in(folder: Path, split: str) -> list[Pair]:
+    sides = [(folder / f"{split}.{language}").read_bytes().decode().split("\n")[:-1] for language in ("en", "de")]
+    return list(zip(*sides, strict=True))
+
+
+@on_disk
+@given(corpora)
+def test_cleaning_what_is_clean_changes_nothing(tmp_path_factory: pytest.TempPathFactory, train: list[Pair]) -> None:
+    folder = tmp_path_factory.mktemp("clean")
+    write_raw_pairs(folder / "raw", [GOOD, *train], held_out=[GOOD, *train])
+    first, once = cleaned(folder)
+    second, twice = cleaned(folder, raw="clean", name="again")
+    assert twice == once
+    assert second.pairs_in == second.pairs_out == first.pairs_out
+    assert not any(second.dropped.values())
+    assert not any(second.repaired.values())
+    for split in ("valid", "test"):
+        assert pairs_in(folder / "again", split) == pairs_in(folder / "clean", split)
+
+
+@on_disk
+@given(corpora)
+def test_every_pair_is_kept_or_counted_once(tmp_path_factory: pytest.TempPathFactory, train: list[Pair]) -> None:
+    folder = tmp_path_factory.mktemp("clean")
+    write_raw_pairs(folder / "raw", [GOOD, *train])
+    report, kept = cleaned(folder)
+    assert report.pairs_in == len(train) + 1 == report.pairs_out + sum(report.dropped.values())
+    assert len(kept) == report.pairs_out
+
+
+@on_disk
+@given(st.lists(st.sampled_from(["good", "empty", "copy", "long"]), max_size=30))
+def test_the_sides_stay_aligned(tmp_path_factory: pytest.TempPathFactory, kinds: list[str]) -> None:
+    folder = tmp_path_factory.mktemp("clean")
+    bad = {"empty": ("\u200b", "nichts"), "copy": ("same \t here", "same here"), "long": ("w " * 101, "w " * 101)}
+    train = [bad.get(kind, (f"a{number}  b", f"{number} x \x85 y")) for number, kind in enumerate(kinds)]
+    write_raw_pairs(folder / "raw", [GOOD, *train])
+    _, kept = cleaned(folder)
+    assert kept == [GOOD, *((f"a{number} b", f"{number} x y") for number, kind in enumerate(kinds) if kind == "good")]
+
+
+@pytest.mark.parametrize(
+    ("rule", "pair"),
+    [
+        ("empty", ("", "etwas")),
+        ("empty", ("something", " \u200b\t")),
+        ("too_long", ("w " * 101, "w " * 100)),
+        ("ratio", ("one two three four", "eins")),
+        ("copy", ("the same", "the  same")),
+        ("duplicate", ("one  two three", "eins zwei\u00a0drei")),
+    ],
+)
+def test_each_rule_drops_its_pairs_and_shows_them(tmp_path: Path, rule: str, pair: Pair) -> None:
+    write_raw_pairs(tmp_path / "raw", [GOOD, pair])
+    report, kept = cleaned(tmp_path)
+    assert kept == [GOOD]
+    assert {name: count for name, count in report.dropped.items() if count} == {rule: 1}
+    assert list(report.examples) == [rule]
+    loose, all_kept = cleaned(tmp_path, LOOSE, "loose")
+    assert loose.pairs_out == len(all_kept) == (1 if rule == "empty" else 2)
+
+
+def test_what_stands_on_the_bound_stays(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [("one two three", "eins"), (" ".join("w" * 100), " ".join("v" * 100))])
+    report, _ = cleaned(tmp_path)
+    assert report.pairs_out == 2
+
+
+def test_repairs_are_counted_by_line(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [("be\x07ll\u200b and\x93 more", "Glocke "), ("e\u0301t\u00e9  a", "Sommer")])
+    report, kept = cleaned(tmp_path)
+    assert kept == [("bell and more", "Glocke"), ("été a", "Sommer")]
+    assert report.repaired == {"control_characters": 1, "unicode_form": 1, "white_space": 2}
+
+
+def test_examples_are_few_and_short(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [GOOD, *((f"{number} " * 200, "kurz") for number in range(20))])
+    report, _ = cleaned(tmp_path)
+    assert len(report.examples["too_long"]) == EXAMPLES
+    assert max(len(source) for source, _ in report.examples["too_long"]) == 300
+
+
+def test_validation_and_test_are_repaired_and_keep_every_line(tmp_path: Path) -> None:
+    held_out = [GOOD, GOOD, ("", "leer"), ("same", "same"), ("w " * 300, "x\x85y"), ("\u200b", "")]
+    write_raw_pairs(tmp_path / "raw", [GOOD], held_out)
+    report, _ = cleaned(tmp_path)
+    expected = [GOOD, GOOD, ("", "leer"), ("same", "same"), (" ".join("w" * 300), "x y"), ("", "")]
+    for split in ("valid", "test"):
+        assert pairs_in(tmp_path / "clean", split) == expected
+        assert report.splits[split].model_dump() == {
+            "pairs": 6,
+            "empty": 2,
+            "repaired": {"control_characters": 1, "unicode_form": 0, "white_space": 2},
+        }
+
+
+def test_the_report_lies_beside_the_text(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [GOOD, GOOD])
+    report, _ = cleaned(tmp_path)
+    document = json.loads((tmp_path / "clean/report.json").read_text(encoding="utf-8"))
+    assert document == json.loads(report.model_dump_json())
+    assert document["examples"] == {"duplicate": [list(GOOD)]}
+
+
+def test_invalid_utf8_stops_with_file_and_line(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [GOOD, ("two", "zwei")])
+    (tmp_path / "raw/train.de").write_bytes(b"eins zwei drei\nzw\xffi\n")
+    with pytest.raises(UserError, match=r"raw/train\.de:2: not valid UTF-8 \(byte 0xff at column 3\)\. .*on_invalid_utf8: drop") as caught:
+        cleaned(tmp_path)
+    assert caught.value.exit_code is ExitCode.BAD_DATA
+
+
+def test_pairs_with_invalid_utf8_can_be_dropped(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [GOOD, ("two", "zwei")])
+    (tmp_path / "raw/train.de").write_bytes(b"eins zwei drei\nzw\xffi\n")
+    report, kept = cleaned(tmp_path, DEFAULT.model_copy(update={"on_invalid_utf8": "drop"}))
+    assert kept == [GOOD]
+    assert report.dropped["invalid_utf8"] == 1
+    assert report.examples["invalid_utf8"] == [("two", "zw\ufffdi")]
+
+
+def test_invalid_utf8_in_the_test_split_stops_even_then(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [GOOD])
+    (tmp_path / "raw/test.en").write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match=r"raw/test\.en:1: not valid UTF-8"):
+        cleaned(tmp_path, DEFAULT.model_copy(update={"on_invalid_utf8": "drop"}))
+
+
+def test_a_corpus_of_which_nothing_is_left_is_bad_data(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [("same", "same"), ("", "x")])
+    with pytest.raises(UserError, match=r"cleaning leaves none of 2 pairs \(dropped: empty 1, copy 1\)") as caught:
+        cleaned(tmp_path)
+    assert caught.value.exit_code is ExitCode.BAD_DATA
+
+
+needs_traps = pytest.mark.skipif(not TRAPS.is_dir(), reason=f"no trap corpora in {TRAPS}")
+
+
+@needs_traps
+@pytest.mark.parametrize(
+    ("stem", "language", "pairs", "empty", "duplicates", "copies"),
+    [
+        ("newstest2008", "de", 2051, 0, 4, 11),
+        ("newstest2009", "de", 2525, 0, 1, 3),
+        ("opennmt10k", "de", 10_000, 1, 42, 14),
+        ("nc5k", "fr", 5000, 13, 0, 6),
+    ],
+)
+def test_each_rule_alone_finds_what_an_independent_count_found(
+    tmp_path: Path, stem: str, language: str, pairs: int, empty: int, duplicates: int, copies: int
+) -> None:
+    for split in ("train", "valid", "test"):
+        for side, suffix in (("en", "en"), ("de", language)):
+            (tmp_path / "raw").mkdir(exist_ok=True)
+            (tmp_path / f"raw/{split}.{side}").symlink_to(TRAPS / f"{stem}.{suffix}")
+    only_duplicates, _ = cleaned(tmp_path, LOOSE.model_copy(update={"drop_duplicates": True}), "duplicates")
+    only_copies, _ = cleaned(tmp_path, LOOSE.model_copy(update={"drop_copies": True}), "copies")
+    assert only_copies.pairs_in == pairs
+    assert only_copies.dropped == {"empty": empty, "too_long": 0, "ratio": 0, "copy": copies}
+    assert only_duplicates.dropped == {"empty": empty, "too_long": 0, "ratio": 0, "duplicate": duplicates}
+    assert only_copies.splits["test"].empty == empty
+
+
+@needs_traps
+@pytest.mark.parametrize(
+    ("stem", "suffix", "hurts"),
+    [
+        ("newstest2008", "de", lambda line: any("\x80" <= character <= "\x9f" for character in line)),
+        ("newstest2009", "de", lambda line: "\x85" in line),
+        ("opennmt10k", "de", lambda line: any(character in "\u00ad\u200b" for character in line)),
+        ("nc5k", "fr", lambda line: "\xa0" in line),
+    ],
+)
+def test_no_trap_is_left_in_the_text_and_no_line_is_lost(tmp_path: Path, stem: str, suffix: str, hurts: Callable[[str], bool]) -> None:
+    lines = (TRAPS / f"{stem}.{suffix}").read_bytes().decode().split("\n")[:-1]
+    write_raw_pairs(tmp_path / "raw", [GOOD], [(line, line) for line in lines])
+    cleaned(tmp_path)
+    after = pairs_in(tmp_path / "clean", "test")
+    assert any(map(hurts, lines))
+    assert not any(hurts(line) for pair in after for line in pair)
+    assert len(after) == len(lines)

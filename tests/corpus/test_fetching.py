@@ -1,0 +1,167 @@
+import hashlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from transformer_core.corpus.fetching import TRIES, Fetcher, Sum, mirror_folder
+from transformer_core.errors import ExitCode, UserError
+
+CONTENT = b"a sentence a line\n" * 1000
+RIGHT = Sum(hashlib.sha256(CONTENT).hexdigest())
+
+
+@dataclass
+class Site:
+    """A web server on the loopback; `faults` are what it does before it serves the file: a status, or "truncate"."""
+
+    address: str = ""
+    faults: list[int | str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    served = Site()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            served.requests.append(self.path)
+            fault = served.faults.pop(0) if served.faults else 200
+            self.send_response(fault if isinstance(fault, int) else 200)
+            self.send_header("Content-Length", str(len(CONTENT)))
+            self.end_headers()
+            self.wfile.write(CONTENT[: len(CONTENT) // 2] if fault == "truncate" else CONTENT)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on the terminal."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        served.address = f"http://127.0.0.1:{server.server_port}/data/train.en"
+        yield served
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def fetcher(tmp_path: Path) -> Fetcher:
+    return Fetcher("tiny", tmp_path / "downloads", pause_seconds=0.01)
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("expected", [None, RIGHT, Sum(hashlib.md5(CONTENT).hexdigest(), "md5")])
+def test_a_file_comes_with_its_sum(site: Site, fetcher: Fetcher, expected: Sum | None) -> None:
+    fetched = fetcher.fetch(site.address, expected)
+    assert fetched.path.read_bytes() == CONTENT
+    assert fetched.sha256 == RIGHT.digest
+
+
+def test_a_wrong_sum_is_told_with_both_and_nothing_is_kept(site: Site, fetcher: Fetcher) -> None:
+    with pytest.raises(UserError, match=f"{site.address}: wrong sha256: wanted {'0' * 64}, found {RIGHT.digest}") as caught:
+        fetcher.fetch(site.address, Sum("0" * 64))
+    assert caught.value.exit_code is ExitCode.BAD_DATA
+    assert len(site.requests) == 1
+    assert files_in(fetcher.downloads) == []
+
+
+@pytest.mark.parametrize("fault", [503, 500, 429, "truncate"])
+def test_what_may_pass_is_tried_again(site: Site, fetcher: Fetcher, fault: int | str) -> None:
+    site.faults = [fault] * (TRIES - 1)
+    assert fetcher.fetch(site.address, RIGHT).path.read_bytes() == CONTENT
+    assert len(site.requests) == TRIES
+
+
+@pytest.mark.parametrize(("fault", "reason"), [(503, "503 Server Error: Service Unavailable"), ("truncate", "the connection broke")])
+def test_what_does_not_pass_is_unavailable_and_nothing_is_kept(site: Site, fetcher: Fetcher, fault: int | str, reason: str) -> None:
+    site.faults = [fault] * TRIES
+    with pytest.raises(UserError, match=f"{site.address}: {reason} .*machine.mirror") as caught:
+        fetcher.fetch(site.address, RIGHT)
+    assert caught.value.exit_code is ExitCode.UNAVAILABLE
+    assert len(site.requests) == TRIES
+    assert files_in(fetcher.downloads) == []
+
+
+def test_a_file_that_the_server_has_not_is_a_wrong_address_and_not_tried_again(site: Site, fetcher: Fetcher) -> None:
+    site.faults = [404]
+    with pytest.raises(UserError, match=r"404 Client Error: Not Found .*Mend the address") as caught:
+        fetcher.fetch(site.address, RIGHT)
+    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
+    assert len(site.requests) == 1
+
+
+def test_no_server_is_unavailable_and_names_where_the_mirror_would_have_the_file(fetcher: Fetcher, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    mirrored = Fetcher("tiny", fetcher.downloads, tmp_path, pause_seconds=0.01)
+    with pytest.raises(UserError, match=f"no connection .*put the file at {tmp_path}/tiny/train.en") as caught:
+        mirrored.fetch(f"http://127.0.0.1:{port}/train.en", RIGHT)
+    assert caught.value.exit_code is ExitCode.UNAVAILABLE
+
+
+def test_tries_are_parted_by_pauses_that_grow(site: Site, tmp_path: Path) -> None:
+    site.faults = [503] * TRIES
+    began = time.monotonic()
+    with pytest.raises(UserError):
+        Fetcher("tiny", tmp_path, pause_seconds=0.2).fetch(site.address)
+    # Pauses of 0.2 s and 0.4 s, each varied from half to one and a half.
+    assert 0.3 <= time.monotonic() - began < 5
+
+
+def test_a_second_try_does_not_fetch_again_what_is_here(site: Site, fetcher: Fetcher) -> None:
+    first = fetcher.fetch(site.address, RIGHT)
+    assert fetcher.fetch(site.address, RIGHT) == first
+    assert len(site.requests) == 1
+
+
+def test_two_addresses_with_the_same_name_do_not_meet(site: Site, fetcher: Fetcher) -> None:
+    first, second = fetcher.fetch(site.address), fetcher.fetch(site.address.replace("/data/", "/other/"))
+    assert first.path != second.path
+    assert len(site.requests) == 2
+
+
+def test_the_mirror_is_taken_instead_of_the_network(site: Site, fetcher: Fetcher, tmp_path: Path) -> None:
+    mirrored = tmp_path / "mirror/tiny/train.en"
+    mirrored.parent.mkdir(parents=True)
+    mirrored.write_bytes(CONTENT)
+    fetched = Fetcher("tiny", fetcher.downloads, tmp_path / "mirror").fetch(site.address, RIGHT)
+    assert fetched.path == mirrored
+    assert site.requests == []
+
+
+def test_a_wrong_sum_in_the_mirror_is_an_error_and_not_mended_from_the_network(site: Site, fetcher: Fetcher, tmp_path: Path) -> None:
+    mirrored = tmp_path / "mirror/tiny/train.en"
+    mirrored.parent.mkdir(parents=True)
+    mirrored.write_bytes(b"other")
+    with pytest.raises(UserError, match=f"{mirrored}: wrong sha256: wanted {RIGHT.digest}, found {hashlib.sha256(b'other').hexdigest()}"):
+        Fetcher("tiny", fetcher.downloads, tmp_path / "mirror").fetch(site.address, RIGHT)
+    assert site.requests == []
+
+
+def test_the_environment_wins_over_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "environment").mkdir()
+    monkeypatch.delenv("TRANSFORMER_MIRROR", raising=False)
+    assert mirror_folder(None) is None
+    assert mirror_folder(str(tmp_path / "set")) == tmp_path / "set"
+    monkeypatch.setenv("TRANSFORMER_MIRROR", str(tmp_path / "environment"))
+    assert mirror_folder(str(tmp_path / "set")) == tmp_path / "environment"
+
+
+def test_a_mirror_that_is_no_folder_is_told_with_who_named_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRANSFORMER_MIRROR", raising=False)
+    with pytest.raises(UserError, match=r"machine\.mirror: no folder") as caught:
+        mirror_folder(str(tmp_path / "none"))
+    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
+    monkeypatch.setenv("TRANSFORMER_MIRROR", str(tmp_path / "none"))
+    with pytest.raises(UserError, match=r"\$TRANSFORMER_MIRROR: no folder"):
+        mirror_folder(None)

@@ -1,0 +1,223 @@
+import gzip
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from transformer_core.corpus.catalogue import Address, Entry, Folder, Found, LocalFile, Source, Splits, Synthetic
+from transformer_core.corpus.fetching import Fetcher
+from transformer_core.corpus.sources import RawPair, SourceReader, unpack
+from transformer_core.errors import ExitCode, UserError
+
+ENGLISH, GERMAN = b"a house\nthe dog\n", "ein Haus\nder süße Hund\n".encode()
+PAIRS = [RawPair(b"a house", b"ein Haus"), RawPair(b"the dog", "der süße Hund".encode())]
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> SourceReader:
+    """Reads from English to German; the entry lies in `tmp_path`, the mirror in `tmp_path/mirror`."""
+    (tmp_path / "mirror/tiny").mkdir(parents=True)
+    anything = [Source(holdout=1)]
+    splits = Splits(train=anything, valid=anything, test=anything)
+    entry = Entry(name="tiny", languages=["en", "de"], licence=None, note="", splits=splits)
+    fetcher = Fetcher("tiny", tmp_path / "downloads", tmp_path / "mirror", pause_seconds=0.01)
+    return SourceReader(Found(entry, tmp_path / "tiny.yaml"), "en", "de", fetcher)
+
+
+def reversed_direction(reader: SourceReader) -> SourceReader:
+    return SourceReader(reader.found, reader.target, reader.source, reader.fetcher)
+
+
+def sum_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def archive_of(path: Path, members: dict[str, bytes]) -> None:
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as zipped:
+            for name, content in members.items():
+                zipped.writestr(name, content)
+        return
+    with tarfile.open(path, "w:gz") as tarred:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tarred.addfile(member, io.BytesIO(content))
+
+
+def test_local_files_are_read_with_or_without_gzip_and_pinned_sums(reader: SourceReader, tmp_path: Path) -> None:
+    (tmp_path / "t.en").write_bytes(ENGLISH)
+    (tmp_path / "t.de.gz").write_bytes(gzip.compress(GERMAN))
+    files = {"en": LocalFile(path="t.en", sha256=sum_of(ENGLISH)), "de": LocalFile(path="t.de.gz")}
+    opened = reader.open(Source(files=files), "train")
+    assert list(opened.pairs) == PAIRS
+    assert opened.origins[0] == {"file": "t.en", "sha256": sum_of(ENGLISH)}
+    turned = reversed_direction(reader).open(Source(files=files), "train")
+    assert list(turned.pairs) == [RawPair(pair.target, pair.source) for pair in PAIRS]
+
+
+def test_bytes_come_as_they_are_even_where_they_are_not_utf8(reader: SourceReader, tmp_path: Path) -> None:
+    (tmp_path / "t.en").write_bytes(b"\xff\r\n\n last")
+    (tmp_path / "t.de").write_bytes(b"\xfe\n\x85\n\x00\n")
+    opened = reader.open(Source(files={language: LocalFile(path=f"t.{language}") for language in ("en", "de")}), "train")
+    assert list(opened.pairs) == [RawPair(b"\xff\r", b"\xfe"), RawPair(b"", b"\x85"), RawPair(b" last", b"\x00")]
+
+
+def test_a_folder_is_read_by_stem(reader: SourceReader, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/val.en").write_bytes(ENGLISH)
+    (tmp_path / "folder/val.de.gz").write_bytes(gzip.compress(GERMAN))
+    assert list(reader.open(Source(folder=Folder(path="folder", stem="val")), "valid").pairs) == PAIRS
+    with pytest.raises(UserError, match=r"folder/train\.en: no such file\. .*tiny\.yaml names it"):
+        reader.open(Source(folder=Folder(path="folder", stem="train")), "train")
+
+
+def test_a_missing_file_and_a_wrong_sum_are_bad_data(reader: SourceReader, tmp_path: Path) -> None:
+    (tmp_path / "t.en").write_bytes(ENGLISH)
+    for file, message in (
+        (LocalFile(path="t.de"), r"t\.de: no such file"),
+        (LocalFile(path="t.en", sha256="0" * 64), rf"t\.en: wrong sha256: wanted {'0' * 64}, found {sum_of(ENGLISH)}"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            reader.open(Source(files={"en": LocalFile(path="t.en"), "de": file}), "train")
+        assert caught.value.exit_code is ExitCode.BAD_DATA
+
+
+def test_a_damaged_gzip_file_is_bad_data(reader: SourceReader, tmp_path: Path) -> None:
+    for content in (gzip.compress(GERMAN)[:-6], b"no gzip\n"):
+        (tmp_path / "t.de.gz").write_bytes(content)
+        (tmp_path / "t.en").write_bytes(ENGLISH)
+        files = {"en": LocalFile(path="t.en"), "de": LocalFile(path="t.de.gz")}
+        with pytest.raises(UserError, match=r"t\.de\.gz: damaged gzip file"):
+            list(reader.open(Source(files=files), "train").pairs)
+
+
+def test_files_on_the_web_are_taken_in_the_two_languages_asked_for(reader: SourceReader, tmp_path: Path) -> None:
+    contents = {"en": gzip.compress(ENGLISH), "de": gzip.compress(GERMAN)}
+    for language, content in contents.items():
+        (tmp_path / f"mirror/tiny/train.{language}.gz").write_bytes(content)
+    addresses = {
+        language: Address(url=f"https://invalid./train.{language}.gz", sha256=sum_of(content)) for language, content in contents.items()
+    }
+    addresses["fr"] = Address(url="https://invalid./train.fr.gz", sha256="0" * 64)
+    opened = reader.open(Source(https=addresses), "train")
+    assert list(opened.pairs) == PAIRS
+    assert opened.origins == [{"url": addresses[language].url, "sha256": addresses[language].sha256} for language in ("en", "de")]
+
+
+@pytest.mark.parametrize("name", ["corpus.tgz", "corpus.zip"])
+def test_members_of_archives_are_copied_under_names_that_cannot_escape(tmp_path: Path, name: str) -> None:
+    archive_of(tmp_path / name, {"../../outside.en": ENGLISH, "/absolute/t.de": GERMAN, "other": b""})
+    folder = tmp_path / "unpacked"
+    folder.mkdir()
+    paths = unpack(tmp_path / name, ["*outside.en", "*.de"], folder)
+    assert [path.read_bytes() for path in paths] == [ENGLISH, GERMAN]
+    assert all(path.parent == folder for path in paths)
+    assert not (tmp_path.parent / "outside.en").exists()
+
+
+@pytest.mark.parametrize("name", ["corpus.tgz", "corpus.zip"])
+def test_an_archive_without_the_wanted_file_or_damaged_is_bad_data(tmp_path: Path, name: str) -> None:
+    archive_of(tmp_path / name, {"a.en": ENGLISH, "b.en": ENGLISH})
+    for pattern, count in (("*.de", 0), ("*.en", 2)):
+        with pytest.raises(UserError, match=f"{count} files in it match"):
+            unpack(tmp_path / name, [pattern], tmp_path)
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:40])
+    with pytest.raises(UserError, match="damaged, or neither a tar nor a zip archive"):
+        unpack(tmp_path / name, ["a.en"], tmp_path)
+
+
+def test_a_test_set_of_sacrebleu_is_taken_through_the_mirror(reader: SourceReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sacrebleu.dataset import DATASETS
+    from sacrebleu.dataset.fake_sgml import FakeSGMLDataset
+
+    archive = tmp_path / "mirror/tiny/tiny.tgz"
+    sides = {
+        f"t/{language}.sgm": b"".join(b'<seg id="1">%s</seg>\n' % line for line in side.split(b"\n")[:-1])
+        for language, side in (("en", ENGLISH), ("de", GERMAN))
+    }
+    archive_of(archive, sides)
+    known = {"md5": [hashlib.md5(archive.read_bytes()).hexdigest()], "langpairs": {"en-de": ["t/en.sgm", "t/de.sgm"]}}
+    monkeypatch.setitem(DATASETS, "tiny/set", FakeSGMLDataset("tiny/set", data=["https://invalid./tiny.tgz"], **known))
+    opened = reader.open(Source(sacrebleu="tiny/set"), "test")
+    assert list(opened.pairs) == PAIRS
+    assert opened.origins == [{"sacrebleu": "tiny/set", "url": "https://invalid./tiny.tgz", "sha256": sum_of(archive.read_bytes())}]
+    assert list((tmp_path / "downloads").iterdir()) == []
+    with pytest.raises(UserError, match=r"has no direction de-en\. It has en-de") as caught:
+        reversed_direction(reader).open(Source(sacrebleu="tiny/set"), "test")
+    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
+
+
+def test_a_test_set_of_sacrebleu_must_have_its_sum(reader: SourceReader, tmp_path: Path) -> None:
+    (tmp_path / "mirror/tiny/test-full.tgz").write_bytes(b"other")
+    with pytest.raises(UserError, match=r"test-full\.tgz: wrong md5: wanted a8cd784e006feb32ac6f3d9ec7eb389a, found"):
+        reader.open(Source(sacrebleu="wmt14/full"), "test")
+
+
+def test_a_test_set_that_sacrebleu_does_not_know_is_bad_configuration(reader: SourceReader) -> None:
+    with pytest.raises(UserError, match="sacrebleu: wmt99: sacreBLEU has no such test set") as caught:
+        reader.open(Source(sacrebleu="wmt99"), "test")
+    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
+
+
+def test_synthetic_pairs_carry_their_phenomena_and_turn_with_the_direction(reader: SourceReader) -> None:
+    wanted = Source(synthetic=Synthetic(pairs=20, seed=1))
+    pairs = list(reader.open(wanted, "test").pairs)
+    assert len(pairs) == 20
+    assert any(pair.labels for pair in pairs)
+    turned = reversed_direction(reader).open(wanted, "test").pairs
+    assert list(turned) == [RawPair(pair.target, pair.source, pair.labels) for pair in pairs]
+
+
+MTDATA = """
+import sys
+from pathlib import Path
+from transformer_core.corpus.catalogue import Entry, Found, Source, Splits, find_entry
+from transformer_core.corpus.fetching import Fetcher
+from transformer_core.corpus.sources import SourceReader
+from transformer_core.errors import UserError
+
+found = find_entry("wmt14-en-de")
+fetcher = Fetcher("wmt14-en-de", Path("downloads"), Path("mirror"))
+reader = SourceReader(found, "en", "de", fetcher)
+for source in [*found.entry.splits.train, *found.entry.splits.valid]:
+    opened = reader.open(source, "train")
+    print(opened.origins[0]["mtdata"], [(pair.source, pair.target) for pair in opened.pairs])
+for name, languages in (("Statmt-none-1-deu-eng", "en de"), ("Statmt-europarl_wmt13-7-deu-eng", "en fr")):
+    try:
+        SourceReader(found, *languages.split(), fetcher).open(Source(mtdata=name), "train")
+    except UserError as error:
+        print(error.exit_code, error)
+"""
+
+
+@pytest.mark.slow  # about 30 s: mtdata's first import writes its index
+def test_the_corpora_of_wmt14_are_read_by_their_names_in_mtdata(tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror/wmt14-en-de"
+    mirror.mkdir(parents=True)
+    for archive, english, german in (
+        ("training-parallel-europarl-v7.tgz", "training/europarl-v7.de-en.en", "training/europarl-v7.de-en.de"),
+        ("training-parallel-commoncrawl.tgz", "commoncrawl.de-en.en", "commoncrawl.de-en.de"),
+        ("de-en.txt.zip", "News-Commentary.de-en.en", "News-Commentary.de-en.de"),
+        ("dev.tgz", "dev/newstest2013.en", "dev/newstest2013.de"),
+    ):
+        archive_of(mirror / archive, {german: b"eins\xff\nzwei\x85drei\n", english: b"one\ntwo\n"})
+    environment = {**os.environ, "MTDATA": str(tmp_path / "index")}
+    done = subprocess.run([sys.executable, "-c", MTDATA], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    pairs = [(b"one", b"eins\xff"), (b"two", b"zwei\x85drei")]
+    assert done.stdout.split("\n") == [
+        f"Statmt-europarl_wmt13-7-deu-eng {pairs}",
+        f"Statmt-commoncrawl_wmt13-1-deu-eng {pairs}",
+        f"OPUS-news_commentary-v9.0-deu-eng {pairs}",
+        f"Statmt-newstest-2013-eng-deu {pairs}",
+        "78 mtdata: Statmt-none-1-deu-eng: mtdata has no such corpus. mtdata list -id names them.",
+        "78 mtdata: Statmt-europarl_wmt13-7-deu-eng: is not in the languages en and fr",
+        "",
+    ], done.stderr
+    assert list((tmp_path / "downloads").iterdir()) == []

@@ -1,0 +1,93 @@
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_core.corpus.text import normalise, read_lines, read_pairs, write_lines, write_pairs
+from transformer_core.errors import UserError
+
+# Characters that tools take for line ends or that vanish, far more often than chance would bring them.
+awkward = st.text(alphabet="\t\r\v\f\x00\x1c\x85\xa0\u2028\u2029\u200b\u200d\ufeff\u00ad\u2000\u0301\u0323eE aß\u212b")
+
+
+@settings(deadline=None, max_examples=50)  # each example syncs a file to disk
+@given(st.lists(awkward.map(lambda text: text.replace("\n", "")) | st.text().map(lambda text: text.replace("\n", ""))))
+def test_lines_are_read_back_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, written: list[str]) -> None:
+    path = tmp_path_factory.mktemp("text") / "corpus.en"
+    assert write_lines(path, written) == len(written)
+    assert list(read_lines(path)) == written
+    assert path.read_bytes().count(b"\n") == len(written)
+
+
+def test_a_last_line_without_a_line_feed_counts(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.en"
+    path.write_bytes(b"one\ntwo")
+    assert list(read_lines(path)) == ["one", "two"]
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.en"
+    path.write_bytes("a\x85b\u2028c\r\nd\x1ce\n".encode())
+    assert list(read_lines(path)) == ["a\x85b\u2028c\r", "d\x1ce"]
+
+
+def test_invalid_utf8_is_told_with_file_line_byte_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.de"
+    path.write_bytes("gut\nschön ".encode() + b"\xff\n")
+    with pytest.raises(UserError, match=r"corpus\.de:2: not valid UTF-8 \(byte 0xff at column 7\)"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize(("source", "target"), [("a\nb\nc\n", "x\n"), ("a\n", "x\ny\nz\n")])
+def test_unequal_sides_are_told_with_both_counts(tmp_path: Path, source: str, target: str) -> None:
+    (tmp_path / "t.en").write_text(source)
+    (tmp_path / "t.de").write_text(target)
+    counts = rf"t\.en: {source.count(chr(10))} lines, but .*t\.de has {target.count(chr(10))}\."
+    with pytest.raises(UserError, match=counts):
+        list(read_pairs(tmp_path / "t.en", tmp_path / "t.de"))
+
+
+def test_pairs_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    pairs = [("a house", "ein Haus"), ("", "\x85"), ("tree", "Baum\r")]
+    assert write_pairs(tmp_path / "t.en", tmp_path / "t.de", pairs) == len(pairs)
+    assert list(read_pairs(tmp_path / "t.en", tmp_path / "t.de")) == pairs
+
+
+def test_a_line_that_would_be_read_back_as_two_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.en"
+    with pytest.raises(ValueError, match="line feed"):
+        write_lines(path, ["fine", "not\nfine"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(st.text() | awkward)
+def test_a_normalised_text_stays_as_it_is(text: str) -> None:
+    once = normalise(text)
+    assert normalise(once) == once
+
+
+@given(st.text() | awkward)
+def test_a_normalised_text_has_one_form_single_spaces_and_no_controls(text: str) -> None:
+    once = normalise(text)
+    assert unicodedata.is_normalized("NFC", once)
+    assert once == " ".join(once.split())
+    assert not any(unicodedata.category(character) == "Cc" for character in once)
+    assert not set(once) & set("\u200b\ufeff\u00ad\u2060")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("e\u200b\u0301te\u0301", "été"),
+        ("one\ttwo\x85three\u2028four", "one two three four"),
+        (" \u00a0edge\u3000", "edge"),
+        ("Donau\u00addampf", "Donaudampf"),
+        ("\ufeffFirst", "First"),
+        ("bell\x07 and \x93quote\x94", "bell and quote"),
+        ("\u0645\u06cc\u200c\u062e", "\u0645\u06cc\u200c\u062e"),
+    ],
+)
+def test_normalising_mends(text: str, expected: str) -> None:
+    assert normalise(text) == expected

@@ -1,0 +1,176 @@
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_core.errors import ExitCode, UserError
+from transformer_core.evaluation.metrics import (
+    GroupScore,
+    bleu_by_length,
+    bleu_by_phenomenon,
+    choose_examples,
+    read_aligned,
+    score,
+)
+
+SYSTEMS = Path(__file__).parents[2].parent / "shared/data/peer/wmt17_ende_systems"
+
+REFERENCES = [
+    "Ein Mann fährt mit dem Fahrrad durch die Stadt.",
+    "Zwei Hunde spielen im Schnee, während ein Kind zusieht.",
+    "Die Frau hat das Buch gestern nicht gelesen.",
+    "Heute regnet es den ganzen Tag in Berlin.",
+]
+HYPOTHESES = [
+    "Ein Mann fährt mit dem Fahrrad durch die Stadt.",
+    "Zwei Hunde spielen im Schnee und ein Kind sieht zu.",
+    "Die Frau liest heute ein anderes Buch.",
+    "Es regnet den ganzen Tag in Berlin.",
+]
+
+
+def published() -> list[tuple[str, float]]:
+    table = SYSTEMS / "expected_bleu.tsv"
+    if not table.exists():
+        return []
+    with table.open(encoding="utf-8", newline="") as file:
+        return [(row["system"], float(row["bleu_mteval_v13a_case_sensitive"])) for row in csv.DictReader(file, delimiter="\t")]
+
+
+def system_output(name: str) -> list[list[str]]:
+    return read_aligned(SYSTEMS / f"{name}.detok.de", SYSTEMS / "reference.detok.de")
+
+
+wmt17 = pytest.mark.skipif(not published(), reason="the WMT17 outputs are not beside the repository (../shared/data/peer)")
+
+
+@wmt17
+def test_there_are_sixteen_wmt17_systems_to_compare_with() -> None:
+    assert len(published()) == 16
+
+
+@wmt17
+@pytest.mark.parametrize(("system", "bleu"), published())
+def test_bleu_of_a_wmt17_system_is_the_published_one(system: str, bleu: float) -> None:
+    hypotheses, references = system_output(system)
+    everything = bleu_by_phenomenon(["all"] * len(references), hypotheses, references)
+    assert [(group.sentences, round(group.bleu, 2)) for group in everything] == [(3004, bleu)]
+
+
+@wmt17
+@pytest.mark.slow  # 4 to 12 s a system, most of it TER
+@pytest.mark.parametrize(("system", "bleu"), [(name, bleu) for name, bleu in published() if "uedin" in name or "online-A" in name])
+def test_the_headline_bleu_is_the_published_one_for_the_best_system_and_the_one_that_begins_with_a_byte_order_mark(
+    system: str, bleu: float
+) -> None:
+    assert round(score(*system_output(system)).bleu, 2) == bleu
+
+
+def test_scores_and_signature_are_those_of_the_sacrebleu_command(tmp_path: Path) -> None:
+    for name, lines in (("hyp", HYPOTHESES), ("ref", REFERENCES)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-m", "bleu", "chrf", "ter", "-w", "6", "-f", "json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    bleu, chrf, ter = json.loads(done.stdout)
+
+    ours = score(HYPOTHESES, REFERENCES)
+
+    assert (round(ours.bleu, 6), round(ours.chrf, 6), round(ours.ter, 6)) == (bleu["score"], chrf["score"], ter["score"])
+    assert (ours.bleu_signature, ours.chrf_signature, ours.ter_signature) == (bleu["signature"], chrf["signature"], ter["signature"])
+
+
+def test_bleu_is_13a_and_cased() -> None:
+    assert score(HYPOTHESES, REFERENCES).bleu_signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|")
+    assert score([line.lower() for line in HYPOTHESES], REFERENCES).bleu < score(HYPOTHESES, REFERENCES).bleu
+
+
+def test_a_perfect_translation_scores_a_hundred_without_penalty() -> None:
+    scores = score(REFERENCES, REFERENCES)
+    assert (scores.bleu, scores.chrf, scores.ter) == pytest.approx((100, 100, 0))
+    assert (scores.brevity_penalty, scores.length_ratio, scores.lines) == (1, 1, 4)
+
+
+def test_translations_half_as_long_pay_the_brevity_penalty() -> None:
+    scores = score(["a b c d e"], ["a b c d e f g h i j"])
+    assert scores.length_ratio == 0.5
+    assert scores.brevity_penalty == pytest.approx(0.36788, abs=1e-5)  # exp(1 - 10 / 5)
+
+
+def test_empty_translations_score_zero() -> None:
+    scores = score(["", ""], REFERENCES[:2])
+    assert (scores.bleu, scores.chrf, scores.ter) == pytest.approx((0, 0, 100))
+
+
+@pytest.mark.parametrize("hypotheses", [HYPOTHESES[:3], [*HYPOTHESES, "Noch eine."]])
+def test_scoring_lists_of_unequal_length_is_refused(hypotheses: list[str]) -> None:
+    with pytest.raises(ValueError, match="hypotheses for 4 references"):
+        score(hypotheses, REFERENCES)
+
+
+def test_reading_keeps_every_character_of_a_line(tmp_path: Path) -> None:
+    line = "\ufeff Eine\u0085 Zeile\u2028 mit\r  Tücken\t "
+    path = tmp_path / "hyp"
+    path.write_bytes(f"{line}\n\nzuletzt".encode())
+    assert read_aligned(path) == [[line, "", "zuletzt"]]
+
+
+def test_unequal_line_counts_are_one_error_that_names_both_files(tmp_path: Path) -> None:
+    for name, text in (("test.hyp", "a\nb\n"), ("test.de", "a\nb\nc\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        read_aligned(tmp_path / "test.hyp", tmp_path / "test.de")
+    assert error.value.message == f"{tmp_path}/test.de: 3 lines, but {tmp_path}/test.hyp has 2"
+    assert error.value.exit_code == ExitCode.BAD_DATA
+
+
+def test_files_without_a_line_are_an_error_and_no_score(tmp_path: Path) -> None:
+    for name in ("test.hyp", "test.de"):
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=r"test\.hyp: holds no line"):
+        read_aligned(tmp_path / "test.hyp", tmp_path / "test.de")
+
+
+def test_buckets_of_length_end_after_every_tenth_word_and_at_fifty() -> None:
+    lengths = [200, 51, 50, 41, 20, 11, 10, 1, 0]
+    sources = [" ".join(["word"] * length) for length in lengths]
+    groups = bleu_by_length(sources, sources, sources)
+    assert [(group.label, group.sentences) for group in groups] == [("0", 1), ("1-10", 2), ("11-20", 2), ("41-50", 2), ("51+", 2)]
+
+
+def test_bleu_of_a_bucket_is_that_of_its_sentences_alone() -> None:
+    sources = ["short", "word " * 11, "short", "word " * 12]
+    long = score(HYPOTHESES[1::2], REFERENCES[1::2]).bleu
+    assert bleu_by_length(sources, HYPOTHESES, REFERENCES)[1] == GroupScore("11-20", 2, long)
+
+
+def test_a_sentence_counts_once_for_each_of_its_phenomena() -> None:
+    groups = bleu_by_phenomenon(["verb-last date", "date date", "", "negation"], HYPOTHESES, REFERENCES)
+    assert [(group.label, group.sentences) for group in groups] == [("date", 2), ("negation", 1), ("verb-last", 1)]
+    assert groups[0].bleu == score(HYPOTHESES[:2], REFERENCES[:2]).bleu
+
+
+def test_a_corpus_without_labels_has_no_phenomena() -> None:
+    assert bleu_by_phenomenon([""] * 4, HYPOTHESES, REFERENCES) == []
+
+
+def test_examples_are_the_best_the_middle_and_the_worst() -> None:
+    reference = "abcdefghijklmnopqrstuvwxyz"
+    hypotheses = [reference[:length] for length in (14, 26, 2, 20, 8, 24, 5)]
+    chosen = choose_examples(hypotheses, [reference] * 7, 3)
+    assert [(example.rank, example.index) for example in chosen] == [("best", 1), ("median", 0), ("worst", 2)]
+    assert chosen[0].chrf == pytest.approx(100)
+
+
+@given(lengths=st.lists(st.integers(1, 26), min_size=1, max_size=30), count=st.integers(1, 40))
+def test_examples_are_different_sentences_in_order_of_their_thirds(lengths: list[int], count: int) -> None:
+    reference = "abcdefghijklmnopqrstuvwxyz"
+    chosen = choose_examples([reference[:length] for length in lengths], [reference] * len(lengths), count)
+    by_rank = {rank: [example.chrf for example in chosen if example.rank == rank] for rank in ("best", "median", "worst")}
+    assert len({example.index for example in chosen}) == len(chosen) == min(count, len(lengths))
+    assert [*by_rank["best"], *by_rank["median"], *reversed(by_rank["worst"])] == sorted((e.chrf for e in chosen), reverse=True)
+    assert max(map(len, by_rank.values())) - min(map(len, by_rank.values())) <= 1

@@ -1,0 +1,132 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.child import TimeLimitError, run_child
+
+# A stage that takes a moment to save, below a shell that does not replace itself by it (as below dvc).
+STAGE = """
+import pathlib, signal, sys, time
+def save(*_):
+    print("saving", flush=True)
+    time.sleep(0.5)
+    pathlib.Path("saved").write_text("all of it")
+    sys.exit(75)
+signal.signal(signal.SIGTERM, {handler})
+pathlib.Path("ready").write_text("yes")
+print("training", flush=True)
+time.sleep(60)
+"""
+
+RUN_CHILD = """
+import signal, sys
+from flows.child import run_child
+def stop(*_):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGTERM, stop)
+run_child(sys.argv[1:], print)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def stage_below_a_shell(handler: str = "save") -> list[str]:
+    Path("stage.py").write_text(STAGE.format(handler=handler))
+    return ["sh", "-c", f"{sys.executable} stage.py; echo shell is done"]
+
+
+def stage_processes() -> list[psutil.Process]:
+    here = str(Path.cwd())
+    return [process for process in psutil.process_iter() if _runs_stage(process, here)]
+
+
+def _runs_stage(process: psutil.Process, directory: str) -> bool:
+    try:
+        return process.cwd() == directory and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def wait_for(path: str) -> None:
+    deadline = time.monotonic() + 10
+    while not Path(path).exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.02)
+
+
+def test_lines_of_both_streams_arrive_whole_and_in_order() -> None:
+    lines: list[str] = []
+    code = run_child(["sh", "-c", "echo one; echo two >&2; printf 'thr'; sleep 0.1; printf 'ee\\nfour'; exit 65"], lines.append)
+    assert lines == ["one", "two", "three", "four"]
+    assert code == 65
+
+
+def test_of_a_redrawn_line_only_the_last_drawing_arrives() -> None:
+    lines: list[str] = []
+    run_child(["sh", "-c", "printf '10%%\\r50%%\\r100%%\\nwindows\\r\\n'"], lines.append)
+    assert lines == ["100%", "windows"]
+
+
+def test_a_death_by_signal_is_a_negative_exit_code() -> None:
+    assert run_child([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], print) == -signal.SIGKILL
+
+
+def test_an_exception_ends_the_whole_tree_after_it_has_saved() -> None:
+    lines: list[str] = []
+
+    def stop_at_training(line: str) -> None:
+        lines.append(line)
+        if line == "training":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_child(stage_below_a_shell(), stop_at_training)
+    assert Path("saved").read_text() == "all of it"
+    assert "saving" in lines
+    assert stage_processes() == []
+
+
+def test_what_does_not_end_within_the_grace_time_is_killed() -> None:
+    started = time.monotonic()
+    with pytest.raises(TimeLimitError):
+        run_child(stage_below_a_shell(handler="signal.SIG_IGN"), print, limit_seconds=1, grace_seconds=0.5)
+    assert stage_processes() == []
+    assert time.monotonic() - started < 10
+
+
+def test_the_time_limit_lets_the_child_save() -> None:
+    with pytest.raises(TimeLimitError, match="time limit of 1 seconds"):
+        run_child(stage_below_a_shell(), print, limit_seconds=1)
+    assert Path("saved").exists()
+    assert stage_processes() == []
+
+
+def test_a_child_orphaned_by_the_death_of_its_parent_is_waited_for_and_ended() -> None:
+    def kill_the_shell_and_stop(line: str) -> None:
+        if line == "training":
+            stage = next(process for process in stage_processes() if "stage.py" in process.cmdline())
+            psutil.Process(stage.ppid()).kill()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_child(stage_below_a_shell(), kill_the_shell_and_stop)
+    assert Path("saved").exists()
+    assert stage_processes() == []
+
+
+def test_a_signal_to_the_caller_ends_the_tree_before_the_caller_ends() -> None:
+    caller = subprocess.Popen([sys.executable, "-c", RUN_CHILD, *stage_below_a_shell()], stderr=subprocess.DEVNULL)
+    wait_for("ready")
+    caller.terminate()
+    assert caller.wait(10) != 0
+    assert Path("saved").exists()
+    assert stage_processes() == []

@@ -1,0 +1,293 @@
+"""The stages from download to binarize, each as its real process in an empty working directory."""
+
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from transformer_core.corpus.binary import open_split, read_meta
+from transformer_core.corpus.own import new_entry
+from transformer_core.corpus.subword import Subword
+
+REPOSITORY = Path(__file__).parents[2]
+MIRROR = REPOSITORY.parent / "shared/data/mirror"
+STAGES = ("download", "clean", "bpe", "binarize")
+SUBJECTS = (("the dog", "der Hund"), ("the cat", "die Katze"), ("a child", "ein Kind"), ("my mother", "meine Mutter"))
+VERBS = (("sees", "sieht"), ("knows", "kennt"), ("loves", "liebt"), ("finds", "findet"), ("hears", "hört"))
+PAIRS = [
+    (f"{subject[0]} {verb[0]} {number} houses", f"{subject[1]} {verb[1]} {number} Häuser")
+    for subject in SUBJECTS
+    for verb in VERBS
+    for number in range(2, 7)
+]
+Ended = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with params.yaml and the corpus `own`: own.en and own.de, 100 pairs."""
+    monkeypatch.chdir(tmp_path)
+    for side, language in enumerate(("en", "de")):
+        write_side(tmp_path / f"own.{language}", [pair[side] for pair in PAIRS])
+    set_params(download={"corpus": "own"}, bpe={"vocab_size": 90})
+    return tmp_path
+
+
+def write_side(path: Path, lines: list[str]) -> None:
+    path.write_bytes("".join(line + "\n" for line in lines).encode())
+
+
+def set_params(**sections: dict[str, object]) -> None:
+    """params.yaml as the repository has it, but for these keys; a file that is there is changed further."""
+    yaml = YAML(typ="safe", pure=True)
+    here = Path("params.yaml")
+    document = yaml.load(here if here.exists() else REPOSITORY / "params.yaml")
+    for section, keys in sections.items():
+        document[section] = {**(document.get(section) or {}), **keys}
+    yaml.dump(document, here)
+
+
+def run_stage(name: str, **environment: str) -> Ended:
+    command = [sys.executable, "-m", f"flows.stages.{name}"]
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+
+
+def run_up_to(last: str) -> None:
+    for name in STAGES[: STAGES.index(last) + 1]:
+        ended = run_stage(name)
+        assert ended.returncode == 0, ended.stderr
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_two_own_files_become_token_ids_that_read_back_as_their_text(place: Path) -> None:
+    new_entry("own", Path("own.en"), Path("own.de"))
+    run_up_to("binarize")
+    subword = Subword.load(Path("data/bpe/spm.model"))
+    meta = read_meta(Path("data/binarized"))
+    assert meta.vocabulary_hash == subword.hash
+    assert {split: counts.pairs for split, counts in meta.splits.items()} == {"train": 80, "valid": 10, "test": 10}
+    read_back = set()
+    for split in meta.splits:
+        opened = open_split(Path("data/binarized"), split)
+        pairs = [(subword.decode(source), subword.decode(target)) for source, target in zip(opened.source, opened.target, strict=True)]
+        sides = [Path(f"data/clean/{split}.{language}").read_text(encoding="utf-8").split("\n")[:-1] for language in ("en", "de")]
+        assert pairs == list(zip(*sides, strict=True))
+        read_back.update(pairs)
+    assert read_back == set(PAIRS)
+    assert files_below(place / "data/bpe") == ["spm.model"]
+
+
+def test_each_stage_closes_with_a_line_of_what_was_made_and_where(place: Path) -> None:
+    new_entry("own", Path("own.en"), Path("own.de"))
+    closing = {name: run_stage(name).stdout for name in STAGES}
+    assert closing["download"] == "data/raw: own, en to de, pairs: train 80, valid 10, test 10\n"
+    assert closing["clean"] == "data/clean: 80 of 80 training pairs (dropped: none); counts in data/clean/report.json\n"
+    assert closing["bpe"] == "data/bpe/spm.model: 90 subwords (bpe) of en and de\n"
+    assert closing["binarize"].startswith("data/binarized: 80 training pairs, ")
+
+
+def test_running_again_gives_the_same_bytes_in_either_direction(place: Path) -> None:
+    new_entry("own", Path("own.en"), Path("own.de"))
+    contents: list[dict[str, bytes]] = []
+    for source, target in (("en", "de"), ("en", "de"), ("de", "en")):
+        set_params(download={"source": source, "target": target})
+        run_up_to("binarize")
+        contents.append({name: (place / "data" / name).read_bytes() for name in files_below(place / "data")})
+    assert contents[0] == contents[1]
+    assert contents[2].keys() == contents[0].keys()
+    assert json.loads(contents[2]["raw/manifest.json"])["source"] == "de"
+
+
+def test_training_pairs_that_are_too_long_are_left_out_and_no_others(place: Path) -> None:
+    new_entry("own", Path("own.en"), Path("own.de"))
+    run_up_to("bpe")
+    write_side(place / "data/clean/train.en", ["the dog", "the dog " * 100])
+    write_side(place / "data/clean/train.de", ["der Hund", "der Hund " * 100])
+    write_side(place / "data/clean/test.en", ["the dog " * 100])
+    write_side(place / "data/clean/test.de", [""])
+    assert run_stage("binarize").returncode == 0
+    meta = read_meta(Path("data/binarized"))
+    assert (meta.splits["train"].pairs, meta.splits["train"].dropped_too_long) == (1, 1)
+    assert (meta.splits["test"].pairs, meta.splits["test"].dropped_too_long) == (1, 0)
+    assert open_split(Path("data/binarized"), "test").target[0].tolist() == [3]
+
+
+@pytest.mark.skipif(not MIRROR.is_dir(), reason=f"no Multi30k in {MIRROR}")
+@pytest.mark.parametrize("target", ["de", "fr"])
+def test_multi30k_comes_from_the_mirror_in_the_direction_asked_for(place: Path, target: str) -> None:
+    set_params(download={"corpus": "multi30k", "target": target})
+    ended = run_stage("download", TRANSFORMER_MIRROR=str(MIRROR))
+    assert ended.stdout == f"data/raw: multi30k, en to {target}, pairs: train 29,000, valid 1,014, test 1,000\n", ended.stderr
+    assert [name for name in files_below(place / "data/raw") if not name.endswith((".en", f".{target}"))] == ["manifest.json"]
+
+
+# What a user does wrong: how it is brought about, the stage, its exit code, and the line on standard error.
+
+
+def missing_file(_: Path) -> None:
+    Path("own.de").unlink()
+
+
+def changed_file(place: Path) -> None:
+    write_side(place / "own.de", ["anders"] * 100)
+
+
+def unequal_sides(place: Path) -> None:
+    unpin(place)
+    write_side(place / "own.de", ["zu kurz"] * 99)
+
+
+def no_text(place: Path) -> None:
+    unpin(place)
+    for language in ("en", "de"):
+        (place / f"own.{language}").write_bytes(b"")
+
+
+def few_pairs(place: Path) -> None:
+    unpin(place)
+    for language in ("en", "de"):
+        write_side(place / f"own.{language}", ["the same"] * 100)
+
+
+def unpin(place: Path) -> None:
+    """Leave the sums out of the entry, as one that was written by hand may."""
+    path = place / "corpora/own.yaml"
+    lines = path.read_text().split("\n")
+    path.write_text("\n".join(line for line in lines if "sha256" not in line))
+
+
+def invalid_utf8(place: Path) -> None:
+    path = place / "data/raw/train.de"
+    lines = path.read_bytes().split(b"\n")
+    lines[41] = b"gr\xfc\xdfe"
+    path.write_bytes(b"\n".join(lines))
+
+
+def unequal_raw(place: Path) -> None:
+    with (place / "data/raw/train.en").open("ab") as file:
+        file.write(b"one more\n")
+
+
+def raw_without_a_good_pair(place: Path) -> None:
+    for language in ("en", "de"):
+        write_side(place / f"data/raw/train.{language}", ["the same"] * 80)
+
+
+def wrong_corpus(_: Path) -> None:
+    set_params(download={"corpus": "multi3k"})
+
+
+def wrong_language(_: Path) -> None:
+    set_params(download={"target": "fr"})
+
+
+def wrong_key(place: Path) -> None:
+    path = place / "corpora/own.yaml"
+    path.write_text(path.read_text().replace("path:", "paht:", 1))
+
+
+def large_vocabulary(_: Path) -> None:
+    set_params(bpe={"vocab_size": 5000})
+
+
+def short_sentences(_: Path) -> None:
+    set_params(binarize={"max_tokens": 2})
+
+
+def no_network(place: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    web_entry(place, f"http://127.0.0.1:{port}/train", "0" * 64)
+
+
+def damaged_mirror(place: Path) -> None:
+    (place / "mirror/own").mkdir(parents=True)
+    (place / "mirror/own/train.en").write_bytes(b"damaged\n")
+    set_params(machine={"mirror": "mirror"})
+    web_entry(place, "http://127.0.0.1:9/train", "0" * 64)
+
+
+def web_entry(place: Path, stem: str, digest: str) -> None:
+    sides = "".join(f'\n        {language}: {{url: "{stem}.{language}", sha256: "{digest}"}}' for language in ("en", "de"))
+    (place / "corpora/own.yaml").write_text(
+        f"name: own\nlanguages: [en, de]\nlicence:\nnote: ''\nsplits:\n  train:\n    - https:{sides}\n"
+        "  valid:\n    - holdout: 1\n  test:\n    - holdout: 1\n"
+    )
+
+
+DAMAGED = hashlib.sha256(b"damaged\n").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "stage", "code", "line"),
+    [
+        (missing_file, "download", 65, "corpora/../own.de: no such file. corpora/own.yaml names it."),
+        (changed_file, "download", 65, "corpora/../own.de: wrong sha256: wanted "),
+        (unequal_sides, "download", 65, "corpora/../own.en: 100 lines, but corpora/../own.de has 99. "),
+        (no_text, "download", 65, "corpora/own.yaml: splits.train: holds no sentence pair. "),
+        (few_pairs, "download", 65, "corpora/own.yaml: 20 pairs are to be held out, but train has 1 different source sentences. "),
+        (wrong_corpus, "download", 78, "params.yaml: download.corpus: no corpus is called 'multi3k'. Did you mean multi30k?"),
+        (wrong_language, "download", 78, "params.yaml: download.target: corpora/own.yaml has no language 'fr'. It has en, de."),
+        (wrong_key, "download", 78, "corpora/own.yaml: splits.train.0.files.en.paht: unknown key. Did you mean 'path'?"),
+        (damaged_mirror, "download", 65, f"mirror/own/train.en: wrong sha256: wanted {'0' * 64}, found {DAMAGED}. "),
+        (no_network, "download", 69, "http://127.0.0.1:"),
+        (invalid_utf8, "clean", 65, "data/raw/train.de:42: not valid UTF-8 (byte 0xfc at column 3). Re-encode the file or set clean."),
+        (unequal_raw, "clean", 65, "data/raw/train.en: 81 lines, but data/raw/train.de has 80. "),
+        (raw_without_a_good_pair, "clean", 65, "data/raw/train.en: cleaning leaves none of 80 pairs (dropped: copy 80). "),
+        (large_vocabulary, "bpe", 78, "params.yaml: bpe.vocab_size: this corpus allows at most "),
+        (short_sentences, "binarize", 78, "params.yaml: binarize.max_tokens: each of 80 training pairs is longer than 2. Raise it."),
+    ],
+)
+def test_bad_input_is_told_in_one_line_and_leaves_nothing(
+    place: Path, mistake: Callable[[Path], None], stage: str, code: int, line: str
+) -> None:
+    new_entry("own", Path("own.en"), Path("own.de"))
+    if stage != "download":
+        run_up_to(STAGES[STAGES.index(stage) - 1])
+    mistake(place)
+    before = files_below(place / "data")
+    ended = run_stage(stage)
+    assert ended.stderr.startswith(line)
+    assert ended.stderr.count("\n") == 1
+    assert (ended.returncode, ended.stdout) == (code, "")
+    assert files_below(place / "data") == before
+    assert json.loads((place / f".state/exit/{stage}.json").read_text())["code"] == code
+    assert [name for name in files_below(place / ".state") if "downloads" in name] == []
+
+
+def test_a_stage_without_what_the_one_before_makes_says_so(place: Path) -> None:
+    for stage, line in (
+        ("clean", "data/raw/train.en: no such file"),
+        ("bpe", "data/clean/train.en: no such file"),
+        ("binarize", "data/bpe/spm.model: no such file. Make it with: dvc repro bpe"),
+    ):
+        ended = run_stage(stage)
+        assert ended.stderr.startswith(line)
+        assert (ended.returncode, ended.stderr.count("\n")) == (65, 1)
+        assert not (place / "data").exists() or files_below(place / "data") == []
+
+
+def test_a_mistake_keeps_what_an_earlier_run_made(place: Path) -> None:
+    new_entry("own", Path("own.en"), Path("own.de"))
+    run_up_to("download")
+    before = {name: (place / "data" / name).read_bytes() for name in files_below(place / "data")}
+    changed_file(place)
+    assert run_stage("download").returncode == 65
+    assert {name: (place / "data" / name).read_bytes() for name in files_below(place / "data")} == before
+
+
+def test_no_network_suggests_the_mirror(place: Path) -> None:
+    new_entry("own", Path("own.en"), Path("own.de"))
+    no_network(place)
+    ended = run_stage("download")
+    assert "no connection (3 tries). Try again, or put the file at MIRROR/own/train.en and set machine.mirror." in ended.stderr

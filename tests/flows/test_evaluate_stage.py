@@ -1,0 +1,199 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.stages.evaluate import run
+from transformer_core.config import Params, load_params
+from transformer_core.errors import ExitCode, UserError
+
+REPOSITORY = Path(__file__).parents[2]
+RECIPE = REPOSITORY / "transformer_core/recipes/synthetic.yaml"
+SOURCE = ["A man rides a bike through the town.", "Two dogs play in the snow today.", "The woman has not read the book."]
+TARGET = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde spielen heute im Schnee.", "Die Frau hat das Buch nicht gelesen."]
+HYPOTHESES = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde spielen heute im Eis.", "Die Frau liest das Buch."]
+
+
+def lay_out(root: Path, synthetic: bool = True) -> None:
+    """What the stages before leave behind, three sentences a split."""
+    side = {"sha256": "0" * 64, "lines": 3}
+    split = {"pairs": 3, "files": {"en": side, "de": side}}
+    checked = {"pairs": 3, "empty": 0, "repaired": {"white_space": 0}}
+    speed = {"lines": 3, "seconds": 1.0, "target_tokens": 30, "tokens_per_second": 30.0}
+    documents: dict[str, Any] = {
+        "data/raw/manifest.json": {
+            "corpus": "tiny", "source": "en", "target": "de", "licence": None, "synthetic": synthetic, "held_out": {}, "origin": [],
+            "splits": {"train": split, "valid": split, "test": split},
+        },
+        "data/clean/report.json": {
+            "pairs_in": 3, "dropped": {"empty": 0}, "repaired": {"white_space": 1}, "pairs_out": 3, "examples": {},
+            "splits": {"valid": checked, "test": checked},
+        },
+        "models/averaged/config.json": {
+            "architecture": "transformer", "model": {"layers": 2}, "vocabulary": {"size": 99, "hash": "abc"}, "averaged": 1,
+            "training": {"fingerprint": "f00d", "updates": 40, "target_tokens": 900, "seconds": 2.0},
+        },
+        "results/training/metrics.json": {"parameters": 12_345},
+        "results/decode/statistics.json": {"valid": speed, "test": speed, "beam": 4, "alpha": 0.6},
+    }  # fmt: skip
+    for name, document in documents.items():
+        write(root / name, json.dumps(document))
+    for name, lines in {"raw/valid.en": SOURCE, "raw/valid.de": TARGET, "raw/test.en": SOURCE, "raw/test.de": TARGET}.items():
+        write(root / "data" / name, "\n".join(lines) + "\n")
+    for name in ("valid", "test"):
+        write(root / f"results/decode/{name}.hyp", "\n".join(HYPOTHESES) + "\n")
+    if synthetic:
+        write(root / "data/raw/test.phenomena", "date verb-second\nverb-second\n\n")
+    write(
+        root / "results/training/updates.csv", "update,loss,perplexity,learning_rate,tokens_per_second\n20,5,90,1e-4,50\n40,4,30,2e-4,60\n"
+    )
+    write(root / "results/training/validation.csv", "update,nll,perplexity,accuracy,seconds\n40,3.5,33,0.4,2\n")
+    write(root / "params.yaml", RECIPE.read_text(encoding="utf-8"))
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def journal() -> list[dict[str, Any]]:
+    (path,) = Path(".state/journal").glob("evaluation-*.jsonl")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    lay_out(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def params() -> Params:
+    return load_params(RECIPE)
+
+
+def test_metrics_are_flat_rounded_and_of_the_test_split(here: Path, params: Params) -> None:
+    write(here / "results/decode/valid.hyp", "\n".join(TARGET) + "\n")
+    run(params)
+    metrics = json.loads(Path("results/metrics.json").read_text(encoding="utf-8"))
+    signature = metrics.pop("signature")
+    # What `sacrebleu ref -i hyp -m bleu chrf ter -w 2` prints for these three lines (23 tokens for 25: penalty exp(1 - 25 / 23)).
+    assert metrics == {
+        "bleu": 66.97, "chrf": 76.39, "ter": 22.73, "corpus": "tiny", "synthetic": True, "lines": 3,
+        "brevity_penalty": 0.917, "length_ratio": 0.92, "valid": {"bleu": 100.0, "chrf": 100.0, "ter": 0.0},
+    }  # fmt: skip
+    assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+
+
+def test_bleu_by_length_and_by_phenomenon_are_tables(here: Path, params: Params) -> None:
+    run(params)
+    assert (here / "results/bleu_by_length.csv").read_text(encoding="utf-8") == "source_words,sentences,bleu\n1-10,3,66.97\n"
+    rows = (here / "results/bleu_by_phenomenon.csv").read_text(encoding="utf-8").split("\n")
+    assert rows[:2] == ["phenomenon,sentences,bleu", "date,1,100.00"]
+    assert rows[2].startswith("verb-second,2,")
+    assert rows[3:] == [""]
+
+
+def test_a_corpus_without_labels_has_a_table_of_phenomena_with_a_header_only(here: Path, params: Params) -> None:
+    (here / "data/raw/test.phenomena").unlink()
+    run(params)
+    assert (here / "results/bleu_by_phenomenon.csv").read_text(encoding="utf-8") == "phenomenon,sentences,bleu\n"
+
+
+def test_the_table_on_the_terminal_says_synthetic(here: Path, params: Params, capsys: pytest.CaptureFixture[str]) -> None:
+    closing = run(params)
+    lines = capsys.readouterr().out.split("\n")
+    assert lines[0].split() == ["split", "lines", "BLEU", "chrF2", "TER"]
+    assert lines[1].split() == ["test", "(synthetic)", "3", "66.97", "76.39", "22.73"]
+    assert lines[2].startswith("valid (synthetic)")
+    assert lines[3].startswith("BLEU is nrefs:1|case:mixed|eff:no|tok:13a|")
+    assert closing == "BLEU 66.97 on the test set of tiny (synthetic): results/report.html"
+    assert (here / "results/report.html").stat().st_size > 10_000
+
+
+def test_scores_of_a_real_corpus_carry_no_such_label(here: Path, params: Params, capsys: pytest.CaptureFixture[str]) -> None:
+    lay_out(here, synthetic=False)
+    assert "synthetic" not in run(params) + capsys.readouterr().out
+
+
+def test_the_report_shows_as_many_examples_as_asked_for(here: Path, params: Params) -> None:
+    run(params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"examples": 2})}))
+    assert (here / "results/report.html").read_text(encoding="utf-8").count("<article") == 2
+
+
+@pytest.mark.usefixtures("here")
+def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
+    run(params)
+    events = journal()
+    assert events[0]["parent"] == "f00d"
+    assert {"kind": "evaluation", "corpus": "tiny", "synthetic": "true"} in [event.get("values") for event in events]
+    assert {"bleu": 66.97, "chrf": 76.39, "ter": 22.73} in [event.get("values") for event in events if event.get("step") == 40]
+    assert [event["path"] for event in events if event["type"] == "artifact"] == [
+        "results/report.html",
+        "results/decode/test.hyp",
+        "results/decode/valid.hyp",
+    ]
+    assert events[-1]["status"] == "FINISHED"
+
+
+def test_other_translations_are_another_run(here: Path, params: Params) -> None:
+    run(params)
+    first = journal()[0]["run"]
+    (here / f".state/journal/{first}.jsonl").unlink()
+    write(here / "results/decode/test.hyp", "\n".join([*HYPOTHESES[:2], "Die Frau las das Buch."]) + "\n")
+    run(params)
+    assert journal()[0]["run"] != first
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("data/raw/manifest.json", "Make it with: dvc repro download"),
+        ("models/averaged/config.json", "Make it with: dvc repro average"),
+        ("results/decode/statistics.json", "Make it with: dvc repro decode"),
+        ("results/decode/test.hyp", ""),
+    ],
+)
+def test_a_missing_input_is_named_and_nothing_is_written(here: Path, params: Params, name: str, remedy: str) -> None:
+    (here / name).unlink()
+    with pytest.raises(UserError) as error:
+        run(params)
+    assert error.value.message == f"{name}: no such file"
+    assert remedy in error.value.remedy
+    assert error.value.exit_code == ExitCode.BAD_DATA
+    assert not list(here.glob("results/*.*"))
+
+
+@pytest.mark.parametrize("name", ["data/raw/test.de", "data/raw/test.en", "data/raw/test.phenomena"])
+def test_a_file_with_a_line_too_many_is_named_beside_the_hypotheses(here: Path, params: Params, name: str) -> None:
+    with (here / name).open("a", encoding="utf-8") as file:
+        file.write("one too many\n")
+    with pytest.raises(UserError, match=f"{name}: 4 lines, but results/decode/test.hyp has 3"):
+        run(params)
+    assert not list(here.glob("results/*.*"))
+
+
+def as_process(here: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(
+        [sys.executable, "-m", "flows.stages.evaluate"], cwd=here, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_stage_as_a_process_ends_with_its_closing_line(here: Path) -> None:
+    done = as_process(here)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("BLEU 66.97 on the test set of tiny (synthetic): results/report.html\n")
+
+
+def test_invalid_utf8_in_the_hypotheses_ends_the_process_with_one_line(here: Path) -> None:
+    (here / "results/decode/test.hyp").write_bytes(b"eins\nzw\xffei\ndrei\n")
+    done = as_process(here)
+    assert done.returncode == ExitCode.BAD_DATA
+    assert done.stderr.startswith("results/decode/test.hyp:2: not valid UTF-8 (byte 0xff at column 3)")
+    assert done.stderr.count("\n") == 1

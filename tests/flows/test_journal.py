@@ -1,0 +1,117 @@
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.journal import Journal, flatten, position_file, read_events
+
+
+def events(directory: Path, kind: str, run: str = "run") -> list[dict[str, Any]]:
+    return [event for event in read_events(directory / f"{run}.jsonl") if event["type"] == kind]
+
+
+def test_every_event_is_a_line_with_its_time_on_disk_when_the_call_returns(tmp_path: Path) -> None:
+    before = time.time_ns() // 1_000_000
+    journal = Journal("run", directory=tmp_path)
+    journal.parameters({"train": {"warmup": 400}, "model": {"preset": "tiny"}})
+    journal.tags({"corpus": "Größe"})
+    journal.metrics(100, {"loss": 3.5, "perplexity": 33.1}, context="train")
+    journal.artifact(Path("results/report.html"), folder="reports")
+    journal.end()
+    lines = [json.loads(line) for line in journal.path.read_bytes().split(b"\n")[:-1]]
+    assert [line["type"] for line in lines] == ["run", "status", "parameters", "tags", "metrics", "artifact", "status"]
+    assert lines[2]["values"] == {"train.warmup": "400", "model.preset": "tiny"}
+    assert lines[3]["values"] == {"corpus": "Größe"}
+    assert (lines[4]["step"], lines[4]["values"]) == (100, {"train/loss": 3.5, "train/perplexity": 33.1})
+    assert (lines[5]["path"], lines[5]["folder"]) == ("results/report.html", "reports")
+    assert (lines[1]["status"], lines[6]["status"]) == ("RUNNING", "FINISHED")
+    assert all(before <= line["timestamp_ms"] <= time.time_ns() // 1_000_000 for line in lines)
+
+
+def test_a_resumed_training_repeats_no_point(tmp_path: Path) -> None:
+    """Stopped after update 3, saved at update 2: the third comes twice from the trainer and once into the journal."""
+    first = Journal("run", directory=tmp_path)
+    for step in (1, 2, 3):
+        first.metrics(step, {"loss": 1.0 / step})
+    first.end("KILLED")
+    resumed = Journal("run", directory=tmp_path)
+    for step in (3, 4):
+        resumed.metrics(step, {"loss": 1.0 / step})
+    resumed.metrics(4, {"nll": 2.0}, context="valid")
+    assert [(event["step"], *event["values"]) for event in events(tmp_path, "metrics")] == [
+        (1, "loss"),
+        (2, "loss"),
+        (3, "loss"),
+        (4, "loss"),
+        (4, "valid/nll"),
+    ]
+    assert len(events(tmp_path, "run")) == 1
+
+
+def test_the_first_value_of_a_parameter_and_the_last_of_a_tag_stand(tmp_path: Path) -> None:
+    for devices in ("1", "2"):
+        journal = Journal("run", directory=tmp_path)
+        journal.parameters({"devices": devices})
+        journal.tags({"devices": devices})
+        journal.tags({"devices": devices})
+    assert [event["values"]["devices"] for event in events(tmp_path, "parameters")] == ["1"]
+    assert [event["values"]["devices"] for event in events(tmp_path, "tags")] == ["1", "2"]
+
+
+def test_a_finished_training_forced_again_is_a_new_run_and_the_old_one_is_kept(tmp_path: Path) -> None:
+    old = Journal("run", directory=tmp_path)
+    old.metrics(1, {"loss": 1.0})
+    old.end()
+    kept = old.path.read_bytes()
+    position_file(old.path).write_text("sent")
+
+    new = Journal("run", directory=tmp_path)
+    new.metrics(1, {"loss": 0.9})
+    assert events(tmp_path, "metrics")[0]["values"] == {"loss": 0.9}
+    assert not position_file(new.path).exists()
+    (aside,) = set(tmp_path.glob("*.jsonl")) - {new.path}
+    assert aside.read_bytes() == kept
+    assert position_file(aside).read_text() == "sent"
+    assert next(read_events(aside))["id"] != next(read_events(new.path))["id"]
+
+
+def test_a_finished_evaluation_of_the_same_name_is_the_same_run(tmp_path: Path) -> None:
+    for _ in range(2):
+        journal = Journal("evaluation", parent="run", directory=tmp_path)
+        journal.metrics(1200, {"bleu": 86.4})
+        journal.end()
+    assert len(list(tmp_path.iterdir())) == 1
+    assert len(events(tmp_path, "metrics", run="evaluation")) == 1
+
+
+@pytest.mark.parametrize("torn", [b'{"type": "metr', b"", b"\xff"])
+def test_a_line_torn_by_a_crash_is_cut_off_and_hides_nothing(tmp_path: Path, torn: bytes) -> None:
+    journal = Journal("run", directory=tmp_path)
+    journal.metrics(1, {"loss": 1.0})
+    whole = journal.path.read_bytes()
+    journal.path.write_bytes(whole + torn)
+    assert list(read_events(journal.path))[-1]["end"] == len(whole)
+    Journal("run", directory=tmp_path).metrics(2, {"loss": 0.5})
+    assert [event["step"] for event in events(tmp_path, "metrics")] == [1, 2]
+
+
+def test_reading_goes_on_where_it_ended(tmp_path: Path) -> None:
+    journal = Journal("run", directory=tmp_path)
+    journal.metrics(1, {"loss": 1.0})
+    end = list(read_events(journal.path))[-1]["end"]
+    journal.metrics(2, {"loss": 0.5})
+    assert [event["step"] for event in read_events(journal.path, end)] == [2]
+    assert list(read_events(tmp_path / "other.jsonl")) == []
+
+
+def test_a_number_that_is_none_stays_what_it_is(tmp_path: Path) -> None:
+    Journal("run", directory=tmp_path).metrics(1, {"loss": float("nan"), "norm": float("inf")})
+    values = events(tmp_path, "metrics")[0]["values"]
+    assert values["loss"] != values["loss"]
+    assert values["norm"] == float("inf")
+
+
+def test_sections_are_flattened_to_any_depth() -> None:
+    assert flatten({"a": {"b": {"c": 1}}, "d": None, "e": True}) == {"a.b.c": "1", "d": "None", "e": "True"}

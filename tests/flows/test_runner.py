@@ -1,0 +1,184 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+STAGE = """
+import pathlib, sys, time
+from flows.runner import run_stage
+from transformer_core.errors import ExitCode, Interrupted, UserError
+
+def run(params):
+    pathlib.Path("running").write_text("yes")
+    {body}
+    return f"made a model of {{params.download.corpus}}"
+
+raise SystemExit(run_stage("toy", run))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
+
+
+@pytest.fixture
+def started() -> Iterator[list[psutil.Process]]:
+    processes: list[psutil.Process] = []
+    yield processes
+    for process in processes:
+        if process.is_running():
+            process.kill()
+
+
+def stage(body: str) -> list[str]:
+    Path("stage.py").write_text(STAGE.format(body=body))
+    return [sys.executable, "stage.py"]
+
+
+def run(body: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(stage(body), capture_output=True, text=True, check=False)
+
+
+def said() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(Path(".state/exit/toy.json").read_text())
+    return document
+
+
+def wait_until_running(name: str = "running") -> None:
+    deadline = time.monotonic() + 20
+    while not Path(name).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_stage_that_ends_well_says_what_was_made() -> None:
+    done = run("pass")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "made a model of synthetic\n", "")
+    assert said() == {"code": 0, "message": "made a model of synthetic", "remedy": ""}
+
+
+@pytest.mark.parametrize("code", ["BAD_DATA", "UNAVAILABLE", "INTERRUPTED", "BAD_CONFIGURATION"])
+def test_a_user_error_is_one_line_and_its_exit_code(code: str) -> None:
+    done = run(f"raise UserError('data/raw/train.de: empty', 'Fill it.', ExitCode.{code})")
+    assert done.stderr == "data/raw/train.de: empty. Fill it.\n"
+    assert said() == {"code": done.returncode, "message": "data/raw/train.de: empty", "remedy": "Fill it."}
+    assert done.returncode == {"BAD_DATA": 65, "UNAVAILABLE": 69, "INTERRUPTED": 75, "BAD_CONFIGURATION": 78}[code]
+
+
+def test_a_fault_in_params_yaml_is_found_before_the_stage_runs() -> None:
+    Path("params.yaml").write_text("trian: {}\n")
+    done = run("pass")
+    assert done.returncode == 78
+    assert done.stderr.startswith("params.yaml: trian: unknown key")
+    assert not Path("running").exists()
+
+
+def test_a_bug_is_a_traceback_and_exit_code_1() -> None:
+    done = run("raise KeyError('warmup')")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert said()["message"] == "toy: KeyError: 'warmup'"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_interrupts_past_a_loop_of_retries(number: signal.Signals, started: list[psutil.Process]) -> None:
+    body = """while True:
+        try:
+            time.sleep(60)
+        except Exception:
+            pass"""
+    process = subprocess.Popen(stage(body), stderr=subprocess.PIPE, text=True)
+    started.append(psutil.Process(process.pid))
+    wait_until_running()
+    process.send_signal(number)
+    _, error = process.communicate(timeout=10)
+    assert process.returncode == 75
+    assert error == f"stopped by {number.name}. Run it again to go on.\n"
+    assert said()["code"] == 75
+
+
+def test_a_second_signal_does_not_disturb_the_cleaning_up(started: list[psutil.Process]) -> None:
+    body = """try:
+        time.sleep(60)
+    finally:
+        pathlib.Path("cleaning").write_text("yes")
+        time.sleep(0.5)
+        pathlib.Path("clean").write_text("yes")"""
+    process = subprocess.Popen(stage(body), stderr=subprocess.PIPE)
+    started.append(psutil.Process(process.pid))
+    wait_until_running()
+    process.terminate()
+    wait_until_running("cleaning")
+    process.terminate()
+    assert process.wait(10) == 75
+    assert Path("clean").exists()
+
+
+def test_the_handlers_of_a_stage_go_before_the_runners(started: list[psutil.Process]) -> None:
+    body = """import signal
+    asked = []
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+    pathlib.Path("installed").write_text("yes")
+    while not asked:
+        time.sleep(0.01)
+    raise Interrupted("state saved at update 40")"""
+    process = subprocess.Popen(stage(body), stderr=subprocess.PIPE)
+    started.append(psutil.Process(process.pid))
+    wait_until_running("installed")
+    process.terminate()
+    assert process.wait(10) == 75
+    assert said()["message"] == "state saved at update 40"
+
+
+def test_while_a_stage_runs_it_has_not_ended_and_nobody_else_can_run_it(started: list[psutil.Process]) -> None:
+    run("pass")
+    Path("running").unlink()
+    first = subprocess.Popen(stage("time.sleep(60)"), stderr=subprocess.DEVNULL)
+    started.append(psutil.Process(first.pid))
+    wait_until_running()
+    assert not Path(".state/exit/toy.json").exists()
+
+    Path("running").unlink()
+    second = run("pass")
+    assert second.returncode == 75
+    assert second.stderr.startswith(f".state/locks/toy: stage toy is running in process {first.pid}. ")
+    assert not Path("running").exists()
+
+    first.kill()
+    first.wait(10)
+    assert run("pass").returncode == 0
+
+
+@pytest.mark.parametrize("command", ["exec {}", "{}; :"], ids=["the parent is dvc", "a shell stands between"])
+def test_the_death_of_dvc_ends_the_stage_after_it_has_saved(command: str, started: list[psutil.Process]) -> None:
+    body = """import os
+    pathlib.Path(f"{os.getpid()}.pid").touch()
+    try:
+        time.sleep(60)
+    finally:
+        pathlib.Path("saved").touch()"""
+    command = command.format(" ".join(stage(body)))
+    dvc = f"import subprocess; subprocess.run(['sh', '-c', '{command}'])"
+    process = subprocess.Popen([sys.executable, "-c", dvc], env={**os.environ, "DVC_STAGE": "toy"}, stderr=subprocess.DEVNULL)
+    wait_until_running()
+    while not (found := list(Path().glob("*.pid"))):
+        time.sleep(0.02)
+    child = psutil.Process(int(found[0].stem))
+    started.append(child)
+    process.kill()
+    process.wait(10)
+    child.wait(10)
+    assert Path("saved").exists()
+    assert said()["code"] == 75

@@ -1,0 +1,281 @@
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from flows import tracking
+from flows.journal import JOURNALS, Journal, position_file
+from flows.tracking import Sender, all_sent, connect, experiment_id, find_training, run_link, send_all, sync, tracking_uri
+from transformer_core.config import Machine
+from transformer_core.errors import UserError
+
+REPOSITORY = Path(__file__).parents[2]
+NOWHERE = "http://127.0.0.1:9"
+
+
+def training(client: MlflowClient, fingerprint: str = "f00d") -> Run:
+    run = find_training(client, fingerprint)
+    assert run is not None
+    return run
+
+
+def points(client: MlflowClient, run: Run, name: str = "loss") -> list[tuple[int, float]]:
+    return [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, name)]
+
+
+def all_runs(client: MlflowClient) -> list[Run]:
+    return list(client.search_runs([experiment_id(client)]))
+
+
+def test_a_journal_becomes_a_run_with_all_that_it_holds(mlflow_store: str) -> None:
+    Path("report.html").write_text("<h1>BLEU</h1>")
+    Path("hypotheses").mkdir()
+    Path("hypotheses/test.hyp").write_text("Ein Hund läuft.\n")
+    journal = Journal("f00d")
+    journal.parameters({f"section{i}": {"key": i} for i in range(120)})
+    journal.tags({"corpus": "synthetic", "synthetic": "true"})
+    for step in range(1, 2501):
+        journal.metrics(step, {"loss": 1 / step})
+    journal.metrics(2500, {"nll": 1.5}, context="valid")
+    for path in ("report.html", "hypotheses", "gone.txt"):
+        journal.artifact(Path(path), folder="evaluation")
+    journal.end()
+    sync(mlflow_store)
+
+    client = connect(mlflow_store)
+    run = training(client)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["section7.key"] == "7"
+    assert len(run.data.params) == 120
+    assert run.data.tags["corpus"] == "synthetic"
+    assert points(client, run) == [(step, 1 / step) for step in range(1, 2501)]
+    assert points(client, run, "valid/nll") == [(2500, 1.5)]
+    assert {item.path for item in client.list_artifacts(run.info.run_id, "evaluation")} == {"evaluation/report.html", "evaluation/test.hyp"}
+
+
+def test_sending_again_from_the_beginning_adds_nothing(mlflow_store: str) -> None:
+    journal = Journal("f00d")
+    for step in range(20):
+        journal.metrics(step, {"loss": 0.5})
+    sync(mlflow_store)
+    position_file(journal.path).unlink()
+    sync(mlflow_store)
+    client = connect(mlflow_store)
+    assert len(all_runs(client)) == 1
+    assert points(client, training(client)) == [(step, 0.5) for step in range(20)]
+
+
+def test_an_evaluation_is_a_child_whichever_is_sent_first(mlflow_store: str) -> None:
+    Journal("evaluation-1", parent="f00d").metrics(1200, {"bleu": 86.4})
+    sync(mlflow_store)
+    journal = Journal("f00d")
+    journal.metrics(1, {"loss": 1.0})
+    Journal("evaluation-2", parent="f00d").metrics(1200, {"bleu": 86.6})
+    sync(mlflow_store)
+    client = connect(mlflow_store)
+    parent = training(client)
+    children = [run for run in all_runs(client) if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert sorted(run.data.metrics["bleu"] for run in children) == [86.4, 86.6]
+    assert len(all_runs(client)) == 3
+    assert points(client, parent) == [(1, 1.0)]
+
+
+def test_a_resumed_run_is_running_until_it_ends(mlflow_store: str) -> None:
+    client = connect(mlflow_store)
+    Journal("f00d").end("KILLED")
+    sync(mlflow_store)
+    assert training(client).info.status == "KILLED"
+    resumed = Journal("f00d")
+    sync(mlflow_store)
+    assert training(client).info.status == "RUNNING"
+    resumed.end()
+    sync(mlflow_store)
+    assert training(client).info.status == "FINISHED"
+    assert len(all_runs(client)) == 1
+
+
+def test_a_training_forced_again_is_a_second_run_and_the_one_found(mlflow_store: str) -> None:
+    for loss in (1.0, 0.9):
+        journal = Journal("f00d")
+        journal.metrics(1, {"loss": loss})
+        journal.end()
+        sync(mlflow_store)
+    client = connect(mlflow_store)
+    assert len(all_runs(client)) == 2
+    assert points(client, training(client)) == [(1, 0.9)]
+
+
+def test_a_deleted_record_and_another_one_get_everything_anew(mlflow_store: str) -> None:
+    Journal("f00d").metrics(1, {"loss": 1.0})
+    sync(mlflow_store)
+    other = mlflow_store.replace("mlflow.db", "other.db")
+    sync(other)
+    assert points(connect(other), training(connect(other))) == [(1, 1.0)]
+    Path("mlflow.db").rename("lost.db")
+    fresh = mlflow_store.replace("mlflow.db", "fresh.db")
+    position_file(JOURNALS / "f00d.jsonl").write_text(position_file(JOURNALS / "f00d.jsonl").read_text().replace("other.db", "fresh.db"))
+    Journal("f00d").metrics(2, {"loss": 0.5})
+    sync(fresh)
+    assert points(connect(fresh), training(connect(fresh))) == [(1, 1.0), (2, 0.5)]
+
+
+def test_what_mlflow_never_takes_holds_up_nothing(mlflow_store: str, caplog: pytest.LogCaptureFixture) -> None:
+    journal = Journal("f00d")
+    journal.metrics(1, {"loss": 1.0})
+    journal.metrics(2, {"not(a)name": 1.0})
+    journal.metrics(3, {"loss": 0.5})
+    sync(mlflow_store)
+    client = connect(mlflow_store)
+    assert points(client, training(client)) == [(1, 1.0), (3, 0.5)]
+    assert "not(a)name" in caplog.text
+
+
+def test_the_sender_sends_while_the_stage_runs_and_what_others_left(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "INTERVAL_SECONDS", 0.2)
+    Journal("left").metrics(1, {"loss": 9.0})
+    journal = Journal("f00d")
+    with Sender(journal.path, mlflow_store):
+        journal.metrics(1, {"loss": 1.0})
+        deadline = time.monotonic() + 30
+        while not all_sent(journal.path, mlflow_store):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        journal.metrics(2, {"loss": 0.5})
+    client = connect(mlflow_store)
+    assert points(client, training(client)) == [(1, 1.0), (2, 0.5)]
+    assert points(client, training(client, "left")) == [(1, 9.0)]
+
+
+def test_a_sender_whose_server_is_away_says_so_in_one_line_and_raises_nothing(
+    mlflow_store: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "CLOSING_SECONDS", 1.0)
+    journal = Journal("f00d")
+    started = time.monotonic()
+    with Sender(journal.path, NOWHERE):
+        journal.metrics(1, {"loss": 1.0})
+    assert time.monotonic() - started < 5
+    error = capfd.readouterr().err
+    assert error.startswith(f"MLflow at {NOWHERE}: ")
+    assert error.endswith("python -m flows.tracking sync\n")
+    assert error.count("\n") == 1
+
+
+def test_only_one_process_sends_a_journal(mlflow_store: str) -> None:
+    journal = Journal("f00d")
+    with position_file(journal.path).open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        send_all(JOURNALS, mlflow_store)
+        with pytest.raises(UserError, match="another process is sending"):
+            sync(mlflow_store)
+    sync(mlflow_store)
+    assert all_sent(journal.path, mlflow_store)
+
+
+def test_the_configured_address_goes_before_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tracking_uri(Machine()) == "sqlite:///mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://environment:5000")
+    assert tracking_uri(Machine()) == "http://environment:5000"
+    assert tracking_uri(Machine(tracking_uri="http://params:5000")) == "http://params:5000"
+
+
+def test_sync_from_the_command_line_ends_with_69_when_the_server_is_away(
+    mlflow_store: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    Journal("f00d")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
+    assert tracking.main(["sync"]) == 69
+    assert capfd.readouterr().err.startswith(f"MLflow at {NOWHERE} is away: ")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
+    assert tracking.main(["sync"]) == 0
+    assert mlflow_store in capfd.readouterr().out
+
+
+def test_a_link_leads_to_the_run(mlflow_store: str) -> None:
+    Journal("f00d")
+    sync(mlflow_store)
+    client = connect(mlflow_store)
+    run = training(client)
+    path = f"/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+    assert run_link(client, mlflow_store, run.info.run_id) == f"http://127.0.0.1:5000{path}"
+    assert run_link(client, "https://mlflow.example/", run.info.run_id) == f"https://mlflow.example{path}"
+
+
+@contextmanager
+def mlflow_server(port: int) -> Iterator[None]:
+    """A real server on loopback in a process group of its own, all of which is ended."""
+    store = ["--backend-store-uri", f"sqlite:///{Path.cwd()}/server.db", "--artifacts-destination", str(Path.cwd() / "artifacts")]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *store]
+    with Path("server.log").open("ab") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        _wait_until_healthy(port)
+        yield
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def _wait_until_healthy(port: int) -> None:
+    deadline = time.monotonic() + 90
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
+            return
+        except OSError:
+            assert time.monotonic() < deadline, Path("server.log").read_text()
+            time.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_a_server_that_goes_away_in_the_middle_loses_nothing_and_gets_every_point_once(
+    mlflow_store: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """About 35 seconds: the server starts twice."""
+    monkeypatch.setattr(tracking, "INTERVAL_SECONDS", 0.2)
+    monkeypatch.setattr(tracking, "CLOSING_SECONDS", 1.0)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    uri = f"http://127.0.0.1:{port}"
+    journal = Journal("f00d")
+    Path("report.html").write_text("<h1>BLEU</h1>")
+    with Sender(journal.path, uri):
+        with mlflow_server(port):
+            for step in range(100):
+                journal.metrics(step, {"loss": 1 / (step + 1)})
+            deadline = time.monotonic() + 30
+            while not all_sent(journal.path, uri):
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        for step in range(100, 200):
+            journal.metrics(step, {"loss": 1 / (step + 1)})
+            time.sleep(0.005)
+        journal.artifact(Path("report.html"))
+        journal.end()
+    assert f"MLflow at {uri}: " in capfd.readouterr().err
+
+    with mlflow_server(port):
+        sync(uri)
+        client = connect(uri)
+        run = training(client)
+        assert points(client, run) == [(step, 1 / (step + 1)) for step in range(200)]
+        assert run.info.status == "FINISHED"
+        assert [item.path for item in client.list_artifacts(run.info.run_id)] == ["report.html"]
+        position_file(journal.path).unlink()
+        sync(uri)
+        assert len(points(client, run)) == 200
+        assert len(all_runs(client)) == 1

@@ -1,0 +1,387 @@
+"""The command line, as a process of its own: what it prints, where, and what it ends with."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import torch
+
+from transformer_core import doctor, recipes
+from transformer_core.config import Bpe, load_params
+from transformer_core.corpus.subword import Subword, train_subword
+from transformer_core.errors import ExitCode
+from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
+
+COMMAND = Path(sys.executable).with_name("transformer-core")
+WORDS = ["the dog sees a cat", "a cat sees the house", "der Hund sieht eine Katze", "eine Katze sieht das Haus"]
+
+
+def call(folder: Path, *arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [COMMAND, *arguments], cwd=folder, input=stdin, capture_output=True, check=False, env={**os.environ, **environment}
+    )
+
+
+def refusal(done: subprocess.CompletedProcess[bytes]) -> tuple[int, str]:
+    """The exit code and the one line of an error; fails where there is more, or anything on standard output."""
+    assert done.stdout == b""
+    assert done.stderr.count(b"\n") == 1, done.stderr.decode()
+    return done.returncode, done.stderr.decode().rstrip("\n")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory with weights as they are drawn: it translates into nonsense, but always into the same."""
+    folder = tmp_path_factory.mktemp("model")
+    train_subword(WORDS, folder / "spm.model", Bpe(vocab_size=40, type="bpe", character_coverage=1.0))
+    subword = Subword.load(folder / "spm.model")
+    size = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
+    torch.manual_seed(1)
+    weights = Transformer(size, subword.vocab_size).state_dict()
+    config = ModelConfig(
+        model=size,
+        vocabulary=Vocabulary(size=subword.vocab_size, hash=subword.hash),
+        source="en",
+        target="de",
+        training=Training(fingerprint="0", updates=0, target_tokens=0, seconds=0.0),
+    )
+    save_model(folder / "averaged", dict(weights), config, folder / "spm.model")
+    return folder / "averaged"
+
+
+# --- the whole
+
+
+def test_what_needs_no_model_loads_no_torch(tmp_path: Path) -> None:
+    code = "import sys; from transformer_core.cli import main; main(['recipe', 'synthetic']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[-2] == "False"
+
+
+def test_help_comes_within_half_a_second(tmp_path: Path) -> None:
+    seconds = []
+    for _ in range(3):  # The best of three: other work on the machine only ever adds.
+        started = time.monotonic()
+        assert call(tmp_path, "--help").returncode == 0
+        seconds.append(time.monotonic() - started)
+    assert min(seconds) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "transformer-core: the following arguments are required: COMMAND. See: transformer-core --help"),
+        (
+            ["translate"],
+            "transformer-core translate: the following arguments are required: --model. See: transformer-core translate --help",
+        ),
+        (
+            ["translate", "--model", "m", "--beam", "0"],
+            "transformer-core translate: argument --beam: must be a whole number above 0, got '0'. See: transformer-core translate --help",
+        ),
+        (
+            ["translate", "--model", "m", "--alpha", "nan"],
+            "transformer-core translate: argument --alpha: must be a number, 0 or more, got 'nan'. See: transformer-core translate --help",
+        ),
+        (
+            ["data", "synthetic", "--seed", "-1"],
+            "transformer-core data synthetic: argument --seed: must be a whole number, 0 or more, got '-1'. "
+            "See: transformer-core data synthetic --help",
+        ),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_bad_configuration(arguments: list[str], line: str, tmp_path: Path) -> None:
+    assert refusal(call(tmp_path, *arguments)) == (ExitCode.BAD_CONFIGURATION, line)
+
+
+def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([COMMAND, "recipe"], cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+# --- translate
+
+
+def test_every_line_gets_a_line_and_an_empty_one_stays_empty(model: Path, tmp_path: Path) -> None:
+    done = call(tmp_path, "translate", "--model", str(model), stdin=b"the dog\n\n  \nthe dog\nlast line without an end")
+    assert (done.returncode, done.stderr) == (0, b"")
+    lines = done.stdout.split(b"\n")
+    assert len(lines) == 6
+    assert lines[0] == lines[3] != b""
+    assert lines[1:3] == [b"", b""]
+    assert lines[5] == b""
+
+
+def test_lines_end_at_line_feeds_only(model: Path, tmp_path: Path) -> None:
+    stdin = "the\x85dog\u2028sees\x0b\x0ca\rcat\n".encode()
+    assert call(tmp_path, "translate", "--model", str(model), stdin=stdin).stdout.count(b"\n") == 1
+
+
+def test_n_best_gives_number_score_log_probability_and_text(model: Path, tmp_path: Path) -> None:
+    stdin = b"the dog\na cat\n"
+    done = call(tmp_path, "translate", "--model", str(model), "--beam", "3", "--alpha", "1", "--nbest", stdin=stdin)
+    rows = [line.split("\t") for line in done.stdout.decode().split("\n")[:-1]]
+    assert [row[0] for row in rows] == ["1"] * 3 + ["2"] * 3
+    scores = [float(row[1]) for row in rows]
+    assert scores[:3] == sorted(scores[:3], reverse=True)
+    assert all(float(row[2]) < 0 for row in rows)
+    best = call(tmp_path, "translate", "--model", str(model), "--beam", "3", "--alpha", "1", stdin=stdin)
+    assert best.stdout.decode().split("\n")[:-1] == [rows[0][3], rows[3][3]]
+
+
+def test_a_line_that_is_no_text_is_named(model: Path, tmp_path: Path) -> None:
+    done = call(tmp_path, "translate", "--model", str(model), stdin=b"the dog\nth\xff\n")
+    assert refusal(done) == (65, "<stdin>:2: not valid UTF-8 (byte 0xff at column 3). Re-encode the file as UTF-8.")
+
+
+def test_a_missing_model_is_named(tmp_path: Path) -> None:
+    code, line = refusal(call(tmp_path, "translate", "--model", "nowhere"))
+    assert (code, line.split(". ")[0]) == (65, "nowhere/config.json: no such file")
+
+
+def test_at_a_terminal_each_line_is_answered_and_an_interrupt_is_one_line(model: Path, tmp_path: Path) -> None:
+    keyboard, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [COMMAND, "translate", "--model", model], cwd=tmp_path, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    os.close(terminal)
+    assert process.stdout is not None
+    os.write(keyboard, b"the dog\n")
+    assert process.stdout.readline().endswith(b"\n")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    os.close(keyboard)
+    assert (process.returncode, said) == (75, b"transformer-core: interrupted\n")
+
+
+# --- info
+
+
+@pytest.mark.parametrize(
+    ("preset", "vocab_size", "millions"),
+    [
+        # The paper's Table 3 says 65 and 213 millions; the vocabularies at which bias-free attention gives them.
+        ("base", 41_100, 65.1),
+        ("big", 36_000, 213.1),
+    ],
+)
+def test_the_papers_models_have_the_papers_sizes(preset: str, vocab_size: int, millions: float, tmp_path: Path) -> None:
+    done = call(tmp_path, "info", "--preset", preset, "--vocab-size", str(vocab_size), "--json")
+    parameters = json.loads(done.stdout)["parameters"]
+    total = parameters.pop("total")
+    assert total == sum(parameters.values())
+    assert round(total / 1e6, 1) == pytest.approx(millions, abs=0.05)
+
+
+def test_without_a_preset_it_is_the_model_of_params_yaml(tmp_path: Path) -> None:
+    text = recipes.read("synthetic").replace("preset: tiny", "preset: tiny\n  layers: 1")
+    (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
+    document = json.loads(call(tmp_path, "info", "--json").stdout)
+    assert (document["preset"], document["model"]["layers"], document["vocab_size"]) == ("tiny", 1, 2_000)
+
+
+def test_sizes_are_shown_with_thousands_separated(tmp_path: Path) -> None:
+    shown = call(tmp_path, "info", "--preset", "base", "--vocab-size", "37000").stdout.decode()
+    assert shown.split("\n")[-2].split() == ["total", "63,045,632", "parameters"]
+
+
+def test_an_unknown_preset_names_the_nearest(tmp_path: Path) -> None:
+    code, line = refusal(call(tmp_path, "info", "--preset", "bas", "--vocab-size", "100"))
+    assert (code, line) == (78, "model.preset: no preset is called 'bas'. Nearest: base.")
+
+
+# --- recipe
+
+
+def test_recipes_are_listed_with_what_they_are_for(tmp_path: Path) -> None:
+    lines = call(tmp_path, "recipe").stdout.decode().split("\n")[:-1]
+    assert [line.split("  ")[0] for line in lines] == recipes.names()
+    assert all(line.endswith(recipes.description(name)) for line, name in zip(lines, recipes.names(), strict=True))
+
+
+def test_a_recipe_is_written_but_not_over_an_edited_one(tmp_path: Path) -> None:
+    params = tmp_path / "params.yaml"
+    done = call(tmp_path, "recipe", "synthetic")
+    assert (done.returncode, done.stdout) == (0, b"params.yaml is the recipe synthetic. Next: dvc repro\n")
+    assert call(tmp_path, "recipe", "multi30k").returncode == 0
+    assert params.read_bytes() == recipes.read("multi30k").encode()
+    params.write_text(params.read_text(encoding="utf-8").replace("seed: 1", "seed: 2"), encoding="utf-8")
+    kept = refusal(call(tmp_path, "recipe", "synthetic"))
+    assert kept == (78, "params.yaml: differs from every recipe and would be lost. Keep a copy, then repeat with --force.")
+    assert call(tmp_path, "recipe", "synthetic", "--force").returncode == 0
+    assert params.read_bytes() == recipes.read("synthetic").encode()
+
+
+# --- data
+
+
+@pytest.fixture
+def own_files(tmp_path: Path) -> Path:
+    (tmp_path / "text.en").write_text("".join(f"sentence {number}\n" for number in range(100)), encoding="utf-8")
+    (tmp_path / "text.de").write_text("".join(f"Satz {number}\n" for number in range(100)), encoding="utf-8")
+    return tmp_path
+
+
+def test_own_files_become_a_corpus_and_a_params_file(own_files: Path) -> None:
+    done = call(own_files, "data", "new", "mine", "text.en", "text.de")
+    closing = b"corpora/mine.yaml names 100 pairs of en and de; params.yaml trains on them. Next: dvc repro\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, closing, b"")
+    params = load_params(own_files / "params.yaml")
+    assert (params.download.corpus, params.download.source, params.download.target) == ("mine", "en", "de")
+    assert (params.bpe.vocab_size, params.publish.name) == (400, "mine-en-de")
+
+
+def test_languages_and_held_out_lines_can_be_said(own_files: Path) -> None:
+    (own_files / "text.en").rename(own_files / "a.txt")
+    said = ("--source-language", "pt", "--target-language", "gl", "--valid-lines", "7", "--test-lines", "9")
+    assert call(own_files, "data", "new", "mine", "a.txt", "text.de", *said).returncode == 0
+    params = load_params(own_files / "params.yaml")
+    assert (params.download.source, params.download.target) == ("pt", "gl")
+    entry = (own_files / "corpora" / "mine.yaml").read_text(encoding="utf-8")
+    assert "holdout: 7" in entry
+    assert "holdout: 9" in entry
+
+
+def test_own_data_does_not_replace_an_edited_params_file(own_files: Path) -> None:
+    (own_files / "params.yaml").write_text("mine: 1\n", encoding="utf-8")
+    code, line = refusal(call(own_files, "data", "new", "mine", "text.en", "text.de"))
+    assert (code, line.split(". ")[0]) == (78, "params.yaml: differs from every recipe and would be lost")
+    assert not (own_files / "corpora").exists()
+    assert call(own_files, "data", "new", "mine", "text.en", "text.de", "--force").returncode == 0
+
+
+def test_sides_of_unequal_length_leave_nothing_behind(own_files: Path) -> None:
+    with (own_files / "text.de").open("a", encoding="utf-8") as file:
+        file.write("einer mehr\n")
+    code, line = refusal(call(own_files, "data", "new", "mine", "text.en", "text.de"))
+    assert (code, line.split(". ")[0]) == (65, "text.en: 100 lines, but text.de has 101")
+    assert sorted(path.name for path in own_files.iterdir()) == ["text.de", "text.en"]
+
+
+def test_synthetic_pairs_are_printed_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    first = call(tmp_path, "data", "synthetic", "--pairs", "20", "--seed", "7").stdout.decode()
+    assert [line.count("\t") for line in first.split("\n")] == [1] * 20 + [0]
+    assert call(tmp_path, "data", "synthetic", "--pairs", "20", "--seed", "7").stdout.decode() == first
+    with_trees = call(tmp_path, "data", "synthetic", "--pairs", "20", "--seed", "7", "--trees").stdout.decode()
+    rows = [line.split("\t") for line in with_trees.split("\n")[:-1]]
+    assert ["\t".join(row[:2]) for row in rows] == first.split("\n")[:-1]
+    assert all(row[2].startswith("(") and row[2].count("(") == row[2].count(")") for row in rows)
+
+
+# --- doctor
+
+
+@pytest.fixture
+def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with nothing wrong with it, and an environment that names no service."""
+    for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_PROFILE", "PREFECT_PROFILES_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / "dvc.yaml").touch()
+    (tmp_path / "params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
+    return tmp_path
+
+
+def finding(folder: Path, name: str) -> doctor.Finding:
+    return next(finding for finding in doctor.examine(folder) if finding.name == name)
+
+
+def test_nothing_is_wrong_with_a_fresh_clone(healthy: Path) -> None:
+    done = call(healthy, "doctor", "--json")
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert list(findings) == [
+        "python",
+        "torch",
+        "cuda",
+        "precision",
+        "threads",
+        "memory",
+        "disk",
+        "repository",
+        "params",
+        "mlflow",
+        "prefect",
+    ]
+    assert done.returncode == 0
+    assert findings["prefect"]["detail"] == "none configured: a temporary server is used"
+
+
+def test_a_problem_is_a_line_with_a_remedy_and_its_exit_code(healthy: Path) -> None:
+    (healthy / "params.yaml").write_text(recipes.read("synthetic").replace("warmup: 400", "warmup: x"), encoding="utf-8")
+    done = call(healthy, "doctor")
+    assert done.returncode == 78
+    problems = [line for line in done.stdout.decode().split("\n") if line.startswith("problem")]
+    assert len(problems) == 1
+    assert problems[0].endswith("train.warmup: must be a whole number above 0, got 'x'")
+
+
+@pytest.mark.parametrize(
+    ("missing", "detail"), [(".git", "git says: not a git repository"), (".dvc", "no .dvc folder here"), ("dvc.yaml", "no dvc.yaml here")]
+)
+def test_a_folder_that_is_no_repository_is_a_problem(missing: str, detail: str, healthy: Path) -> None:
+    (healthy / missing).rename(healthy / "away")
+    found = finding(healthy, "repository")
+    assert (found.status, found.exit_code) == ("problem", ExitCode.BAD_CONFIGURATION)
+    assert found.detail.startswith(detail)
+    assert found.remedy
+
+
+class Health(BaseHTTPRequestHandler):
+    """Answers /health and /api/health, and asks who is there at /login/health."""
+
+    def do_GET(self) -> None:
+        self.send_response({"/health": 200, "/api/health": 200, "/login/health": 401}.get(self.path, 500))
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Health)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_services_that_answer_are_well(service: str, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{service}/login")
+    (healthy / "prefect").mkdir()
+    profile = f'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{service}/api"\n'
+    (healthy / "prefect" / "profiles.toml").write_text(profile, encoding="utf-8")
+    assert finding(healthy, "mlflow").status == "ok"
+    assert finding(healthy, "prefect").detail == f"{service}/api answers"
+
+
+def test_a_service_that_fails_is_a_problem(service: str, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{service}/broken")
+    found = finding(healthy, "mlflow")
+    assert (found.status, found.exit_code) == ("problem", ExitCode.UNAVAILABLE)
+    assert "answers 500" in found.detail
+
+
+@pytest.mark.parametrize(("name", "variable"), [("mlflow", "MLFLOW_TRACKING_URI"), ("prefect", "PREFECT_API_URL")])
+def test_a_service_that_is_away_is_a_problem(name: str, variable: str, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")  # The port "discard", which nothing listens on.
+    found = finding(healthy, name)
+    assert (found.status, found.exit_code) == ("problem", ExitCode.UNAVAILABLE)
+    assert found.detail == "http://127.0.0.1:9: not reachable ([Errno 111] Connection refused)"
+    assert found.remedy

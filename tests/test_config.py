@@ -1,0 +1,127 @@
+from pathlib import Path
+
+import pytest
+
+from transformer_core import recipes
+from transformer_core.config import Params, load_params, read_yaml
+from transformer_core.errors import ExitCode, UserError
+
+WHOLE = recipes.read("synthetic")
+SECTIONS = "download, clean, bpe, binarize, model, train, average, decode, evaluate, publish, machine"
+
+# What stands in the file, what is put there instead, and the line that says so after "params.yaml".
+FAULTS = [
+    ("  warmup: 400", "  warmup: x", ": train.warmup: must be a whole number above 0, got 'x'"),
+    ("  warmup: 400", "  warmup: 0", ": train.warmup: must be a whole number above 0, got 0"),
+    ("  warmup: 400", "  warmup: 400.0", ": train.warmup: must be a whole number above 0, got 400.0"),
+    ("  warmup: 400", "  warmup: true", ": train.warmup: must be a whole number above 0, got True"),
+    ("  warmup: 400", "  warmup:", ": train.warmup: must be a whole number above 0, got None"),
+    ("  warmup: 400\n", "", ": train.warmup: missing, must be a whole number above 0"),
+    ("  warmup: 400", "  warmups: 400", ": train.warmups: unknown key. Did you mean 'warmup'?"),
+    ("  corpus: synthetic", "  zzz: 1\n  corpus: synthetic", ": download.zzz: unknown key. Known keys: corpus, source, target."),
+    ("average:", "averages:", ": averages: unknown key. Did you mean 'average'?"),
+    ("average:\n  last: 5\n", "", ": average: missing, must be a section with the keys last"),
+    ("average:\n  last: 5", "average: 5", ": average: must be a section with the keys last, got 5"),
+    ("  learning_rate: 1.0", "  learning_rate: fast", ": train.learning_rate: must be a number above 0, got 'fast'"),
+    ("  learning_rate: 1.0", "  learning_rate: .inf", ": train.learning_rate: must be a number above 0, got inf"),
+    ("  learning_rate: 1.0", "  learning_rate: .nan", ": train.learning_rate: must be a number above 0, got nan"),
+    ("  label_smoothing: 0.1", "  label_smoothing: 1", ": train.label_smoothing: must be a number from 0 to below 1, got 1"),
+    ("  precision: auto", "  precision: half", ": train.precision: must be one of auto, bf16, float32, float64, got 'half'"),
+    ("  drop_copies: true", "  drop_copies: yes", ": clean.drop_copies: must be true or false, got 'yes'"),
+    ("  seed: 1", "  seed: -1", ": train.seed: must be a whole number, 0 or more, got -1"),
+    ("  alpha: 0.6", "  alpha: -0.6", ": decode.alpha: must be a number, 0 or more, got -0.6"),
+    ("  vocab_size: 2000", "  vocab_size: 8", ": bpe.vocab_size: must be a whole number above 16, got 8"),
+    ("  max_ratio: 3.0", "  max_ratio: 0.5", ": clean.max_ratio: must be a number, 1 or more, got 0.5"),
+    ("  preset: tiny", "  preset: tiny\n  layers: 0", ": model.layers: must be a whole number above 0, got 0"),
+    ("  preset: tiny", "  preset: tiny\n  dropout: 1.5", ": model.dropout: must be a number from 0 to below 1, got 1.5"),
+    ("  corpus: synthetic", '  corpus: ""', ": download.corpus: must be a name, got ''"),
+    ("  pools: {}", "  pools: 3", ": machine.pools: must be a work pool's name for each stage, got 3"),
+    ("  devices: 1", "  devices: none", ": machine.devices: must be a whole number above 0, got 'none'"),
+    ("  threads:", "  thread:", ": machine.thread: unknown key. Did you mean 'threads'?"),
+    ("  target: de", "  target: en", ": download.target: must differ from download.source, got 'en'"),
+    (
+        "  keep: 5",
+        "  keep: 2",
+        ": average.last: must be at most train.keep (2), got 5. Keep more checkpoints or average fewer.",
+    ),
+    (
+        "  save_every: 100",
+        "  save_every: 600",
+        ": train.save_every: 1200 updates saved every 600 give fewer than average.last (5) checkpoints. Save more often or average fewer.",
+    ),
+    (
+        "  max_tokens: 128",
+        "  max_tokens: 5000",
+        ": binarize.max_tokens: a pair of 5000 tokens does not fit the smaller of train.tokens_per_microbatch (4096) and "
+        "train.tokens_per_update (4096). Lower it or raise them.",
+    ),
+    ("  warmup: 400", "  warmup: [", ":28: not valid YAML (expected ',' or ']', but got ':')"),
+    (
+        "  warmup: 400",
+        "  warmup: 400\n  warmup: 400",
+        ':27: not valid YAML (found duplicate key "warmup" with value "400" (original value: "400"))',
+    ),
+]
+
+
+@pytest.fixture
+def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("standing", "put", "line"), FAULTS, ids=[line for _, _, line in FAULTS])
+@pytest.mark.usefixtures("in_tmp_path")
+def test_a_fault_is_one_line_that_names_file_key_and_remedy(standing: str, put: str, line: str) -> None:
+    assert WHOLE.count(f"{standing}\n" if not standing.endswith("\n") else standing) == 1
+    Path("params.yaml").write_text(WHOLE.replace(standing, put, 1), encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        load_params()
+    assert str(error.value) == f"params.yaml{line}"
+    assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (
+            b"",
+            f"params.yaml: must be a document with the keys {SECTIONS}, got None",
+        ),
+        (
+            b"- 1\n",
+            f"params.yaml: must be a document with the keys {SECTIONS}, got [1]",
+        ),
+        (b"train: \xff\n", "params.yaml: not valid UTF-8 (byte 7)"),
+    ],
+)
+@pytest.mark.usefixtures("in_tmp_path")
+def test_a_file_that_is_no_params_file_is_one_line(content: bytes, line: str) -> None:
+    Path("params.yaml").write_bytes(content)
+    with pytest.raises(UserError) as error:
+        load_params()
+    assert str(error.value) == line
+
+
+def test_a_missing_file_says_how_to_write_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"params\.yaml: no such file\. Write one with: transformer-core recipe synthetic"):
+        load_params(tmp_path / "params.yaml")
+
+
+def test_a_whole_number_is_a_number() -> None:
+    document = read_yaml(Path(str(recipes.__path__[0])) / "synthetic.yaml")
+    document["train"]["learning_rate"] = 2
+    assert Params.model_validate(document).train.learning_rate == 2.0
+
+
+def test_machine_may_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(WHOLE[: WHOLE.index("machine:")], encoding="utf-8")
+    assert load_params(path).machine.devices == 1
+
+
+def test_sections_are_frozen(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(WHOLE, encoding="utf-8")
+    params = load_params(path)
+    with pytest.raises(ValueError, match="frozen"):
+        params.train.warmup = 1

@@ -1,0 +1,68 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from transformer_core.files import new_directory, new_file, read_json, sha256_of, write_json
+
+
+def test_a_new_file_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file.txt"
+    with new_file(path) as temporary:
+        temporary.write_text("text", encoding="utf-8")
+        assert not path.exists()
+    assert path.read_text(encoding="utf-8") == "text"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text("old", encoding="utf-8")
+
+    def half_written() -> None:
+        with new_file(path) as temporary:
+            temporary.write_text("half", encoding="utf-8")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        half_written()
+    assert path.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_directory_replaces_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    (path / "sub").mkdir(parents=True)
+    with new_directory(path) as temporary:
+        (temporary / "new").touch()
+        assert (path / "sub").exists()
+    assert list(path.iterdir()) == [path / "new"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failure_leaves_the_old_directory_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    (path / "sub").mkdir(parents=True)
+
+    def half_made() -> None:
+        with new_directory(path) as temporary:
+            (temporary / "half").touch()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        half_made()
+    assert list(path.iterdir()) == [path / "sub"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_is_read_back_as_written(tmp_path: Path) -> None:
+    document = {"text": "für", "numbers": [1, 2.5], "none": None}
+    write_json(tmp_path / "a.json", document)
+    assert read_json(tmp_path / "a.json") == document
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def test_the_sum_of_a_file_is_its_sha256(tmp_path: Path) -> None:
+    (tmp_path / "abc").write_bytes(b"abc")
+    # FIPS 180-2, appendix B.1.
+    assert sha256_of(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

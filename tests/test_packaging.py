@@ -1,0 +1,130 @@
+"""What stands in pyproject.toml, constraints.txt, Makefile, Dockerfile and .ci/run agrees with the code and with each other."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+REPOSITORY = Path(__file__).parents[1]
+PYPROJECT_TEXT = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+PYPROJECT = tomllib.loads(PYPROJECT_TEXT)
+REQUIRED = [Requirement(line) for line in PYPROJECT["project"]["dependencies"]]
+FOR_DEVELOPERS = [Requirement(line) for line in PYPROJECT["project"]["optional-dependencies"]["dev"]]
+PINS = [line for line in (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+PACKAGES = ("transformer_core", "flows")
+NOT_IMPORTED = {"fastapi"}  # Bounded for prefect's sake.
+PARTS_OF_OTHERS = {"pydantic_core"}  # Released with pydantic, for exactly one version of it.
+
+
+def pinned() -> dict[str, str]:
+    return {str(canonicalize_name(name)): version for name, version in (line.split("==") for line in PINS)}
+
+
+@pytest.mark.parametrize("line", PINS)
+def test_a_pin_is_a_public_version_and_nothing_else(line: str) -> None:
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][0-9a-z.]*", line)
+
+
+@pytest.mark.parametrize("requirement", REQUIRED + FOR_DEVELOPERS, ids=str)
+def test_every_dependency_is_pinned_within_its_bounds(requirement: Requirement) -> None:
+    assert requirement.specifier.contains(pinned()[canonicalize_name(requirement.name)])
+
+
+@pytest.mark.parametrize("requirement", REQUIRED, ids=str)
+def test_every_bound_has_a_reason_beside_it(requirement: Requirement) -> None:
+    line = next(line for line in PYPROJECT_TEXT.splitlines() if re.match(rf'\s*"{re.escape(requirement.name)}[^a-z-]', line))
+    assert re.search(r'",\s+# \w+', line)
+
+
+def imported() -> set[str]:
+    """The first names of all that the packages import and that is neither their own nor Python's."""
+    names: set[str] = set()
+    for path in (path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names.update(alias.name.split(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                names.add(str(node.module).split(".")[0])
+    return names - set(sys.stdlib_module_names) - set(PACKAGES)
+
+
+def test_what_is_imported_is_declared() -> None:
+    declared = {canonicalize_name(requirement.name) for requirement in REQUIRED}
+    distributions = packages_distributions()
+    undeclared = {name for name in imported() if not declared & {canonicalize_name(of) for of in distributions[name]}}
+    assert undeclared - PARTS_OF_OTHERS == set()
+
+
+def test_what_is_declared_is_imported() -> None:
+    distributions = packages_distributions()
+    used = {canonicalize_name(of) for name in imported() for of in distributions[name]}
+    assert {requirement.name for requirement in REQUIRED if canonicalize_name(requirement.name) not in used} == NOT_IMPORTED
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_data_file_goes_into_the_package(package: str) -> None:
+    folder = REPOSITORY / package
+    packaged = {path for pattern in PYPROJECT["tool"]["setuptools"]["package-data"][package] for path in folder.glob(pattern)}
+    assert packaged == {path for path in folder.rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"}}
+
+
+def test_every_folder_of_code_is_a_package() -> None:
+    folders = {path.parent for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")}
+    assert all((folder / "__init__.py").is_file() for folder in folders)
+
+
+def make(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["make", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_bytes((REPOSITORY / name).read_bytes())
+        os.utime(tmp_path / name, (1_000, 1_000))
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / ".installed").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize("target", ["repro", "test", "test-all"])
+def test_nothing_is_installed_a_second_time(target: str, installed: Path) -> None:
+    assert "pip install" not in make(installed, "--dry-run", target)
+
+
+@pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt"])
+def test_a_changed_requirement_is_installed(changed: str, installed: Path) -> None:
+    os.utime(installed / ".venv" / ".installed", (2_000, 2_000))
+    (installed / changed).touch()
+    assert "pip install" in make(installed, "--dry-run", "repro")
+
+
+def test_an_old_python_is_refused_in_one_line(installed: Path) -> None:
+    (installed / ".venv" / ".installed").unlink()
+    old = installed / "old_python"
+    old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "import sys; sys.version_info = (3, 10, 1); $2"\n', encoding="utf-8")
+    old.chmod(0o755)
+    said = make(installed, f"PYTHON={old}", "install")
+    assert said.splitlines()[0] == "Python 3.11 or later is needed: make PYTHON=python3.11 ..."
+    assert not (installed / ".venv" / ".installed").exists()
+
+
+def test_the_dockerfile_passes_its_linter() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run([hadolint, REPOSITORY / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_continuous_integration_can_be_started() -> None:
+    script = REPOSITORY / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", script], check=True)

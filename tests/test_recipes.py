@@ -1,0 +1,135 @@
+from pathlib import Path
+
+import pytest
+
+from transformer_core import recipes
+from transformer_core.config import Params, load_params
+from transformer_core.errors import ExitCode, UserError
+from transformer_core.presets import TransformerSize, resolve
+
+REPOSITORY = Path(__file__).parents[1]
+CATALOGUE = REPOSITORY / "transformer_core" / "corpus" / "catalogue"
+
+
+def params_of(name: str, folder: Path) -> Params:
+    path = folder / "params.yaml"
+    path.write_text(recipes.read(name), encoding="utf-8")
+    return load_params(path)
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_loads_with_a_model_that_can_be_built(name: str, tmp_path: Path) -> None:
+    resolve(params_of(name, tmp_path).model)
+
+
+@pytest.mark.parametrize("name", [name for name in recipes.names() if name != "own-data"])
+def test_every_recipe_names_a_corpus_of_the_catalogue(name: str, tmp_path: Path) -> None:
+    assert (CATALOGUE / f"{params_of(name, tmp_path).download.corpus}.yaml").is_file()
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_says_what_it_is_for_in_one_sentence(name: str) -> None:
+    assert 20 < len(recipes.description(name)) < 120
+    assert "\n" not in recipes.description(name)
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_ends_with_the_same_machine_section(name: str) -> None:
+    text = recipes.read(name)
+    machine = text[text.index("# Nothing below this line") :]
+    assert recipes.read("synthetic").endswith(machine)
+
+
+def test_the_params_file_of_the_repository_is_the_default_recipe() -> None:
+    assert (REPOSITORY / "params.yaml").read_bytes() == recipes.read("synthetic").encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "updates", "averaged"),
+    [
+        ("wmt14-en-de-base", TransformerSize(layers=6, d_model=512, d_ff=2048, heads=8, d_k=64, d_v=64, dropout=0.1), 100_000, 5),
+        ("wmt14-en-de-big", TransformerSize(layers=6, d_model=1024, d_ff=4096, heads=16, d_k=64, d_v=64, dropout=0.3), 300_000, 20),
+    ],
+)
+def test_the_papers_recipes_have_the_papers_numbers(name: str, size: TransformerSize, updates: int, averaged: int, tmp_path: Path) -> None:
+    params = params_of(name, tmp_path)
+    assert resolve(params.model) == size
+    assert params.bpe.vocab_size == 37_000
+    train = params.train
+    assert (train.updates, train.tokens_per_update, train.warmup, train.learning_rate) == (updates, 25_000, 4_000, 1.0)
+    assert (train.adam_beta1, train.adam_beta2, train.adam_epsilon, train.label_smoothing) == (0.9, 0.98, 1e-9, 0.1)
+    assert params.average.last == averaged
+    assert (params.decode.beam, params.decode.alpha, params.decode.max_extra) == (4, 0.6, 50)
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"recipe 'multi30': no such recipe\. Did you mean multi30k\?") as error:
+        recipes.read("multi30")
+    assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
+
+
+def test_a_name_cannot_lead_out_of_the_package() -> None:
+    with pytest.raises(UserError, match="no such recipe"):
+        recipes.read("../recipes/synthetic")
+
+
+def test_an_unedited_params_file_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    recipes.write(recipes.read("synthetic"), path, force=False)
+    recipes.write(recipes.read("multi30k"), path, force=False)
+    assert path.read_text(encoding="utf-8") == recipes.read("multi30k")
+
+
+@pytest.mark.parametrize("edit", [("updates: 1200", "updates: 1300"), ("# The default", "# My default")])
+def test_an_edited_params_file_is_kept(edit: tuple[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    edited = recipes.read("synthetic").replace(*edit)
+    assert edited != recipes.read("synthetic")
+    path.write_text(edited, encoding="utf-8")
+    with pytest.raises(UserError, match="differs from every recipe and would be lost") as error:
+        recipes.write(recipes.read("multi30k"), path, force=False)
+    assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
+    assert path.read_text(encoding="utf-8") == edited
+
+
+def test_force_replaces_an_edited_params_file(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text("mine: 1\n", encoding="utf-8")
+    recipes.write(recipes.read("multi30k"), path, force=True)
+    assert path.read_text(encoding="utf-8") == recipes.read("multi30k")
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_the_users_machine_section_is_no_edit_and_is_carried_over(force: bool, tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    mine = "machine:\n  # two processes\n  devices: 2\n\n  mirror: /mirror\n"
+    synthetic = recipes.read("synthetic")
+    path.write_text(synthetic[: synthetic.index("machine:")] + mine, encoding="utf-8")
+    recipes.write(recipes.read("multi30k"), path, force=force)
+    multi30k = recipes.read("multi30k")
+    assert path.read_text(encoding="utf-8") == multi30k[: multi30k.index("machine:")] + mine
+
+
+def test_only_the_machine_section_is_carried_over_wherever_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text("machine:\n  devices: 2\ntrain:\n  updates: 3\n", encoding="utf-8")
+    recipes.write(recipes.read("multi30k"), path, force=True)
+    params = load_params(path)
+    assert (params.machine.devices, params.train.updates) == (2, params_of("multi30k", tmp_path).train.updates)
+
+
+def test_own_data_fills_in_names_and_keeps_every_other_line() -> None:
+    text = recipes.read("own-data")
+    filled = recipes.for_own_data("mine", "pt", "gl", pairs=1_000_000)
+    changed = {(old, new) for old, new in zip(text.split("\n"), filled.split("\n"), strict=True) if old != new}
+    assert changed == {
+        ("  corpus: own-data", "  corpus: mine"),
+        ("  source: en", "  source: pt"),
+        ("  target: de", "  target: gl"),
+        ("  name: own-data", "  name: mine-pt-gl"),
+    }
+
+
+@pytest.mark.parametrize(("pairs", "vocabulary"), [(20, 400), (4_000, 1_000), (32_000, 8_000), (1_000_000, 8_000)])
+def test_a_small_corpus_gets_a_small_vocabulary(pairs: int, vocabulary: int) -> None:
+    assert f"  vocab_size: {vocabulary}\n" in recipes.for_own_data("mine", "en", "de", pairs)

@@ -1,0 +1,44 @@
+"""The command line `transformer-core`: one module a command, imported as late as it can be, so that help comes at once."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from transformer_core.cli import data, doctor, info, recipe, translate
+from transformer_core.errors import ExitCode, UserError, configuration_error
+
+_READER_LEFT = 128 + 13  # What a shell reports for a filter that SIGPIPE ended.
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise configuration_error(f"{self.prog}: {message}", f"See: {self.prog} --help")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, or that of the one line it wrote on standard error."""
+    try:
+        chosen = _parser().parse_args(arguments)
+        code: int = chosen.run(chosen)
+        sys.stdout.flush()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("transformer-core: interrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes standard output once more when it ends; that must not fail a second time.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _READER_LEFT
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="transformer-core", description="Translate with a trained model, and what goes with it.", allow_abbrev=False)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in (translate, info, doctor, recipe, data):
+        command.add_to(commands)
+    return parser

@@ -1,0 +1,63 @@
+"""`transformer-core data`: make a corpus of one's own files, or see what the synthetic one looks like."""
+
+import argparse
+from pathlib import Path
+
+from transformer_core.cli.arguments import Commands, non_negative_int, positive_int
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command and its two ways to the parser."""
+    parser = commands.add_parser("data", help="use your own text files, or print synthetic pairs")
+    ways = parser.add_subparsers(metavar="WAY", required=True)
+    new = ways.add_parser("new", help="a corpus of two aligned text files, and a params.yaml for it")
+    new.add_argument("name", metavar="NAME", help="what the corpus is called from now on")
+    new.add_argument("source", metavar="SOURCE_FILE", type=Path, help="one sentence a line, UTF-8, perhaps gzipped: corpus.en")
+    new.add_argument("target", metavar="TARGET_FILE", type=Path, help="the translations, line by line: corpus.de")
+    new.add_argument("--source-language", metavar="L", help="where the file's suffix does not say it")
+    new.add_argument("--target-language", metavar="L", help="where the file's suffix does not say it")
+    new.add_argument("--valid-lines", metavar="N", type=positive_int, help="pairs held out for validation (a tenth, at most 1,000)")
+    new.add_argument("--test-lines", metavar="N", type=positive_int, help="pairs held out for the test (a tenth, at most 1,000)")
+    new.add_argument("--force", action="store_true", help="also over a corpus of that name and a params.yaml that was edited")
+    new.set_defaults(run=run_new)
+    synthetic = ways.add_parser("synthetic", help="print generated pairs, tab-separated")
+    synthetic.add_argument("--pairs", metavar="N", type=positive_int, default=10, help="how many (10)")
+    synthetic.add_argument("--seed", metavar="S", type=non_negative_int, default=1, help="the same seed gives the same pairs (1)")
+    synthetic.add_argument("--trees", action="store_true", help="the bracketed phrase structure of the source in a third column")
+    synthetic.set_defaults(run=run_synthetic)
+
+
+def run_new(arguments: argparse.Namespace) -> int:
+    """Write a catalogue entry for the files, and the recipe own-data filled in for it as params.yaml."""
+    from transformer_core import recipes
+    from transformer_core.config import PARAMS_FILE
+    from transformer_core.corpus.catalogue import load_entry
+    from transformer_core.corpus.own import new_entry
+    from transformer_core.corpus.sources import file_lines
+
+    if not arguments.force:
+        recipes.check_unedited(PARAMS_FILE)
+    entry = new_entry(
+        arguments.name,
+        arguments.source,
+        arguments.target,
+        source_language=arguments.source_language,
+        target_language=arguments.target_language,
+        valid_lines=arguments.valid_lines,
+        test_lines=arguments.test_lines,
+        force=arguments.force,
+    )
+    source, target = load_entry(entry).languages
+    pairs = sum(1 for _ in file_lines(arguments.source))
+    recipes.write(recipes.for_own_data(arguments.name, source, target, pairs), PARAMS_FILE, force=arguments.force)
+    print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them. Next: dvc repro")
+    return 0
+
+
+def run_synthetic(arguments: argparse.Namespace) -> int:
+    """Print pairs of the train split."""
+    from transformer_core.corpus.synthetic import generate
+
+    for pair in generate("train", arguments.pairs, arguments.seed):
+        print(pair.source, pair.target, *([pair.tree] if arguments.trees else []), sep="\t")
+    return 0

@@ -1,0 +1,28 @@
+"""`transformer-core doctor`: what this machine has, what is wrong with it, and what to do."""
+
+import argparse
+import json
+from dataclasses import asdict
+
+from transformer_core.cli.arguments import Commands
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("doctor", help="check this machine and repository")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a line a check; the exit code is that of the first problem, 0 where there is none (warnings are none)."""
+    from transformer_core.doctor import examine
+
+    findings = examine()
+    if arguments.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            remedy = f" {finding.remedy}" if finding.remedy else ""
+            print(f"{finding.status:<8}{finding.name:<11}{finding.detail}{'.' if remedy else ''}{remedy}")
+    return next((finding.exit_code for finding in findings if finding.status == "problem"), 0)

@@ -1,0 +1,28 @@
+"""`transformer-core recipe`: list the packaged params files, or make one of them params.yaml."""
+
+import argparse
+
+from transformer_core.cli.arguments import Commands
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("recipe", help="list the recipes, or write one as params.yaml")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="the recipe to write; none lists them")
+    parser.add_argument("--force", action="store_true", help="also over a params.yaml that was edited")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List, or write."""
+    from transformer_core import recipes
+    from transformer_core.config import PARAMS_FILE
+
+    if arguments.name is None:
+        width = max(map(len, recipes.names()))
+        for name in recipes.names():
+            print(f"{name:<{width}}  {recipes.description(name)}")
+        return 0
+    recipes.write(recipes.read(arguments.name), PARAMS_FILE, force=arguments.force)
+    print(f"{PARAMS_FILE} is the recipe {arguments.name}. Next: dvc repro")
+    return 0

@@ -1,0 +1,284 @@
+"""The schema of params.yaml: one frozen section a stage, plus `model` (tracked) and `machine` (untracked).
+
+Every key of a stage's section stands in the file, so a params.yaml is the whole truth about a run; only `model` (a preset and
+what overrides it) and `machine` (which cannot change a result) have defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError
+
+from transformer_core.errors import UserError, configuration_error
+
+PARAMS_FILE = Path("params.yaml")
+
+Document = TypeVar("Document", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a value must be, in the words of an error message."""
+
+    words: str
+
+
+PositiveInt = Annotated[int, Field(gt=0), Expected("a whole number above 0")]
+NonNegativeInt = Annotated[int, Field(ge=0), Expected("a whole number, 0 or more")]
+PositiveFloat = Annotated[float, Field(gt=0), Expected("a number above 0")]
+NonNegativeFloat = Annotated[float, Field(ge=0), Expected("a number, 0 or more")]
+Probability = Annotated[float, Field(ge=0, lt=1), Expected("a number from 0 to below 1")]
+Flag = Annotated[bool, Expected("true or false")]
+Name = Annotated[str, Field(min_length=1), Expected("a name")]
+
+
+class Section(BaseModel):
+    """A frozen section of params.yaml that refuses keys it does not know and values of another type."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Download(Section):
+    """Which corpus, in which direction."""
+
+    corpus: Name
+    source: Name
+    target: Name
+
+
+class Clean(Section):
+    """What makes a training pair unusable. Lengths are in words between white space."""
+
+    max_words: PositiveInt
+    max_ratio: Annotated[float, Field(ge=1), Expected("a number, 1 or more")]
+    drop_duplicates: Flag
+    drop_copies: Flag
+    on_invalid_utf8: Literal["stop", "drop"]
+
+
+class Bpe(Section):
+    """The joint subword vocabulary of both languages (paper 5.1)."""
+
+    vocab_size: Annotated[int, Field(gt=16), Expected("a whole number above 16")]
+    type: Literal["bpe", "unigram"]
+    character_coverage: Annotated[float, Field(gt=0, le=1), Expected("a number above 0, at most 1")]
+
+
+class Binarize(Section):
+    """Training pairs with more tokens than this on a side are left out and counted."""
+
+    max_tokens: PositiveInt
+
+
+class Model(Section):
+    """A preset by name; every other key overrides the preset's value (symbols as in the paper's Table 3)."""
+
+    preset: Name
+    layers: PositiveInt | None = None
+    d_model: PositiveInt | None = None
+    d_ff: PositiveInt | None = None
+    heads: PositiveInt | None = None
+    d_k: PositiveInt | None = None
+    d_v: PositiveInt | None = None
+    dropout: Probability | None = None
+
+
+class Train(Section):
+    """Updates, batches in tokens, the paper's optimiser and schedule (paper 5.1 to 5.4).
+
+    `learning_rate` multiplies the paper's formula: 1.0 is the paper. `tokens_per_update` bounds source and target tokens of a global
+    batch, padding left out; `tokens_per_microbatch` bounds rows times the longest side, padding counted: it is what memory sees.
+    """
+
+    updates: PositiveInt
+    tokens_per_update: PositiveInt
+    tokens_per_microbatch: PositiveInt
+    learning_rate: PositiveFloat
+    warmup: PositiveInt
+    adam_beta1: Probability
+    adam_beta2: Probability
+    adam_epsilon: PositiveFloat
+    label_smoothing: Probability
+    precision: Literal["auto", "bf16", "float32", "float64"]
+    validate_every: PositiveInt
+    save_every: PositiveInt
+    keep: PositiveInt
+    seed: NonNegativeInt
+
+
+class Average(Section):
+    """How many of the last checkpoints are averaged (paper 6.1); 1 takes the last as it is."""
+
+    last: PositiveInt
+
+
+class Decode(Section):
+    """Beam search (paper 6.1): penalty ((5+|Y|)/6)^alpha, at most source length + `max_extra` tokens."""
+
+    beam: PositiveInt
+    alpha: NonNegativeFloat
+    max_extra: PositiveInt
+    batch_tokens: PositiveInt
+
+
+class Evaluate(Section):
+    """What the report shows besides the scores."""
+
+    examples: PositiveInt
+
+
+class Publish(Section):
+    """The name and alias in the MLflow model registry."""
+
+    name: Name
+    alias: Name
+
+
+class Machine(Section):
+    """What cannot change a result: never a DVC parameter, in no fingerprint."""
+
+    devices: PositiveInt = 1
+    threads: PositiveInt | None = None
+    workers: PositiveInt | None = None
+    mirror: Name | None = None
+    pools: Annotated[dict[str, str], Expected("a work pool's name for each stage")] = Field(default_factory=dict)
+    price_per_hour: NonNegativeFloat | None = None
+    tracking_uri: Name | None = None
+
+
+class Params(Section):
+    """The whole of params.yaml."""
+
+    download: Download
+    clean: Clean
+    bpe: Bpe
+    binarize: Binarize
+    model: Model
+    train: Train
+    average: Average
+    decode: Decode
+    evaluate: Evaluate
+    publish: Publish
+    machine: Machine = Machine()
+
+
+def load_params(path: Path = PARAMS_FILE) -> Params:
+    """Read and check a params file.
+
+    Raises:
+        UserError: exit code 78; one line naming file and key for the first thing that is wrong.
+    """
+    params = validate_document(Params, read_yaml(path), path)
+    check_across_sections(params, path)
+    return params
+
+
+def read_yaml(path: Path) -> Any:
+    """The document in a YAML 1.2 file (the dialect DVC reads, so 1e-9 is a number for both)."""
+    try:
+        return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise configuration_error(f"{path}: no such file", "Write one with: transformer-core recipe synthetic") from None
+    except UnicodeDecodeError as error:
+        raise configuration_error(f"{path}: not valid UTF-8 (byte {error.start})") from None
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        problem = str(error.problem or error.context).splitlines()[0]
+        raise configuration_error(f"{where}: not valid YAML ({problem})") from None
+
+
+def validate_document(schema: type[Document], document: object, path: Path) -> Document:
+    """Check a document against a schema; the first fault becomes a one-line `UserError` that names file and key."""
+    try:
+        return schema.model_validate(document)
+    except ValidationError as error:
+        # A misspelt key is two faults, unknown and missing; the unknown one says more.
+        faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+        raise _in_one_line(schema, faults[0], path) from None
+
+
+def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> UserError:
+    location = [part for part in error["loc"] if isinstance(part, (str, int))]
+    key = ".".join(str(part) for part in location)
+    prefix = f"{path}: {key}" if key else str(path)
+    if error["type"] == "missing":
+        return configuration_error(f"{prefix}: missing, must be {_expectation(schema, location, error)}")
+    if error["type"] == "extra_forbidden":
+        known = sorted(_section_at(schema, location[:-1]).model_fields)
+        near = difflib.get_close_matches(str(location[-1]), known, n=1)
+        return configuration_error(f"{prefix}: unknown key", f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(known)}.")
+    return configuration_error(f"{prefix}: must be {_expectation(schema, location, error)}, got {error['input']!r}")
+
+
+def _section_at(schema: type[BaseModel], location: list[str | int]) -> type[BaseModel]:
+    """The section that a location leads to or through, also inside optional values, lists and mappings."""
+    section, annotation = schema, cast(object, schema)
+    for part in location:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            field = annotation.model_fields.get(str(part))
+            annotation = field.annotation if field else None
+        else:
+            annotation = next(reversed(get_args(annotation)), None)
+        while type(None) in get_args(annotation) or get_origin(annotation) is Annotated:
+            annotation = get_args(annotation)[0]
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            section = annotation
+    return section
+
+
+def _expectation(schema: type[BaseModel], location: list[str | int], error: ErrorDetails) -> str:
+    if not location:
+        return "a document with the keys " + ", ".join(schema.model_fields)
+    parents = location[:-1]
+    names = [part for part in location if isinstance(part, str)]
+    section = _section_at(schema, list(parents))
+    field = next((section.model_fields[name] for name in reversed(names) if name in section.model_fields), None)
+    if field is not None:
+        words = next((item.words for item in (*field.metadata, *_annotations(field.annotation)) if isinstance(item, Expected)), None)
+        if words is not None:
+            return words
+        if get_origin(field.annotation) is Literal:
+            return "one of " + ", ".join(str(choice) for choice in get_args(field.annotation))
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            return "a section with the keys " + ", ".join(field.annotation.model_fields)
+    return error["msg"].lower().removeprefix("input should be ") if error["type"] != "missing" else "given"
+
+
+def _annotations(annotation: object) -> list[object]:
+    """What stands beside the types inside an optional annotated type."""
+    found: list[object] = []
+    for part in get_args(annotation):
+        found.extend(getattr(part, "__metadata__", ()))
+    return found
+
+
+def check_across_sections(params: Params, path: Path = PARAMS_FILE) -> None:
+    """Refuse what is right key by key and wrong together, before the first stage has cost anything."""
+    train, average, binarize = params.train, params.average, params.binarize
+    if average.last > train.keep:
+        raise configuration_error(
+            f"{path}: average.last: must be at most train.keep ({train.keep}), got {average.last}",
+            "Keep more checkpoints or average fewer.",
+        )
+    if (train.updates - 1) // train.save_every + 1 < average.last:
+        raise configuration_error(
+            f"{path}: train.save_every: {train.updates} updates saved every {train.save_every} give fewer than average.last ({average.last}) "
+            "checkpoints",
+            "Save more often or average fewer.",
+        )
+    if binarize.max_tokens > min(train.tokens_per_microbatch, train.tokens_per_update):
+        raise configuration_error(
+            f"{path}: binarize.max_tokens: a pair of {binarize.max_tokens} tokens does not fit the smaller of train.tokens_per_microbatch "
+            f"({train.tokens_per_microbatch}) and train.tokens_per_update ({train.tokens_per_update})",
+            "Lower it or raise them.",
+        )
+    if params.download.source == params.download.target:
+        raise configuration_error(f"{path}: download.target: must differ from download.source, got {params.download.target!r}")

@@ -1,0 +1,167 @@
+"""The catalogue: what a corpus is made of, by name. One YAML file an entry, in the package or in the user's `corpora/`."""
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from transformer_core.config import PARAMS_FILE, Expected, Flag, Name, NonNegativeInt, PositiveInt, Section, read_yaml, validate_document
+from transformer_core.errors import UserError, configuration_error
+
+OWN_ENTRIES = Path("corpora")
+# Not `catalogue/` as a package resource: a directory beside a module of the same name holds data alone, and DVC lists it as a dependency.
+PACKAGED_ENTRIES = Path(__file__).with_name("catalogue")
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$"), Expected("a SHA-256 sum: 64 hexadecimal digits, small letters")]
+
+
+class LocalFile(Section):
+    """A text file of one language; a name that ends in .gz is read through gzip. A relative path starts at the entry's folder."""
+
+    path: Name
+    sha256: Sha256 | None = None
+
+
+class Folder(Section):
+    """A folder that holds STEM.LANGUAGE or STEM.LANGUAGE.gz for each language."""
+
+    path: Name
+    stem: Name
+
+
+class Address(Section):
+    """A text file of one language on the web, whose sum is known; a name that ends in .gz is read through gzip."""
+
+    url: Annotated[str, Field(pattern=r"^https?://"), Expected("an address that begins with https:// or http://")]
+    sha256: Sha256
+
+
+class Synthetic(Section):
+    """Pairs of the generator in `transformer_core.corpus.synthetic`; the same seed may serve all splits, they stay disjoint."""
+
+    pairs: PositiveInt
+    seed: NonNegativeInt
+
+
+class Source(Section):
+    """Where sentence pairs come from: exactly one of the kinds.
+
+    `holdout` takes that many pairs out of train; it stands alone in valid or test.
+    """
+
+    files: Annotated[dict[str, LocalFile], Expected("for each language a path and, if known, its sha256")] | None = None
+    folder: Folder | None = None
+    https: Annotated[dict[str, Address], Expected("for each language a url and its sha256")] | None = None
+    mtdata: Annotated[str, Expected("the name of a corpus in mtdata, GROUP-NAME-VERSION-LANGUAGE-LANGUAGE")] | None = None
+    sacrebleu: Annotated[str, Expected("the name of a test set in sacreBLEU")] | None = None
+    synthetic: Synthetic | None = None
+    holdout: PositiveInt | None = None
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds that are given; one in a source of a valid entry."""
+        return [name for name in Source.model_fields if getattr(self, name) is not None]
+
+
+Sources = Annotated[list[Source], Field(min_length=1), Expected("a list of sources, each one of " + ", ".join(Source.model_fields))]
+
+
+class Splits(Section):
+    """The sources of each split, read one after the other."""
+
+    train: Sources
+    valid: Sources
+    test: Sources
+
+
+class Entry(Section):
+    """A corpus: its languages, the terms it comes under, and its splits.
+
+    `licence` is null where the owner gives none; `synthetic` labels every score on it as saying nothing about real text.
+    """
+
+    name: Name
+    languages: Annotated[list[str], Field(min_length=2), Expected("a list of two or more languages")]
+    licence: Annotated[str, Expected("the licence's name, or null")] | None
+    note: str
+    synthetic: Flag = False
+    splits: Splits
+
+
+@dataclass(frozen=True)
+class Found:
+    """An entry and the file it stands in."""
+
+    entry: Entry
+    path: Path
+
+
+def find_entry(name: str, own: Path = OWN_ENTRIES, packaged: Path = PACKAGED_ENTRIES) -> Found:
+    """The entry of that name: the user's own before a packaged one.
+
+    Raises:
+        UserError: exit code 78; no such entry (the nearest names are given), or something wrong in its file.
+    """
+    for folder in (own, packaged):
+        path = folder / f"{name}.yaml"
+        if re.fullmatch(r"[\w.-]+", name) and path.is_file():
+            return Found(load_entry(path), path)
+    known = entry_names(own, packaged)
+    near = difflib.get_close_matches(name, known, n=3)
+    remedy = f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(known)}."
+    raise configuration_error(f"{PARAMS_FILE}: download.corpus: no corpus is called {name!r}", remedy)
+
+
+def entry_names(own: Path = OWN_ENTRIES, packaged: Path = PACKAGED_ENTRIES) -> list[str]:
+    """The names of all entries, in order."""
+    return sorted({path.stem for folder in (own, packaged) for path in folder.glob("*.yaml")})
+
+
+def load_entry(path: Path) -> Entry:
+    """Read and check an entry.
+
+    Raises:
+        UserError: exit code 78; one line naming file and key for the first thing that is wrong.
+    """
+    entry = validate_document(Entry, read_yaml(path), path)
+    if entry.name != path.stem:
+        raise configuration_error(f"{path}: name: must be the file's name, {path.stem!r}, got {entry.name!r}")
+    splits: dict[str, list[Source]] = dict(entry.splits)
+    for split, sources in splits.items():
+        for index, source in enumerate(sources):
+            _check_source(entry, source, f"{path}: splits.{split}.{index}")
+        if any(source.holdout for source in sources) and (split == "train" or len(sources) > 1):
+            raise configuration_error(f"{path}: splits.{split}: holdout must stand alone, in valid or test")
+    if not entry.synthetic and any(source.synthetic for sources in splits.values() for source in sources):
+        raise configuration_error(f"{path}: synthetic: must be true, a source is synthetic", "Scores on generated text are labelled so.")
+    return entry
+
+
+def _check_source(entry: Entry, source: Source, where: str) -> None:
+    if len(source.kinds) != 1:
+        given = ", ".join(source.kinds) or "nothing"
+        raise configuration_error(f"{where}: must be exactly one of {', '.join(Source.model_fields)}, got {given}")
+    for kind, of_language in (("files", source.files), ("https", source.https)):
+        if of_language is not None and set(of_language) != set(entry.languages):
+            raise configuration_error(
+                f"{where}.{kind}: must name the languages {', '.join(entry.languages)}, got {', '.join(of_language) or 'none'}"
+            )
+
+
+def check_direction(found: Found, source: str, target: str) -> None:
+    """Refuse a direction that the entry cannot give.
+
+    Raises:
+        UserError: exit code 78.
+    """
+    for key, language in (("source", source), ("target", target)):
+        if language not in found.entry.languages:
+            raise _no_language(found, key, language)
+
+
+def _no_language(found: Found, key: str, language: str) -> UserError:
+    languages = ", ".join(found.entry.languages)
+    return configuration_error(f"{PARAMS_FILE}: download.{key}: {found.path} has no language {language!r}", f"It has {languages}.")

@@ -1,0 +1,130 @@
+"""The joint subword vocabulary (paper 5.1: byte-pair encoding shared by source and target), by SentencePiece."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+import sentencepiece
+
+from transformer_core.config import PARAMS_FILE, Bpe
+from transformer_core.corpus.text import normalise
+from transformer_core.errors import UserError, configuration_error
+from transformer_core.files import new_file
+
+PAD, UNK, BOS, EOS = range(4)
+
+# SentencePiece writes spaces as U+2581 and would give that character back as a space.
+_SPACE_MARK, _PLAIN = "\u2581", "_"
+# SentencePiece leaves longer lines out of its training without an error; cleaning bounds words, not bytes.
+_LONGEST_LINE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Subword:
+    """A trained subword model: text to token ids and back.
+
+    Args:
+        processor: the SentencePiece model.
+        hash: SHA-256 of the model file's bytes; two vocabularies are the same when it is.
+    """
+
+    processor: sentencepiece.SentencePieceProcessor
+    hash: str
+
+    @classmethod
+    def load(cls, path: Path) -> Subword:
+        """Read a model file.
+
+        Raises:
+            UserError: exit code 65; no such file, or not a SentencePiece model with our special ids.
+        """
+        try:
+            model = path.read_bytes()
+        except FileNotFoundError:
+            raise UserError(f"{path}: no such file", "Make it with: dvc repro bpe") from None
+        try:
+            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError:
+            raise _no_model(path) from None
+        if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (PAD, UNK, BOS, EOS):
+            raise _no_model(path)
+        return cls(processor, hashlib.sha256(model).hexdigest())
+
+    @property
+    def vocab_size(self) -> int:
+        """How many token ids there are, the special ones counted."""
+        return int(self.processor.get_piece_size())
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, eos at the end; the text is normalised first, so that it meets the model as training text did."""
+        return [*self.processor.encode(_prepared(text)), EOS]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids up to the first eos or the end; pad and bos say nothing."""
+        tokens = takewhile(lambda token: token != EOS, map(int, ids))
+        return str(self.processor.decode([token for token in tokens if token not in (PAD, BOS)]))
+
+
+def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
+    """Learn a subword model from lines of all languages and write it to `path`.
+
+    The bytes depend on the lines (and their order) and the settings alone: no file name goes into the model, and the number of
+    threads, which does, is fixed.
+
+    Raises:
+        UserError: exit code 65 for no text at all; 78 for a vocabulary that the corpus does not allow, with the size it does.
+    """
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_filled(lines),
+            model_writer=model,
+            model_type=settings.type,
+            vocab_size=settings.vocab_size,
+            character_coverage=settings.character_coverage,
+            normalization_rule_name="identity",
+            max_sentence_length=_LONGEST_LINE_BYTES,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise _in_one_line(error, settings) from error
+    with new_file(path) as temporary:
+        temporary.write_bytes(model.getvalue())
+
+
+def _no_model(path: Path) -> UserError:
+    return UserError(f"{path}: not a SentencePiece model with pad, unk, bos, eos at 0, 1, 2, 3", "Make it with: dvc repro bpe")
+
+
+def _prepared(text: str) -> str:
+    return normalise(text).replace(_SPACE_MARK, _PLAIN)
+
+
+def _filled(lines: Iterable[str]) -> Iterator[str]:
+    return filter(None, map(_prepared, lines))
+
+
+def _in_one_line(error: RuntimeError, settings: Bpe) -> UserError:
+    message = str(error)
+    where = f"{PARAMS_FILE}: bpe.vocab_size"
+    if most := re.search(r"Vocabulary size too high .*<= (\d+)", message):
+        return configuration_error(f"{where}: this corpus allows at most {most[1]}, got {settings.vocab_size}", "Lower it or add text.")
+    if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return configuration_error(
+            f"{where}: the characters of this corpus need at least {least[1]}, got {settings.vocab_size}",
+            "Raise it or lower bpe.character_coverage.",
+        )
+    if "!sentences_.empty()" in message:
+        return UserError("the training text for the subword model is empty", "Look at data/clean/report.json for what was dropped.")
+    raise error

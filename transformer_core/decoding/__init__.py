@@ -1,0 +1,1 @@
+"""Beam search and the translator built on it (paper 6.1)."""

@@ -1,0 +1,155 @@
+"""Scores of translations, all by sacreBLEU: nothing is tokenised, counted or averaged here.
+
+Hypotheses and references are detokenised text, one sentence a line, one reference each.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+from transformer_core.corpus.text import read_lines, unequal_sides
+from transformer_core.errors import UserError
+
+BUCKET_WORDS = 10
+LAST_BUCKET = 51
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of one set of translations; BLEU, chrF2 and TER in percent (TER: edits, so lower is better).
+
+    `brevity_penalty` (BLEU's factor, 1.0 is none) and `length_ratio` (hypothesis to reference) count 13a tokens. A signature is
+    sacreBLEU's record of how a score was computed: two scores compare only where theirs are equal.
+    """
+
+    bleu: float
+    chrf: float
+    ter: float
+    brevity_penalty: float
+    length_ratio: float
+    lines: int
+    bleu_signature: str
+    chrf_signature: str
+    ter_signature: str
+
+
+@dataclass(frozen=True)
+class GroupScore:
+    """BLEU in percent over the sentences of a test set that share a label."""
+
+    label: str
+    sentences: int
+    bleu: float
+
+
+@dataclass(frozen=True)
+class Example:
+    """A sentence by its place in the test set (from 0), its own chrF2 in percent, and why it was chosen: best, median or worst."""
+
+    rank: str
+    index: int
+    chrf: float
+
+
+def read_aligned(*paths: Path) -> list[list[str]]:
+    """Read files that belong together line by line; nothing is stripped and lines end at "\\n" only.
+
+    Raises:
+        UserError: a file cannot be read, holds no line, or holds another number of lines than the first.
+    """
+    files = [list(read_lines(path)) for path in paths]
+    for path, lines in zip(paths, files, strict=True):
+        if len(lines) != len(files[0]):
+            raise unequal_sides(path, paths[0], len(lines), len(files[0]))
+        if not lines:
+            raise UserError(f"{path}: holds no line, so there is nothing to score")
+    return files
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
+    """Corpus BLEU (13a, cased), chrF2 and TER with sacreBLEU's defaults.
+
+    Raises:
+        ValueError: the two differ in length (sacreBLEU would cut the longer one without a word) or are empty.
+    """
+    if len(hypotheses) != len(references) or not hypotheses:
+        raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
+    bleu_metric, chrf_metric, ter_metric = BLEU(), CHRF(), TER()
+    bleu = bleu_metric.corpus_score(hypotheses, [references])
+    return Scores(
+        bleu=bleu.score,
+        chrf=chrf_metric.corpus_score(hypotheses, [references]).score,
+        ter=ter_metric.corpus_score(hypotheses, [references]).score,
+        brevity_penalty=bleu.bp,
+        length_ratio=bleu.ratio,
+        lines=len(hypotheses),
+        bleu_signature=str(bleu_metric.get_signature()),
+        chrf_signature=str(chrf_metric.get_signature()),
+        ter_signature=str(ter_metric.get_signature()),
+    )
+
+
+def bleu_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
+    """BLEU by words of the source (between white space): buckets 0, 1-10, 11-20, ... 51+, shortest first, empty ones left out."""
+    lengths = [len(source.split()) for source in sources]
+    buckets = {_bucket(length): None for length in sorted(lengths)}
+    return _bleu_by_label(buckets, [[_bucket(length)] for length in lengths], hypotheses, references)
+
+
+def bleu_by_phenomenon(phenomena: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
+    """BLEU by phenomenon, in order of name, over the sentences that show it.
+
+    Args:
+        phenomena: for each sentence its labels, parted by spaces.
+        hypotheses: a translation of each sentence.
+        references: the right one.
+    """
+    labels = [set(line.split()) for line in phenomena]
+    return _bleu_by_label(sorted(set().union(*labels)), labels, hypotheses, references)
+
+
+def choose_examples(hypotheses: Sequence[str], references: Sequence[str], count: int) -> list[Example]:
+    """Choose `count` sentences by their chrF2: a third each of the best, of those round the median, and of the worst.
+
+    None is chosen twice; all are where there are no more than `count`. The worst come worst first, the others best first.
+    """
+    metric = CHRF()
+    chrf = [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in zip(hypotheses, references, strict=True)]
+    ranking = sorted(range(len(chrf)), key=lambda index: -chrf[index])
+    count = min(count, len(ranking))
+    best, worst = (count + 2) // 3, count // 3
+    median = count - best - worst
+    last = len(ranking) - worst
+    middle = best + (last - best - median) // 2
+    chosen = {"best": ranking[:best], "median": ranking[middle : middle + median], "worst": ranking[last:][::-1]}
+    return [Example(rank, index, chrf[index]) for rank, indices in chosen.items() for index in indices]
+
+
+def _bucket(words: int) -> str:
+    if words == 0:
+        return "0"
+    if words >= LAST_BUCKET:
+        return f"{LAST_BUCKET}+"
+    start = (words - 1) // BUCKET_WORDS * BUCKET_WORDS + 1
+    return f"{start}-{start + BUCKET_WORDS - 1}"
+
+
+def _bleu_by_label(
+    order: Iterable[str], labels: Sequence[Iterable[str]], hypotheses: Sequence[str], references: Sequence[str]
+) -> list[GroupScore]:
+    groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for own, hypothesis, reference in zip(labels, hypotheses, references, strict=True):
+        for label in own:
+            groups[label].append((hypothesis, reference))
+    metric = BLEU(force=True)
+    return [_group_score(metric, label, groups[label]) for label in order]
+
+
+def _group_score(metric: BLEU, label: str, pairs: Sequence[tuple[str, str]]) -> GroupScore:
+    hypotheses, references = zip(*pairs, strict=True)
+    return GroupScore(label, len(pairs), metric.corpus_score(hypotheses, [references]).score)

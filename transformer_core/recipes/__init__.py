@@ -1,0 +1,91 @@
+"""Whole params files by name, kept and handed out as text, so that their comments reach the user."""
+
+import difflib
+import io
+import re
+from importlib import resources
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from transformer_core.errors import configuration_error
+from transformer_core.files import new_file
+
+_SUFFIX = ".yaml"
+_LEAST_VOCABULARY = 400
+_MACHINE_SECTION = re.compile(r"^machine:.*\n?(?:[ \t#].*\n?|\n)*", re.MULTILINE)
+_FIRST_COMMENT = re.compile(r"(?:^#.*\n)+", re.MULTILINE)
+
+
+def names() -> list[str]:
+    """The packaged recipes, in alphabetical order."""
+    files = resources.files(__package__).iterdir()
+    return sorted(file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX))
+
+
+def read(name: str) -> str:
+    """The text of a recipe's params file.
+
+    Raises:
+        UserError: exit code 78; no such recipe.
+    """
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), n=1)
+        remedy = f"Did you mean {near[0]}?" if near else f"Recipes: {', '.join(names())}."
+        raise configuration_error(f"recipe {name!r}: no such recipe", remedy)
+    return resources.files(__package__).joinpath(name + _SUFFIX).read_text(encoding="utf-8")
+
+
+def description(name: str) -> str:
+    """What a recipe is for: the first sentence of its first comment."""
+    comment = _FIRST_COMMENT.match(read(name))
+    words = " ".join(line.removeprefix("#").strip() for line in comment.group().splitlines()) if comment else ""
+    return words.split(". ")[0].removesuffix(".")
+
+
+def for_own_data(corpus: str, source: str, target: str, pairs: int) -> str:
+    """The recipe own-data filled in for a corpus of that many pairs.
+
+    The vocabulary is a quarter of the pairs, within bounds: each subword should be seen often enough to be learnt, and a text allows no
+    more subwords than it has different strings. Below the lower bound alphabets would not fit.
+    """
+    yaml = YAML()
+    yaml.width = 1_000  # Comments and values stay on their lines.
+    document = yaml.load(read("own-data"))
+    document["download"].update(corpus=corpus, source=source, target=target)
+    document["bpe"]["vocab_size"] = min(max(_LEAST_VOCABULARY, pairs // 4), document["bpe"]["vocab_size"])
+    document["publish"]["name"] = f"{corpus}-{source}-{target}"
+    filled = io.StringIO()
+    yaml.dump(document, filled)
+    return filled.getvalue()
+
+
+def check_unedited(path: Path) -> None:
+    """Raise a `UserError` (exit code 78) where a params file stands at `path` whose tracked part is no recipe's: a person's work."""
+    if path.exists() and _split(_standing(path))[0] not in {_split(read(name))[0] for name in names()}:
+        raise configuration_error(f"{path}: differs from every recipe and would be lost", "Keep a copy, then repeat with --force.")
+
+
+def write(text: str, path: Path, *, force: bool) -> None:
+    """Make `text` the params file at `path`; the `machine` section that stands there already is kept.
+
+    Raises:
+        UserError: as `check_unedited`, unless `force`.
+    """
+    if not force:
+        check_unedited(path)
+    tracked, machine = _split(text)
+    if path.exists():
+        machine = _split(_standing(path))[1] or machine
+    with new_file(path) as temporary:
+        temporary.write_text(tracked + machine, encoding="utf-8", newline="\n")
+
+
+def _standing(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _split(text: str) -> tuple[str, str]:
+    """A params file's text without its `machine` section, and that section."""
+    found = _MACHINE_SECTION.search(text)
+    return (text, "") if found is None else (text[: found.start()] + text[found.end() :], found.group())

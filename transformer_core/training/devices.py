@@ -1,0 +1,79 @@
+"""The processes that train together: who this one is, where it computes, in which precision, and sums over all of them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from transformer_core.errors import configuration_error
+
+Precision = Literal["auto", "bf16", "float32", "float64"]
+
+
+@dataclass(frozen=True)
+class Devices:
+    """One process of `world_size`; rank 0 alone writes anything."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    def sum_over_ranks(self, values: Tensor) -> None:
+        """Add up a tensor over all ranks, in place."""
+        if self.world_size > 1:
+            torch.distributed.all_reduce(values)
+
+    def wait_for_all(self) -> None:
+        """Return when every rank has come here."""
+        if self.world_size > 1:
+            torch.distributed.barrier()
+
+
+@contextmanager
+def joined(threads: int | None) -> Iterator[Devices]:
+    """Join the other ranks that torchrun started (its environment says which), or be the only one.
+
+    Args:
+        threads: threads of this rank on a CPU; None shares the machine's cores between the ranks on it.
+
+    Raises:
+        UserError: exit code 78; more ranks than GPUs on a machine that has GPUs.
+    """
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    local_rank, local_world_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // local_world_size))
+    if torch.cuda.is_available():
+        if local_world_size > torch.cuda.device_count():
+            raise configuration_error(f"machine.devices: {local_world_size} asked for, {torch.cuda.device_count()} GPUs here")
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+    else:
+        device = torch.device("cpu")
+    if world_size == 1:
+        yield Devices(rank, world_size, device)
+        return
+    torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Devices(rank, world_size, device)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def has_fast_bf16(device: torch.device) -> bool:
+    """Whether the device multiplies bf16 matrices in hardware."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
+    """The context of a forward pass: bf16 matrix products where `precision` asks for them, or is `auto` and the device is fast at them."""
+    if precision == "bf16" or (precision == "auto" and has_fast_bf16(device)):
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext()

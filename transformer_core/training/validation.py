@@ -1,0 +1,36 @@
+"""How well a model predicts a held-out split, teacher forced and without dropout."""
+
+import math
+
+import torch
+
+from transformer_core.corpus.batches import BatchPlan
+from transformer_core.corpus.binary import BinarizedSplit
+from transformer_core.models.transformer import Transformer
+from transformer_core.training.batch import make_batch
+from transformer_core.training.devices import Devices, Precision, autocast
+from transformer_core.training.loss import cross_entropy
+
+_TOKENS_PER_BATCH = 8192
+
+
+def score_split(model: Transformer, split: BinarizedSplit, devices: Devices, precision: Precision) -> dict[str, float]:
+    """Negative log-likelihood and perplexity a target token (end tokens counted), and the share of tokens predicted right.
+
+    Ranks share the batches and all return the same.
+    """
+    model.eval()
+    longest = int(max(split.source.lengths.max(), split.target.lengths.max()))
+    budget = max(_TOKENS_PER_BATCH, longest)
+    plan = BatchPlan(split.source.lengths, split.target.lengths, budget, budget, seed=0)
+    microbatches = [pairs for update in plan.epoch(0) for pairs in update.microbatches]
+    totals = torch.zeros(3, dtype=torch.float64, device=devices.device)
+    with torch.no_grad(), autocast(devices.device, precision):
+        for pairs in microbatches[devices.rank :: devices.world_size]:
+            batch = make_batch(split, pairs, devices.device)
+            decoded = model(batch.source, batch.source_mask, batch.shifted)
+            loss = cross_entropy(decoded[batch.target_mask], model.embedding.weight, batch.target[batch.target_mask], label_smoothing=0.0)
+            totals += torch.stack((loss.nll, loss.correct, batch.target_mask.sum())).double()
+    devices.sum_over_ranks(totals)
+    nll, correct, tokens = totals.tolist()
+    return {"nll": nll / tokens, "perplexity": math.exp(min(nll / tokens, 100.0)), "accuracy": correct / tokens}
