@@ -24,4 +24,6 @@ COPY --chown=1000:1000 flows/__init__.py flows/
 RUN PIP_NO_CACHE_DIR=1 make install
 
 COPY --chown=1000:1000 . .
+# The files above may carry a later time than a cached layer's installation; their content is the same.
+RUN touch .venv/.installed
 CMD ["make", "repro"]

@@ -3,27 +3,16 @@
 # make test-all  the slow tests too
 # Each makes .venv when it is missing or older than pyproject.toml and constraints.txt, and installs nothing otherwise.
 PYTHON ?= python3
-VENV := .venv
-INSTALLED := $(VENV)/.installed
-PACKAGES := transformer_core flows
-PYTEST := pytest --cov --cov-report=term:skip-covered --cov-fail-under=85
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PYTEST := $(BIN)/pytest --cov --cov-report=term:skip-covered --cov-fail-under=85
 
-export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
-
-.DEFAULT_GOAL := repro
-.PHONY: repro install check test test-all
+.PHONY: repro test test-all check install
 
 repro: install
-	dvc repro
+	$(BIN)/dvc repro
 	@echo
-	dvc metrics show results/metrics.json
-
-install: $(INSTALLED)
-
-check: install
-	ruff check .
-	ruff format --check .
-	mypy
+	@$(BIN)/python -m flows.scores
 
 test: check
 	$(PYTEST) -m "not slow"
@@ -31,9 +20,16 @@ test: check
 test-all: check
 	$(PYTEST)
 
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+install: $(INSTALLED)
+
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.11 ...")'
-	@echo "Installing into $(VENV): some minutes and gigabytes the first time ..."
-	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@echo "Installing into .venv: some minutes and gigabytes the first time ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@

@@ -16,7 +16,10 @@ from dvc.repo import Repo  # type: ignore[import-untyped]
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.exceptions import TerminationSignal
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Failed
 from prefect.tasks import Task, exponential_backoff
 
@@ -209,13 +212,47 @@ def _model_link() -> str:
         return ""
 
 
+def reach_prefect() -> None:
+    """Make sure of a Prefect server: the configured one, or a temporary one that does not hear Ctrl-C, as it is to outlive the stages.
+
+    Raises:
+        UserError: exit code 69; the configured server is away.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with get_client(sync_client=True) as client:
+            trouble = client.api_healthcheck()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if trouble:
+        remedy = "Start it, unset PREFECT_API_URL for a temporary one, or do without Prefect: dvc repro"
+        raise UserError(f"Prefect at {client.api_url} is away: {tracking.first_line(trouble)}", remedy, ExitCode.UNAVAILABLE)
+
+
+def _stop_behind(error: BaseException | None) -> str:
+    """The request to stop that an error came from: after a signal to a whole group the server is away and Prefect fails to tell it."""
+    while error is not None:
+        if isinstance(error, Interrupted | TerminationSignal):
+            return str(error) if isinstance(error, Interrupted) else f"stopped by {signal.Signals(error.signal).name}"
+        error = error.__context__
+    return ""
+
+
 def main() -> int:
     """`python -m flows.pipeline`: 0, or the exit code of the stage that failed; 75 after a signal, once all below has ended."""
     stop_on_signals()
     try:
-        state = pipeline(return_state=True)
-    except Interrupted as error:
-        print(f"{error}. Run it again to go on.", file=sys.stderr)
+        reach_prefect()
+        # A temporary server that is away, ended by the same signal, does not come back: Prefect would try for a minute.
+        with temporary_settings({} if PREFECT_API_URL.value() else {PREFECT_CLIENT_MAX_RETRIES: 1}):
+            state = pipeline(return_state=True)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except (Interrupted, Exception) as error:
+        if not (stopped := _stop_behind(error)):
+            raise
+        print(f"{stopped}. Run it again to go on.", file=sys.stderr)
         return ExitCode.INTERRUPTED
     if not state.is_completed():
         print(state.message, file=sys.stderr)

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Self
 
 from flows.journal import JOURNALS, Event, position_file, read_events
 from transformer_core.config import Machine, load_params
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import ExitCode, UserError, configuration_error
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -33,9 +33,15 @@ LONGEST_INTERVAL_SECONDS = 60.0
 CLOSING_SECONDS = 8.0
 METRICS_A_CALL = 1000
 VALUES_A_CALL = 100
+REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 PARENT_TAG = "mlflow.parentRunId"
-# A call to a server that is away takes minutes with MLflow's own settings; these bound it to some seconds.
-PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_DISABLE_TELEMETRY": "true"}
+SETTINGS = {
+    # A call to a server that is away takes minutes with MLflow's own settings; these bound it to some seconds.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +53,7 @@ def tracking_uri(machine: Machine) -> str:
 
 def connect(uri: str) -> "MlflowClient":
     """A client that gives up on a server that is away after seconds, and is silent about setting up a database."""
-    for name, value in PATIENCE.items():
+    for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient  # Takes 1.4 seconds, which a stage with nothing to send should not wait for.
 
@@ -188,17 +194,26 @@ def registered(uri: str, name: str, version: str) -> bool:
     Raises:
         UserError: exit code 69; MLflow is away.
     """
+    with reaching(uri):
+        return any(str(model.version) == version for model in connect(uri).search_model_versions(f"name = '{name}'"))
+
+
+@contextmanager
+def reaching(uri: str) -> Iterator[None]:
+    """What MLflow, its database or the network raise in the block becomes one line for the user.
+
+    Raises:
+        UserError: exit code 78 where MLflow refuses what it is given, 69 where it is away.
+    """
+    from mlflow.exceptions import MlflowException
+
     try:
-        client = connect(uri)
-        return any(model.version == version for model in client.search_model_versions(f"name = '{name}'"))
-    except Exception as error:
-        raise away(uri, error) from error
-
-
-def away(uri: str, error: Exception) -> UserError:
-    """What to tell the user where MLflow, its database or the network raised this."""
-    remedy = "Start it, or correct machine.tracking_uri, and run again; nothing is lost."
-    return UserError(f"MLflow at {uri} is away: {first_line(error)}", remedy, ExitCode.UNAVAILABLE)
+        yield
+    except (MlflowException, OSError) as error:
+        if isinstance(error, MlflowException) and error.error_code in REFUSED:
+            raise configuration_error(f"MLflow at {uri} refuses: {first_line(error)}") from error
+        remedy = "Start it, or correct machine.tracking_uri, and run again; nothing is lost."
+        raise UserError(f"MLflow at {uri} is away: {first_line(error)}", remedy, ExitCode.UNAVAILABLE) from error
 
 
 def first_line(error: BaseException) -> str:
@@ -270,7 +285,7 @@ def _send_group(client: "MlflowClient", run_id: str, group: list[Event]) -> None
     try:
         _send_events(client, run_id, group)
     except MlflowException as error:
-        if error.error_code not in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST"):
+        if error.error_code not in REFUSED:
             raise
         if len(group) == 1:
             logger.warning("MLflow refused %s: %s", {**group[0]}, first_line(error))
@@ -361,12 +376,8 @@ def sync(uri: str, directory: Path = JOURNALS) -> None:
     Raises:
         UserError: exit code 69; MLflow is away, or another process is sending.
     """
-    try:
+    with reaching(uri):
         send_all(directory, uri)
-    except UserError:
-        raise
-    except Exception as error:
-        raise away(uri, error) from error
     if not all(all_sent(path, uri) for path in directory.glob("*.jsonl")):
         raise UserError(f"{directory}: another process is sending the journals", "Run again when it has ended.", ExitCode.UNAVAILABLE)
 

@@ -1,6 +1,7 @@
 """What tests of several rooms need: no trace of or in the user's own Prefect, MLflow and DVC, and one Prefect server for all."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,8 +38,19 @@ def prefect_server(_isolated: None) -> Iterator[str]:
         yield str(PREFECT_API_URL.value())
 
 
+@pytest.fixture(scope="session")
+def _empty_mlflow_record(tmp_path_factory: pytest.TempPathFactory, _isolated: None) -> Path:
+    """A database with MLflow's tables, made once: that takes seconds."""
+    import mlflow
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    mlflow.MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
 @pytest.fixture
-def mlflow_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty folder as the working directory, and the address of an MLflow record in it."""
+def mlflow_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _empty_mlflow_record: Path) -> str:
+    """A folder of its own as the working directory, and the address of an empty MLflow record in it."""
     monkeypatch.chdir(tmp_path)
+    shutil.copyfile(_empty_mlflow_record, tmp_path / "mlflow.db")
     return f"sqlite:///{tmp_path}/mlflow.db"

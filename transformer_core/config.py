@@ -270,8 +270,8 @@ def check_across_sections(params: Params, path: Path = PARAMS_FILE) -> None:
         )
     if (train.updates - 1) // train.save_every + 1 < average.last:
         raise configuration_error(
-            f"{path}: train.save_every: {train.updates} updates saved every {train.save_every} give fewer than average.last ({average.last}) "
-            "checkpoints",
+            f"{path}: train.save_every: {train.updates} updates saved every {train.save_every} give fewer checkpoints than average.last "
+            f"({average.last}) takes",
             "Save more often or average fewer.",
         )
     if binarize.max_tokens > min(train.tokens_per_microbatch, train.tokens_per_update):

@@ -43,15 +43,14 @@ def _decode(translator: Translator, split: str, params: Params, folder: Path) ->
     )
     seconds = time.monotonic() - began
     write_lines(folder / f"{split}.hyp", (hypotheses[0].text for hypotheses in lists))
-    write_lines(
-        folder / f"{split}.nbest.jsonl", (json.dumps([_as_json(one) for one in hypotheses], ensure_ascii=False) for hypotheses in lists)
-    )
+    write_lines(folder / f"{split}.nbest.jsonl", map(_as_json, lists))
     tokens = sum(hypotheses[0].tokens for hypotheses in lists)
     return {"lines": len(lists), "seconds": round(seconds, 2), "target_tokens": tokens, "tokens_per_second": round(tokens / seconds)}
 
 
-def _as_json(hypothesis: Hypothesis) -> dict[str, str | float]:
-    return {"text": hypothesis.text, "score": round(hypothesis.score, 5), "log_probability": round(hypothesis.log_probability, 5)}
+def _as_json(hypotheses: list[Hypothesis]) -> str:
+    ranked = [{"text": one.text, "score": round(one.score, 5), "log_probability": round(one.log_probability, 5)} for one in hypotheses]
+    return json.dumps(ranked, ensure_ascii=False)
 
 
 if __name__ == "__main__":

@@ -123,10 +123,21 @@ def test_a_second_try_does_not_fetch_again_what_is_here(site: Site, fetcher: Fet
     assert len(site.requests) == 1
 
 
+def test_what_is_here_under_another_sum_is_fetched_again(site: Site, fetcher: Fetcher) -> None:
+    fetcher.fetch(site.address)
+    fetcher.fetch(site.address, RIGHT)
+    assert len(site.requests) == 2
+
+
 def test_two_addresses_with_the_same_name_do_not_meet(site: Site, fetcher: Fetcher) -> None:
     first, second = fetcher.fetch(site.address), fetcher.fetch(site.address.replace("/data/", "/other/"))
     assert first.path != second.path
     assert len(site.requests) == 2
+
+
+def test_an_escaped_slash_in_an_address_does_not_leave_the_folder(site: Site, fetcher: Fetcher) -> None:
+    fetched = fetcher.fetch(site.address + "/..%2F..%2F..%2Foutside")
+    assert fetched.path.parent == fetcher.downloads / "tiny"
 
 
 def test_the_mirror_is_taken_instead_of_the_network(site: Site, fetcher: Fetcher, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -87,7 +88,8 @@ def test_two_own_files_become_token_ids_that_read_back_as_their_text(place: Path
     assert files_below(place / "data/bpe") == ["spm.model"]
 
 
-def test_each_stage_closes_with_a_line_of_what_was_made_and_where(place: Path) -> None:
+@pytest.mark.usefixtures("place")
+def test_each_stage_closes_with_a_line_of_what_was_made_and_where() -> None:
     new_entry("own", Path("own.en"), Path("own.de"))
     closing = {name: run_stage(name).stdout for name in STAGES}
     assert closing["download"] == "data/raw: own, en to de, pairs: train 80, valid 10, test 10\n"
@@ -231,9 +233,9 @@ DAMAGED = hashlib.sha256(b"damaged\n").hexdigest()
 @pytest.mark.parametrize(
     ("mistake", "stage", "code", "line"),
     [
-        (missing_file, "download", 65, "corpora/../own.de: no such file. corpora/own.yaml names it."),
-        (changed_file, "download", 65, "corpora/../own.de: wrong sha256: wanted "),
-        (unequal_sides, "download", 65, "corpora/../own.en: 100 lines, but corpora/../own.de has 99. "),
+        (missing_file, "download", 65, "own.de: no such file. corpora/own.yaml names it."),
+        (changed_file, "download", 65, "own.de: wrong sha256: wanted "),
+        (unequal_sides, "download", 65, "own.en: 100 lines, but own.de has 99. "),
         (no_text, "download", 65, "corpora/own.yaml: splits.train: holds no sentence pair. "),
         (few_pairs, "download", 65, "corpora/own.yaml: 20 pairs are to be held out, but train has 1 different source sentences. "),
         (wrong_corpus, "download", 78, "params.yaml: download.corpus: no corpus is called 'multi3k'. Did you mean multi30k?"),
@@ -291,3 +293,19 @@ def test_no_network_suggests_the_mirror(place: Path) -> None:
     no_network(place)
     ended = run_stage("download")
     assert "no connection (3 tries). Try again, or put the file at MIRROR/own/train.en and set machine.mirror." in ended.stderr
+
+
+def test_a_stop_in_the_middle_of_a_download_leaves_nothing(place: Path) -> None:
+    new_entry("own", Path("own.en"), Path("own.de"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        web_entry(place, f"http://127.0.0.1:{server.getsockname()[1]}/train", "0" * 64)
+        with subprocess.Popen([sys.executable, "-m", "flows.stages.download"], stderr=subprocess.PIPE, text=True) as stage:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf of it")
+                stage.send_signal(signal.SIGTERM)
+                _, message = stage.communicate(timeout=60)
+    assert (stage.returncode, message.count("\n")) == (75, 1), message
+    assert files_below(place / "data") == []
+    assert [name for name in files_below(place / ".state") if "downloads" in name] == []

@@ -1,5 +1,6 @@
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,10 +16,11 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from flows import tracking
-from flows.journal import JOURNALS, Journal, position_file
+from flows.journal import JOURNALS, Journal, position_file, read_events
 from flows.tracking import Sender, all_sent, connect, experiment_id, find_training, run_link, send_all, sync, tracking_uri
 from transformer_core.config import Machine
 from transformer_core.errors import UserError
+from transformer_core.files import write_json
 
 REPOSITORY = Path(__file__).parents[2]
 NOWHERE = "http://127.0.0.1:9"
@@ -116,18 +118,26 @@ def test_a_training_forced_again_is_a_second_run_and_the_one_found(mlflow_store:
     assert points(client, training(client)) == [(1, 0.9)]
 
 
-def test_a_deleted_record_and_another_one_get_everything_anew(mlflow_store: str) -> None:
+def test_another_record_gets_everything_anew(mlflow_store: str) -> None:
+    shutil.copyfile("mlflow.db", "other.db")
     Journal("f00d").metrics(1, {"loss": 1.0})
     sync(mlflow_store)
     other = mlflow_store.replace("mlflow.db", "other.db")
     sync(other)
     assert points(connect(other), training(connect(other))) == [(1, 1.0)]
-    Path("mlflow.db").rename("lost.db")
-    fresh = mlflow_store.replace("mlflow.db", "fresh.db")
-    position_file(JOURNALS / "f00d.jsonl").write_text(position_file(JOURNALS / "f00d.jsonl").read_text().replace("other.db", "fresh.db"))
-    Journal("f00d").metrics(2, {"loss": 0.5})
-    sync(fresh)
-    assert points(connect(fresh), training(connect(fresh))) == [(1, 1.0), (2, 0.5)]
+
+
+def test_a_run_that_mlflow_has_lost_is_written_anew(mlflow_store: str) -> None:
+    journal = Journal("f00d")
+    journal.metrics(1, {"loss": 1.0})
+    header = next(read_events(journal.path))
+    size = journal.path.stat().st_size
+    write_json(position_file(journal.path), {"uri": mlflow_store, "journal": header["id"], "run_id": "lost", "bytes": size})
+    assert all_sent(journal.path, mlflow_store)
+    journal.metrics(2, {"loss": 0.5})
+    sync(mlflow_store)
+    client = connect(mlflow_store)
+    assert points(client, training(client)) == [(1, 1.0), (2, 0.5)]
 
 
 def test_what_mlflow_never_takes_holds_up_nothing(mlflow_store: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -157,8 +167,9 @@ def test_the_sender_sends_while_the_stage_runs_and_what_others_left(mlflow_store
     assert points(client, training(client, "left")) == [(1, 9.0)]
 
 
+@pytest.mark.usefixtures("mlflow_store")
 def test_a_sender_whose_server_is_away_says_so_in_one_line_and_raises_nothing(
-    mlflow_store: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracking, "CLOSING_SECONDS", 1.0)
     journal = Journal("f00d")
@@ -241,8 +252,9 @@ def _wait_until_healthy(port: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("mlflow_store")
 def test_a_server_that_goes_away_in_the_middle_loses_nothing_and_gets_every_point_once(
-    mlflow_store: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """About 35 seconds: the server starts twice."""
     monkeypatch.setattr(tracking, "INTERVAL_SECONDS", 0.2)

@@ -125,6 +125,7 @@ def test_stopped_and_resumed_is_never_stopped_to_the_bit(split: BinarizedSplit, 
     resumed = build(torch.float32)
     watcher = Watcher()
     trainer = trainer_of(resumed, split, tmp_path / "stopped", watcher=watcher)
+    assert trainer.resume()
     trainer.run()
     assert torch.equal(weights(straight), weights(resumed))
     assert trainer.progress.update == SETTINGS.updates

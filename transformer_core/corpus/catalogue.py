@@ -12,7 +12,7 @@ from transformer_core.config import PARAMS_FILE, Expected, Flag, Name, NonNegati
 from transformer_core.errors import UserError, configuration_error
 
 OWN_ENTRIES = Path("corpora")
-# Not `catalogue/` as a package resource: a directory beside a module of the same name holds data alone, and DVC lists it as a dependency.
+# Data alone, without an __init__.py: this module has the name, and DVC lists the folder as a dependency.
 PACKAGED_ENTRIES = Path(__file__).with_name("catalogue")
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$"), Expected("a SHA-256 sum: 64 hexadecimal digits, small letters")]

@@ -69,12 +69,13 @@ class Fetcher:
             UserError: exit code 65 for a wrong sum; 69 when the network or the server is away after the last try; 78 when the server
                 does not have the file.
         """
-        name = unquote(PurePosixPath(urlsplit(url).path).name)
+        name = PurePosixPath(unquote(urlsplit(url).path)).name  # in this order, or an escaped slash would leave the folder
         mirrored = self.mirror and self.mirror / self.corpus / name
         if mirrored and mirrored.is_file():
             return check_sum(mirrored, expected)
-        # Two addresses may end in the same name.
-        downloaded = self.downloads / self.corpus / f"{hashlib.sha256(url.encode()).hexdigest()[:8]}-{name}"
+        # Two addresses may end in the same name, and the sum of one may have been mended since.
+        key = hashlib.sha256(f"{url} {expected}".encode()).hexdigest()[:8]
+        downloaded = self.downloads / self.corpus / f"{key}-{name}"
         if downloaded.is_file():
             return check_sum(downloaded, expected)
         with new_file(downloaded) as temporary:

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 from transformer_core.corpus.catalogue import Folder, Found, LocalFile, Source, Synthetic
 from transformer_core.corpus.fetching import Fetcher, Sum, check_sum
@@ -86,7 +86,7 @@ class SourceReader:
 
     def _open_files(self, files: dict[str, LocalFile]) -> Opened:
         chosen = [files[language] for language in self.direction]
-        paths = [self.found.path.parent / file.path for file in chosen]
+        paths = [_located(self.found.path.parent, file.path) for file in chosen]
         origins = []
         for path, file in zip(paths, chosen, strict=True):
             if not path.is_file():
@@ -131,10 +131,10 @@ class SourceReader:
         return Opened(_pairs_of_sacrebleu(dataset, archives, language_pair, self.fetcher), origins)
 
     def _open_synthetic(self, settings: Synthetic, split: str) -> Opened:
-        from transformer_core.corpus.synthetic import generate
+        from transformer_core.corpus.synthetic.stream import Split, generate
 
         def pairs() -> Iterator[RawPair]:
-            for pair in generate(split, settings.pairs, settings.seed, workers=self.workers):
+            for pair in generate(cast(Split, split), settings.pairs, settings.seed, workers=self.workers):
                 english_german = pair.source.encode(), pair.target.encode()
                 source, target = english_german if self.source == "en" else reversed(english_german)
                 yield RawPair(source, target, " ".join(pair.phenomena))
@@ -159,6 +159,16 @@ def file_lines(path: Path) -> Iterator[bytes]:
         raise UserError(f"{path}: no such file") from None
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise UserError(f"{path}: damaged gzip file", "Get it again.") from None
+
+
+def _located(folder: Path, name: str) -> Path:
+    """A file named from a folder, as seen from the working directory: messages say own.en, not corpora/../own.en.
+
+    The last part is not resolved, because its suffix says whether it is gzipped.
+    """
+    path = folder / name
+    absolute = path.parent.resolve() / path.name
+    return absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute
 
 
 def _pairs_of_files(source: Path, target: Path) -> Iterator[RawPair]:

@@ -172,8 +172,8 @@ class _Search:
         ).best(self._beam)
 
     def _collect(self, place: int) -> list[Finished]:
-        finished = self._finished
-        rows = zip(finished.tokens[place].tolist(), finished.log_probability[place].tolist(), finished.scores[place].tolist(), strict=True)
+        pool = self._finished
+        rows = zip(pool.tokens[place].tolist(), pool.log_probability[place].tolist(), pool.scores[place].tolist(), strict=True)
         return [
             Finished(tokens[1 : tokens.index(EOS) + 1], log_probability, score)
             for tokens, log_probability, score in rows

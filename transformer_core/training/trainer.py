@@ -108,13 +108,25 @@ class Trainer:
         self._clock_began = self._record_began = time.monotonic()
         self.progress = Progress()
 
+    def resume(self) -> bool:
+        """Take up the newest whole state; whether there was one."""
+        state = self._directory.load_newest()
+        if state is None:
+            return False
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.progress = Progress(**state["progress"])
+        self._log_sums.copy_(state["log_sums"])
+        if self._devices.rank == 0:
+            self._observer.restore(state["observer"])
+        return True
+
     def run(self) -> Progress:
-        """Train from the newest whole state, or from the start, to the last update.
+        """Train to the last update, from where `resume` left the trainer or from the start.
 
         Raises:
             Interrupted: stopped before the end, state saved.
         """
-        self._resume()
         self._model.train()
         self._clock_began = self._record_began = time.monotonic()
         cursor = Cursor(self.progress.epoch, self.progress.done_in_epoch)
@@ -223,17 +235,6 @@ class Trainer:
                 },
             )
         self._devices.wait_for_all()
-
-    def _resume(self) -> None:
-        state = self._directory.load_newest()
-        if state is None:
-            return
-        self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self.progress = Progress(**state["progress"])
-        self._log_sums.copy_(state["log_sums"])
-        if self._devices.rank == 0:
-            self._observer.restore(state["observer"])
 
     def _learning_rate(self, update: int) -> float:
         return learning_rate(update, self._model.size.d_model, self._settings.warmup, self._settings.learning_rate)

@@ -13,7 +13,7 @@ ADJECTIVES = """
     important | wichtig | mail idea text event query
     true | wahr | tale
 
-    good | gut | person family food dish pastry staple drink text show idea instrument firm
+    good | gut | person family parent food dish pastry staple drink text show idea instrument firm
     bad | schlecht | person dish text show idea firm
 
     beautiful | schön | hanging clothes building room nature plant settlement instrument upright animal
@@ -28,19 +28,19 @@ ADJECTIVES = """
     expensive | teuer teur | flat upright hanging device instrument clothes vehicle furniture ticket building firm drink
     cheap | billig | flat upright device clothes vehicle furniture ticket firm drink
 
-    friendly | freundlich | person family mail
+    friendly | freundlich | person family parent mail
     polite | höflich | person mail
-    strict | streng | person family rule
-    honest | ehrlich | person family idea
+    strict | streng | person family parent
+    honest | ehrlich | person family parent idea
 
-    clever | klug | person family animal idea
-    lazy | faul | person family animal
-    hard-working | fleißig | person family
-    brave | mutig | person family animal
-    curious | neugierig | person family animal
+    clever | klug | person family parent animal idea
+    lazy | faul | person family parent animal
+    hard-working | fleißig | person family parent
+    brave | mutig | person family parent animal
+    curious | neugierig | person family parent animal
 
     difficult | schwierig | task query
-    easy | einfach | task query rule
+    easy | einfach | task query
     hard | hart | furniture
     hard | schwer | task query
 
@@ -49,7 +49,7 @@ ADJECTIVES = """
 
     modern | modern | building firm device furniture
 
-    big | groß | animal food building firm room nature plant settlement furniture upright device vehicle family
+    big | groß | animal food building firm room nature plant settlement furniture upright device vehicle family parent
     small | klein | animal food building firm room nature plant settlement furniture upright device vehicle hanging
     tall | groß | person
     tall | hoch hoh | building
@@ -86,21 +86,21 @@ ADJECTIVES = """
     dangerous | gefährlich | animal nature trip device
     wild | wild | animal
 
-    happy | glücklich | person family
-    sad | traurig | person family tale mail
-    tired | müde müd | person family animal
-    sick | krank | person family animal
-    healthy | gesund | person family animal food
+    happy | glücklich | person family parent
+    sad | traurig | person family parent tale mail
+    tired | müde müd | person family parent animal
+    sick | krank | person family parent animal
+    healthy | gesund | person family parent animal food
 
-    strong | stark | person family animal drink
-    weak | schwach | person family animal drink
+    strong | stark | person family parent animal drink
+    weak | schwach | person family parent animal drink
 
-    rich | reich | person family settlement
-    poor | arm | person family settlement
+    rich | reich | person family parent settlement
+    poor | arm | person family parent settlement
 
-    old | alt | person family animal text flat upright hanging device instrument clothes vehicle furniture building firm settlement opening
-    young | jung | person family animal
-    new | neu | text ticket flat upright hanging device instrument clothes vehicle furniture building firm room show idea task rule
+    old | alt | person family parent animal text flat upright hanging device instrument clothes vehicle furniture building firm settlement opening
+    young | jung | person family parent animal
+    new | neu | text ticket flat upright hanging device instrument clothes vehicle furniture building firm room show idea task
 
     round | rund | furniture hanging
 
@@ -114,7 +114,7 @@ ADJECTIVES = """
     grey | grau | animal clothes
 
     foreign | fremd | settlement
-    German | deutsch | person text settlement show vehicle
+    German | deutsch | person text show vehicle
     English | englisch | text show vehicle
     French | französisch | text show drink
 """

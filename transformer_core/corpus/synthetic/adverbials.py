@@ -115,16 +115,15 @@ MEANS = """
     ship/NN | mit dem Schiff
 """
 
-# English singular, plural, German plural; unchanged after a number.
-UNITS = """
-    euro | euros | Euro
-    kilo | kilos | Kilo
-    minute | minutes | Minuten
-    page | pages | Seiten
-    inhabitant | inhabitants | Einwohner
-    hour | hours | Stunden
-    day | days | Tage
-    week | weeks | Wochen
-    month | months | Monate
-    year | years | Jahre
-"""
+# English and German plural after a number.
+UNITS: dict[str, tuple[str, str]] = {
+    "euro": ("euros", "Euro"),
+    "kilo": ("kilos", "Kilo"),
+    "minute": ("minutes", "Minuten"),
+    "page": ("pages", "Seiten"),
+    "inhabitant": ("inhabitants", "Einwohner"),
+    "day": ("days", "Tage"),
+    "week": ("weeks", "Wochen"),
+    "month": ("months", "Monate"),
+    "year": ("years", "Jahre"),
+}

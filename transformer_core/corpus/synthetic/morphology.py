@@ -14,15 +14,32 @@ ICH, DU, ER, WIR, FORMAL, SIE = range(6)
 _VOWELS = "aeiou"
 
 # Rows masculine, feminine, neuter, plural; columns nominative, accusative, dative, genitive.
-_DEFINITE = "der den dem des  die die der der  das das dem des  die die den der".split()
-_LIKE_DEFINITE = "er en em es  e e er er  es es em es  e e en er".split()
-_LIKE_INDEFINITE = "- en em es  e e er er  - - em es  e e en er".split()
+_DEFINITE = ["der", "den", "dem", "des", "die", "die", "der", "der", "das", "das", "dem", "des", "die", "die", "den", "der"]
+_LIKE_DEFINITE = ["er", "en", "em", "es", "e", "e", "er", "er", "es", "es", "em", "es", "e", "e", "en", "er"]
+_LIKE_INDEFINITE = ["-", "en", "em", "es", "e", "e", "er", "er", "-", "-", "em", "es", "e", "e", "en", "er"]
 _ADJECTIVES = (
-    "e en en en  e e en en  e e en en  en en en en".split(),
-    "er en en en  e e en en  es es en en  en en en en".split(),
-    "er en em en  e e er er  es es em en  e e en er".split(),
+    ["e", "en", "en", "en", "e", "e", "en", "en", "e", "e", "en", "en", "en", "en", "en", "en"],
+    ["er", "en", "en", "en", "e", "e", "en", "en", "es", "es", "en", "en", "en", "en", "en", "en"],
+    ["er", "en", "em", "en", "e", "e", "er", "er", "es", "es", "em", "en", "e", "e", "en", "er"],
 )
-RELATIVE_PRONOUNS = "der den dem dessen  die die der deren  das das dem dessen  die die denen deren".split()
+RELATIVE_PRONOUNS = [
+    "der",
+    "den",
+    "dem",
+    "dessen",
+    "die",
+    "die",
+    "der",
+    "deren",
+    "das",
+    "das",
+    "dem",
+    "dessen",
+    "die",
+    "die",
+    "denen",
+    "deren",
+]
 
 
 def definite_article() -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The nouns, by kind of thing. A line: English[/plural], gender, German nominative, plural, then what is irregular.
 
 `es` is the genitive in -es, `weak` the declension of der Student (den Studenten), `gen=` any other genitive; `he`, `she` and `it` are the
-English pronoun where it does not follow from kind and gender. A plural "-" is one that is not used. `of=` is an English noun and its
+English pronoun where it does not follow from kind and gender, `job` what one may be. A plural "-" is one that is not used. `of=` is an English noun and its
 German genitive that always follow: the clue to which of two meanings is meant. Places say where one is and where one goes:
 `in:in>in4` is "in the ..." = "in + dative", "to the ..." = "in + accusative". A blank inside a word is written "_".
 """
@@ -12,52 +12,54 @@ NOUNS: dict[str, str] = {
         woman/women f Frau Frauen
         boy m Junge Jungen weak
         girl n Mädchen Mädchen she
-        teacher m Lehrer Lehrer
+        teacher m Lehrer Lehrer job
         student m Student Studenten weak
-        doctor m Arzt Ärzte es
-        nurse f Krankenschwester Krankenschwestern
-        farmer m Bauer Bauern weak
-        baker m Bäcker Bäcker
-        gardener m Gärtner Gärtner
+        doctor m Arzt Ärzte es job
+        nurse f Krankenschwester Krankenschwestern job
+        farmer m Bauer Bauern weak job
+        baker m Bäcker Bäcker job
+        gardener m Gärtner Gärtner job
         driver m Fahrer Fahrer
-        policeman/policemen m Polizist Polizisten weak
-        judge m Richter Richter
-        artist m Künstler Künstler
-        actress/actresses f Schauspielerin Schauspielerinnen
-        waitress/waitresses f Kellnerin Kellnerinnen
-        saleswoman/saleswomen f Verkäuferin Verkäuferinnen
-        cook m Koch Köche es
-        neighbour m Nachbar Nachbarn weak
-        colleague m Kollege Kollegen weak
-        boss m Chef Chefs
+        policeman/policemen m Polizist Polizisten weak job
+        judge m Richter Richter job
+        artist m Künstler Künstler job
+        actress/actresses f Schauspielerin Schauspielerinnen job
+        waitress/waitresses f Kellnerin Kellnerinnen job
+        saleswoman/saleswomen f Verkäuferin Verkäuferinnen job
+        cook m Koch Köche es job
         customer m Kunde Kunden weak
         guest m Gast Gäste es
         tourist m Tourist Touristen weak
         queen f Königin Königinnen
-        engineer m Ingenieur Ingenieure
-        lawyer m Anwalt Anwälte
-        mayor m Bürgermeister Bürgermeister
-        writer m Schriftsteller Schriftsteller
-        pilot m Pilot Piloten weak
-        soldier m Soldat Soldaten weak
+        engineer m Ingenieur Ingenieure job
+        lawyer m Anwalt Anwälte job
+        mayor m Bürgermeister Bürgermeister job
+        writer m Schriftsteller Schriftsteller job
+        pilot m Pilot Piloten weak job
+        soldier m Soldat Soldaten weak job
         thief/thieves m Dieb Diebe es
         pupil m Schüler Schüler
-        professor m Professor Professoren
-        journalist m Journalist Journalisten weak
+        professor m Professor Professoren job
+        journalist m Journalist Journalisten weak job
     """,
     "family": """
-        father m Vater Väter
-        mother f Mutter Mütter
         brother m Bruder Brüder
         sister f Schwester Schwestern
         son m Sohn Söhne es
         daughter f Tochter Töchter
         uncle m Onkel Onkel
         aunt f Tante Tanten
+        cousin m Cousin Cousins
+        friend m Freund Freunde es
+        neighbour m Nachbar Nachbarn weak
+        colleague m Kollege Kollegen weak
+        boss m Chef Chefs
+    """,
+    "parent": """
+        father m Vater Väter
+        mother f Mutter Mütter
         grandfather m Großvater Großväter
         grandmother f Großmutter Großmütter
-        friend m Freund Freunde es
-        cousin m Cousin Cousins
     """,
     "animal": """
         dog m Hund Hunde es
@@ -332,21 +334,19 @@ MEN: tuple[str, ...] = ("Peter", "Paul", "Martin", "Stefan", "Daniel", "Michael"
 WOMEN: tuple[str, ...] = ("Anna", "Maria", "Julia", "Laura", "Sophie", "Clara", "Emma", "Lena")
 SURNAMES: tuple[str, ...] = ("Weber", "Schmidt", "Becker", "Fischer", "Wagner", "Hoffmann")
 
-# English, German, "in ...", "to ..." in German.
-CITIES: tuple[tuple[str, str], ...] = (
-    ("Berlin", "Berlin"),
-    ("Hamburg", "Hamburg"),
-    ("Munich", "München"),
-    ("Cologne", "Köln"),
-    ("Vienna", "Wien"),
-    ("Zurich", "Zürich"),
-    ("Paris", "Paris"),
-    ("London", "London"),
-    ("Rome", "Rom"),
-    ("Prague", "Prag"),
-    ("Dresden", "Dresden"),
-)
-COUNTRIES: tuple[tuple[str, str, str], ...] = (
+# English, German where, German where to.
+CITIES_AND_COUNTRIES: tuple[tuple[str, str, str], ...] = (
+    ("Berlin", "in Berlin", "nach Berlin"),
+    ("Hamburg", "in Hamburg", "nach Hamburg"),
+    ("Munich", "in München", "nach München"),
+    ("Cologne", "in Köln", "nach Köln"),
+    ("Vienna", "in Wien", "nach Wien"),
+    ("Zurich", "in Zürich", "nach Zürich"),
+    ("Paris", "in Paris", "nach Paris"),
+    ("London", "in London", "nach London"),
+    ("Rome", "in Rom", "nach Rom"),
+    ("Prague", "in Prag", "nach Prag"),
+    ("Dresden", "in Dresden", "nach Dresden"),
     ("Germany", "in Deutschland", "nach Deutschland"),
     ("Austria", "in Österreich", "nach Österreich"),
     ("France", "in Frankreich", "nach Frankreich"),

@@ -1,4 +1,7 @@
-"""The lexicon, compiled from the tables: every word with all its forms in both languages, ready to be looked up."""
+"""The lexicon, compiled from the tables: every word with all its forms in both languages, ready to be looked up.
+
+Words are compared by identity: there is one object for each entry, and they serve as keys of caches.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,10 +14,17 @@ from transformer_core.corpus.synthetic.morphology import FEMININE, MASCULINE, NE
 from transformer_core.corpus.synthetic.nouns import NOUNS
 from transformer_core.corpus.synthetic.verbs import GROUPS, VERBS
 
+PEOPLE = ("person", "family", "parent")
+# Frames whose complement is a clause, and those whose object a relative or question word may stand for.
+CLAUSAL = ("c", "w", "z")
+GAPS = ("a", "d", "p")
+_NOT_THINGS = {*PEOPLE, "amount", "period"}
+_WEIGHTS = {"i": 2, "g": 4, "l": 3, "by": 8, "foot": 4, "put": 4, "on": 4, "play": 6, "job": 4, "adj": 4, "m": 3, "c": 3, "w": 6, "z": 4}
+
 _GENDERS = {"m": MASCULINE, "f": FEMININE, "n": NEUTER}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Adjective:
     """An adjective; `english` and `tree` end, and `german` [declension][cell] ends, in a blank. One of each `block` stands before a noun."""
 
@@ -27,7 +37,7 @@ class Adjective:
     labels: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Place:
     """How one is at a place and how one goes there: prepositions, and the German case of the goal."""
 
@@ -37,7 +47,7 @@ class Place:
     goal_case: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Noun:
     """A noun; `english` and `tree` are (singular, plural), `german` is at `number * 4 + case`."""
 
@@ -49,6 +59,7 @@ class Noun:
     gender: int
     pronoun: str
     counted: bool
+    job: bool
     vowel: bool
     place: Place | None
     adjectives: tuple[Adjective, ...]
@@ -56,7 +67,7 @@ class Noun:
     labels: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Verb:
     """A verb with what it takes; `forms` and `supported` are at `tense * 6 + person`."""
 
@@ -66,7 +77,9 @@ class Verb:
     subjects: tuple[str, ...]
     objects: tuple[str, ...]
     state: bool
+    lasting: bool
     simple_present: bool
+    particle: bool
     preposition: str
     german_preposition: str
     forms: tuple[VerbForm, ...]
@@ -75,12 +88,49 @@ class Verb:
     labels: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lexicon:
-    """All content words, and the verbs by what they may be said of."""
+    """All content words; the verbs also each as often as it is to be drawn (`weighted`), and by the kinds of their subjects and objects.
+
+    `simple` are the verbs that take no clause, `activities` those of them that somebody may try or promise, `transitive` the ones with
+    which a person does something to things, `plain_transitive` those with one meaning, `handling` what may be done to a kind of thing and goes with "it", `be` is "be" + adjective.
+    """
 
     nouns: dict[str, tuple[Noun, ...]]
     verbs: tuple[Verb, ...]
+    weighted: tuple[Verb, ...]
+    simple: tuple[Verb, ...]
+    activities: tuple[Verb, ...]
+    by_subject: dict[str, tuple[Verb, ...]]
+    simple_by_subject: dict[str, tuple[Verb, ...]]
+    by_object: dict[str, tuple[Verb, ...]]
+    transitive: tuple[Verb, ...]
+    plain_transitive: tuple[Verb, ...]
+    handling: dict[str, tuple[Verb, ...]]
+    be: Verb
+
+    @classmethod
+    def of(cls, nouns: dict[str, tuple[Noun, ...]], verbs: tuple[Verb, ...]) -> "Lexicon":
+        """Index the verbs; those whose kinds of nouns are not there are left out."""
+        weighted = tuple(verb for verb in verbs for _ in range(_WEIGHTS.get(verb.frame, 2)))
+        kinds = [*nouns, "weather"]
+        simple = tuple(verb for verb in weighted if verb.frame not in CLAUSAL)
+        transitive = tuple(verb for verb in verbs if verb.frame == "a" and "person" in verb.subjects and set(verb.objects) - _NOT_THINGS)
+        handling = tuple(verb for verb in transitive if not verb.state and not verb.particle and verb.simple_present)
+        return cls(
+            nouns,
+            verbs,
+            weighted,
+            simple,
+            tuple(verb for verb in simple if _is_activity(verb)),
+            {kind: tuple(verb for verb in weighted if kind in verb.subjects) for kind in kinds},
+            {kind: tuple(verb for verb in simple if kind in verb.subjects) for kind in kinds},
+            {kind: tuple(verb for verb in verbs if kind in verb.objects and verb.frame in GAPS) for kind in kinds},
+            transitive,
+            tuple(verb for verb in transitive if not verb.labels & phenomena.AMBIGUOUS_WORD),
+            {kind: tuple(verb for verb in handling if kind in verb.objects) for kind in kinds},
+            next(verb for verb in verbs if verb.english == "be" and verb.frame == "adj"),
+        )
 
     def lemmas(self) -> set[tuple[str, str]]:
         """The pairs (English, German) of all nouns, verbs and adjectives."""
@@ -89,11 +139,18 @@ class Lexicon:
         return found | {(adjective.english.strip(), adjective.predicate) for noun in nouns for adjective in noun.adjectives}
 
 
+def _is_activity(verb: Verb) -> bool:
+    """Whether somebody may try it; "um" is left out, because "um um etwas zu bitten" is ugly."""
+    return (
+        "person" in verb.subjects and not verb.state and verb.frame not in ("adj", "job") and not verb.german_preposition.startswith("um")
+    )
+
+
 @cache
 def lexicon() -> Lexicon:
     """The lexicon, compiled once a process (about 0.1 s)."""
     adjectives = list(_adjectives())
-    return Lexicon({kind: tuple(_nouns(kind, adjectives)) for kind in NOUNS}, tuple(_verbs()))
+    return Lexicon.of({kind: tuple(_nouns(kind, adjectives)) for kind in NOUNS}, tuple(_verbs()))
 
 
 def kinds_of(field: str) -> tuple[str, ...]:
@@ -161,7 +218,7 @@ def _noun(kind: str, fields: list[str], adjectives: tuple[Adjective, ...], label
     forms = noun_cases(nominative, gender, plural, weak="weak" in marks, genitive=nominative + "es" if "es" in marks else genitive)
     pronoun = next((mark for mark in marks if mark in ("he", "she")), None)
     if pronoun is None:
-        pronoun = ("he", "she", "it")[gender] if kind in ("person", "family") else "it"
+        pronoun = ("he", "she", "it")[gender] if kind in PEOPLE else "it"
     for english_tail, tree_tail, german_tail in list(_tails(marks)) or [("", "", "")]:
         yield Noun(
             kind,
@@ -172,6 +229,7 @@ def _noun(kind: str, fields: list[str], adjectives: tuple[Adjective, ...], label
             gender,
             pronoun,
             bool(plural),
+            "job" in marks,
             _starts_with_vowel(singular),
             _place(marks),
             adjectives,
@@ -222,10 +280,12 @@ def _verbs() -> Iterator[Verb]:
             lemma,
             _german_lemma(german),
             frame,
-            tuple(kind for kind in kinds if kind != "state"),
+            tuple(kind for kind in kinds if kind not in ("state", "lasting")),
             objects,
             "state" in kinds,
-            parts.base != parts.past or frame == "m",
+            "lasting" in kinds,
+            parts.base != parts.past,
+            bool(parts.particle),
             parts.preposition,
             parts.german_preposition,
             parts.forms(),

@@ -1,0 +1,190 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mlflow import MlflowClient
+
+from flows.journal import JOURNALS, Journal, position_file, read_events
+from flows.paths import AVERAGED, METRICS, PUBLISHED, REPORT, TRAINING
+from flows.stages import publish
+from flows.tracking import connect, experiment_id, find_training, registered, sync
+from transformer_core.config import Bpe, Params, load_params
+from transformer_core.corpus.subword import Subword, train_subword
+from transformer_core.decoding.translator import Translator
+from transformer_core.errors import UserError
+from transformer_core.files import read_json, write_json
+from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
+
+REPOSITORY = Path(__file__).parents[2]
+FINGERPRINT = "f00d" * 16
+LINES = ["A man is riding a bike.", "Two dogs are running.", "Ein Mann fährt Fahrrad.", "Zwei Hunde laufen."] * 20
+
+
+@pytest.fixture(scope="module")
+def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of some thousand random weights, complete as stage average leaves it."""
+    folder = tmp_path_factory.mktemp("model")
+    train_subword(LINES, folder / "spm.model", Bpe(vocab_size=60, type="bpe", character_coverage=1.0))
+    subword = Subword.load(folder / "spm.model")
+    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
+    torch.manual_seed(1)
+    config = ModelConfig(
+        model=size,
+        vocabulary=Vocabulary(size=subword.vocab_size, hash=subword.hash),
+        source="en",
+        target="de",
+        training=Training(fingerprint=FINGERPRINT, updates=3, target_tokens=1000, seconds=1.0),
+    )
+    save_model(folder / "averaged", dict(Transformer(size, subword.vocab_size).state_dict()), config, folder / "spm.model")
+    return folder / "averaged"
+
+
+@pytest.fixture
+def params(mlflow_store: str, monkeypatch: pytest.MonkeyPatch, model_directory: Path) -> Params:
+    """The working directory as it is before stage publish."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
+    Path("params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
+    shutil.copytree(model_directory, AVERAGED)
+    write_json(METRICS, {"bleu": 86.41, "corpus": "synthetic", "synthetic": True})
+    REPORT.write_text("<h1>BLEU</h1>")
+    TRAINING.mkdir()
+    (TRAINING / "updates.csv").write_text("update,loss,tokens_per_second\n1,3.5,1000\n2,3.0,1001\n3,2.5,1002\n")
+    (TRAINING / "validation.csv").write_text("update,nll,seconds\n3,2.75,0.5\n")
+    return load_params()
+
+
+def points(client: MlflowClient, name: str) -> list[tuple[int, float]]:
+    run = find_training(client, FINGERPRINT)
+    assert run is not None
+    return [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, name)]
+
+
+def trained_here() -> Journal:
+    journal = Journal(FINGERPRINT)
+    journal.metrics(1, {"loss": 3.25}, context="train")
+    journal.end()
+    return journal
+
+
+@pytest.mark.slow
+def test_the_model_is_registered_in_the_run_of_its_training_and_translates_elsewhere(
+    params: Params, mlflow_store: str, model_directory: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """About 15 seconds: a fresh process imports MLflow and torch and loads the model by its alias."""
+    trained_here()
+    client = connect(mlflow_store)
+    sync(mlflow_store)
+    before = find_training(client, FINGERPRINT)
+    assert before is not None
+
+    closing = publish.run(params)
+
+    after = find_training(client, FINGERPRINT)
+    assert after is not None
+    assert (after.info.run_id, after.info.status, after.info.end_time) == (before.info.run_id, "FINISHED", before.info.end_time)
+    assert points(client, "train/loss") == [(1, 3.25)]
+    assert closing == "models:/synthetic-en-de@champion: version 1"
+    assert read_json(PUBLISHED) == {
+        "name": "synthetic-en-de",
+        "version": "1",
+        "alias": "champion",
+        "run_id": before.info.run_id,
+        "model_uri": "models:/synthetic-en-de@champion",
+    }
+    version = client.get_model_version_by_alias("synthetic-en-de", "champion")
+    assert version.run_id == before.info.run_id
+    assert version.tags == {"bleu": "86.41", "corpus": "synthetic", "synthetic": "True"}
+    assert registered(mlflow_store, "synthetic-en-de", "1")
+    assert not registered(mlflow_store, "synthetic-en-de", "2")
+    out, error = capfd.readouterr()
+    assert out.startswith(f"BLEU 86.41 on the test set of synthetic (synthetic)\nreport: {REPORT}\n")
+    assert f"/runs/{before.info.run_id}" in out
+    assert error == ""
+
+    lines = ["A man is riding a bike.", "", "Two dogs are running."]
+    asked: list[dict[str, Any]] = [{}, {"beam": 1}, {"beam": 2, "alpha": 1.0}]
+    translator = Translator.load(model_directory)
+    wanted = [translator.translate(lines, **{"beam": 4, "alpha": 0.6, **parameters}) for parameters in asked]
+    assert load_elsewhere(mlflow_store, lines, asked) == [[hypotheses[0].text for hypotheses in result] for result in wanted]
+
+
+def load_elsewhere(store: str, lines: list[str], asked: list[dict[str, Any]]) -> Any:
+    """What the registered model says in a process of its own, in another folder, which does not find this repository's packages."""
+    Path("elsewhere").mkdir()
+    code = f"""
+import json, sys
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in str(finder)]
+import mlflow
+model = mlflow.pyfunc.load_model("models:/synthetic-en-de@champion")
+print("SAID" + json.dumps([model.predict({lines!r}, params=parameters) for parameters in {asked!r}]))
+import transformer_core
+assert "{REPOSITORY}/transformer_core" not in transformer_core.__file__, transformer_core.__file__
+"""
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": store, "PYTHONPATH": ""}
+    done = subprocess.run([sys.executable, "-c", code], cwd="elsewhere", env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.split("SAID")[1])
+
+
+def test_publishing_again_is_the_next_version_under_the_same_alias(params: Params, mlflow_store: str) -> None:
+    assert publish.run(params) == "models:/synthetic-en-de@champion: version 1"
+    assert publish.run(params) == "models:/synthetic-en-de@champion: version 2"
+    assert str(connect(mlflow_store).get_model_version_by_alias("synthetic-en-de", "champion").version) == "2"
+
+
+def test_a_training_from_the_cache_gets_its_run_from_its_tables_once(params: Params, mlflow_store: str) -> None:
+    client = connect(mlflow_store)
+    model = publish.read_config(AVERAGED / "config.json")
+    first = publish.training_run(client, mlflow_store, params, model)
+    second = publish.training_run(client, mlflow_store, params, model)
+    assert first.info.run_id == second.info.run_id
+    assert len(client.search_runs([experiment_id(client)])) == 1
+    assert points(client, "train/loss") == [(1, 3.5), (2, 3.0), (3, 2.5)]
+    assert points(client, "valid/nll") == [(3, 2.75)]
+    assert first.data.params["train.warmup"] == str(params.train.warmup)
+    assert first.data.tags["filled_from"] == "results/training"
+    assert first.info.status == "FINISHED"
+
+
+def test_a_run_made_by_an_evaluation_that_came_first_is_filled(params: Params, mlflow_store: str) -> None:
+    Journal("evaluation-1", parent=FINGERPRINT).metrics(3, {"bleu": 86.41})
+    sync(mlflow_store)
+    client = connect(mlflow_store)
+    placeholder = find_training(client, FINGERPRINT)
+    assert placeholder is not None
+    filled = publish.training_run(client, mlflow_store, params, publish.read_config(AVERAGED / "config.json"))
+    assert filled.info.run_id == placeholder.info.run_id
+    assert points(client, "train/loss") == [(1, 3.5), (2, 3.0), (3, 2.5)]
+
+
+def test_a_training_that_mlflow_has_lost_is_sent_again_from_its_journal(params: Params, mlflow_store: str) -> None:
+    journal = trained_here()
+    header = next(read_events(journal.path))
+    position = {"uri": mlflow_store, "journal": header["id"], "run_id": "lost", "bytes": journal.path.stat().st_size}
+    write_json(position_file(journal.path), position)
+    client = connect(mlflow_store)
+    publish.training_run(client, mlflow_store, params, publish.read_config(AVERAGED / "config.json"))
+    assert points(client, "train/loss") == [(1, 3.25)]
+    assert len(list(JOURNALS.glob("*.jsonl"))) == 1
+
+
+def test_a_server_that_is_away_is_exit_code_69_and_nothing_is_written(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    trained_here()
+    with pytest.raises(UserError, match=r"MLflow at http://127\.0\.0\.1:9 is away: ") as raised:
+        publish.run(params)
+    assert raised.value.exit_code == 69
+    assert not PUBLISHED.exists()
+
+
+def test_the_requirements_are_what_pip_takes() -> None:
+    assert all("+" not in line and line.count("==") == 1 for line in publish.requirements())

@@ -1,0 +1,206 @@
+"""The whole pipeline as its users run it: `dvc repro` in a clone, with a tiny model on a tiny synthetic corpus."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow  # about 2 minutes all together
+
+CORPUS = """
+name: tiny
+languages: [en, de]
+licence:
+note: ""
+synthetic: true
+splits:
+  train: [{synthetic: {pairs: 800, seed: 1}}]
+  valid: [{synthetic: {pairs: 20, seed: 1}}]
+  test: [{synthetic: {pairs: 20, seed: 1}}]
+"""
+TINY = {
+    "download": {"corpus": "tiny"},
+    "bpe": {"vocab_size": 400},
+    "model": {"layers": 1, "d_model": 32, "d_ff": 64, "heads": 2},
+    "train": {"updates": 30, "save_every": 10, "validate_every": 15, "warmup": 20},
+    "average": {"last": 2},
+    "decode": {"max_extra": 5},
+}
+
+
+class Clone:
+    """A checkout with its own environment variables, as a user's shell has them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "TRANSFORMER_"))}
+        self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        # A developer's coverage data file must not be looked for in the clone.
+        self.environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "OMP_NUM_THREADS": "1"}
+
+    def run(self, *command: str, stdin: str = "", code: int = 0) -> str:
+        """Output and errors of a command that must end with `code`."""
+        done = subprocess.run(
+            command, cwd=self.root, env=self.environment, input=stdin, text=True, timeout=300, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert done.returncode == code, done.stdout
+        return done.stdout
+
+    def set(self, changes: dict[str, dict[str, object]]) -> None:
+        yaml = YAML()
+        params = yaml.load(self.root / "params.yaml")
+        for section, values in changes.items():
+            params[section].update(values)
+        yaml.dump(params, self.root / "params.yaml")
+
+    def commit(self, message: str) -> None:
+        self.run("git", "add", "-A")
+        self.run("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", message)
+
+    def model_bytes(self) -> str:
+        return hashlib.sha256((self.root / "models/averaged/model.safetensors").read_bytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """The tracked files of this repository as they are now, with tiny settings, run once by `dvc repro`."""
+    root = tmp_path_factory.mktemp("house") / "clone"
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    for name in filter(None, tracked):
+        if (ROOT / name).is_file() and name != "dvc.lock":
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes((ROOT / name).read_bytes())
+    (root / "corpora/tiny.yaml").write_text(CORPUS, encoding="utf-8")
+    made = Clone(root)
+    made.run("git", "init", "-q")
+    made.set(TINY)
+    made.commit("settings")
+    made.output = made.run("dvc", "repro")  # type: ignore[attr-defined]
+    made.commit("results")
+    return made
+
+
+def test_repro_makes_a_model_its_scores_and_a_report(clone: Clone) -> None:
+    metrics = json.loads((clone.root / "results/metrics.json").read_text(encoding="utf-8"))
+    assert metrics["synthetic"] is True
+    assert metrics["lines"] == 20
+    assert 0 <= metrics["bleu"] <= 100
+    assert "tok:13a" in metrics["signature"]
+    assert len((clone.root / "results/decode/test.hyp").read_bytes().split(b"\n")) == 21
+    assert "synthetic" in (clone.root / "results/report.html").read_text(encoding="utf-8").lower()
+    assert "update 30" in clone.output  # type: ignore[attr-defined]
+    assert not (clone.root / ".state" / "train").exists()
+
+
+def test_a_second_repro_runs_nothing_whatever_python_left_behind(clone: Clone) -> None:
+    for folder in ("transformer_core/evaluation", "transformer_core/corpus/synthetic/__pycache__"):
+        (clone.root / folder).mkdir(exist_ok=True)
+        (clone.root / folder / "stray.cpython-311.pyc").write_bytes(b"stray")
+    assert clone.run("dvc", "repro").rstrip().endswith("Data and pipelines are up to date.")
+
+
+def test_what_cannot_change_the_result_does_not_run_anything(clone: Clone) -> None:
+    clone.set({"machine": {"devices": 2, "threads": 1, "tracking_uri": "http://127.0.0.1:9"}})
+    try:
+        assert "up to date" in clone.run("dvc", "status")
+    finally:
+        clone.run("git", "checkout", "params.yaml")
+
+
+def test_a_second_clone_pulls_the_model_and_translates_without_training(clone: Clone, tmp_path: Path) -> None:
+    clone.run("dvc", "remote", "add", "-f", "-d", "folder", str(tmp_path / "remote"))
+    clone.commit("remote")
+    clone.run("dvc", "push")
+    clone.run("git", "clone", "-q", str(clone.root), str(tmp_path / "second"))
+    second = Clone(tmp_path / "second")
+    second.run("dvc", "pull")
+    assert second.model_bytes() == clone.model_bytes()
+    translate = ("-m", "transformer_core.cli", "translate", "--model", "models/averaged")
+    sentence = (clone.root / "data/raw/test.en").read_text(encoding="utf-8").partition("\n")[0]
+    assert second.run(sys.executable, *translate, stdin=sentence + "\n\n") == clone.run(sys.executable, *translate, stdin=sentence + "\n\n")
+
+
+def test_an_older_commit_and_checkout_bring_back_its_bytes(clone: Clone) -> None:
+    before = clone.model_bytes()
+    clone.set({"average": {"last": 1}})
+    clone.run("dvc", "repro")
+    clone.commit("the last checkpoint as it is")
+    assert clone.model_bytes() != before
+    clone.run("git", "checkout", "-q", "HEAD~1")
+    clone.run("dvc", "checkout")
+    assert clone.model_bytes() == before
+
+
+def test_experiments_run_and_show(clone: Clone) -> None:
+    clone.run("dvc", "exp", "run", "-n", "shorter", "-S", "train.updates=20")
+    shown = clone.run("dvc", "exp", "show", "--csv", "--no-pager")
+    assert "shorter" in shown
+    assert "train.updates" in shown
+    assert "results/metrics.json:bleu" in shown or "bleu" in shown
+    assert "train.updates" in clone.run("dvc", "params", "diff")
+    assert "bleu" in clone.run("dvc", "metrics", "diff", "--all")
+    assert "index.html" in clone.run("dvc", "plots", "show")
+
+
+def test_a_stopped_training_saves_fails_and_goes_on(clone: Clone) -> None:
+    clone.set({"train": {"updates": 2000, "save_every": 500, "seed": 2}})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.stages.train"], cwd=clone.root, env=clone.environment, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("update 20 of"):
+            process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 75
+    ended = json.loads((clone.root / ".state/exit/train.json").read_text(encoding="utf-8"))
+    assert ended["code"] == 75
+    stopped = int("".join(filter(str.isdigit, ended["message"].split("update ")[1].split(",")[0])))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.stages.train"], cwd=clone.root, env=clone.environment, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    lines = iter(process.stderr)
+    first = next(line for line in lines if not line.startswith("training "))
+    assert first.rstrip() == f"going on after update {stopped}"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 75
+
+
+def test_interrupting_dvc_and_its_stage_commits_nothing(clone: Clone) -> None:
+    clone.run("git", "checkout", "-q", "--", "params.yaml")
+    clone.set({"train": {"updates": 3000, "save_every": 500, "seed": 3}})
+    locked = (clone.root / "dvc.lock").read_bytes()
+    process = subprocess.Popen(
+        ["dvc", "repro"], cwd=clone.root, env=clone.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not list((clone.root / ".state").glob("*/updates.csv")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(2)
+    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal
+    assert process.wait(60) != 0
+    assert json.loads((clone.root / ".state/exit/train.json").read_text(encoding="utf-8"))["code"] == 75
+    assert b"3000" not in (clone.root / "dvc.lock").read_bytes()
+    assert not (clone.root / "models/checkpoints").exists() or (clone.root / "dvc.lock").read_bytes() == locked
+
+
+def test_two_devices_are_a_cache_hit_for_one_and_train_alike(clone: Clone) -> None:
+    clone.run("git", "checkout", "-q", "--", "params.yaml")
+    clone.set({"machine": {"devices": 2}, "train": {"seed": 4}})
+    clone.run("dvc", "repro", "train")
+    two = json.loads((clone.root / "results/training/metrics.json").read_text(encoding="utf-8"))
+    clone.set({"machine": {"devices": 1}})
+    assert "up to date" in clone.run("dvc", "repro", "train")
+    clone.run("dvc", "repro", "--force", "--single-item", "train")
+    one = json.loads((clone.root / "results/training/metrics.json").read_text(encoding="utf-8"))
+    assert one["updates"] == two["updates"] == 30
+    # 30 bf16 or float32 updates apart by rounding alone.
+    assert one["valid_nll"] == pytest.approx(two["valid_nll"], rel=0.01)

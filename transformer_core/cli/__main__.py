@@ -1,0 +1,6 @@
+"""`python -m transformer_core.cli` is `transformer-core`, also where the package is not installed."""
+
+from transformer_core.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())
