@@ -47,7 +47,8 @@ FAULTS = [
     (
         "  save_every: 100",
         "  save_every: 600",
-        ": train.save_every: 1200 updates saved every 600 give fewer checkpoints than average.last (5) takes. Save more often or average fewer.",
+        ": train.save_every: 1200 updates saved every 600 give fewer checkpoints than average.last (5) takes. "
+        "Save more often or average fewer.",
     ),
     (
         "  max_tokens: 128",

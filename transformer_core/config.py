@@ -88,6 +88,8 @@ class Model(Section):
     d_k: PositiveInt | None = None
     d_v: PositiveInt | None = None
     dropout: Probability | None = None
+    attention_dropout: Probability | None = None
+    relu_dropout: Probability | None = None
 
 
 class Train(Section):

@@ -9,7 +9,11 @@ from transformer_core.errors import configuration_error
 
 @dataclass(frozen=True)
 class TransformerSize:
-    """The sizes of a Transformer, symbols as in the paper's Table 3."""
+    """The sizes of a Transformer, symbols as in the paper's Table 3, and what it drops.
+
+    `dropout` is the paper's P_drop, on each sub-layer's output and on embedding plus position (5.4). The other two are not in the paper's
+    models: dropout of attention weights, and of the feed-forward network's inner activations.
+    """
 
     layers: int
     d_model: int
@@ -18,6 +22,8 @@ class TransformerSize:
     d_k: int
     d_v: int
     dropout: float
+    attention_dropout: float = 0.0
+    relu_dropout: float = 0.0
 
 
 PRESETS = {

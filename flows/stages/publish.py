@@ -6,8 +6,10 @@ This stage alone needs MLflow. `dvc repro` skips it while results/published.json
 
 import csv
 import os
+import shutil
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import mlflow
@@ -104,19 +106,23 @@ def log_model(client: MlflowClient, uri: str, params: Params, training: Run, upd
     mlflow.set_tracking_uri(uri)
     mlflow.start_run(run_id=training.info.run_id)
     try:
-        return mlflow.pyfunc.log_model(
-            name=MODEL,
-            python_model=str(SERVED_MODEL),
-            artifacts={"model": str(AVERAGED)},
-            code_paths=[str(Path(transformer_core.__file__).parent)],
-            # With the types of `predict` the signature: lines in, lines out, and what a request may ask for, with its defaults.
-            input_example=(EXAMPLE, {"beam": params.decode.beam, "alpha": params.decode.alpha}),
-            pip_requirements=requirements(),
-            step=updates,
-        )
+        with TemporaryDirectory() as temporary:
+            # A copy, because DVC may keep links to its cache here (cache.type symlink), which MLflow refuses as a way out of the folder.
+            directory = shutil.copytree(AVERAGED, Path(temporary) / AVERAGED.name)
+            logged: ModelInfo = mlflow.pyfunc.log_model(
+                name=MODEL,
+                python_model=str(SERVED_MODEL),
+                artifacts={"model": str(directory)},
+                code_paths=[str(Path(transformer_core.__file__).parent)],
+                # With the types of `predict` the signature: lines in, lines out, and what a request may ask for, with its defaults.
+                input_example=(EXAMPLE, {"beam": params.decode.beam, "alpha": params.decode.alpha}),
+                pip_requirements=requirements(),
+                step=updates,
+            )
     finally:
         mlflow.end_run()
         client.set_terminated(training.info.run_id, training.info.status, training.info.end_time)
+    return logged
 
 
 def register(client: MlflowClient, name: str, model: ModelInfo, training: Run, figures: dict[str, Any]) -> ModelVersion:

@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,15 +9,17 @@ from pathlib import Path
 
 import psutil
 import pytest
+from mlflow import MlflowClient
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, LogFilter, LogFilterFlowRunId
-from prefect.client.schemas.objects import FlowRun, State, TaskRun
+from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Failed
 
 from flows import pipeline as module
 from flows.journal import Journal
-from flows.pipeline import Outcome, is_transient, pipeline, stage_names, stage_task
-from flows.tracking import connect, sync
+from flows.paths import METRICS, PUBLISHED
+from flows.pipeline import Outcome, in_registry, is_transient, pipeline, stage_names, stage_task, summarize
+from flows.tracking import connect, find_training, sync
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
 
@@ -41,7 +44,7 @@ STAGE = """
 import os, pathlib, sys, time
 from flows.runner import run_stage
 from transformer_core.errors import ExitCode, Interrupted, UserError
-from transformer_core.files import read_json, write_json
+from transformer_core.files import write_json
 name = sys.argv[1]
 
 def run(params):
@@ -51,7 +54,7 @@ def run(params):
     if behaviour.exists():
         exec(behaviour.read_text())
     if name == "publish":
-        write_json(pathlib.Path("results/published.json"), {"name": "toy", "version": "1", "run_id": read_json(pathlib.Path("run.json"))})
+        write_json(pathlib.Path("results/published.json"), {"name": "toy", "version": "1", "run_id": "none"})
     else:
         pathlib.Path(f"{name}.txt").write_text("made")
     return f"made {name}"
@@ -69,19 +72,26 @@ finally:
 """
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A DVC repository of three toy stages."""
+    folder = tmp_path_factory.mktemp("toy")
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], cwd=folder, check=True)
+    (folder / "dvc.yaml").write_text(DVC_YAML)
+    (folder / "stage.py").write_text(STAGE)
+    (folder / "params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
+    return folder
+
+
 @pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A DVC repository of three toy stages as the working directory, and an MLflow registry that has the model of the last."""
-    monkeypatch.chdir(tmp_path)
-    subprocess.run(["git", "init", "-q"], check=True)
-    subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], check=True)
-    Path("dvc.yaml").write_text(DVC_YAML)
-    Path("stage.py").write_text(STAGE)
-    Path("params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
+def toy(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it as the working directory, with a registry that has what it publishes."""
+    folder = shutil.copytree(template, tmp_path / "toy")
+    monkeypatch.chdir(folder)
     monkeypatch.setattr(module, "FIRST_RETRY_SECONDS", 0.05)
     monkeypatch.setattr(module, "in_registry", lambda: True)
-    write_json(Path("run.json"), "")
-    return tmp_path
+    return folder
 
 
 @pytest.fixture
@@ -101,11 +111,6 @@ def runs(stage: str) -> int:
 
 def run_pipeline() -> State[int]:
     return pipeline(return_state=True)
-
-
-def flow_run(client: SyncPrefectClient, state: State[int]) -> FlowRun:
-    assert state.state_details.flow_run_id is not None
-    return client.read_flow_run(state.state_details.flow_run_id)
 
 
 def artifact(client: SyncPrefectClient) -> str:
@@ -148,12 +153,12 @@ def test_every_stage_is_a_task_that_ran_and_then_one_that_was_cached(client: Syn
 @pytest.mark.prefect
 @pytest.mark.usefixtures("toy", "prefect_server")
 def test_the_lines_of_a_stage_reach_the_log_of_its_run(client: SyncPrefectClient) -> None:
-    behave("train", r"print('update 100\rupdate 200', flush=True); print('on standard error', file=sys.stderr, flush=True)")
+    behave("train", r"print('update 100\rupdate 200', flush=True); raise UserError('on standard error')")
     state = run_pipeline()
     deadline = time.monotonic() + 20
-    wanted = {"update 200", "on standard error", "made train"}
+    wanted = {"> python stage.py train", "update 200", "on standard error"}
     while True:
-        logs = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow_run(client, state).id])))
+        logs = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[state.state_details.flow_run_id])))
         messages = {log.message for log in logs if log.task_run_id}
         if wanted <= messages:
             return
@@ -227,39 +232,71 @@ def test_a_bug_is_not_tried_again_and_its_traceback_is_in_the_log(caplog: pytest
 
 @pytest.mark.prefect
 @pytest.mark.usefixtures("toy", "prefect_server")
-def test_a_cached_publish_runs_again_when_the_registry_has_not_got_its_model(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, client: SyncPrefectClient
-) -> None:
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    Journal("f00d")
-    sync(os.environ["MLFLOW_TRACKING_URI"])
-    mlflow = connect(os.environ["MLFLOW_TRACKING_URI"])
-    run = mlflow.search_runs(["1"])[0].info
-    write_json(Path("run.json"), run.run_id)
-
+def test_a_cached_publish_runs_again_when_the_registry_has_not_got_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     run_pipeline()
-    run_pipeline()
-    assert runs("publish") == 2
-    mlflow.create_registered_model("toy")
-    mlflow.create_model_version("toy", source=run.artifact_uri, run_id=run.run_id)
-    run_pipeline()
-    assert runs("publish") == 2
-    assert f"/#/experiments/1/runs/{run.run_id}" in artifact(client)
-
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setattr(module, "RETRIES", 0)
-    assert run_pipeline().result(raise_on_failure=False) == 69
+    monkeypatch.setattr(module, "in_registry", lambda: False)
+    assert run_pipeline().is_completed()
+    assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 1, 2]
 
 
 @pytest.mark.prefect
 @pytest.mark.usefixtures("toy", "prefect_server")
-def test_the_artifact_shows_the_bleu_and_says_when_it_is_synthetic(client: SyncPrefectClient) -> None:
-    write_json(Path("results/metrics.json"), {"bleu": 86.412, "corpus": "toys", "synthetic": True})
-    run_pipeline()
-    assert "BLEU **86.41** on the test set of toys (synthetic)" in artifact(client)
+def test_a_stage_that_forgets_its_output_fails_in_the_words_of_dvc() -> None:
+    behave("train", "os._exit(0)")
+    state = run_pipeline()
+    assert state.result(raise_on_failure=False) == 255
+    assert state.message == "train: failed to reproduce 'train': output 'train.txt' does not exist (exit code 255)"
+
+
+@pytest.fixture
+def published(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> tuple[MlflowClient, str]:
+    """A run of which results/published.json names version 1 of the model "toy", which the registry has not got yet."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
+    Path("params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
+    Journal("f00d")
+    sync(mlflow_store)
+    client = connect(mlflow_store)
+    run = find_training(client, "f00d")
+    assert run is not None
+    write_json(PUBLISHED, {"name": "toy", "version": "1", "run_id": run.info.run_id})
+    return client, run.info.run_id
+
+
+def test_the_registry_is_asked_for_the_published_version(published: tuple[MlflowClient, str]) -> None:
+    client, run_id = published
+    assert not in_registry()
+    client.create_registered_model("toy")
+    client.create_model_version("toy", f"{client.get_run(run_id).info.artifact_uri}/model", run_id)
+    assert in_registry()
+    client.delete_model_version("toy", "1")
+    assert not in_registry()
+
+
+@pytest.mark.usefixtures("published")
+def test_a_registry_that_is_away_is_exit_code_69(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(UserError) as raised:
+        in_registry()
+    assert raised.value.exit_code == 69
+
+
+def test_the_summary_shows_bleu_and_the_way_to_mlflow(published: tuple[MlflowClient, str]) -> None:
+    write_json(METRICS, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
+    done = {name: Outcome(name, "ran", 0, 1234.56) for name in ("train", "evaluate", "publish")}
+    summary = summarize(done)
+    assert "| train | ran | 1,234.6 |" in summary
+    assert "BLEU **86.41** on the test set of toys (synthetic)" in summary
+    assert f"/runs/{published[1]})" in summary
+
+
+@pytest.mark.usefixtures("published")
+def test_the_summary_of_a_failure_shows_its_line_and_no_older_score() -> None:
+    write_json(METRICS, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
+    summary = summarize({"train": Outcome("train", "failed", 65, 1.0, "train: data/raw/train.de:7: empty")})
+    assert "**train: data/raw/train.de:7: empty**" in summary
+    assert "BLEU" not in summary
+    assert "MLflow" not in summary
 
 
 def start_flow(server: str | None) -> "subprocess.Popen[str]":
@@ -345,16 +382,3 @@ def test_without_a_server_a_signal_to_the_group_still_ends_well(number: signal.S
     assert process.returncode == 75, output
     assert Path("saved").exists()
     assert (number == signal.SIGTERM) or "Traceback" not in output
-
-
-@pytest.mark.prefect
-@pytest.mark.slow
-@pytest.mark.usefixtures("toy")
-def test_a_stage_that_forgets_its_output_fails_in_the_words_of_dvc(nobody_left: list[int]) -> None:
-    """About 15 seconds, with a temporary server."""
-    behave("publish", "os._exit(0)")
-    process = start_flow(None)
-    nobody_left.append(process.pid)
-    output, _ = process.communicate(timeout=90)
-    assert process.returncode == 255, output
-    assert "\npublish: failed to reproduce 'publish': output 'results/published.json' does not exist (exit code 255)\n" in output

@@ -1,6 +1,5 @@
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +51,9 @@ def params(mlflow_store: str, monkeypatch: pytest.MonkeyPatch, model_directory: 
     """The working directory as it is before stage publish."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
     Path("params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
-    shutil.copytree(model_directory, AVERAGED)
+    AVERAGED.mkdir(parents=True)
+    for file in model_directory.iterdir():
+        (AVERAGED / file.name).symlink_to(file)  # As DVC leaves it with cache.type symlink.
     write_json(METRICS, {"bleu": 86.41, "corpus": "synthetic", "synthetic": True})
     REPORT.write_text("<h1>BLEU</h1>")
     TRAINING.mkdir()

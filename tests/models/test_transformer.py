@@ -8,6 +8,7 @@ import torch
 from transformer_core.models.attention import KeysAndValues, MultiHeadAttention, scaled_dot_product_attention
 from transformer_core.models.dropout import Dropout
 from transformer_core.models.embeddings import SharedEmbedding, sinusoidal_positions
+from transformer_core.models.layers import EncoderLayer
 from transformer_core.models.size import parameters_by_part
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import PRESETS, TransformerSize
@@ -64,7 +65,7 @@ def test_attention_of_one_query_is_the_formula_by_hand() -> None:
     query, key, value = torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]]), torch.tensor([[[[10.0], [20.0]]]])
     weights = [math.exp(1 / math.sqrt(2)), math.exp(2 / math.sqrt(2))]
     expected = (10 * weights[0] + 20 * weights[1]) / sum(weights)
-    assert scaled_dot_product_attention(query, key, value, None).item() == pytest.approx(expected, rel=1e-6)
+    assert scaled_dot_product_attention(query, key, value, None, Dropout(0.0)).item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_fused_and_plain_attention_agree() -> None:
@@ -130,6 +131,17 @@ def test_d_k_and_d_v_are_free_of_d_model() -> None:
     assert isinstance(memory, KeysAndValues)
     assert memory.key.shape == (2, 4, 3, 6)
     assert memory.value.shape == (2, 4, 3, 5)
+
+
+def test_attention_and_relu_dropout_exist_and_are_off_in_the_papers_models() -> None:
+    assert PRESETS["base"].attention_dropout == PRESETS["base"].relu_dropout == 0
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 16)
+    mask = torch.ones(2, 5, dtype=torch.bool)[:, None, None]
+    for site in ("attention_dropout", "relu_dropout"):
+        layer = EncoderLayer(TransformerSize(**{**SIZE.__dict__, "dropout": 0.0, site: 0.5}))
+        assert not torch.equal(layer(x, mask), layer(x, mask))
+        assert torch.equal(layer.eval()(x, mask), layer(x, mask))
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean() -> None:

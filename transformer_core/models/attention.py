@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from transformer_core.models.dropout import Dropout
 from transformer_core.presets import TransformerSize
 
 
@@ -16,7 +17,7 @@ class KeysAndValues(NamedTuple):
     value: Tensor
 
 
-def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
     """Weighted sum of values, weights from the scaled similarity of query and key (paper 3.2.1, eq. 1).
 
     Args:
@@ -24,6 +25,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask
         key: (B, H, S, d_k).
         value: (B, H, S, d_v).
         mask: broadcastable to (B, H, T, S); True where attention is allowed, somewhere in each row. None allows all.
+        dropout: of the weights.
 
     Returns:
         (B, H, T, d_v).
@@ -31,11 +33,12 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask
     bias = None if mask is None else torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
     # On sentences of some 20 tokens the backward pass of PyTorch's fused CPU kernel takes about seven times as long as these products.
     if query.device.type != "cpu" or not torch.is_grad_enabled():
-        return functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        dropped = dropout.probability if dropout.training else 0.0
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropped)
     scores = query * query.shape[-1] ** -0.5 @ key.transpose(-2, -1)
     if bias is not None:
         scores = scores + bias
-    return scores.softmax(dim=-1) @ value
+    return dropout(scores.softmax(dim=-1)) @ value
 
 
 class MultiHeadAttention(nn.Module):
@@ -44,6 +47,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, size: TransformerSize) -> None:
         super().__init__()
         self.heads = size.heads
+        self.dropout = Dropout(size.attention_dropout)
         self.query = nn.Linear(size.d_model, size.heads * size.d_k, bias=False)
         self.key = nn.Linear(size.d_model, size.heads * size.d_k, bias=False)
         self.value = nn.Linear(size.d_model, size.heads * size.d_v, bias=False)
@@ -66,7 +70,7 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (B, T, D).
         """
-        attended = scaled_dot_product_attention(self._split(self.query(x)), memory.key, memory.value, mask)
+        attended = scaled_dot_product_attention(self._split(self.query(x)), memory.key, memory.value, mask, self.dropout)
         return self.output(attended.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:

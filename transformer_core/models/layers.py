@@ -15,13 +15,14 @@ class FeedForward(nn.Module):
         super().__init__()
         self.inner = nn.Linear(size.d_model, size.d_ff)
         self.outer = nn.Linear(size.d_ff, size.d_model)
+        self.dropout = Dropout(size.relu_dropout)
         for linear in (self.inner, self.outer):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) to (B, T, D) through F."""
-        return self.outer(functional.relu(self.inner(x)))
+        return self.outer(self.dropout(functional.relu(self.inner(x))))
 
 
 class AddAndNorm(nn.Module):

@@ -11,7 +11,6 @@ ADJECTIVES = """
     left | - link | body
     wrong | falsch | idea
     important | wichtig | mail idea text event query
-    true | wahr | tale
 
     good | gut | person family parent food dish pastry staple drink text show idea instrument firm
     bad | schlecht | person dish text show idea firm
@@ -49,7 +48,7 @@ ADJECTIVES = """
 
     modern | modern | building firm device furniture
 
-    big | groß | animal food building firm room nature plant settlement furniture upright device vehicle family parent
+    big | groß | animal food building firm room nature plant settlement furniture upright device vehicle
     small | klein | animal food building firm room nature plant settlement furniture upright device vehicle hanging
     tall | groß | person
     tall | hoch hoh | building
@@ -68,7 +67,6 @@ ADJECTIVES = """
 
     fresh | frisch | food dish pastry staple
     sweet | süß | food pastry
-    sour | sauer saur | food
 
     clean | sauber | clothes upright room vehicle opening
     dirty | schmutzig | clothes upright room vehicle opening
@@ -98,7 +96,7 @@ ADJECTIVES = """
     rich | reich | person family parent settlement
     poor | arm | person family parent settlement
 
-    old | alt | person family parent animal text flat upright hanging device instrument clothes vehicle furniture building firm settlement opening
+    old | alt | person family parent animal text flat upright hanging device clothes vehicle furniture building firm settlement opening
     young | jung | person family parent animal
     new | neu | text ticket flat upright hanging device instrument clothes vehicle furniture building firm room show idea task
 

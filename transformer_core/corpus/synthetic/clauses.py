@@ -14,8 +14,9 @@ from transformer_core.corpus.synthetic.phrases import NounPhrase, Text
 class Complement(NamedTuple):
     """What a verb takes. English stands after the verb; German in the middle of the clause, by rank.
 
-    Pronouns come `early`, before adverbials of time; `definite` noun phrases stand before adverbials of place, `indefinite` ones after
-    them; predicates, goals and prepositional objects stand `late`, after "nicht"; clauses after the closing verb (`tail`). `denies`: there is a kein.
+    Pronouns come `early`, before adverbials of time; `definite` noun phrases after these, or before them where there is a "not" or an
+    adverb like "already"; then `indefinite` ones; predicates, goals and prepositional objects stand `late`, after "nicht"; clauses stand
+    after the closing verb (`tail`). `denies`: there is a kein.
     """
 
     english: str = ""

@@ -3,8 +3,9 @@
 from functools import cache
 
 from transformer_core.corpus.synthetic import adverbials
+from transformer_core.corpus.synthetic.circumstances import fixed, goal_of, surface, where
 from transformer_core.corpus.synthetic.clauses import Complement
-from transformer_core.corpus.synthetic.draws import Draw, fixed
+from transformer_core.corpus.synthetic.draws import SOMEBODY, Draw
 from transformer_core.corpus.synthetic.morphology import ACCUSATIVE, DATIVE, NOMINATIVE, SIE, WIR
 from transformer_core.corpus.synthetic.phrases import (
     BARE,
@@ -26,18 +27,18 @@ def complement(draw: Draw, verb: Verb, subject: NounPhrase, negated: bool) -> Co
         case "da" | "to":
             return _dative_accusative(draw, verb, subject, negated)
         case "l":
-            return late(draw.where(verb.objects))
+            return late(where(draw, verb.objects))
         case "g":
-            return late(draw.goal(verb.objects))
+            return late(goal_of(draw, verb.objects))
         case "foot":
-            goal = draw.goal(verb.objects)
+            goal = goal_of(draw, verb.objects)
             return late(goal, f"zu Fuß {goal.german}")
         case "by":
             return _by(draw, verb)
         case "put":
             return _put(draw, verb, subject, negated)
         case "on":
-            return late(draw.surface(_surfaces(verb.subjects), DATIVE))
+            return late(surface(draw, _surfaces(verb.subjects), DATIVE))
         case "play":
             return late(draw.pick(fixed(adverbials.GAMES)))
         case "adj":
@@ -84,13 +85,15 @@ def object_case(verb: Verb) -> int:
 
 
 def of_preposition(verb: Verb, found: NounPhrase) -> Complement:
-    """A prepositional object: waits for the bus, wartet auf den Bus."""
-    inner = prepositional(verb.preposition, verb.german_preposition[:-1], found)
-    return late(inner)._replace(tail=found.german_tail, denies=found.denies)
+    """A prepositional object in German: waits for the bus, wartet auf den Bus; remembers her, erinnert sich an sie."""
+    inner = late(prepositional(verb.preposition, verb.german_preposition[:-1], found))
+    if not verb.preposition:
+        inner = inner._replace(english=f" {found.english}", tree=f" {found.tree}")
+    return inner._replace(tail=found.german_tail, denies=found.denies)
 
 
 def _dative_accusative(draw: Draw, verb: Verb, subject: NounPhrase, negated: bool) -> Complement:
-    whom = draw.object(("person", "person", "family", "parent"), DATIVE, subject.pronoun, "plain")
+    whom = draw.object(SOMEBODY, DATIVE, subject.pronoun, "plain")
     what = draw.object(verb.objects, ACCUSATIVE, subject.pronoun, negated=negated)
     to = verb.frame == "to"
     english = f" {what.english} to {whom.english}" if to else f" {whom.english} {what.english}"
@@ -103,14 +106,14 @@ def _dative_accusative(draw: Draw, verb: Verb, subject: NounPhrase, negated: boo
 
 
 def _by(draw: Draw, verb: Verb) -> Complement:
-    goal, means = draw.goal(verb.objects), draw.pick(fixed(adverbials.MEANS))
+    goal, means = goal_of(draw, verb.objects), draw.pick(fixed(adverbials.MEANS))
     english, tree = f" {goal.english} by {means.english}", f" {goal.tree} (PP (IN by) {means.tree})"
     return Complement(english, tree, late=f" {means.german} {goal.german}", labels=goal.labels)
 
 
 def _put(draw: Draw, verb: Verb, subject: NounPhrase, negated: bool) -> Complement:
     what = of_object(verb, draw.object(verb.objects, ACCUSATIVE, subject.pronoun, negated=negated))
-    return _joined(what, late(draw.surface(_surfaces(verb.objects), ACCUSATIVE)))
+    return _joined(what, late(surface(draw, _surfaces(verb.objects), ACCUSATIVE)))
 
 
 def _surfaces(kinds: tuple[str, ...]) -> tuple[str, ...]:

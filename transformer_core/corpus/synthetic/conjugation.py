@@ -63,9 +63,9 @@ _PREPOSITIONS = ("for", "to", "of", "about", "in", "after")
 class VerbForm(NamedTuple):
     """One tense and person of a verb, English and German. Words that follow another bring their blank along.
 
-    English is `auxiliary` + what stands between + `main`; the tree of the verb phrase is `(VP` + `auxiliary_tree` + ... + `main_tree` + ... +
-    `close` + `)`, without the outer brackets where there is no auxiliary. German is `finite` in the second place and `bracket` at the end of the
-    clause, or `last` at its end.
+    English is `auxiliary` + what stands between + `main`. The tree of the verb phrase is `(VP` + `auxiliary_tree` + ... + `main_tree` +
+    ... + `close` + `)`, without the outer brackets where there is no auxiliary. German is `finite` in the second place and `bracket` at
+    the end of the clause, or `last` at its end.
     """
 
     auxiliary: str

@@ -1,13 +1,12 @@
-"""Random choices of words, noun phrases and adverbials."""
+"""Random choices of words and noun phrases."""
 
 from collections.abc import Sequence
-from functools import cache
 from random import Random
 from typing import TypeVar
 
-from transformer_core.corpus.synthetic import adverbials, nouns, phenomena
-from transformer_core.corpus.synthetic.morphology import DATIVE, GENITIVE, NOMINATIVE
-from transformer_core.corpus.synthetic.numerals import DAYS_IN_MONTH, MONTHS, english_clock, english_ordinal, german_clock, german_ordinal
+from transformer_core.corpus.synthetic import adverbials, nouns
+from transformer_core.corpus.synthetic.lexicon import lexicon
+from transformer_core.corpus.synthetic.morphology import GENITIVE, NOMINATIVE
 from transformer_core.corpus.synthetic.phrases import (
     ALL,
     BARE,
@@ -24,23 +23,23 @@ from transformer_core.corpus.synthetic.phrases import (
     A,
     Determiner,
     NounPhrase,
-    Text,
     measured,
     name_phrase,
     noun_phrase,
     numeral,
     possessed,
     possessed_by_name,
-    prepositional,
     pronoun,
     titled_phrase,
     weather_it,
 )
-from transformer_core.corpus.synthetic.words import PEOPLE, Adjective, Lexicon, Noun, lexicon, rows
+from transformer_core.corpus.synthetic.words import PEOPLE, Adjective, Lexicon, Noun
 
 T = TypeVar("T")
 
 SINGULAR = 0
+# Kinds of people to draw from, as often as they are to come.
+SOMEBODY = ("person", "person", "person", "family", "parent")
 # The marks in the tables of determiners: a possessive pronoun, a number, the genitive of an owner.
 OWN, NUMERAL, OWNED = "own", "numeral", "owned"
 Choice = tuple[Determiner | str, int]
@@ -84,7 +83,7 @@ _SUBJECT = weighted(
     (NUMERAL, 1, 5),
     (ALL, 1, 2),
 )
-_TABLES: dict[str, tuple[Choice, ...]] = {
+TABLES: dict[str, tuple[Choice, ...]] = {
     "person": weighted(
         (THE, 0, 46),
         (A, 0, 14),
@@ -111,43 +110,16 @@ _TABLES: dict[str, tuple[Choice, ...]] = {
     "place": weighted((THE, 0, 14), (A, 0, 3), (THIS, 0, 1)),
 }
 _OWNERS = ("i", "he", "she", "we", "they")
-
-
-@cache
-def fixed(table: str) -> tuple[Text, ...]:
-    """The adverbials of a table of `adverbials`, with trees where the words have tags."""
-    return tuple(_fixed(english, german) for english, german in rows(table))
-
-
-def _fixed(english: str, german: str) -> Text:
-    tagged = [word.partition("/") for word in english.split()]
-    words = " ".join(word for word, _, _ in tagged)
-    leaves = [f"({tag or 'RB'} {word})" for word, _, tag in tagged]
-    first = tagged[0][2]
-    if first == "IN":
-        tree = f"(PP {leaves[0]} (NP {' '.join(leaves[1:])}))"
-    else:
-        tree = f"({'NP' if first and first != 'RB' else 'ADVP'} {' '.join(leaves)})"
-    labels = phenomena.AMBIGUOUS_WORD if german == "noch nie" else 0
-    return Text(words, tree, german, labels)
-
-
-@cache
-def clock_times() -> tuple[Text, ...]:
-    """Every five minutes of the clock in words, then every quarter of an hour of the day in figures."""
-    words = [
-        Text(f"at {english}", f"(PP (IN at) (NP {_clock_leaves(english)}))", f"um {german_clock(hour, minute)}", phenomena.CLOCK_TIME)
-        for hour in range(1, 13)
-        for minute in (0, 0, 0, *range(5, 60, 5), 15, 30, 45)
-        for english in [english_clock(hour, minute)]
-    ]
-    figures = [f"{hour}:{minute:02}" for hour in range(6, 24) for minute in (0, 15, 30, 45)]
-    return (*words, *(Text(f"at {time}", f"(PP (IN at) (NP (CD {time})))", f"um {time} Uhr", phenomena.CLOCK_TIME) for time in figures))
-
-
-def _clock_leaves(words: str) -> str:
-    tags = {"a": "DT", "quarter": "NN", "half": "NN", "past": "IN", "to": "TO", "o'clock": "RB"}
-    return " ".join(f"({tags.get(word, 'CD')} {word})" for word in words.split())
+# Whom an object pronoun may mean, by the subject's pronoun.
+_OTHERS = {
+    "i": ("he", "she", "they"),
+    "we": ("he", "she", "they"),
+    "he": ("i", "we", "she", "they"),
+    "she": ("i", "we", "he", "they"),
+    "they": ("i", "we", "he", "she"),
+    "du": ("i", "we", "he", "she", "they"),
+    "sie": ("i", "we", "he", "she", "they"),
+}
 
 
 class Draw:
@@ -172,8 +144,6 @@ class Draw:
     def number(self, low: int, high: int) -> int:
         """A whole number between the two, both included."""
         return low + int(self.random() * (high - low + 1))
-
-    # Noun phrases
 
     def noun(self, kinds: tuple[str, ...]) -> Noun:
         """A noun of one of the kinds, each kind as likely."""
@@ -203,7 +173,7 @@ class Draw:
             if chance < 0.46:
                 return self.name(NOMINATIVE)
         noun = self.pick(self.lexicon.nouns[kind])
-        table = _TABLES.get(kind) or (_SUBJECT if noun.counted else _TABLES["mass"])
+        table = TABLES.get(kind) or (_SUBJECT if noun.counted else TABLES["mass"])
         return self.with_determiner(noun, table, NOMINATIVE, "")
 
     def name(self, case: int) -> NounPhrase:
@@ -227,17 +197,17 @@ class Draw:
             if chance < 0.4:
                 return self.name(case)
         noun = self.pick(self.lexicon.nouns[kind])
-        if kind in _TABLES:
-            determiners = _TABLES["one person" if kind == "person" and (table or negated) else kind]
+        if kind in TABLES:
+            determiners = TABLES["one person" if kind == "person" and (table or negated) else kind]
         elif negated:
-            determiners = _TABLES["negated" if noun.counted else "negated mass"]
+            determiners = TABLES["negated" if noun.counted else "negated mass"]
         else:
-            determiners = _TABLES["mass"] if not noun.counted else _TABLES[table] if table else _COUNTED
+            determiners = TABLES["mass"] if not noun.counted else TABLES[table] if table else _COUNTED
         return self.with_determiner(noun, determiners, case, subject, negated)
 
     def object_pronoun(self, case: int, subject: str) -> NounPhrase:
         """A personal pronoun that cannot mean the subject."""
-        others = ("he", "she", "they") if subject in ("i", "we") else ("i", "we") if subject == "they" else ("i", "we", "they")
+        others = _OTHERS.get(subject, ("i", "we", "he", "she", "they"))
         return pronoun(self.pick(others), self.somebody, case)
 
     def with_determiner(self, noun: Noun, table: tuple[Choice, ...], case: int, subject: str, negated: bool = False) -> NounPhrase:
@@ -250,7 +220,8 @@ class Draw:
             if choice == NUMERAL:
                 choice = numeral(self.number(2, 5) if noun.kind in PEOPLE else self.number(2, 20))
             else:
-                choice = POSSESSIVES[subject if subject in POSSESSIVES and self.random() < 0.8 else self.pick(_OWNERS)]
+                owners = _OWNERS[:3] if noun.kind == "body" else _OWNERS
+                choice = POSSESSIVES[subject if subject in POSSESSIVES and self.random() < 0.8 else self.pick(owners)]
         elif negated and not choice.definite:
             choice = NOT_A if choice is A else NOT_BARE
         return noun_phrase(choice, adjectives, noun, number, case)
@@ -276,77 +247,3 @@ class Draw:
         if count % 100 == 1:
             count += 1
         return measured(count, adverbials.UNITS[unit], self.somebody)
-
-    # Adverbials
-
-    def time(self, group: str) -> Text:
-        """When: `group` is past, present, habit or future."""
-        chance = self.random()
-        if chance < 0.2:
-            return self.pick(clock_times())
-        if group in ("past", "future") and chance < 0.5:
-            return self.date(group) if chance < 0.38 else self.around_event() if chance < 0.43 or group == "future" else self.ago()
-        return self.pick(fixed(adverbials.TIMES[group]))
-
-    def date(self, group: str) -> Text:
-        """A date in figures or words; one in the future has no year."""
-        month = int(self.random() * 12)
-        english, german = MONTHS[month]
-        day = self.number(1, DAYS_IN_MONTH[month])
-        chance = self.random()
-        if chance < 0.35:
-            words = english_ordinal(day)
-            tree = f"(PP (IN on) (NP (NP (DT the) (JJ {words})) (PP (IN of) (NP (NNP {english})))))"
-            return Text(f"on the {words} of {english}", tree, f"am {german_ordinal(day)} {german}", phenomena.DATE)
-        if group == "future":
-            tree = f"(PP (IN on) (NP (CD {day}) (NNP {english})))"
-            return Text(f"on {day} {english}", tree, f"am {day}. {german}", phenomena.DATE)
-        year = self.number(1960, 2025)
-        if chance < 0.7:
-            tree = f"(PP (IN on) (NP (CD {day}) (NNP {english}) (CD {year})))"
-            return Text(f"on {day} {english} {year}", tree, f"am {day}. {german} {year}", phenomena.DATE)
-        if chance < 0.85:
-            return Text(f"in {year}", f"(PP (IN in) (NP (CD {year})))", f"im Jahr {year}", phenomena.DATE)
-        return Text(f"in {english} {year}", f"(PP (IN in) (NP (NNP {english}) (CD {year})))", f"im {german} {year}", phenomena.DATE)
-
-    def ago(self) -> Text:
-        """Three days ago: vor drei Tagen."""
-        count = measured(self.number(2, 20), adverbials.UNITS[self.pick(("day", "week", "month", "year"))], self.somebody)
-        german = count.german if count.german.endswith("n") else count.german + "n"
-        return Text(f"{count.english} ago", f"(ADVP {count.tree} (RB ago))", f"vor {german}", count.labels | phenomena.CASE)
-
-    def around_event(self) -> Text:
-        """Before, after or during an event; German has the dative or, after "während", the genitive."""
-        english, german, case = self.pick((("before", "vor", DATIVE), ("after", "nach", DATIVE), ("during", "während", GENITIVE)))
-        event = noun_phrase(THE, (), self.noun(("event",)), SINGULAR, case)
-        labels = phenomena.GENITIVE if case == GENITIVE else phenomena.AMBIGUOUS_WORD
-        found = prepositional(english, german, event)
-        return found._replace(labels=found.labels | labels)
-
-    def where(self, kinds: tuple[str, ...]) -> Text:
-        """At a city, or at a place with the prepositions that go with it."""
-        kind = self.pick(kinds)
-        if kind == "city":
-            english, german, _ = self.pick(nouns.CITIES_AND_COUNTRIES)
-            return Text(f"in {english}", f"(PP (IN in) (NP (NNP {english})))", german, 0)
-        noun = self.pick(self.lexicon.nouns[kind])
-        assert noun.place is not None
-        inner = self.with_determiner(noun, _TABLES["place"], DATIVE, "")
-        return prepositional(noun.place.english, noun.place.german, inner)
-
-    def goal(self, kinds: tuple[str, ...]) -> Text:
-        """To a city, or to a place with the preposition and case that go with it."""
-        kind = self.pick(kinds)
-        if kind == "city":
-            english, _, german = self.pick(nouns.CITIES_AND_COUNTRIES)
-            return Text(f"to {english}", f"(PP (TO to) (NP (NNP {english})))", german, 0)
-        noun = self.pick(self.lexicon.nouns[kind])
-        assert noun.place is not None
-        inner = self.with_determiner(noun, _TABLES["place"], noun.place.goal_case, "")
-        return prepositional("to", noun.place.goal, inner)
-
-    def surface(self, kinds: tuple[str, ...], case: int) -> Text:
-        """On a piece of furniture or a wall: accusative for where to, dative for where."""
-        noun = self.noun(kinds)
-        assert noun.place is not None
-        return prepositional(noun.place.english, noun.place.german, self.with_determiner(noun, _TABLES["place"], case, ""))

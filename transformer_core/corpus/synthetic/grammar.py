@@ -1,9 +1,9 @@
 """The recursive part of the grammar: clauses, the clauses that they contain, and the noun phrases with relative clauses in these."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from transformer_core.corpus.synthetic import adverbials, phenomena
+from transformer_core.corpus.synthetic.circumstances import duration, fixed, time_of
 from transformer_core.corpus.synthetic.clauses import Clause, Complement, subordinate
 from transformer_core.corpus.synthetic.complements import complement, gap, object_case, of_object, of_preposition
 from transformer_core.corpus.synthetic.conjugation import (
@@ -24,16 +24,25 @@ from transformer_core.corpus.synthetic.conjugation import (
     WANTED,
     VerbForm,
 )
-from transformer_core.corpus.synthetic.draws import Draw, fixed
+from transformer_core.corpus.synthetic.draws import Draw
 from transformer_core.corpus.synthetic.morphology import ER, NOMINATIVE, RELATIVE_PRONOUNS
-from transformer_core.corpus.synthetic.phrases import NounPhrase, Text, measured, pronoun
+from transformer_core.corpus.synthetic.phrases import NounPhrase, Text, pronoun
 from transformer_core.corpus.synthetic.words import CLAUSAL, GAPS, PEOPLE, Verb
 
 NOT = Text("not", " (RB not)", " nicht", phenomena.NEGATION_NICHT)
-# Frames and objects that are never negated: the number or the game would be what is denied.
+# Frames that are never negated, like amounts: the number or the game would be what is denied.
 _POSITIVE = ("m", "play")
 # Frames that speak in the present of what will be: she hopes that it will rain.
 _OF_NOW = ("c", "w")
+
+# English, tag, German, labels.
+_THAT = (("that", "IN", "dass", 0),)
+_QUESTIONS = (
+    ("whether", "IN", "ob", 0),
+    ("whether", "IN", "ob", 0),
+    ("when", "WRB", "wann", phenomena.AMBIGUOUS_WORD),
+    ("why", "WRB", "warum", 0),
+)
 
 
 class Drawn(NamedTuple):
@@ -94,15 +103,16 @@ def clause_of(
         dated: whether the time may be said.
         tense: the tense, where it is not left to chance; such a clause is not negated.
     """
+    deniable = tense is None and not subject.denies and not (hole and question)
     if tense is None:
         tense = tense_for(draw, verb, subject, time)
-    negated = (
-        not subject.denies and tense != SINCE and verb.frame not in _POSITIVE and "amount" not in verb.objects and draw.random() < 0.15
-    )
+    deniable = deniable and tense != SINCE and verb.frame not in _POSITIVE and "amount" not in verb.objects
+    negated = deniable and draw.random() < 0.16
     found = gap(verb) if hole else complement_of(draw, verb, subject, time, negated, depth)
     denied = subject.denies or found.denies
     middle = NOT if negated else None if denied else middle_adverb(draw, verb, tense)
-    when = time_for(draw, verb, tense, time) if dated and (negated or middle is None) else None
+    dated = dated and (middle is None or (negated and tense != PRESENT))
+    when = time_for(draw, verb, tense, time) if dated else None
     before = None
     if when is not None and (front and draw.random() < 0.4):
         before, when = when, None
@@ -192,22 +202,14 @@ def time_for(draw: Draw, verb: Verb, tense: int, time: str) -> Text | None:
             return duration(draw, "for")
         if verb.state:
             return draw.pick(fixed(adverbials.TIMES["past"])) if draw.random() < 0.3 else None
-        return draw.time("past") if draw.random() < 0.56 else None
+        return time_of(draw, "past") if draw.random() < 0.62 else None
     if time == "future" and verb.frame not in _OF_NOW:
-        return draw.time("future") if draw.random() < 0.6 else None
+        return time_of(draw, "future") if draw.random() < 0.6 else None
     if verb.state:
         return None
     if tense == PRESENT:
-        return draw.time("habit")
-    return draw.time("present") if draw.random() < 0.3 else None
-
-
-def duration(draw: Draw, kind: str) -> Text:
-    """For three years: "seit drei Jahren" of what goes on, "drei Jahre lang" of what is over."""
-    count = measured(draw.number(2, 20), adverbials.UNITS[draw.pick(("day", "week", "month", "year"))], draw.somebody)
-    dative = count.german if count.german.endswith("n") else count.german + "n"
-    german = f"seit {dative}" if kind == "since" else f"{count.german} lang"
-    return Text(f"for {count.english}", f"(PP (IN for) {count.tree})", german, count.labels | phenomena.AMBIGUOUS_WORD)
+        return time_of(draw, "habit")
+    return time_of(draw, "present") if draw.random() < 0.3 else None
 
 
 def complement_of(draw: Draw, verb: Verb, subject: NounPhrase, time: str, negated: bool, depth: int) -> Complement:
@@ -234,15 +236,6 @@ def complement_of(draw: Draw, verb: Verb, subject: NounPhrase, time: str, negate
     return Complement(f" {text.english}", f" {text.tree}", tail=text.german, labels=text.labels)
 
 
-_THAT: Sequence[tuple[str, str, str, int]] = (("that", "IN", "dass", 0),)
-_QUESTIONS: Sequence[tuple[str, str, str, int]] = (
-    ("whether", "IN", "ob", 0),
-    ("whether", "IN", "ob", 0),
-    ("when", "WRB", "wann", phenomena.AMBIGUOUS_WORD),
-    ("why", "WRB", "warum", 0),
-)
-
-
 def again(subject: NounPhrase) -> NounPhrase:
     """A pronoun for someone who was mentioned."""
     return pronoun(subject.pronoun, subject.noun, NOMINATIVE) if subject.pronoun else subject
@@ -252,8 +245,9 @@ def infinitive_clause(draw: Draw, subject: NounPhrase, time: str, depth: int) ->
     """To buy a car: ein Auto zu kaufen, its unspoken subject that of the clause around it."""
     verb = draw.pick(draw.lexicon.activities)
     found = complement_of(draw, verb, subject, time, False, depth + 1)
-    when = draw.time("future") if time == "future" and not found.tail and draw.random() < 0.3 else None
-    silent = subject._replace(english="", tree="", german="", labels=0)
+    dated = time == "future" and not found.tail and draw.random() < 0.3
+    when = draw.pick(fixed(adverbials.TIMES["future"])) if dated else None
+    silent = subject._replace(english="", tree="", german="", is_pronoun=True, labels=0)
     clause = assemble(verb, silent, verb.forms[INFINITIVE * 6], found, None, False, when)
     return Complement(
         clause.verb_phrase(), clause.verb_phrase_tree(), tail=f",{clause.verb_last()},", labels=clause.labels | phenomena.INFINITIVE_CLAUSE

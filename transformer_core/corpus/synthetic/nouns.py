@@ -1,9 +1,10 @@
 """The nouns, by kind of thing. A line: English[/plural], gender, German nominative, plural, then what is irregular.
 
-`es` is the genitive in -es, `weak` the declension of der Student (den Studenten), `gen=` any other genitive; `he`, `she` and `it` are the
-English pronoun where it does not follow from kind and gender, `job` what one may be. A plural "-" is one that is not used. `of=` is an English noun and its
-German genitive that always follow: the clue to which of two meanings is meant. Places say where one is and where one goes:
-`in:in>in4` is "in the ..." = "in + dative", "to the ..." = "in + accusative". A blank inside a word is written "_".
+`es` is the genitive in -es, `weak` the declension of der Student (den Studenten), `gen=` any other genitive; `he` and `she` are the
+English pronoun where it does not follow from kind and gender, `job` what one may be. A plural "-" is one that is not used. `of=` and
+`for=` are an English noun and its German genitive or accusative that always follow: the clue to which of two meanings is meant. Places
+say where one is and where one goes: `in:in>in4` is "in the ..." = "in + dative", "to the ..." = "in + accusative"; furniture says `on`
+or `in`. A blank inside a word is written "_".
 """
 
 NOUNS: dict[str, str] = {
@@ -318,8 +319,6 @@ NOUNS: dict[str, str] = {
         foot/feet m Fuß Füße es
         leg n Bein Beine es
         arm m Arm Arme es
-        eye n Auge Augen
-        ear n Ohr Ohren es
     """,
     "period": """
         evening m Abend Abende

@@ -116,7 +116,15 @@ _PRONOUNS = {
 }
 # What "it" is in German, by the gender of the noun that it stands for.
 _IT = ("er ihn ihm", "sie sie ihr", "es es ihm")
-_CONTRACTIONS = {"in dem ": "im ", "in das ": "ins ", "an dem ": "am ", "an das ": "ans ", "zu dem ": "zum ", "zu der ": "zur "}
+_CONTRACTIONS = {
+    "in dem ": "im ",
+    "in das ": "ins ",
+    "an dem ": "am ",
+    "an das ": "ans ",
+    "zu dem ": "zum ",
+    "zu der ": "zur ",
+    "von dem ": "vom ",
+}
 
 
 def pronoun(name: str, noun: Noun, case: int) -> NounPhrase:
@@ -215,7 +223,7 @@ def measured(number: int, unit: tuple[str, str], noun: Noun) -> NounPhrase:
     """A number of units, given as English and German plural."""
     count, (english, german) = numeral(number), unit
     tree = f"(NP {count.tree}(NNS {english}))"
-    return NounPhrase(f"{count.english}{english}", tree, f"{count.german[0]}{german}", SIE, PLURAL, "", noun, True, False, count.labels[0])
+    return NounPhrase(f"{count.english}{english}", tree, f"{count.german[0]}{german}", SIE, PLURAL, "", noun, False, False, count.labels[0])
 
 
 @cache

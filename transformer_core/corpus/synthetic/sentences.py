@@ -1,13 +1,14 @@
-"""Whole sentences: clauses joined, questions asked, letters made capital and commas put right."""
+"""Whole sentences: clauses joined, letters made capital and commas put right."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 from transformer_core.corpus.synthetic import adverbials, phenomena
+from transformer_core.corpus.synthetic.circumstances import fixed, where
 from transformer_core.corpus.synthetic.clauses import Clause, fronted, statement, subordinate
-from transformer_core.corpus.synthetic.complements import object_case, of_object
+from transformer_core.corpus.synthetic.complements import of_object
 from transformer_core.corpus.synthetic.conjugation import PAST, PLUPERFECT
-from transformer_core.corpus.synthetic.draws import NUMERAL, OWN, Draw, fixed, weighted
+from transformer_core.corpus.synthetic.draws import NUMERAL, OWN, SOMEBODY, Draw, weighted
 from transformer_core.corpus.synthetic.grammar import (
     Drawn,
     again,
@@ -18,8 +19,9 @@ from transformer_core.corpus.synthetic.grammar import (
     tense_for,
     verb_for,
 )
-from transformer_core.corpus.synthetic.morphology import ACCUSATIVE, ER, MASCULINE, NOMINATIVE, SIE
-from transformer_core.corpus.synthetic.phrases import MANY, NO, SOME, THE, THESE, THIS, WHICH, A, NounPhrase, Text, noun_phrase, pronoun
+from transformer_core.corpus.synthetic.morphology import ACCUSATIVE, NOMINATIVE, SIE
+from transformer_core.corpus.synthetic.phrases import MANY, NO, SOME, THE, THESE, THIS, A, Text, noun_phrase, pronoun
+from transformer_core.corpus.synthetic.questions import QUESTIONS
 from transformer_core.corpus.synthetic.words import PEOPLE
 
 MOST_WORDS = 60
@@ -87,13 +89,6 @@ _JOINS = (
 _THINGS = ("flat", "upright", "hanging", "device", "vehicle", "clothes", "instrument", "furniture", "animal", "text")
 _ONE = weighted((THE, 0, 4), (A, 0, 5), (THIS, 0, 1), (OWN, 0, 2))
 _SOME_THINGS = weighted((A, 0, 10), (NO, 0, 2), (MANY, 1, 3), (SOME, 1, 2), (NUMERAL, 1, 4), (NO, 1, 1))
-# English, tag, German, labels; whether the answer is a time.
-_WORDS = (
-    ("why", "warum", 0, True),
-    ("why", "warum", 0, True),
-    ("when", "wann", phenomena.AMBIGUOUS_WORD, False),
-)
-
 Kind = Callable[[Draw, str], Text]
 
 
@@ -101,7 +96,7 @@ def sentence(draw: Draw) -> Sentence:
     """A sentence of at most 60 English words."""
     while True:
         asks, time = draw.random() < 0.09, draw.pick(_TIMES)
-        text = draw.pick(_ASKED)(draw, time) if asks else statements(draw, time)
+        text = draw.pick(QUESTIONS)(draw, time) if asks else statements(draw, time)
         found = finish(text, "?" if asks else ".")
         if found.english.count(" ") < MOST_WORDS:
             return found
@@ -148,7 +143,7 @@ def plain(draw: Draw, time: str) -> Text:
 def attitude(draw: Draw, time: str) -> Text:
     """Unfortunately, ...: Leider ..."""
     front = draw.pick(fixed(adverbials.ATTITUDE))
-    return fronted(front, any_clause(draw, time).clause, comma=front.english != "perhaps")
+    return fronted(front, any_clause(draw, time).clause, comma=front.english not in ("perhaps", "probably"))
 
 
 def clause_behind(draw: Draw, time: str) -> Text:
@@ -165,7 +160,8 @@ def clause_before(draw: Draw, time: str) -> Text:
     """When ..., ...: the whole clause fills the first place, the verb follows it."""
     conjunction = _SINCE if time == "present" and draw.random() < 0.35 else draw.pick(_CONJUNCTIONS[time])
     verb = draw.pick(draw.lexicon.simple)
-    said = clause_of(draw, verb, draw.subject(verb.subjects), conjunction.time, 1, tense=conjunction.tense)
+    dated = conjunction.tense is None
+    said = clause_of(draw, verb, draw.subject(verb.subjects), conjunction.time, 1, dated=dated, tense=conjunction.tense)
     front = adjunct(conjunction, said.clause)
     return fronted(front._replace(german=front.german[2:]), linked(draw, said, time, None), comma=True)
 
@@ -184,12 +180,12 @@ def linked(draw: Draw, said: Drawn, time: str, tense: int | None) -> Clause:
     if before.pronoun and draw.random() < 0.5:
         verb = verb_for(draw, before, clausal=False)
         if verb is not said.verb:
-            return clause_of(draw, verb, again(before), time, 1, tense=tense).clause
+            return clause_of(draw, verb, again(before), time, 1, dated=tense is None, tense=tense).clause
     verb = draw.pick(draw.lexicon.simple)
     subject = draw.subject(verb.subjects)
     if subject.is_pronoun and subject.pronoun and subject.pronoun == before.pronoun:
         subject = draw.name(NOMINATIVE)
-    return clause_of(draw, verb, subject, time, 1, tense=tense).clause
+    return clause_of(draw, verb, subject, time, 1, dated=tense is None, tense=tense).clause
 
 
 def two_verbs(draw: Draw, time: str) -> Text:
@@ -224,7 +220,7 @@ def thing(draw: Draw, time: str) -> Text:
     """Somebody does something to a thing, and "it" follows: er, sie or es by the thing's gender."""
     noun = draw.noun(_THINGS)
     verb = draw.pick(draw.lexicon.handling[noun.kind])
-    subject = draw.subject(("person", "person", "person", "family", "parent"))
+    subject = draw.subject(SOMEBODY)
     what = draw.with_determiner(noun, _ONE, ACCUSATIVE, subject.pronoun)
     tense = tense_for(draw, verb, subject, time)
     first = assemble(verb, subject, verb.forms[tense * 6 + subject.person], of_object(verb, what), None, False, None)
@@ -256,7 +252,7 @@ def thing(draw: Draw, time: str) -> Text:
 def purpose(draw: Draw, time: str) -> Text:
     """... in order to ...: ..., um ... zu ..."""
     verb = draw.pick(draw.lexicon.activities)
-    subject = draw.subject(("person", "person", "person", "family", "parent"))
+    subject = draw.subject(SOMEBODY)
     first = clause_of(draw, verb, subject, time, 1).clause
     aim = infinitive_clause(draw, subject, time, 1)
     return Text(
@@ -283,84 +279,15 @@ def object_first(draw: Draw, time: str) -> Text:
 def existence(draw: Draw, time: str) -> Text:
     """There is a museum in the city: In der Stadt gibt es ein Museum."""
     what = draw.with_determiner(draw.noun(("building", "firm", "plant", "animal", "vehicle", "person")), _SOME_THINGS, ACCUSATIVE, "")
-    where = draw.where(("city", "settlement", "nature"))
+    place = where(draw, ("city", "settlement", "nature"))
     plural = what.person == SIE
     past = time in ("past", "recent")
     verb, tag = (("were" if plural else "was"), "VBD") if past else ("are", "VBP") if plural else ("is", "VBZ")
     return Text(
-        f"there {verb} {what.english} {where.english}",
-        f"(S (NP (EX there)) (VP ({tag} {verb}) {what.tree} {where.tree}))",
-        f"{where.german} {'gab' if past else 'gibt'} es {what.german}",
-        what.labels | where.labels | phenomena.VERB_SECOND,
-    )
-
-
-def asked(word: str, tag: str, german: str, clause: Clause, labels: int = 0) -> Text:
-    """A question with a question word or phrase before the auxiliary."""
-    return Text(
-        f"{word} {clause.question()}",
-        f"(SBARQ {tag} {clause.question_tree()})",
-        f"{german} {clause.verb_first()}",
-        clause.labels | labels | phenomena.QUESTION | phenomena.VERB_SECOND,
-    )
-
-
-def yes_or_no(draw: Draw, time: str) -> Text:
-    """Has the teacher read the book?"""
-    verb = draw.pick(draw.lexicon.simple)
-    clause = clause_of(draw, verb, draw.subject(verb.subjects), time, 1, question=True).clause
-    return Text(clause.question(), clause.question_tree(), clause.verb_first(), clause.labels | phenomena.QUESTION)
-
-
-def addressed(draw: Draw, time: str) -> Text:
-    """Anna, have you ...: hast du; Mr Weber, have you ...: haben Sie."""
-    name = draw.name(NOMINATIVE)
-    you = pronoun("sie" if " " in name.english else "du", draw.somebody, NOMINATIVE)
-    clause = clause_of(draw, draw.pick(draw.lexicon.activities), you, time, 1, question=True).clause
-    return Text(
-        f"{name.english}, {clause.question()}",
-        f"(S {name.tree} (, ,) {clause.question_tree()})",
-        f"{name.german}, {clause.verb_first()}",
-        clause.labels | phenomena.QUESTION,
-    )
-
-
-def why_or_when(draw: Draw, time: str) -> Text:
-    """Why did ...? Warum ...?"""
-    word, german, labels, dated = draw.pick(_WORDS)
-    verb = draw.pick(draw.lexicon.simple)
-    subject = draw.subject(verb.subjects)
-    clause = clause_of(draw, verb, subject, time, 1, question=True, dated=dated).clause
-    return asked(word, f"(WHADVP (WRB {word}))", german, clause, labels)
-
-
-def what(draw: Draw, time: str) -> Text:
-    """What did ...? Was ...? Not of verbs whose object says what they mean."""
-    verb = draw.pick(draw.lexicon.plain_transitive)
-    clause = clause_of(draw, verb, draw.subject(verb.subjects), time, 1, question=True, hole=True).clause
-    return asked("what", "(WHNP (WP what))", "was", clause)
-
-
-def which(draw: Draw, time: str) -> Text:
-    """Which book did ...? Welches Buch ...?"""
-    verb = draw.pick(draw.lexicon.transitive)
-    noun = draw.noun(verb.objects)
-    number = int(noun.counted and draw.random() < 0.3)
-    found = noun_phrase(WHICH, draw.adjectives(noun), noun, number, object_case(verb))
-    clause = clause_of(draw, verb, draw.subject(verb.subjects), time, 1, question=True, hole=True).clause
-    return asked(found.english, found.tree.replace("(NP", "(WHNP", 1), found.german, clause, found.labels)
-
-
-def who(draw: Draw, time: str) -> Text:
-    """Who has ...? Wer hat ...?"""
-    verb = draw.pick(draw.lexicon.activities)
-    subject = NounPhrase("who", "(WHNP (WP who))", "wer", ER, MASCULINE, "he", draw.somebody, True, False, 0)
-    clause = clause_of(draw, verb, subject, time, 1).clause
-    return Text(
-        clause.english(),
-        f"(SBARQ {subject.tree} (SQ{clause.verb_phrase_tree()}))",
-        clause.subject_first(),
-        clause.labels | phenomena.QUESTION,
+        f"there {verb} {what.english} {place.english}",
+        f"(S (NP (EX there)) (VP ({tag} {verb}) {what.tree} {place.tree}))",
+        f"{place.german} {'gab' if past else 'gibt'} es {what.german}",
+        what.labels | place.labels | phenomena.VERB_SECOND,
     )
 
 
@@ -380,4 +307,3 @@ _KINDS: tuple[Kind, ...] = tuple(
     )
     for _ in range(weight)
 )
-_ASKED: tuple[Kind, ...] = (yes_or_no, addressed, addressed, why_or_when, what, which, who)

@@ -75,19 +75,22 @@ def _in_this_process(split: str, seed: int, chunks: int) -> Iterator[Row]:
 
 def _in_processes(split: str, seed: int, chunks: int, workers: int) -> Iterator[Row]:
     """Chunk n comes from process n modulo `workers`; a full pipe makes a process wait, a closed one ends it."""
+    # Spawned, not forked: the caller may have threads, and a fork would hold the other pipes' ends open.
     context = get_context("spawn")
-    receivers = []
-    for first in range(workers):
-        receiver, sender = context.Pipe(duplex=False)
-        context.Process(target=_send_chunks, args=(sender, split, seed, range(first, chunks, workers)), daemon=True).start()
-        sender.close()
-        receivers.append(receiver)
+    running = []
     try:
+        for first in range(workers):
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_send_chunks, args=(sender, split, seed, range(first, chunks, workers)), daemon=True)
+            process.start()
+            sender.close()
+            running.append((receiver, process))
         for number in range(chunks):
-            yield from receivers[number % workers].recv()
+            yield from running[number % workers][0].recv()
     finally:
-        for receiver in receivers:
+        for receiver, process in running:
             receiver.close()
+            process.join()
 
 
 def _send_chunks(sender: Connection, split: str, seed: int, numbers: range) -> None:

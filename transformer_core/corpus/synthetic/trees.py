@@ -3,7 +3,7 @@
 import re
 
 _LEAF = re.compile(r" ([^\s()]+)\)")
-_TOKEN = re.compile(r"can(?=not\b)|'s\b|[\w-]+(?:o'clock)?|\d+:\d+|[.,?]")
+_TOKEN = re.compile(r"o'clock|can(?=not\b)|'s\b|\d+:\d+|[\w-]+|[.,?]")
 
 
 def leaves(tree: str) -> list[str]:

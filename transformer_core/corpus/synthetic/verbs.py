@@ -3,17 +3,16 @@
 A line has five fields, parted by "|":
 
 1. English: base[, past, participle[, -ing]] where these are irregular, then "+ particle or preposition".
-2. German: [sich | sich3] [prefix|]infinitive, third person singular, participle, [ist = perfect with sein], [=preterite, where the simple past
-   is not turned into a perfect].
-3. Frame: `i` nothing, `a` accusative, `d` dative, `da` dative and accusative, `to` accusative with an English "to" and dative, `p` a
-   preposition and its case (4 accusative, 3 dative), `l` a place where, `g` a place to go to, `put` accusative and a place to go to, `on` a
-   place on furniture, `play`, `adj`, `job`, `m` a measure, `c` a clause with "that", `w` a question clause, `z` an infinitive.
-4. Subjects, and 5. objects: kinds of nouns, or groups of them ("@things"). `state` among the subjects: a verb without progressive; `lasting`: one
-   that goes on for some time.
-   For `m` the objects are the unit and the range, for `adj` and `job` the
-   adjectives, where not every one will do.
+2. German: [sich | sich3] [prefix|]infinitive, third person singular, participle, then `ist` for the perfect with sein, `=` and a
+   preterite where the English past is not turned into a perfect, a preposition and its case (4 accusative, 3 dative).
+3. Frame: `i` nothing, `a` accusative, `d` dative, `da` dative and accusative, `to` the same with an English "to", `p` the preposition,
+   `l` a place where, `g` a place to go to, `by` the same and a means, `foot` the same walking, `put` accusative and a place to go to, `on`
+   a place on furniture, `play`, `adj` an adjective, `job`, `m` a measure, `c` a clause with "that", `w` a question clause, `z` an
+   infinitive.
+4. Subjects: kinds of nouns, or groups of them ("@people"); and `state` for a verb without progressive, `lasting` for one that goes on.
+5. Objects, the same way. For `m` the unit and the range, for `adj` and `job` the adjectives, where not every one will do.
 
-The same English verb in two lines has two translations: subject, object or frame say which one is meant.
+The same English verb in two lines may have two translations: subject, object or frame say which one is meant.
 """
 
 GROUPS: dict[str, str] = {
@@ -24,6 +23,10 @@ GROUPS: dict[str, str] = {
     "@small": "flat text clothes",
     "@place": "building firm nature settlement",
     "@writing": "text mail",
+    "@describable": (
+        "flat upright hanging device instrument clothes vehicle furniture text food dish pastry staple drink building firm room idea task "
+        "tale query mail event show animal plant settlement"
+    ),
 }
 
 VERBS = """
@@ -58,13 +61,13 @@ VERBS = """
 
     read read read | lesen liest gelesen | a | @people | @writing
     write wrote written | schreiben schreibt geschrieben | a | @people | @writing
-    buy bought bought | kaufen kauft gekauft | a | @people | @ware food pastry ticket plant
-    sell sold sold | verkaufen verkauft verkauft | a | @people | @ware food pastry ticket animal
+    buy bought bought | kaufen kauft gekauft | a | @people | @ware @meal drink ticket plant
+    sell sold sold | verkaufen verkauft verkauft | a | @people | @ware @meal ticket animal
     see saw seen | sehen sieht gesehen | a | @beings state | @beings @ware @place plant
     find found found | finden findet gefunden | a | @people | @small upright ticket animal task
     look + for | suchen sucht gesucht | a | @people | @small ticket @people firm
     need | brauchen braucht gebraucht | a | @people state | flat upright device vehicle furniture clothes idea
-    have had had | haben hat gehabt =hatte | a | @people state | @ware animal idea task ticket query
+    have had had | haben hat gehabt =hatte | a | @people state | @ware @meal drink animal idea task ticket query
     like | mögen mag gemocht =mochte | a | @people state | @people animal drink staple clothes show settlement
     love | lieben liebt geliebt | a | @people state | @people animal nature
     know knew known | kennen kennt gekannt =kannte | a | @people state | @people building settlement tale
@@ -95,7 +98,7 @@ VERBS = """
     learn | lernen lernt gelernt | a | @people | sign
     understand understood understood | verstehen versteht verstanden | a | @people state | idea task
     translate | übersetzen übersetzt übersetzt | a | @people | @writing
-    hear heard heard | hören hört gehört | a | @beings state | @beings tale
+    hear heard heard | hören hört gehört | a | @people animal state | @beings tale
     watch | beobachten beobachtet beobachtet | a | @beings | @beings
     watch | sich3 an|sehen sieht angesehen | a | @people | show
     describe | beschreiben beschreibt beschrieben | a | @people | @people building
@@ -120,7 +123,7 @@ VERBS = """
     check | prüfen prüft geprüft | a | @people | device vehicle text
     steal stole stolen | stehlen stiehlt gestohlen | a | @people | flat vehicle
     hide hid hidden | verstecken versteckt versteckt | a | @people | flat mail
-    bring brought brought + along | mit|bringen bringt mitgebracht | a | @people | food pastry text
+    bring brought brought + along | mit|bringen bringt mitgebracht | a | @people | food pastry staple drink text
     break broke broken | zerbrechen zerbricht zerbrochen | a | @people | upright
     use | benutzen benutzt benutzt | a | @people | device vehicle flat
     solve | lösen löst gelöst | a | @people | task
@@ -139,7 +142,7 @@ VERBS = """
     give gave given | geben gibt gegeben | da | @people | @ware animal ticket
     show showed shown | zeigen zeigt gezeigt | da | @people | @ware building mail
     send sent sent | schicken schickt geschickt | da | @people | mail text plant
-    bring brought brought | bringen bringt gebracht | da | @people | upright dish drink food
+    bring brought brought | bringen bringt gebracht | da | @people | upright @meal drink
     lend lent lent | leihen leiht geliehen | da | @people | vehicle text clothes instrument
     offer | an|bieten bietet angeboten | da | @people | pastry drink
     tell told told | erzählen erzählt erzählt | da | @people | tale
@@ -184,7 +187,7 @@ VERBS = """
     hang hung hung | hängen hängt gehangen | on | hanging |
 
     play | spielen spielt gespielt | play | @people |
-    be was been | sein ist gewesen ist =war | adj | @beings @ware dish building firm room idea task state |
+    be was been | sein ist gewesen ist =war | adj | @people @describable state |
     become became become | werden wird geworden ist | adj | @beings | tired rich famous sick healthy happy sad strong weak old
     look | aus|sehen sieht ausgesehen | adj | @beings clothes room state |
     feel felt felt | sich fühlen fühlt gefühlt | adj | @people | tired sick healthy happy strong weak old
