@@ -27,9 +27,10 @@ from flows.tracking import DEFAULT_URI, connect, find_training, reaching, run_li
 from transformer_core.config import Params
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, write_json
-from transformer_core.models.directory import CONFIG, ModelConfig, read_config
 
 SERVED_MODEL = Path(__file__).parents[1] / "served_model.py"
+CONFIG = AVERAGED / "config.json"
+MADE_BY = {CONFIG: "average", METRICS: "evaluate"}
 MODEL = "translator"
 EXAMPLE = ["A man is riding a bike."]
 # What the served model imports; named here because MLflow, left to find out, loads the model in another process first.
@@ -43,14 +44,17 @@ def run(params: Params) -> str:
     Raises:
         UserError: exit code 69; MLflow is away. BLEU and report exist all the same.
     """
-    figures, model = read_json(METRICS), read_config(AVERAGED / CONFIG)
+    for path, stage in MADE_BY.items():
+        if not path.exists():
+            raise UserError(f"{path}: no such file", f"Make it with: dvc repro {stage}")
+    figures, made_by = read_json(METRICS), read_json(CONFIG)["training"]
     uri = tracking_uri(params.machine)
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", UPLOAD_SECONDS)
     with reaching(uri):
         sync(uri)
         client = connect(uri)
-        training = training_run(client, uri, params, model)
-        source = log_model(client, uri, params, training, model.training.updates)
+        training = training_run(client, uri, params, made_by["fingerprint"])
+        source = log_model(client, uri, params, training, made_by["updates"])
         registered = register(client, params.publish.name, source, training, figures)
         client.set_registered_model_alias(registered.name, params.publish.alias, registered.version)
         link = run_link(client, uri, training.info.run_id)
@@ -69,11 +73,10 @@ def run(params: Params) -> str:
     return f"{model_uri}: version {registered.version}"
 
 
-def training_run(client: MlflowClient, uri: str, params: Params, model: ModelConfig) -> Run:
+def training_run(client: MlflowClient, uri: str, params: Params, fingerprint: str) -> Run:
     """The run of the training that the model comes from; sent again where MLflow has lost it, made from its CSV files where DVC took
     the training from its cache and there never was a journal here.
     """
-    fingerprint = model.training.fingerprint
     found = find_training(client, fingerprint)
     if found is None or "journal" not in found.data.tags:
         journal = JOURNALS / f"{fingerprint}.jsonl"

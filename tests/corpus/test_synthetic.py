@@ -655,7 +655,9 @@ def test_processes_end_when_their_reader_is_killed() -> None:
         "    stream = generate('train', 100_000, 1, workers=2); next(stream)\n"
         "    print(*[child.pid for child in multiprocessing.active_children()], flush=True); time.sleep(60)\n"
     )
-    reader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    # Without what makes coverage follow: a killed process would leave its data file lying about.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    reader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
     assert reader.stdout is not None
     pids = [int(pid) for pid in reader.stdout.readline().split()]
     reader.kill()

@@ -143,9 +143,8 @@ def test_publishing_again_is_the_next_version_under_the_same_alias(params: Param
 
 def test_a_training_from_the_cache_gets_its_run_from_its_tables_once(params: Params, mlflow_store: str) -> None:
     client = connect(mlflow_store)
-    model = publish.read_config(AVERAGED / "config.json")
-    first = publish.training_run(client, mlflow_store, params, model)
-    second = publish.training_run(client, mlflow_store, params, model)
+    first = publish.training_run(client, mlflow_store, params, FINGERPRINT)
+    second = publish.training_run(client, mlflow_store, params, FINGERPRINT)
     assert first.info.run_id == second.info.run_id
     assert len(client.search_runs([experiment_id(client)])) == 1
     assert points(client, "train/loss") == [(1, 3.5), (2, 3.0), (3, 2.5)]
@@ -161,7 +160,7 @@ def test_a_run_made_by_an_evaluation_that_came_first_is_filled(params: Params, m
     client = connect(mlflow_store)
     placeholder = find_training(client, FINGERPRINT)
     assert placeholder is not None
-    filled = publish.training_run(client, mlflow_store, params, publish.read_config(AVERAGED / "config.json"))
+    filled = publish.training_run(client, mlflow_store, params, FINGERPRINT)
     assert filled.info.run_id == placeholder.info.run_id
     assert points(client, "train/loss") == [(1, 3.5), (2, 3.0), (3, 2.5)]
 
@@ -172,7 +171,7 @@ def test_a_training_that_mlflow_has_lost_is_sent_again_from_its_journal(params: 
     position = {"uri": mlflow_store, "journal": header["id"], "run_id": "lost", "bytes": journal.path.stat().st_size}
     write_json(position_file(journal.path), position)
     client = connect(mlflow_store)
-    publish.training_run(client, mlflow_store, params, publish.read_config(AVERAGED / "config.json"))
+    publish.training_run(client, mlflow_store, params, FINGERPRINT)
     assert points(client, "train/loss") == [(1, 3.25)]
     assert len(list(JOURNALS.glob("*.jsonl"))) == 1
 
@@ -185,6 +184,12 @@ def test_a_server_that_is_away_is_exit_code_69_and_nothing_is_written(params: Pa
         publish.run(params)
     assert raised.value.exit_code == 69
     assert not PUBLISHED.exists()
+
+
+def test_a_missing_input_names_the_stage_that_makes_it(params: Params) -> None:
+    METRICS.unlink()
+    with pytest.raises(UserError, match=r"results/metrics\.json: no such file\. Make it with: dvc repro evaluate"):
+        publish.run(params)
 
 
 def test_the_requirements_are_what_pip_takes() -> None:

@@ -266,8 +266,6 @@ def with_relative(draw: Draw, head: NounPhrase, time: str, depth: int) -> NounPh
         subject = head._replace(english=word[0], tree="", german=RELATIVE_PRONOUNS[head.gender * 4], is_pronoun=True, labels=0)
         clause = clause_of(draw, verb_for(draw, subject, clausal=False), subject, time, depth + 1).clause
         english, tree, german = clause.english(), f"(S{clause.tree()})", clause.verb_last()
-    elif not verbs:
-        return head
     else:
         word = ("whom", "WP") if human else ("that", "WDT")
         verb = draw.pick(verbs)

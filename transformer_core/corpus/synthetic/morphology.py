@@ -104,9 +104,7 @@ def english_past(verb: str) -> str:
 
 
 def english_ing(verb: str) -> str:
-    """The participle in -ing of a verb that doubles no consonant."""
-    if verb.endswith("ie"):
-        return verb[:-2] + "ying"
+    """The participle in -ing of a verb that doubles no consonant and does not end in -ie."""
     if verb.endswith("e") and verb not in ("be", "see"):
         return verb[:-1] + "ing"
     return verb + "ing"
