@@ -33,6 +33,11 @@ class Recorder:
         self._validation = _Table(directory / VALIDATION, _VALIDATION_COLUMNS)
         self._terminal = _Terminal(updates)
 
+    def begin(self) -> None:
+        """Start both files anew; a resumed training calls `restore` instead."""
+        self._updates.begin()
+        self._validation.begin()
+
     def on_update(self, record: UpdateRecord) -> None:
         values = asdict(record)
         self._updates.append(values)
@@ -75,13 +80,14 @@ class _Table:
     def __init__(self, path: Path, columns: tuple[str, ...] | list[str]) -> None:
         self._path = path
         self._columns = columns
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerow(columns)
 
     @property
     def size_bytes(self) -> int:
         return self._path.stat().st_size
+
+    def begin(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(",".join(self._columns) + "\n", encoding="utf-8")
 
     def append(self, values: Mapping[str, float]) -> None:
         with self._path.open("a", encoding="utf-8", newline="") as file:

@@ -14,15 +14,19 @@ from threading import Thread
 
 import pytest
 import torch
+from ruamel.yaml import YAML
 
 from transformer_core import doctor, recipes
 from transformer_core.config import Bpe, load_params
 from transformer_core.corpus.subword import Subword, train_subword
+from transformer_core.corpus.synthetic import generate
+from transformer_core.corpus.text import write_lines
 from transformer_core.errors import ExitCode
 from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 
+REPOSITORY = Path(__file__).parents[1]
 COMMAND = Path(sys.executable).with_name("transformer-core")
 WORDS = ["the dog sees a cat", "a cat sees the house", "der Hund sieht eine Katze", "eine Katze sieht das Haus"]
 
@@ -270,6 +274,35 @@ def test_sides_of_unequal_length_leave_nothing_behind(own_files: Path) -> None:
     code, line = refusal(call(own_files, "data", "new", "mine", "text.en", "text.de"))
     assert (code, line.split(". ")[0]) == (65, "text.en: 100 lines, but text.de has 101")
     assert sorted(path.name for path in own_files.iterdir()) == ["text.de", "text.en"]
+
+
+@pytest.mark.slow  # about 30 seconds: nine stages, most of it importing torch and mlflow
+def test_own_data_is_three_commands_to_a_translation(tmp_path: Path) -> None:
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    for name in tracked.split("\0")[:-1]:
+        if name != "dvc.lock" and (REPOSITORY / name).is_file():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_bytes((REPOSITORY / name).read_bytes())
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    pairs = list(generate("train", 400, seed=3))
+    write_lines(tmp_path / "mine.en", [pair.source for pair in pairs])
+    write_lines(tmp_path / "mine.de", [pair.target for pair in pairs])
+
+    assert call(tmp_path, "data", "new", "mine", "mine.en", "mine.de").returncode == 0
+    # The recipe's model would train for most of an hour.
+    small = {"layers": 1, "d_model": 32, "heads": 2, "d_ff": 64}, {"updates": 20, "validate_every": 10, "save_every": 5, "keep": 2}
+    yaml = YAML()
+    params = yaml.load(tmp_path / "params.yaml")
+    for section, values in zip(("model", "train", "average"), (*small, {"last": 2}), strict=True):
+        params[section].update(values)
+    yaml.dump(params, tmp_path / "params.yaml")
+    path = f"{COMMAND.parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(["dvc", "repro"], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    translated = call(tmp_path, "translate", "--model", "models/averaged", stdin=b"The dog sleeps.\nThe cat sees the house.\n")
+
+    assert (translated.returncode, translated.stdout.count(b"\n")) == (0, 2), translated.stderr
+    assert json.loads((tmp_path / "results" / "published.json").read_text(encoding="utf-8"))["name"] == "mine-en-de"
 
 
 def test_synthetic_pairs_are_printed_the_same_for_the_same_seed(tmp_path: Path) -> None:

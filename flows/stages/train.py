@@ -103,8 +103,11 @@ def train(params: Params) -> None:
             lambda: score_split(model, valid, devices, params.train.precision),
             stop_asked,
         )
-        if trainer.resume() and devices.rank == 0:
+        resumed = trainer.resume()
+        if recorder is not None and resumed:
             print(f"going on after update {trainer.progress.update:,}", file=sys.stderr, flush=True)
+        elif recorder is not None:
+            recorder.begin()
         progress = trainer.run()
         if devices.rank == 0:
             _write_outputs(params, mark, state, progress, sum(parameter.numel() for parameter in model.parameters()))

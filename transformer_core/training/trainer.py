@@ -59,6 +59,7 @@ class Progress:
     done_in_epoch: int = 0
     target_tokens: int = 0
     seconds: float = 0.0
+    seconds_since_record: float = 0.0
 
 
 class Trainer:
@@ -128,7 +129,8 @@ class Trainer:
             Interrupted: stopped before the end, state saved.
         """
         self._model.train()
-        self._clock_began = self._record_began = time.monotonic()
+        self._clock_began = time.monotonic()
+        self._record_began = self._clock_began - self.progress.seconds_since_record
         cursor = Cursor(self.progress.epoch, self.progress.done_in_epoch)
         updates = self._plan.updates_from(cursor)
         while self.progress.update < self._settings.updates:
@@ -222,8 +224,9 @@ class Trainer:
     def _save(self) -> None:
         """Write the state on rank 0; the others wait, so that none goes on from a save that did not happen."""
         if self._devices.rank == 0:
-            self.progress.seconds = self._seconds()
-            self._clock_began = time.monotonic()
+            now = time.monotonic()
+            self.progress.seconds, self.progress.seconds_since_record = self._seconds(), now - self._record_began
+            self._clock_began = now
             self._directory.save(
                 self.progress.update,
                 {
