@@ -49,7 +49,14 @@ class Clone:
     def run(self, *command: str, stdin: str = "", code: int = 0) -> str:
         """Output and errors of a command that must end with `code`."""
         done = subprocess.run(
-            command, cwd=self.root, env=self.environment, input=stdin, text=True, timeout=300, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            command,
+            cwd=self.root,
+            env=self.environment,
+            input=stdin,
+            text=True,
+            timeout=300,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         assert done.returncode == code, done.stdout
         return done.stdout
@@ -178,8 +185,9 @@ def test_interrupting_dvc_and_its_stage_commits_nothing(clone: Clone) -> None:
     clone.run("git", "checkout", "-q", "--", "params.yaml")
     clone.set({"train": {"updates": 3000, "save_every": 500, "seed": 3}})
     locked = (clone.root / "dvc.lock").read_bytes()
+    nothing = subprocess.DEVNULL
     process = subprocess.Popen(
-        ["dvc", "repro"], cwd=clone.root, env=clone.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        ["dvc", "repro"], cwd=clone.root, env=clone.environment, stdout=nothing, stderr=nothing, start_new_session=True
     )
     deadline = time.monotonic() + 60
     while not list((clone.root / ".state").glob("*/updates.csv")) and time.monotonic() < deadline:
