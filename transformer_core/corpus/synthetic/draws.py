@@ -168,9 +168,9 @@ class Draw:
             return weather_it(self.somebody)
         if kind == "person":
             chance = self.random()
-            if chance < 0.24:
+            if chance < 0.3:
                 return pronoun(self.pick(_OWNERS), self.somebody, NOMINATIVE)
-            if chance < 0.46:
+            if chance < 0.5:
                 return self.name(NOMINATIVE)
         noun = self.pick(self.lexicon.nouns[kind])
         table = TABLES.get(kind) or (_SUBJECT if noun.counted else TABLES["mass"])

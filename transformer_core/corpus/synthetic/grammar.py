@@ -32,6 +32,8 @@ from transformer_core.corpus.synthetic.words import CLAUSAL, GAPS, PEOPLE, Verb
 NOT = Text("not", " (RB not)", " nicht", phenomena.NEGATION_NICHT)
 # Frames that are never negated, like amounts: the number or the game would be what is denied.
 _POSITIVE = ("m", "play")
+# Subjects that are not denied anything: "every man does not" could mean two things.
+_WHOLE = ("every ", "all ")
 # Frames that speak in the present of what will be: she hopes that it will rain.
 _OF_NOW = ("c", "w")
 
@@ -103,7 +105,7 @@ def clause_of(
         dated: whether the time may be said.
         tense: the tense, where it is not left to chance; such a clause is not negated.
     """
-    deniable = tense is None and not subject.denies and not (hole and question)
+    deniable = tense is None and not subject.denies and not (hole and question) and not subject.english.startswith(_WHOLE)
     if tense is None:
         tense = tense_for(draw, verb, subject, time)
     deniable = deniable and tense != SINCE and verb.frame not in _POSITIVE and "amount" not in verb.objects
