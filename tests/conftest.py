@@ -2,19 +2,32 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
-NOT_INHERITED = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_PROFILES_PATH", "TRANSFORMER_MIRROR", "TRANSFORMER_STATE", "DVC_STAGE")
+NOT_INHERITED = (
+    "MLFLOW_TRACKING_URI",
+    "PREFECT_API_URL",
+    "PREFECT_PROFILES_PATH",
+    "TRANSFORMER_MIRROR",
+    "TRANSFORMER_STATE",
+    "DVC_STAGE",
+    "MAKEFLAGS",
+    "MAKELEVEL",
+    "MFLAGS",
+)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Homes of their own for the tools, in this process and in those that tests start, which also find the packages from any folder."""
     home = tmp_path_factory.mktemp("homes")
+    # A shell starts background commands with SIGINT ignored, and they hand that on; what tests start must hear Ctrl-C all the same.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.MonkeyPatch.context() as patch:
         for name in NOT_INHERITED:
             patch.delenv(name, raising=False)
