@@ -202,7 +202,7 @@ def test_interrupting_dvc_and_its_stage_commits_nothing(clone: Clone) -> None:
 
 def test_two_devices_are_a_cache_hit_for_one_and_train_alike(clone: Clone) -> None:
     clone.run("git", "checkout", "-q", "--", "params.yaml")
-    clone.set({"machine": {"devices": 2}, "train": {"seed": 4}})
+    clone.set({"machine": {"devices": 2}, "train": {"seed": 4, "precision": "float64", "tokens_per_microbatch": 512}})
     clone.run("dvc", "repro", "train")
     two = json.loads((clone.root / "results/training/metrics.json").read_text(encoding="utf-8"))
     clone.set({"machine": {"devices": 1}})
@@ -210,5 +210,5 @@ def test_two_devices_are_a_cache_hit_for_one_and_train_alike(clone: Clone) -> No
     clone.run("dvc", "repro", "--force", "--single-item", "train")
     one = json.loads((clone.root / "results/training/metrics.json").read_text(encoding="utf-8"))
     assert one["updates"] == two["updates"] == 30
-    # 30 bf16 or float32 updates apart by rounding alone.
-    assert one["valid_nll"] == pytest.approx(two["valid_nll"], rel=0.01)
+    # The order of summation alone, 1e-16 in float64; this toy's rate of 0.04 lets it grow, in 30 updates far less than a million times.
+    assert one["valid_nll"] == pytest.approx(two["valid_nll"], rel=1e-5)  # six digits are kept

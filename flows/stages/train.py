@@ -14,6 +14,8 @@ from hashlib import sha256
 from pathlib import Path
 from types import FrameType
 
+import torch
+
 from flows.child import run_child
 from flows.journal import Journal
 from flows.paths import BINARIZED, CHECKPOINTS, STATE, TRAINING
@@ -89,7 +91,8 @@ def train(params: Params) -> None:
     state = STATE / mark[:16]
     with joined(params.machine.threads) as devices, ExitStack() as stack:
         seed_everything(params.train.seed, 0, 0)
-        model = Transformer(resolve(params.model), read_meta(BINARIZED).vocab_size).to(devices.device)
+        dtype = torch.float64 if params.train.precision == "float64" else torch.float32
+        model = Transformer(resolve(params.model), read_meta(BINARIZED).vocab_size).to(devices.device, dtype)
         recorder = stack.enter_context(_recording(params, mark, state, devices, model)) if devices.rank == 0 else None
         valid = open_split(BINARIZED, "valid")
         directory = StateDirectory(state, params.train.keep)
