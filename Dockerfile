@@ -1,5 +1,5 @@
 # docker build --tag transformer-pipeline .
-# docker run --rm --volume transformer-pipeline-cache:/home/pipeline/work/.dvc/cache transformer-pipeline            (make repro)
+# docker run --rm --volume transformer-pipeline-cache:/home/pipeline/project/.dvc/cache transformer-pipeline            (make repro)
 # docker run --rm transformer-pipeline make test
 # A smaller image, without CUDA: --build-arg PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 FROM python:3.11-slim
@@ -12,7 +12,7 @@ RUN apt-get update \
     && useradd --uid 1000 --create-home pipeline
 
 USER 1000:1000
-WORKDIR /home/pipeline/work
+WORKDIR /home/pipeline/project
 # pip and git refuse or warn about folders of another user, so everything here belongs to this one; the volume's mount point too.
 RUN mkdir -p .dvc/cache transformer_core flows
 
