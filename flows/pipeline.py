@@ -27,7 +27,7 @@ from flows import tracking
 from flows.child import run_child
 from flows.paths import METRICS, PUBLISHED
 from flows.runner import BUG, exit_file, stop_on_signals
-from transformer_core.config import load_params
+from transformer_core.config import load_params, tracking_uri
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
 from transformer_core.files import read_json
 
@@ -145,7 +145,7 @@ def in_registry() -> bool:
         UserError: exit code 69; MLflow is away.
     """
     published = read_json(PUBLISHED)
-    uri = tracking.tracking_uri(load_params().machine)
+    uri = tracking_uri(load_params().machine)
     return tracking.registered(uri, published["name"], published["version"])
 
 
@@ -204,7 +204,7 @@ def summarize(outcomes: Mapping[str, Outcome]) -> str:
 def _model_link() -> str:
     if not PUBLISHED.exists():
         return ""
-    uri = tracking.tracking_uri(load_params().machine)
+    uri = tracking_uri(load_params().machine)
     try:
         return tracking.run_link(tracking.connect(uri), uri, read_json(PUBLISHED)["run_id"])
     except Exception as error:  # A table without a link is better than none.

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self
 
 from flows.journal import JOURNALS, Event, position_file, read_events
-from transformer_core.config import Machine, load_params
+from transformer_core.config import load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError, configuration_error
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 EXPERIMENT = "transformer-pipeline"
-DEFAULT_URI = "sqlite:///mlflow.db"
 INTERVAL_SECONDS = 3.0
 LONGEST_INTERVAL_SECONDS = 60.0
 CLOSING_SECONDS = 8.0
@@ -44,11 +43,6 @@ SETTINGS = {
 }
 
 logger = logging.getLogger(__name__)
-
-
-def tracking_uri(machine: Machine) -> str:
-    """Where MLflow keeps its record: `machine.tracking_uri`, else $MLFLOW_TRACKING_URI, else mlflow.db in the repository."""
-    return machine.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
 
 
 def connect(uri: str) -> "MlflowClient":

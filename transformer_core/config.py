@@ -7,6 +7,7 @@ what overrides it) and `machine` (which cannot change a result) have defaults.
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
@@ -153,6 +154,15 @@ class Machine(Section):
     pools: Annotated[dict[str, str], Expected("a work pool's name for each stage")] = Field(default_factory=dict)
     price_per_hour: NonNegativeFloat | None = None
     tracking_uri: Name | None = None
+
+
+# MLflow's own default: a database beside params.yaml.
+DEFAULT_TRACKING_URI = "sqlite:///mlflow.db"
+
+
+def tracking_uri(machine: Machine) -> str:
+    """Where MLflow keeps its record: `machine.tracking_uri`, else $MLFLOW_TRACKING_URI, else mlflow.db in the repository."""
+    return machine.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING_URI
 
 
 class Params(Section):

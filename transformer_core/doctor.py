@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from transformer_core.config import PARAMS_FILE, Params, load_params
+from transformer_core.config import PARAMS_FILE, Machine, Params, load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError
 
 _GIB = 2**30
@@ -41,8 +41,8 @@ def examine(root: Path = Path()) -> list[Finding]:
         findings.append(Finding("params", "problem", params.message.rstrip("."), params.remedy, params.exit_code))
     else:
         findings.append(Finding("params", "ok", f"{root / PARAMS_FILE}: corpus {params.download.corpus}, preset {params.model.preset}"))
-    configured = None if isinstance(params, UserError) else params.machine.tracking_uri
-    return [*findings, _mlflow(configured, root), _prefect()]
+    machine = Machine() if isinstance(params, UserError) else params.machine
+    return [*findings, _mlflow(tracking_uri(machine), root), _prefect()]
 
 
 def _load(root: Path) -> Params | UserError:
@@ -122,8 +122,7 @@ def _repository(root: Path) -> Finding:
     return Finding("repository", "ok", "git and DVC are set up")
 
 
-def _mlflow(configured: str | None, root: Path) -> Finding:
-    uri = configured or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
+def _mlflow(uri: str, root: Path) -> Finding:
     if uri.startswith(("http://", "https://")):
         remedy = "Training goes on without it and its record waits in .state/journal; only the stage publish needs it."
         return _service("mlflow", uri, f"{uri.rstrip('/')}/health", remedy)

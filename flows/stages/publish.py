@@ -23,8 +23,8 @@ import transformer_core
 from flows.journal import JOURNALS, Journal, position_file
 from flows.paths import AVERAGED, METRICS, PUBLISHED, REPORT, TRAINING
 from flows.runner import run_stage
-from flows.tracking import DEFAULT_URI, connect, find_training, reaching, run_link, sync, tracking_uri
-from transformer_core.config import Params
+from flows.tracking import connect, find_training, reaching, run_link, sync
+from transformer_core.config import DEFAULT_TRACKING_URI, Params, tracking_uri
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, write_json
 
@@ -146,8 +146,8 @@ def requirements() -> list[str]:
 
 def _where(figures: dict[str, Any], uri: str, link: str) -> str:
     synthetic = " (synthetic)" if figures["synthetic"] else ""
-    see = f"mlflow ui --backend-store-uri {uri}, then {link}" if uri.startswith("sqlite:") and uri != DEFAULT_URI else link
-    if uri == DEFAULT_URI:
+    see = f"mlflow ui --backend-store-uri {uri}, then {link}" if uri.startswith("sqlite:") and uri != DEFAULT_TRACKING_URI else link
+    if uri == DEFAULT_TRACKING_URI:
         see = f"mlflow ui, then {link}"
     return f"BLEU {figures['bleu']:.2f} on the test set of {figures['corpus']}{synthetic}\nreport: {REPORT}\ntraining: {see}"
 

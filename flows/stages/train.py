@@ -21,8 +21,8 @@ from flows.journal import Journal
 from flows.paths import BINARIZED, CHECKPOINTS, STATE, TRAINING
 from flows.recorder import UPDATES, VALIDATION, Nobody, Recorder
 from flows.runner import STOP_SIGNALS, run_stage
-from flows.tracking import Sender, tracking_uri
-from transformer_core.config import Params, load_params
+from flows.tracking import Sender
+from transformer_core.config import Params, load_params, tracking_uri
 from transformer_core.corpus.binary import open_split, read_meta
 from transformer_core.errors import ExitCode, Interrupted, UserError
 from transformer_core.files import new_directory, read_json, sha256_of, write_json

@@ -17,8 +17,8 @@ from mlflow.entities import Run
 
 from flows import tracking
 from flows.journal import JOURNALS, Journal, position_file, read_events
-from flows.tracking import Sender, all_sent, connect, experiment_id, find_training, run_link, send_all, sync, tracking_uri
-from transformer_core.config import Machine
+from flows.tracking import Sender, all_sent, connect, experiment_id, find_training, run_link, send_all, sync
+from transformer_core.config import Machine, tracking_uri
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
 
