@@ -53,8 +53,8 @@ FAULTS = [
     (
         "  max_tokens: 128",
         "  max_tokens: 5000",
-        ": binarize.max_tokens: a pair of 5000 tokens does not fit the smaller of train.tokens_per_microbatch (4096) and "
-        "train.tokens_per_update (4096). Lower it or raise them.",
+        ": binarize.max_tokens: a pair of 5000 tokens does not fit the smaller of train.tokens_per_microbatch (640) and "
+        "train.tokens_per_update (2560). Lower it or raise them.",
     ),
     ("  warmup: 400", "  warmup: [", ":28: not valid YAML (expected ',' or ']', but got ':')"),
     (
