@@ -356,7 +356,7 @@ def test_nothing_is_wrong_with_a_fresh_clone(healthy: Path) -> None:
 
 
 def test_a_problem_is_a_line_with_a_remedy_and_its_exit_code(healthy: Path) -> None:
-    (healthy / "params.yaml").write_text(recipes.read("synthetic").replace("  warmup: ", "  warmup: x"), encoding="utf-8")
+    (healthy / "params.yaml").write_text(recipes.read("synthetic").replace("  warmup: ", "  warmup: x  # "), encoding="utf-8")
     done = call(healthy, "doctor")
     assert done.returncode == 78
     problems = [line for line in done.stdout.decode().split("\n") if line.startswith("problem")]
