@@ -11,20 +11,20 @@ SECTIONS = "download, clean, bpe, binarize, model, train, average, decode, evalu
 
 # What stands in the file, what is put there instead, and the line that says so after "params.yaml".
 FAULTS = [
-    ("  warmup: 200", "  warmup: x", ": train.warmup: must be a whole number above 0, got 'x'"),
-    ("  warmup: 200", "  warmup: 0", ": train.warmup: must be a whole number above 0, got 0"),
-    ("  warmup: 200", "  warmup: 200.0", ": train.warmup: must be a whole number above 0, got 200.0"),
-    ("  warmup: 200", "  warmup: true", ": train.warmup: must be a whole number above 0, got True"),
-    ("  warmup: 200", "  warmup:", ": train.warmup: must be a whole number above 0, got None"),
-    ("  warmup: 200\n", "", ": train.warmup: missing, must be a whole number above 0"),
-    ("  warmup: 200", "  warmups: 200", ": train.warmups: unknown key. Did you mean 'warmup'?"),
+    ("  warmup: 400", "  warmup: x", ": train.warmup: must be a whole number above 0, got 'x'"),
+    ("  warmup: 400", "  warmup: 0", ": train.warmup: must be a whole number above 0, got 0"),
+    ("  warmup: 400", "  warmup: 400.0", ": train.warmup: must be a whole number above 0, got 400.0"),
+    ("  warmup: 400", "  warmup: true", ": train.warmup: must be a whole number above 0, got True"),
+    ("  warmup: 400", "  warmup:", ": train.warmup: must be a whole number above 0, got None"),
+    ("  warmup: 400\n", "", ": train.warmup: missing, must be a whole number above 0"),
+    ("  warmup: 400", "  warmups: 400", ": train.warmups: unknown key. Did you mean 'warmup'?"),
     ("  corpus: synthetic", "  zzz: 1\n  corpus: synthetic", ": download.zzz: unknown key. Known keys: corpus, source, target."),
     ("average:", "averages:", ": averages: unknown key. Did you mean 'average'?"),
     ("average:\n  last: 5\n", "", ": average: missing, must be a section with the keys last"),
     ("average:\n  last: 5", "average: 5", ": average: must be a section with the keys last, got 5"),
-    ("  learning_rate: 0.7", "  learning_rate: fast", ": train.learning_rate: must be a number above 0, got 'fast'"),
-    ("  learning_rate: 0.7", "  learning_rate: .inf", ": train.learning_rate: must be a number above 0, got inf"),
-    ("  learning_rate: 0.7", "  learning_rate: .nan", ": train.learning_rate: must be a number above 0, got nan"),
+    ("  learning_rate: 1.0", "  learning_rate: fast", ": train.learning_rate: must be a number above 0, got 'fast'"),
+    ("  learning_rate: 1.0", "  learning_rate: .inf", ": train.learning_rate: must be a number above 0, got inf"),
+    ("  learning_rate: 1.0", "  learning_rate: .nan", ": train.learning_rate: must be a number above 0, got nan"),
     ("  label_smoothing: 0.1", "  label_smoothing: 1", ": train.label_smoothing: must be a number from 0 to below 1, got 1"),
     ("  precision: auto", "  precision: half", ": train.precision: must be one of auto, bf16, float32, float64, got 'half'"),
     ("  drop_copies: true", "  drop_copies: yes", ": clean.drop_copies: must be true or false, got 'yes'"),
@@ -45,9 +45,9 @@ FAULTS = [
         ": average.last: must be at most train.keep (2), got 5. Keep more checkpoints or average fewer.",
     ),
     (
-        "  save_every: 50",
+        "  save_every: 100",
         "  save_every: 600",
-        ": train.save_every: 900 updates saved every 600 give fewer checkpoints than average.last (5) takes. "
+        ": train.save_every: 1200 updates saved every 600 give fewer checkpoints than average.last (5) takes. "
         "Save more often or average fewer.",
     ),
     (
@@ -56,11 +56,11 @@ FAULTS = [
         ": binarize.max_tokens: a pair of 5000 tokens does not fit the smaller of train.tokens_per_microbatch (640) and "
         "train.tokens_per_update (2560). Lower it or raise them.",
     ),
-    ("  warmup: 200", "  warmup: [", ":29: not valid YAML (expected ',' or ']', but got ':')"),
+    ("  warmup: 400", "  warmup: [", ":29: not valid YAML (expected ',' or ']', but got ':')"),
     (
-        "  warmup: 200",
-        "  warmup: 200\n  warmup: 200",
-        ':28: not valid YAML (found duplicate key "warmup" with value "200" (original value: "200"))',
+        "  warmup: 400",
+        "  warmup: 400\n  warmup: 400",
+        ':28: not valid YAML (found duplicate key "warmup" with value "400" (original value: "400"))',
     ),
 ]
 
