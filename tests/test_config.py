@@ -34,9 +34,12 @@ FAULTS = [
     ("  max_ratio: 3.0", "  max_ratio: 0.5", ": clean.max_ratio: must be a number, 1 or more, got 0.5"),
     ("  preset: tiny", "  preset: tiny\n  layers: 0", ": model.layers: must be a whole number above 0, got 0"),
     ("  preset: tiny", "  preset: tiny\n  dropout: 1.5", ": model.dropout: must be a number from 0 to below 1, got 1.5"),
+    ("  preset: tiny", "  preset: tiny\n  dropout: -0.1", ": model.dropout: must be a number from 0 to below 1, got -0.1"),
+    ("  preset: tiny", "  preset: tiny\n  neighbourhood: 0", ": model.neighbourhood: must be a whole number above 0, got 0"),
+    ("  preset: tiny", "  preset: tiny\n  norm: both", ": model.norm: must be one of post, pre, got 'both'"),
     ("  corpus: synthetic", '  corpus: ""', ": download.corpus: must be a name, got ''"),
     ("  pools: {}", "  pools: 3", ": machine.pools: must be a work pool's name for each stage, got 3"),
-    ("  devices: 1", "  devices: none", ": machine.devices: must be a whole number above 0, got 'none'"),
+    ("  devices:", "  devices: none", ": machine.devices: must be a whole number above 0, got 'none'"),
     ("  threads:", "  thread:", ": machine.thread: unknown key. Did you mean 'threads'?"),
     ("  target: de", "  target: en", ": download.target: must differ from download.source, got 'en'"),
     (
@@ -117,7 +120,7 @@ def test_a_whole_number_is_a_number() -> None:
 def test_machine_may_be_left_out(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     path.write_text(WHOLE[: WHOLE.index("machine:")], encoding="utf-8")
-    assert load_params(path).machine.devices == 1
+    assert load_params(path).machine.devices is None
 
 
 def test_sections_are_frozen(tmp_path: Path) -> None:

@@ -79,8 +79,12 @@ class Binarize(Section):
 
 
 class Model(Section):
-    """A preset by name; every other key overrides the preset's value (symbols as in the paper's Table 3)."""
+    """A preset of an architecture by name; every other key overrides the preset's value (symbols as in the paper's Table 3).
 
+    Which keys an architecture has, and what they mean, stands in transformer_core/presets.py.
+    """
+
+    architecture: Literal["transformer", "recurrent", "convolutional"] = "transformer"
     preset: Name
     layers: PositiveInt | None = None
     d_model: PositiveInt | None = None
@@ -91,6 +95,14 @@ class Model(Section):
     dropout: Probability | None = None
     attention_dropout: Probability | None = None
     relu_dropout: Probability | None = None
+    norm: Literal["post", "pre"] | None = None
+    positions: Literal["sinusoidal", "learned"] | None = None
+    most_positions: PositiveInt | None = None
+    tied: Literal["all", "decoder", "none"] | None = None
+    neighbourhood: PositiveInt | None = None
+    cell: Literal["lstm", "gru"] | None = None
+    attention: Literal["none", "additive", "dot"] | None = None
+    kernel: PositiveInt | None = None
 
 
 class Train(Section):
@@ -114,6 +126,11 @@ class Train(Section):
     save_every: PositiveInt
     keep: PositiveInt
     seed: NonNegativeInt
+
+    @property
+    def microbatches(self) -> int:
+        """Micro-batches of a full update: what devices share out among them."""
+        return -(-self.tokens_per_update // self.tokens_per_microbatch)
 
 
 class Average(Section):
@@ -145,9 +162,14 @@ class Publish(Section):
 
 
 class Machine(Section):
-    """What cannot change a result: never a DVC parameter, in no fingerprint."""
+    """What cannot change a result: never a DVC parameter, in no fingerprint.
 
-    devices: PositiveInt = 1
+    Attributes:
+        devices: processes that train together, a GPU each where there are GPUs; None takes what the machine has.
+        threads: of each of these on a CPU; None shares the cores.
+    """
+
+    devices: PositiveInt | None = None
     threads: PositiveInt | None = None
     workers: PositiveInt | None = None
     mirror: Name | None = None
@@ -257,8 +279,9 @@ def _expectation(schema: type[BaseModel], location: list[str | int], error: Erro
         words = next((item.words for item in (*field.metadata, *_annotations(field.annotation)) if isinstance(item, Expected)), None)
         if words is not None:
             return words
-        if get_origin(field.annotation) is Literal:
-            return "one of " + ", ".join(str(choice) for choice in get_args(field.annotation))
+        choices = next((part for part in (field.annotation, *get_args(field.annotation)) if get_origin(part) is Literal), None)
+        if choices is not None:
+            return "one of " + ", ".join(str(choice) for choice in get_args(choices))
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             return "a section with the keys " + ", ".join(field.annotation.model_fields)
     return error["msg"].lower().removeprefix("input should be ") if error["type"] != "missing" else "given"

@@ -1,7 +1,10 @@
-"""The paper's models by name, and two small ones. A preset is a starting point: keys of `model` override it one by one."""
+"""Models by name: the paper's, every row of its Table 3, small ones, and the baselines' sizes. A preset is a starting point: keys of
+`model` override it one by one.
+"""
 
 import difflib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 from transformer_core.config import Model
 from transformer_core.errors import configuration_error
@@ -9,10 +12,17 @@ from transformer_core.errors import configuration_error
 
 @dataclass(frozen=True)
 class TransformerSize:
-    """The sizes of a Transformer, symbols as in the paper's Table 3, and what it drops.
+    """The sizes of a Transformer, symbols as in the paper's Table 3, and its variants; the defaults are the paper's base model's.
 
-    `dropout` is the paper's P_drop, on each sub-layer's output and on embedding plus position (5.4). The other two are not in the paper's
-    models: dropout of attention weights, and of the feed-forward network's inner activations.
+    Attributes:
+        dropout: P_drop, on each sub-layer's output and on embedding plus position (paper 5.4).
+        attention_dropout: of attention weights; not in the paper's models.
+        relu_dropout: of the feed-forward network's inner activations; not in the paper's models.
+        norm: after each sub-layer's residual as in the paper, or before the sub-layer, with a norm at the end of both stacks.
+        positions: sinusoidal, or learned (Table 3, row E).
+        most_positions: how many positions are learned.
+        tied: what shares one embedding matrix: source, target and projection (paper 3.4), target and projection, or nothing.
+        neighbourhood: r, how many positions self-attention sees (paper 4); None for all.
     """
 
     layers: int
@@ -24,38 +34,151 @@ class TransformerSize:
     dropout: float
     attention_dropout: float = 0.0
     relu_dropout: float = 0.0
+    norm: Literal["post", "pre"] = "post"
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    most_positions: int = 1024
+    tied: Literal["all", "decoder", "none"] = "all"
+    neighbourhood: int | None = None
+    architecture: Literal["transformer"] = "transformer"
 
 
-PRESETS = {
-    "base": TransformerSize(layers=6, d_model=512, d_ff=2048, heads=8, d_k=64, d_v=64, dropout=0.1),
-    "big": TransformerSize(layers=6, d_model=1024, d_ff=4096, heads=16, d_k=64, d_v=64, dropout=0.3),
-    "small": TransformerSize(layers=3, d_model=256, d_ff=1024, heads=4, d_k=64, d_v=64, dropout=0.1),
-    "tiny": TransformerSize(layers=2, d_model=192, d_ff=768, heads=4, d_k=48, d_v=48, dropout=0.1),
+@dataclass(frozen=True)
+class RecurrentSize:
+    """The sizes of a recurrent encoder-decoder: the sequence-to-sequence models before the Transformer.
+
+    Attributes:
+        layers: recurrent layers of the encoder, which reads both ways, and of the decoder.
+        d_model: embedding, and state of the decoder; each direction of the encoder has half of it.
+        cell: LSTM (Hochreiter and Schmidhuber 1997) or GRU (Cho et al. 2014).
+        attention: none hands over a fixed vector alone (Sutskever et al. 2014); additive (Bahdanau et al. 2015) and dot (Luong et al. 2015)
+            score the encoder's states.
+        dropout: between layers, on embeddings and before the projection.
+    """
+
+    layers: int
+    d_model: int
+    dropout: float
+    cell: Literal["lstm", "gru"] = "lstm"
+    attention: Literal["none", "additive", "dot"] = "additive"
+    architecture: Literal["recurrent"] = "recurrent"
+
+
+@dataclass(frozen=True)
+class ConvolutionalSize:
+    """The sizes of a convolutional encoder-decoder with attention in each decoder layer (ConvS2S, Gehring et al. 2017).
+
+    Attributes:
+        layers: gated convolutions of the encoder and of the decoder.
+        d_model: embedding and channels.
+        kernel: positions that a convolution spans, odd.
+        dropout: on embeddings and on the input of each convolution.
+    """
+
+    layers: int
+    d_model: int
+    dropout: float
+    kernel: int = 3
+    architecture: Literal["convolutional"] = "convolutional"
+
+
+ModelSize = TransformerSize | RecurrentSize | ConvolutionalSize
+
+BASE = TransformerSize(layers=6, d_model=512, d_ff=2048, heads=8, d_k=64, d_v=64, dropout=0.1)
+BIG = replace(BASE, d_model=1024, d_ff=4096, heads=16, dropout=0.3)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the paper's Table 3: a size, what its training changes, and the figures that the paper gives.
+
+    Attributes:
+        perplexity: a subword, on newstest2013.
+        bleu: tokenised, on newstest2013, of one checkpoint (this table is not averaged).
+        millions: parameters, where the table gives them.
+    """
+
+    size: TransformerSize
+    perplexity: float
+    bleu: float
+    millions: int | None = None
+    label_smoothing: float = 0.1
+    updates: int = 100_000
+
+
+TABLE_3 = {
+    "base": Row(BASE, 4.92, 25.8, 65),
+    "table3/A-h1": Row(replace(BASE, heads=1, d_k=512, d_v=512), 5.29, 24.9),
+    "table3/A-h4": Row(replace(BASE, heads=4, d_k=128, d_v=128), 5.00, 25.5),
+    "table3/A-h16": Row(replace(BASE, heads=16, d_k=32, d_v=32), 4.91, 25.8),
+    "table3/A-h32": Row(replace(BASE, heads=32, d_k=16, d_v=16), 5.01, 25.4),
+    "table3/B-dk16": Row(replace(BASE, d_k=16), 5.16, 25.1, 58),
+    "table3/B-dk32": Row(replace(BASE, d_k=32), 5.01, 25.4, 60),
+    "table3/C-N2": Row(replace(BASE, layers=2), 6.11, 23.7, 36),
+    "table3/C-N4": Row(replace(BASE, layers=4), 5.19, 25.3, 50),
+    "table3/C-N8": Row(replace(BASE, layers=8), 4.88, 25.5, 80),
+    "table3/C-dmodel256": Row(replace(BASE, d_model=256, d_k=32, d_v=32), 5.75, 24.5, 28),
+    "table3/C-dmodel1024": Row(replace(BASE, d_model=1024, d_k=128, d_v=128), 4.66, 26.0, 168),
+    "table3/C-dff1024": Row(replace(BASE, d_ff=1024), 5.12, 25.4, 53),
+    "table3/C-dff4096": Row(replace(BASE, d_ff=4096), 4.75, 26.2, 90),
+    "table3/D-dropout0.0": Row(replace(BASE, dropout=0.0), 5.77, 24.6),
+    "table3/D-dropout0.2": Row(replace(BASE, dropout=0.2), 4.95, 25.5),
+    "table3/D-smoothing0.0": Row(BASE, 4.67, 25.3, label_smoothing=0.0),
+    "table3/D-smoothing0.2": Row(BASE, 5.47, 25.7, label_smoothing=0.2),
+    "table3/E-learned": Row(replace(BASE, positions="learned"), 4.92, 25.7),
+    "big": Row(BIG, 4.33, 26.4, 213, updates=300_000),
+}
+
+PRESETS: dict[str, dict[str, ModelSize]] = {
+    "transformer": {
+        **{name: row.size for name, row in TABLE_3.items()},
+        "small": TransformerSize(layers=3, d_model=256, d_ff=1024, heads=4, d_k=64, d_v=64, dropout=0.1),
+        "tiny": TransformerSize(layers=2, d_model=192, d_ff=768, heads=4, d_k=48, d_v=48, dropout=0.1),
+    },
+    "recurrent": {
+        "base": RecurrentSize(layers=4, d_model=1024, dropout=0.2),
+        "small": RecurrentSize(layers=2, d_model=512, dropout=0.1),
+        "tiny": RecurrentSize(layers=1, d_model=256, dropout=0.1),
+    },
+    "convolutional": {
+        "base": ConvolutionalSize(layers=15, d_model=512, dropout=0.1),
+        "small": ConvolutionalSize(layers=6, d_model=256, dropout=0.1),
+        "tiny": ConvolutionalSize(layers=3, d_model=192, dropout=0.1),
+    },
 }
 
 
-def resolve(model: Model) -> TransformerSize:
-    """The sizes that a `model` section means: the preset with the section's other keys put over it.
+def resolve(model: Model) -> ModelSize:
+    """The sizes that a `model` section means: the preset of its architecture with the section's other keys put over it.
 
     Where d_model or heads is overridden and d_k or d_v is not, these follow as d_model / heads (paper 3.2.2).
 
     Raises:
-        UserError: exit code 78; an unknown preset, an odd d_model, or heads that do not divide d_model where d_k and d_v follow.
+        UserError: exit code 78; an unknown preset, a key of another architecture, or sizes that cannot be built.
     """
-    if model.preset not in PRESETS:
-        near = difflib.get_close_matches(model.preset, PRESETS, n=3, cutoff=0.4) or sorted(PRESETS)
-        raise configuration_error(f"model.preset: no preset is called {model.preset!r}", f"Nearest: {', '.join(near)}.")
-    overrides = {key: value for key, value in model.model_dump(exclude={"preset"}).items() if value is not None}
-    sizes = asdict(PRESETS[model.preset]) | overrides
-    if sizes["d_model"] % 2:
-        raise configuration_error(f"model.d_model: must be even for sines and cosines in pairs, got {sizes['d_model']}")
-    if {"d_model", "heads"} & overrides.keys():
-        for key in sorted({"d_k", "d_v"} - overrides.keys()):
-            sizes[key] = _head_size(sizes["d_model"], sizes["heads"], key)
-    return TransformerSize(**sizes)
+    presets = PRESETS[model.architecture]
+    if model.preset not in presets:
+        near = difflib.get_close_matches(model.preset, presets, n=3, cutoff=0.4) or sorted(presets)
+        message = f"model.preset: no preset of the architecture {model.architecture} is called {model.preset!r}"
+        raise configuration_error(message, f"Nearest: {', '.join(near)}.")
+    preset = presets[model.preset]
+    overrides = {key: value for key, value in model.model_dump(exclude={"preset", "architecture"}).items() if value is not None}
+    foreign = sorted(overrides.keys() - {field.name for field in fields(preset)})
+    if foreign:
+        raise configuration_error(f"model.{foreign[0]}: the architecture {model.architecture} has no such setting")
+    size = replace(preset, **overrides)
+    if size.d_model % 2:
+        raise configuration_error(f"model.d_model: must be even, got {size.d_model}")
+    if isinstance(size, ConvolutionalSize) and size.kernel % 2 == 0:
+        raise configuration_error(f"model.kernel: must be odd, so that a convolution has a middle, got {size.kernel}")
+    if isinstance(size, TransformerSize) and {"d_model", "heads"} & overrides.keys():
+        return replace(size, d_k=_head_size(size, "d_k", model.d_k), d_v=_head_size(size, "d_v", model.d_v))
+    return size
 
 
-def _head_size(d_model: int, heads: int, key: str) -> int:
-    if d_model % heads:
-        raise configuration_error(f"model.heads: {heads} heads do not divide d_model {d_model}", f"Set model.{key} or choose a divisor.")
-    return d_model // heads
+def _head_size(size: TransformerSize, key: str, override: int | None) -> int:
+    if override is not None:
+        return override
+    if size.d_model % size.heads:
+        message = f"model.heads: {size.heads} heads do not divide d_model {size.d_model}"
+        raise configuration_error(message, f"Set model.{key} or choose a divisor.")
+    return size.d_model // size.heads

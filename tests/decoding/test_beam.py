@@ -119,7 +119,7 @@ def test_beam_of_one_without_penalty_is_greedy_decoding(model: Transformer) -> N
         output: list[int] = []
         with torch.inference_mode():
             while EOS not in output:
-                logits = model.embedding.project(model(source, source > 0, torch.tensor([[BOS, *output]])))[0, -1]
+                logits = model.project(model(source, source > 0, torch.tensor([[BOS, *output]])))[0, -1]
                 logits[:3] = -torch.inf
                 output.append(int(logits.argmax()) if len(output) + 1 < greatest_length else EOS)
         assert search(model, [tokens], beam=1, alpha=0.0)[0][0].tokens == output
@@ -152,7 +152,7 @@ def test_the_score_is_the_forced_log_probability_over_the_papers_penalty(model: 
     source, output = torch.tensor([tokens]), torch.tensor([best.tokens])
     with torch.inference_mode():
         shifted = torch.cat((torch.tensor([[BOS]]), output[:, :-1]), dim=1)
-        steps = model.embedding.project(model(source, source > 0, shifted)).log_softmax(-1)
+        steps = model.project(model(source, source > 0, shifted)).log_softmax(-1)
     forced = steps.gather(2, output[:, :, None]).sum().item()
     assert best.log_probability == pytest.approx(forced, abs=1e-9)
     assert best.score == pytest.approx(forced / ((5 + len(best.tokens)) / 6) ** 0.6, abs=1e-9)

@@ -63,7 +63,7 @@ def a_report(synthetic: bool = False) -> Report:
             "examples": {"too_long": [["a long one", "ein langer"]]}, "splits": {"valid": checked, "test": checked},
         },
         model={
-            "architecture": "transformer", "model": {"layers": 2, "d_model": 192}, "vocabulary": {"size": 2000, "hash": "vocabulary-hash"},
+            "model": {"architecture": "transformer", "layers": 2, "d_model": 192}, "vocabulary": {"size": 2000, "hash": "vocabulary-hash"},
             "training": {"fingerprint": "training-fingerprint", "updates": 1200, "target_tokens": 4_668_000, "seconds": 252.0},
             "averaged": 5,
         },

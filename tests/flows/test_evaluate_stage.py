@@ -34,7 +34,7 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
             "splits": {"valid": checked, "test": checked},
         },
         "models/averaged/config.json": {
-            "architecture": "transformer", "model": {"layers": 2}, "vocabulary": {"size": 99, "hash": "abc"}, "averaged": 1,
+            "model": {"architecture": "transformer", "layers": 2}, "vocabulary": {"size": 99, "hash": "abc"}, "averaged": 1,
             "training": {"fingerprint": "f00d", "updates": 40, "target_tokens": 900, "seconds": 2.0},
         },
         "results/training/metrics.json": {"parameters": 12_345},

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from transformer_core.errors import UserError
-from transformer_core.models.directory import ModelConfig, Training, Vocabulary, load_transformer, save_model
+from transformer_core.models.directory import ModelConfig, Training, Vocabulary, load_model, save_model
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 
@@ -29,7 +29,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_a_saved_model_comes_back_as_it_was(directory: Path) -> None:
-    model, config = load_transformer(directory)
+    model, config = load_model(directory)
     torch.manual_seed(0)
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), Transformer(SIZE, 11).state_dict().values(), strict=True))
     assert config.model == SIZE
@@ -41,14 +41,14 @@ def test_a_saved_model_comes_back_as_it_was(directory: Path) -> None:
 def test_a_missing_file_is_one_line(directory: Path, name: str) -> None:
     (directory / name).unlink()
     with pytest.raises(UserError, match=f"{name}: no such file"):
-        load_transformer(directory)
+        load_model(directory)
 
 
 def test_truncated_weights_are_one_line(directory: Path) -> None:
     weights = directory / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(UserError) as caught:
-        load_transformer(directory)
+        load_model(directory)
     assert str(caught.value).startswith(f"{weights}: not the weights of")
     assert "\n" not in str(caught.value)
 
@@ -57,4 +57,4 @@ def test_weights_of_another_size_are_one_line(directory: Path) -> None:
     config = directory / "config.json"
     config.write_text(config.read_text().replace('"d_ff": 16', '"d_ff": 32'))
     with pytest.raises(UserError, match="not the weights of"):
-        load_transformer(directory)
+        load_model(directory)

@@ -41,7 +41,13 @@ def length_penalty(length: Tensor, alpha: float) -> Tensor:
 
 @torch.inference_mode()
 def beam_search(
-    model: StepModel[State], source: Tensor, source_mask: Tensor, beam: int, alpha: float, max_extra: int
+    model: StepModel[State],
+    source: Tensor,
+    source_mask: Tensor,
+    beam: int,
+    alpha: float,
+    max_extra: int,
+    most_positions: int | None = None,
 ) -> list[list[Finished]]:
     """The best finished outputs of each sentence, best first; at least one, at most `beam`.
 
@@ -56,8 +62,10 @@ def beam_search(
         beam: K, hypotheses kept a sentence.
         alpha: exponent of the length penalty, 0 for none.
         max_extra: see above, at least 1.
+        most_positions: bounds every output, for a model that has learned so many positions.
     """
-    search = _Search(source_mask.sum(dim=1) - 1 + max_extra, beam, alpha)
+    greatest_length = source_mask.sum(dim=1) - 1 + max_extra
+    search = _Search(greatest_length if most_positions is None else greatest_length.clamp(max=most_positions), beam, alpha)
     state = model.start(source, source_mask)
     while len(search.sentences):
         logits = model.step(search.newest_tokens(), state)

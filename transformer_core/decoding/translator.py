@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from transformer_core.corpus.subword import EOS, PAD, Subword
 from transformer_core.decoding.beam import Finished, beam_search
 from transformer_core.errors import UserError
-from transformer_core.models.directory import CONFIG, SUBWORD, ModelConfig, load_transformer
-from transformer_core.models.transformer import Transformer
+from transformer_core.models.directory import CONFIG, SUBWORD, ModelConfig, load_model
+from transformer_core.models.translation import TranslationModel
 
 TokenIds = Sequence[int] | NDArray[np.integer]
 
@@ -31,7 +31,7 @@ class Hypothesis:
 class Translator:
     """A model with its vocabulary. A translation depends on its sentence alone, whatever stands in the batch with it."""
 
-    model: Transformer
+    model: TranslationModel
     subword: Subword
     config: ModelConfig
 
@@ -42,7 +42,7 @@ class Translator:
         Raises:
             UserError: exit code 65; a file is missing or damaged, or the vocabulary is not the one the weights were trained with.
         """
-        model, config = load_transformer(directory)
+        model, config = load_model(directory)
         subword = Subword.load(directory / SUBWORD)
         if subword.hash != config.vocabulary.hash:
             raise UserError(
@@ -64,11 +64,21 @@ class Translator:
 
         Args:
             batch_tokens: most source positions, padding counted, decoded together; a longer source is decoded alone.
+
+        Raises:
+            UserError: exit code 65; a source has more tokens than a model with learned positions has learned.
         """
+        most = self.model.most_positions
+        for number, source in enumerate(sources, 1):
+            if most is not None and len(source) > most:
+                raise UserError(
+                    f"sentence {number}: {len(source)} tokens, but this model has learned {most} positions", "Split the sentence."
+                )
         results = [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]
         for numbers in _batches([len(source) for source in sources], batch_tokens):
             tokens = self._padded([sources[number] for number in numbers])
-            for number, finished in zip(numbers, beam_search(self.model, tokens, tokens != PAD, beam, alpha, max_extra), strict=True):
+            outputs = beam_search(self.model, tokens, tokens != PAD, beam, alpha, max_extra, most)
+            for number, finished in zip(numbers, outputs, strict=True):
                 results[number] = [self._hypothesis(output) for output in finished]
         return results
 
@@ -77,7 +87,7 @@ class Translator:
         rows = torch.full((len(sources), width), PAD, dtype=torch.long)
         for row, source in zip(rows, sources, strict=True):
             row[: len(source)] = torch.as_tensor(np.asarray(source, dtype=np.int64))
-        return rows.to(self.model.embedding.weight.device)
+        return rows.to(self.model.output_weight.device)
 
     def _hypothesis(self, finished: Finished) -> Hypothesis:
         text = self.subword.decode([token for token in finished.tokens if token != EOS])

@@ -1,5 +1,8 @@
-"""Scaled dot-product and multi-head attention (paper 3.2)."""
+"""Scaled dot-product and multi-head attention (paper 3.2), over everything or over a neighbourhood (paper 4)."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -17,6 +20,44 @@ class KeysAndValues(NamedTuple):
     value: Tensor
 
 
+@dataclass(frozen=True)
+class Neighbourhood:
+    """The r positions that each position may see, the same for all heads (paper 4, restricted self-attention).
+
+    Attributes:
+        positions: (B or 1, T, r) numbers of the positions seen.
+        allowed: (B or 1, T, r), False where there are fewer than r.
+    """
+
+    positions: Tensor
+    allowed: Tensor
+
+    @classmethod
+    def centred(cls, mask: Tensor, r: int) -> "Neighbourhood":
+        """Of the encoder: r positions round each one, moved inward at both ends of the sentence, so that r >= length is full attention.
+
+        Args:
+            mask: (B, S), True at real tokens, which come first.
+        """
+        lengths = mask.sum(dim=1)[:, None]
+        first = torch.minimum(torch.arange(mask.shape[1], device=mask.device) - r // 2, lengths - r).clamp(min=0)
+        return cls._window(first, lengths[:, :, None], r, mask.shape[1])
+
+    @classmethod
+    def before(cls, first: int, count: int, r: int, device: torch.device) -> "Neighbourhood":
+        """Of the decoder: each of `count` positions from `first` on sees itself and the r - 1 before it."""
+        own = torch.arange(first, first + count, device=device)[None]
+        return cls._window((own - r + 1).clamp(min=0), own[:, :, None] + 1, r, first + count)
+
+    @classmethod
+    def _window(cls, first: Tensor, end: Tensor, r: int, length: int) -> "Neighbourhood":
+        positions = first[:, :, None] + torch.arange(min(r, length), device=first.device)
+        return cls(positions.clamp(max=length - 1), positions < end)
+
+
+Visible = Tensor | Neighbourhood | None
+
+
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
     """Weighted sum of values, weights from the scaled similarity of query and key (paper 3.2.1, eq. 1).
 
@@ -30,15 +71,65 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask
     Returns:
         (B, H, T, d_v).
     """
-    bias = None if mask is None else torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
-    # On sentences of some 20 tokens the backward pass of PyTorch's fused CPU kernel takes about seven times as long as these products.
-    if query.device.type != "cpu" or not torch.is_grad_enabled():
-        dropped = dropout.probability if dropout.training else 0.0
-        return functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropped)
+    if query.device.type == "cpu" and torch.is_grad_enabled():
+        return _trained_on_cpu(query, key, value, mask, dropout)
+    dropped = dropout.probability if dropout.training else 0.0
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=_bias(query, mask), dropout_p=dropped)
+
+
+def _trained_on_cpu(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
+    """The reference path, never in less than float32.
+
+    On sentences of some 20 tokens the backward pass of PyTorch's fused CPU kernel takes about seven times as long. And in bf16 each new
+    shape of a batched product has its kernel generated, which takes longer than the product; float32 needs none.
+    """
+    exact = torch.promote_types(query.dtype, torch.float32)
+    with torch.autocast("cpu", enabled=False):
+        q, k, v = (projected.to(exact, memory_format=torch.contiguous_format) for projected in (query, key, value))
+        return (dropout(attention_weights(q, k, mask)) @ v).to(query.dtype)
+
+
+def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    """softmax(Q K^T / sqrt(d_k)), forbidden positions at minus infinity before the softmax; shapes as above. Returns (B, H, T, S)."""
     scores = query * query.shape[-1] ** -0.5 @ key.transpose(-2, -1)
-    if bias is not None:
-        scores = scores + bias
-    return dropout(scores.softmax(dim=-1)) @ value
+    bias = _bias(query, mask)
+    return (scores if bias is None else scores + bias).softmax(dim=-1)
+
+
+def restricted_attention(query: Tensor, key: Tensor, value: Tensor, neighbourhood: Neighbourhood, dropout: Dropout) -> Tensor:
+    """The same over r positions a query: O(r T) scores, never a (T, S) matrix (paper 4, Table 1).
+
+    Args:
+        query: (B, H, T, d_k).
+        key: (B, H, S, d_k).
+        value: (B, H, S, d_v).
+        neighbourhood: of T positions.
+        dropout: of the weights.
+
+    Returns:
+        (B, H, T, d_v).
+    """
+    weights = dropout(_restricted_weights(query, key, neighbourhood))
+    return (weights[:, :, :, None, :] @ _gather(value, neighbourhood.positions)).squeeze(3)
+
+
+def _restricted_weights(query: Tensor, key: Tensor, neighbourhood: Neighbourhood) -> Tensor:
+    """(B, H, T, r)."""
+    near = _gather(key, neighbourhood.positions)
+    scores = (near @ (query * query.shape[-1] ** -0.5)[..., None]).squeeze(-1)
+    return scores.masked_fill(~neighbourhood.allowed[:, None], -torch.inf).softmax(dim=-1)
+
+
+def _gather(memory: Tensor, positions: Tensor) -> Tensor:
+    """(B, H, S, d) at (B or 1, T, r) to (B, H, T, r, d)."""
+    if len(positions) == 1:
+        return memory[:, :, positions[0]]
+    sentences = torch.arange(len(memory), device=memory.device)[:, None, None]
+    return memory.transpose(1, 2)[sentences, positions].movedim(3, 1)
+
+
+def _bias(query: Tensor, mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
 
 
 class MultiHeadAttention(nn.Module):
@@ -54,25 +145,50 @@ class MultiHeadAttention(nn.Module):
         self.output = nn.Linear(size.heads * size.d_v, size.d_model, bias=False)
         for linear in (self.query, self.key, self.value, self.output):
             nn.init.xavier_uniform_(linear.weight)
+        self._recorded: list[Tensor] | None = None
 
     def keys_and_values(self, memory: Tensor) -> KeysAndValues:
         """Project what is attended to: (B, S, D) to key (B, H, S, d_k) and value (B, H, S, d_v)."""
         return KeysAndValues(self._split(self.key(memory)), self._split(self.value(memory)))
 
-    def forward(self, x: Tensor, memory: KeysAndValues, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, memory: KeysAndValues, visible: Visible) -> Tensor:
         """Attend from x to a projected memory.
 
         Args:
             x: (B, T, D).
             memory: key (B, H, S, d_k) and value (B, H, S, d_v).
-            mask: broadcastable to (B, H, T, S), True where attention is allowed. None allows all.
+            visible: a mask broadcastable to (B, H, T, S), True where attention is allowed; a neighbourhood; None allows all.
 
         Returns:
             (B, T, D).
         """
-        attended = scaled_dot_product_attention(self._split(self.query(x)), memory.key, memory.value, mask, self.dropout)
+        query = self._split(self.query(x))
+        if self._recorded is not None:
+            self._recorded.append(_all_weights(query, memory.key, visible).detach())
+        if isinstance(visible, Neighbourhood):
+            attended = restricted_attention(query, memory.key, memory.value, visible, self.dropout)
+        else:
+            attended = scaled_dot_product_attention(query, memory.key, memory.value, visible, self.dropout)
         return self.output(attended.transpose(1, 2).flatten(2))
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Tensor]]:
+        """Within the block, the weights of each call, (B, H, T, S), before dropout, by the reference path."""
+        self._recorded = []
+        try:
+            yield self._recorded
+        finally:
+            self._recorded = None
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, T, H*d) to (B, H, T, d)."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def _all_weights(query: Tensor, key: Tensor, visible: Visible) -> Tensor:
+    if not isinstance(visible, Neighbourhood):
+        return attention_weights(query, key, visible)
+    near = _restricted_weights(query, key, visible)
+    everywhere = near.new_zeros(*near.shape[:3], key.shape[2])
+    # Positions that are not allowed repeat a number with a weight of 0: adding leaves the others alone.
+    return everywhere.scatter_add(3, visible.positions[:, None].expand_as(near), near)

@@ -2,9 +2,9 @@
 
 import shutil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -12,8 +12,9 @@ from torch import Tensor
 from transformer_core.config import Section, validate_document
 from transformer_core.errors import UserError
 from transformer_core.files import new_directory, read_json, write_json
-from transformer_core.models.transformer import Transformer
-from transformer_core.presets import TransformerSize
+from transformer_core.models.architectures import build
+from transformer_core.models.translation import TranslationModel
+from transformer_core.presets import ModelSize
 
 WEIGHTS, CONFIG, SUBWORD = "model.safetensors", "config.json", "spm.model"
 
@@ -39,9 +40,8 @@ class ModelConfig(Section):
 
     model_config = ConfigDict(strict=False, frozen=True, extra="forbid")
 
-    format: Literal[1] = 1
-    architecture: Literal["transformer"] = "transformer"
-    model: TransformerSize
+    format: Literal[2] = 2
+    model: Annotated[ModelSize, Field(discriminator="architecture")]
     vocabulary: Vocabulary
     source: str
     target: str
@@ -72,14 +72,14 @@ def read_config(file: Path) -> ModelConfig:
     return validate_document(ModelConfig, document, file)
 
 
-def load_transformer(directory: Path) -> tuple[Transformer, ModelConfig]:
+def load_model(directory: Path) -> tuple[TranslationModel, ModelConfig]:
     """The model of a directory, ready to evaluate.
 
     Raises:
         UserError: exit code 65; a file is missing, damaged or of another shape than config.json says.
     """
     config = read_config(directory / CONFIG)
-    model = Transformer(config.model, config.vocabulary.size)
+    model = build(config.model, config.vocabulary.size)
     file = directory / WEIGHTS
     try:
         model.load_state_dict(load_file(file))

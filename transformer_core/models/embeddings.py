@@ -1,10 +1,26 @@
-"""Token embeddings shared three ways, and sinusoidal positions (paper 3.4, 3.5)."""
+"""Token embeddings and positions (paper 3.4, 3.5)."""
 
 import math
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+
+class TokenEmbedding(nn.Module):
+    """A (V, D) matrix, read at the input times sqrt(d_model).
+
+    Entries start as N(0, 1/d_model), so tokens enter with unit variance beside positions of about the same size; where the matrix is the
+    pre-softmax projection too, that use is not scaled (paper 3.4).
+    """
+
+    def __init__(self, vocab_size: int, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, d_model).normal_(std=d_model**-0.5))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) token ids to (B, T, D)."""
+        return functional.embedding(tokens, self.weight) * math.sqrt(self.weight.shape[1])
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
@@ -18,36 +34,30 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     return torch.stack((angle.sin(), angle.cos()), dim=-1).reshape(length, d_model).float()
 
 
-class SharedEmbedding(nn.Module):
-    """One matrix for source embedding, target embedding and pre-softmax projection (paper 3.4).
+class SinusoidalPositions(nn.Module):
+    """The paper's encodings, defined for any length: the table grows when a longer input comes."""
 
-    Entries start as N(0, 1/d_model); the input side multiplies by sqrt(d_model), so embeddings enter with unit variance beside positions
-    of about the same size, and the output side does not.
-    """
+    _table: Tensor
 
-    _positions: Tensor
-
-    def __init__(self, vocab_size: int, d_model: int) -> None:
+    def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, d_model).normal_(std=d_model**-0.5))
-        self.register_buffer("_positions", sinusoidal_positions(256, d_model), persistent=False)
+        self.register_buffer("_table", sinusoidal_positions(256, d_model), persistent=False)
 
-    def forward(self, tokens: Tensor, first_position: int = 0) -> Tensor:
-        """Scaled embedding plus position.
+    def forward(self, first: int, count: int) -> Tensor:
+        """Encodings of `count` positions from `first` on: (count, D)."""
+        end = first + count
+        if end > len(self._table):
+            self._table = sinusoidal_positions(2 * end, self._table.shape[1]).to(self._table)
+        return self._table[first:end]
 
-        Args:
-            tokens: (B, T) token ids.
-            first_position: position of column 0, for decoding a step at a time.
 
-        Returns:
-            (B, T, D).
-        """
-        d_model = self.weight.shape[1]
-        end = first_position + tokens.shape[1]
-        if end > len(self._positions):
-            self._positions = sinusoidal_positions(2 * end, d_model).to(self._positions)
-        return functional.embedding(tokens, self.weight) * math.sqrt(d_model) + self._positions[first_position:end]
+class LearnedPositions(nn.Module):
+    """One trained vector a position (Table 3, row E), for a fixed number of positions; they start as the tokens do, scale included."""
 
-    def project(self, x: Tensor) -> Tensor:
-        """Pre-softmax linear map: (..., D) to logits (..., V)."""
-        return functional.linear(x, self.weight)
+    def __init__(self, positions: int, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(positions, d_model).normal_())
+
+    def forward(self, first: int, count: int) -> Tensor:
+        """Vectors of `count` positions from `first` on: (count, D)."""
+        return self.weight[first : first + count]

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transformer_core.models.attention import KeysAndValues, MultiHeadAttention
+from transformer_core.models.attention import KeysAndValues, MultiHeadAttention, Visible
 from transformer_core.models.dropout import Dropout
 from transformer_core.presets import TransformerSize
 
@@ -25,17 +25,25 @@ class FeedForward(nn.Module):
         return self.outer(self.dropout(functional.relu(self.inner(x))))
 
 
-class AddAndNorm(nn.Module):
-    """LayerNorm(x + Dropout(y)): the residual round a sub-layer, normalised after it (paper 3.1, 5.4)."""
+class Residual(nn.Module):
+    """What stands round a sub-layer: LayerNorm(x + Dropout(f(x))), the paper's post-norm (3.1, 5.4), or x + Dropout(f(LayerNorm(x)))."""
 
     def __init__(self, size: TransformerSize) -> None:
         super().__init__()
         self.dropout = Dropout(size.dropout)
         self.norm = nn.LayerNorm(size.d_model)
+        self._norm_first = size.norm == "pre"
 
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """x, y: (B, T, D). Returns (B, T, D)."""
-        return self.norm(x + self.dropout(y))
+    def before(self, x: Tensor) -> Tensor:
+        """What the sub-layer reads of x, (B, T, D)."""
+        normed: Tensor = self.norm(x) if self._norm_first else x
+        return normed
+
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        """x and the sub-layer's output y, both (B, T, D), put together."""
+        total = x + self.dropout(y)
+        normed: Tensor = total if self._norm_first else self.norm(total)
+        return normed
 
 
 class EncoderLayer(nn.Module):
@@ -45,13 +53,14 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.self_attention = MultiHeadAttention(size)
         self.feed_forward = FeedForward(size)
-        self.after_attention = AddAndNorm(size)
-        self.after_feed_forward = AddAndNorm(size)
+        self.round_attention = Residual(size)
+        self.round_feed_forward = Residual(size)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """x: (B, S, D); mask: (B, 1, 1, S), True at real tokens. Returns (B, S, D)."""
-        x = self.after_attention(x, self.self_attention(x, self.self_attention.keys_and_values(x), mask))
-        return self.after_feed_forward(x, self.feed_forward(x))
+    def forward(self, x: Tensor, visible: Visible) -> Tensor:
+        """x: (B, S, D); visible: (B, 1, 1, S), True at real tokens, or a neighbourhood. Returns (B, S, D)."""
+        read = self.round_attention.before(x)
+        x = self.round_attention.after(x, self.self_attention(read, self.self_attention.keys_and_values(read), visible))
+        return self.round_feed_forward.after(x, self.feed_forward(self.round_feed_forward.before(x)))
 
 
 class DecoderLayer(nn.Module):
@@ -62,28 +71,30 @@ class DecoderLayer(nn.Module):
         self.self_attention = MultiHeadAttention(size)
         self.cross_attention = MultiHeadAttention(size)
         self.feed_forward = FeedForward(size)
-        self.after_self_attention = AddAndNorm(size)
-        self.after_cross_attention = AddAndNorm(size)
-        self.after_feed_forward = AddAndNorm(size)
+        self.round_self_attention = Residual(size)
+        self.round_cross_attention = Residual(size)
+        self.round_feed_forward = Residual(size)
 
-    def forward(
-        self, x: Tensor, past: KeysAndValues, past_mask: Tensor | None, encoded: KeysAndValues, encoded_mask: Tensor | None
-    ) -> Tensor:
+    def keys_and_values(self, x: Tensor) -> KeysAndValues:
+        """Of this layer's input x, (B, T, D), for its self-attention."""
+        return self.self_attention.keys_and_values(self.round_self_attention.before(x))
+
+    def forward(self, x: Tensor, past: KeysAndValues, past_visible: Visible, encoded: KeysAndValues, encoded_mask: Tensor | None) -> Tensor:
         """One layer over a whole target or over its newest position.
 
         Args:
             x: (B, T, D).
             past: keys and values of this layer's own positions, those of x included.
-            past_mask: (T, T), True where a position may see another; None for the newest position, which sees all.
+            past_visible: (T, T), True where a position may see another; a neighbourhood; None for the newest position, which sees all.
             encoded: keys and values of the encoder's output for this layer.
             encoded_mask: (B, 1, 1, S), True at real source tokens.
 
         Returns:
             (B, T, D).
         """
-        x = self.after_self_attention(x, self.self_attention(x, past, past_mask))
-        x = self.after_cross_attention(x, self._attend_to_source(x, encoded, encoded_mask))
-        return self.after_feed_forward(x, self.feed_forward(x))
+        x = self.round_self_attention.after(x, self.self_attention(self.round_self_attention.before(x), past, past_visible))
+        x = self.round_cross_attention.after(x, self._attend_to_source(self.round_cross_attention.before(x), encoded, encoded_mask))
+        return self.round_feed_forward.after(x, self.feed_forward(self.round_feed_forward.before(x)))
 
     def _attend_to_source(self, x: Tensor, encoded: KeysAndValues, mask: Tensor | None) -> Tensor:
         """Queries of a sentence's K beams stand side by side, (B*K, 1, D) as (B, K, D), so keys and values are held once a sentence."""

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from transformer_core.models.attention import KeysAndValues
+from transformer_core.models.attention import KeysAndValues, Neighbourhood, Visible
 from transformer_core.models.dropout import Dropout
-from transformer_core.models.embeddings import SharedEmbedding
+from transformer_core.models.embeddings import LearnedPositions, SinusoidalPositions, TokenEmbedding
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
+from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
 
 
 @dataclass
-class DecoderState:
+class TransformerState:
     """What decoding a step at a time keeps of B sentences with K beams each.
 
     Attributes:
@@ -34,50 +35,56 @@ class DecoderState:
             self.mask = self.mask.index_select(0, sentences)
 
 
-class Transformer(nn.Module):
-    """N encoder and N decoder layers over one shared embedding; post-norm, so neither stack ends in a norm of its own."""
+class Transformer(TranslationModel):
+    """N encoder and N decoder layers. Post-norm as in the paper, neither stack ends in a norm of its own; pre-norm, both do.
+
+    One matrix stands behind source embedding, target embedding and projection (paper 3.4), or behind the last two, or none is shared.
+    """
 
     def __init__(self, size: TransformerSize, vocab_size: int) -> None:
         super().__init__()
         self.size = size
-        self.embedding = SharedEmbedding(vocab_size, size.d_model)
+        self.d_model = size.d_model
+        self.most_positions = size.most_positions if size.positions == "learned" else None
+        self.embedding = TokenEmbedding(vocab_size, size.d_model)
+        self.target_embedding = None if size.tied == "all" else TokenEmbedding(vocab_size, size.d_model)
+        self.projection = TokenEmbedding(vocab_size, size.d_model) if size.tied == "none" else None
+        self.source_positions, self.target_positions = _positions(size), _positions(size)
         self.dropout = Dropout(size.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(size) for _ in range(size.layers))
         self.decoder = nn.ModuleList(DecoderLayer(size) for _ in range(size.layers))
+        self.encoder_norm, self.decoder_norm = (nn.LayerNorm(size.d_model) if size.norm == "pre" else None for _ in range(2))
+
+    @property
+    def output_weight(self) -> Tensor:
+        """(V, D) of the pre-softmax projection."""
+        return (self.projection or self.target_embedding or self.embedding).weight
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
-        """Encode the source, then decode a whole shifted target at once (teacher forcing).
-
-        Args:
-            source: (B, S) token ids, end token included, padded on the right.
-            source_mask: (B, S), True at real tokens.
-            target: (B, T) token ids, each the token before the one to predict, padded on the right.
-
-        Returns:
-            (B, T, D): what `embedding.project` turns into logits. Rows at target padding mean nothing.
-        """
+        """(B, S), (B, S), (B, T) to (B, T, D); see TranslationModel."""
         state = self.start(source, source_mask)
-        x = self._embed(target)
-        earlier = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool, device=target.device).tril()
+        x = self._embed_target(target, 0)
+        visible = self._earlier(0, target.shape[1], target.device)
         for layer, encoded in zip(self._decoder_layers(), state.encoded, strict=True):
-            x = layer(x, layer.self_attention.keys_and_values(x), earlier, encoded, state.mask)
-        return x
+            x = layer(x, layer.keys_and_values(x), visible, encoded, state.mask)
+        return _normed(x, self.decoder_norm)
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """(B, S) token ids and their mask to the encoder's output, (B, S, D)."""
-        mask = source_mask[:, None, None, :]
-        x = self._embed(source)
+        r = self.size.neighbourhood
+        visible: Visible = source_mask[:, None, None, :] if r is None else Neighbourhood.centred(source_mask, r)
+        x = self._enter(self.embedding(source), self.source_positions(0, source.shape[1]))
         for layer in self.encoder:
-            x = layer(x, mask)
-        return x
+            x = layer(x, visible)
+        return _normed(x, self.encoder_norm)
 
-    def start(self, source: Tensor, source_mask: Tensor) -> DecoderState:
+    def start(self, source: Tensor, source_mask: Tensor) -> TransformerState:
         """Encode (B, S) sources and hold the keys and values that every decoder layer attends to."""
         memory = self.encode(source, source_mask)
         encoded = [layer.cross_attention.keys_and_values(memory) for layer in self._decoder_layers()]
-        return DecoderState(encoded, source_mask[:, None, None, :], [])
+        return TransformerState(encoded, source_mask[:, None, None, :], [])
 
-    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+    def step(self, tokens: Tensor, state: TransformerState) -> Tensor:
         """Decode one more position and add it to the state.
 
         Args:
@@ -88,20 +95,31 @@ class Transformer(nn.Module):
             (B*K, V) logits of the next token.
         """
         position = state.past[0].key.shape[2] if state.past else 0
-        x = self._embed(tokens[:, None], position)
+        x = self._embed_target(tokens[:, None], position)
+        visible = None if self.size.neighbourhood is None else self._earlier(position, 1, tokens.device)
         past = []
         for number, (layer, encoded) in enumerate(zip(self._decoder_layers(), state.encoded, strict=True)):
-            own = layer.self_attention.keys_and_values(x)
+            own = layer.keys_and_values(x)
             if state.past:
                 before = state.past[number]
                 own = KeysAndValues(torch.cat((before.key, own.key), dim=2), torch.cat((before.value, own.value), dim=2))
             past.append(own)
-            x = layer(x, own, None, encoded, state.mask)
+            x = layer(x, own, visible, encoded, state.mask)
         state.past = past
-        return self.embedding.project(x[:, 0])
+        return self.project(_normed(x, self.decoder_norm)[:, 0])
 
-    def _embed(self, tokens: Tensor, first_position: int = 0) -> Tensor:
-        x = self.embedding(tokens, first_position)
+    def _earlier(self, first: int, count: int, device: torch.device) -> Visible:
+        """What each of `count` target positions from `first` on may see: itself and those before it, at most a neighbourhood."""
+        if self.size.neighbourhood is not None:
+            return Neighbourhood.before(first, count, self.size.neighbourhood, device)
+        return torch.ones(count, first + count, dtype=torch.bool, device=device).tril(first)
+
+    def _embed_target(self, target: Tensor, first: int) -> Tensor:
+        embedding = self.target_embedding or self.embedding
+        return self._enter(embedding(target), self.target_positions(first, target.shape[1]))
+
+    def _enter(self, embedded: Tensor, positions: Tensor) -> Tensor:
+        x = embedded + positions
         # Under autocast the residual stream is held in the low precision too; norms still compute in float32 inside.
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
@@ -109,3 +127,11 @@ class Transformer(nn.Module):
 
     def _decoder_layers(self) -> list[DecoderLayer]:
         return [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]
+
+
+def _positions(size: TransformerSize) -> nn.Module:
+    return SinusoidalPositions(size.d_model) if size.positions == "sinusoidal" else LearnedPositions(size.most_positions, size.d_model)
+
+
+def _normed(x: Tensor, norm: nn.Module | None) -> Tensor:
+    return x if norm is None else norm(x)

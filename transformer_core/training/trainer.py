@@ -13,7 +13,7 @@ from transformer_core.config import Train
 from transformer_core.corpus.batches import BatchPlan, Cursor, Update
 from transformer_core.corpus.binary import BinarizedSplit
 from transformer_core.errors import Interrupted
-from transformer_core.models.transformer import Transformer
+from transformer_core.models.translation import TranslationModel
 from transformer_core.training.batch import Batch, make_batch
 from transformer_core.training.checkpoint import StateDirectory
 from transformer_core.training.devices import Devices, autocast
@@ -81,7 +81,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: Transformer,
+        model: TranslationModel,
         split: BinarizedSplit,
         settings: Train,
         devices: Devices,
@@ -163,7 +163,7 @@ class Trainer:
         with autocast(self._devices.device, self._settings.precision):
             decoded = self._model(batch.source, batch.source_mask, batch.shifted)
             loss = cross_entropy(
-                decoded[batch.target_mask], self._model.embedding.weight, batch.target[batch.target_mask], self._settings.label_smoothing
+                decoded[batch.target_mask], self._model.output_weight, batch.target[batch.target_mask], self._settings.label_smoothing
             )
         (loss.smoothed / tokens_of_update).backward()
         target_tokens = batch.target_mask.sum()
@@ -240,7 +240,7 @@ class Trainer:
         self._devices.wait_for_all()
 
     def _learning_rate(self, update: int) -> float:
-        return learning_rate(update, self._model.size.d_model, self._settings.warmup, self._settings.learning_rate)
+        return learning_rate(update, self._model.d_model, self._settings.warmup, self._settings.learning_rate)
 
     def _seconds(self) -> float:
         return self.progress.seconds + time.monotonic() - self._clock_began
@@ -254,7 +254,7 @@ _STOP, _GRADIENT_NORM, _TOTALS = 5, 6, 7
 class _Sums:
     """Gradients of all parameters and the totals of an update in one flat buffer, so that one reduction adds up everything."""
 
-    def __init__(self, model: Transformer, device: torch.device) -> None:
+    def __init__(self, model: TranslationModel, device: torch.device) -> None:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         size = sum(parameter.numel() for parameter in parameters)
         self.everything = torch.zeros(size + _TOTALS, dtype=parameters[0].dtype, device=device)

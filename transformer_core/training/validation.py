@@ -6,7 +6,7 @@ import torch
 
 from transformer_core.corpus.batches import BatchPlan
 from transformer_core.corpus.binary import BinarizedSplit
-from transformer_core.models.transformer import Transformer
+from transformer_core.models.translation import TranslationModel
 from transformer_core.training.batch import make_batch
 from transformer_core.training.devices import Devices, Precision, autocast
 from transformer_core.training.loss import cross_entropy
@@ -14,7 +14,7 @@ from transformer_core.training.loss import cross_entropy
 _TOKENS_PER_BATCH = 8192
 
 
-def score_split(model: Transformer, split: BinarizedSplit, devices: Devices, precision: Precision) -> dict[str, float]:
+def score_split(model: TranslationModel, split: BinarizedSplit, devices: Devices, precision: Precision) -> dict[str, float]:
     """Negative log-likelihood and perplexity a target token (end tokens counted), and the share of tokens predicted right.
 
     Ranks share the batches and all return the same.
@@ -29,7 +29,7 @@ def score_split(model: Transformer, split: BinarizedSplit, devices: Devices, pre
         for pairs in microbatches[devices.rank :: devices.world_size]:
             batch = make_batch(split, pairs, devices.device)
             decoded = model(batch.source, batch.source_mask, batch.shifted)
-            loss = cross_entropy(decoded[batch.target_mask], model.embedding.weight, batch.target[batch.target_mask], label_smoothing=0.0)
+            loss = cross_entropy(decoded[batch.target_mask], model.output_weight, batch.target[batch.target_mask], label_smoothing=0.0)
             totals += torch.stack((loss.nll, loss.correct, batch.target_mask.sum())).double()
     devices.sum_over_ranks(totals)
     nll, correct, tokens = totals.tolist()

@@ -1,0 +1,119 @@
+"""What training and decoding rely on, of every architecture and variant."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from transformer_core.decoding.beam import beam_search
+from transformer_core.models.architectures import build
+from transformer_core.models.transformer import Transformer
+from transformer_core.models.translation import TranslationModel
+from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
+
+VOCAB = 23
+PAPER = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.1)
+SIZES: dict[str, ModelSize] = {
+    "transformer": PAPER,
+    "pre-norm": replace(PAPER, norm="pre"),
+    "learned positions": replace(PAPER, positions="learned", most_positions=40),
+    "decoder-only tying": replace(PAPER, tied="decoder"),
+    "no tying": replace(PAPER, tied="none"),
+    "neighbourhood of 1": replace(PAPER, neighbourhood=1),
+    "neighbourhood of 3": replace(PAPER, neighbourhood=3),
+    "lstm without attention": RecurrentSize(layers=2, d_model=16, dropout=0.1, attention="none"),
+    "lstm, additive": RecurrentSize(layers=2, d_model=16, dropout=0.1, attention="additive"),
+    "gru, dot": RecurrentSize(layers=1, d_model=16, dropout=0.1, cell="gru", attention="dot"),
+    "convolutional": ConvolutionalSize(layers=3, d_model=16, dropout=0.1),
+    "convolutional, kernel 1": ConvolutionalSize(layers=2, d_model=16, dropout=0.1, kernel=1),
+}
+
+
+@pytest.fixture(params=SIZES.values(), ids=list(SIZES))
+def model(request: pytest.FixtureRequest) -> TranslationModel:
+    torch.manual_seed(0)
+    return build(request.param, VOCAB).double().eval()
+
+
+def tokens(rows: int, columns: int, seed: int = 1) -> Tensor:
+    return torch.randint(4, VOCAB, (rows, columns), generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_future_target_token_changes_no_earlier_output(model: TranslationModel) -> None:
+    source, target = tokens(2, 5), tokens(2, 7)
+    for place in range(7):
+        changed = target.clone()
+        changed[:, place] = 3
+        before, after = model(source, source > 0, target), model(source, source > 0, changed)
+        assert torch.allclose(before[:, :place], after[:, :place], atol=1e-12)
+        assert not torch.allclose(before[:, place:], after[:, place:])
+
+
+def test_padding_and_batch_mates_change_no_output(model: TranslationModel) -> None:
+    source, target = tokens(1, 5), tokens(1, 6)
+    alone = model(source, source > 0, target)
+    padded = torch.cat((source, torch.zeros(1, 4, dtype=torch.long)), dim=1)
+    together = torch.cat((tokens(1, 9, seed=2), padded))
+    out = model(together, together > 0, torch.cat((tokens(1, 6, seed=3), target)))
+    assert torch.allclose(alone, out[1:], atol=1e-12)
+
+
+def test_decoding_a_step_at_a_time_gives_the_logits_of_the_whole_target(model: TranslationModel) -> None:
+    source, target = tokens(3, 5), tokens(3, 7)
+    mask = torch.ones_like(source, dtype=torch.bool)
+    mask[0, 3:] = False
+    with torch.no_grad():
+        whole = model.project(model(source, mask, target))
+        state = model.start(source, mask)
+        steps = [model.step(target[:, position], state) for position in range(7)]
+    assert torch.allclose(torch.stack(steps, dim=1), whole, atol=1e-12)
+
+
+def test_beams_of_a_sentence_share_its_source_and_can_be_reordered(model: TranslationModel) -> None:
+    source, target = tokens(2, 5), tokens(6, 3)
+    order, kept = torch.tensor([5, 3, 3]), torch.tensor([1])
+    with torch.no_grad():
+        state = model.start(source, source > 0)
+        model.step(target[:, 0], state)
+        model.step(target[:, 1], state)
+        state.select(order, kept)
+        beams = model.step(target[order, 2], state)
+        alone = source[kept].expand(3, -1)
+        whole = model.project(model(alone, alone > 0, target[order]))[:, 2]
+    assert torch.allclose(beams, whole, atol=1e-12)
+
+
+def test_every_parameter_learns(model: TranslationModel) -> None:
+    source, target = tokens(3, 5), tokens(3, 7)
+    model(source, source > 0, target).square().sum().backward()
+    model.project(model(source, source > 0, target)).logsumexp(-1).sum().backward()
+    idle = {name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()}
+    only_itself = isinstance(model, Transformer) and model.size.neighbourhood == 1  # A softmax of one score is 1 whatever the score.
+    compared = {name for name, _ in model.named_parameters() if "self_attention.query" in name or "self_attention.key" in name}
+    assert idle == (compared if only_itself else set())
+
+
+def test_translation_does_not_depend_on_batch_mates(model: TranslationModel) -> None:
+    source = tokens(3, 6)
+    mask = torch.ones_like(source, dtype=torch.bool)
+    mask[1, 3:] = False
+    together = beam_search(model, source, mask, beam=3, alpha=0.6, max_extra=4)
+    for row in range(3):
+        length = int(mask[row].sum())
+        alone = beam_search(model, source[row : row + 1, :length], mask[row : row + 1, :length], beam=3, alpha=0.6, max_extra=4)
+        assert [output.tokens for output in alone[0]] == [output.tokens for output in together[row]]
+
+
+@pytest.mark.parametrize("attention", ["none", "additive", "dot"])
+def test_the_source_reaches_a_recurrent_decoder_by_its_last_states_alone_where_there_is_no_attention(attention: str) -> None:
+    torch.manual_seed(0)
+    model = build(RecurrentSize(layers=1, d_model=16, dropout=0.0, attention=attention), VOCAB).double().eval()  # type: ignore[arg-type]
+    source, target = tokens(1, 5), tokens(1, 4)
+    with torch.no_grad():
+        before = model.start(source, source > 0)
+        before.memory += 1.0  # type: ignore[attr-defined]
+        before.keys += 1.0  # type: ignore[attr-defined]
+        changed = model.step(target[:, 0], before)
+        plain = model.step(target[:, 0], model.start(source, source > 0))
+    assert torch.equal(changed, plain) == (attention == "none")

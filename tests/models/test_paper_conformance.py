@@ -1,0 +1,306 @@
+"""The paper, claim by claim ("Attention Is All You Need", 2017). The section or table is named by each test."""
+
+import math
+from dataclasses import fields
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from transformer_core.decoding.beam import length_penalty
+from transformer_core.models.attention import MultiHeadAttention
+from transformer_core.models.dropout import Dropout
+from transformer_core.models.embeddings import TokenEmbedding, sinusoidal_positions
+from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForward
+from transformer_core.models.size import parameters_by_part
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import BASE, BIG, TABLE_3, TransformerSize
+from transformer_core.training.loss import cross_entropy
+from transformer_core.training.schedule import learning_rate
+
+SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.1)
+VOCAB = 23
+
+
+@pytest.fixture
+def model() -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(SIZE, VOCAB).double().eval()
+
+
+def tokens(rows: int, columns: int, seed: int = 1) -> Tensor:
+    return torch.randint(4, VOCAB, (rows, columns), generator=torch.Generator().manual_seed(seed))
+
+
+def millions(size: TransformerSize, vocab_size: int) -> float:
+    return sum(parameters_by_part(size, vocab_size).values()) / 1e6
+
+
+@pytest.mark.parametrize(
+    ("update", "rate"),
+    # By hand: 512^-0.5 * 4000^-1.5, the peak 512^-0.5 * 4000^-0.5, and 512^-0.5 * 100000^-0.5.
+    [(1, 1.746928e-07), (4_000, 6.987712e-04), (100_000, 1.397542e-04)],
+)
+def test_5_3_the_learning_rate_rises_to_the_warmup_and_falls_with_the_square_root(update: int, rate: float) -> None:
+    assert learning_rate(update, 512, 4_000, 1.0) == pytest.approx(rate, rel=1e-6)
+
+
+def test_5_3_the_peak_rates_of_both_models() -> None:
+    assert learning_rate(4_000, BASE.d_model, 4_000, 1.0) == pytest.approx(7.0e-4, abs=0.05e-4)
+    assert learning_rate(4_000, BIG.d_model, 4_000, 1.0) == pytest.approx(4.9e-4, abs=0.05e-4)
+
+
+def test_3_5_positions_are_interleaved_sines_and_cosines() -> None:
+    table = sinusoidal_positions(300, 8)
+    for position in (0, 1, 299):
+        for i in range(4):
+            angle = position / 10000 ** (2 * i / 8)
+            assert table[position, 2 * i] == pytest.approx(math.sin(angle), abs=1e-6)
+            assert table[position, 2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+def test_3_5_wavelengths_go_from_2_pi_towards_10000_times_2_pi() -> None:
+    table = sinusoidal_positions(2, 512).double()
+    first, last = table[1, 0].asin(), table[1, 510].asin()
+    assert 2 * math.pi / first.item() == pytest.approx(2 * math.pi, rel=1e-6)
+    # 10000^(510/512) of it: the last pair of 256 stands one step below 10000.
+    assert 2 * math.pi / last.item() == pytest.approx(2 * math.pi * 10000 ** (510 / 512), rel=1e-4)
+
+
+@pytest.mark.parametrize("offset", [1, 7, 100])
+def test_3_5_a_shift_by_a_fixed_offset_is_one_linear_map_for_all_positions(offset: int) -> None:
+    table = sinusoidal_positions(500, 16).double()
+    angles = offset / 10000 ** (torch.arange(0, 16, 2, dtype=torch.float64) / 16)
+    # Each pair (sin a, cos a) turns by the offset's angle b: sin(a+b) = sin a cos b + cos a sin b, cos(a+b) = cos a cos b - sin a sin b.
+    rotation = torch.block_diag(*(torch.tensor([[b.cos(), b.sin()], [-b.sin(), b.cos()]]) for b in angles))
+    # The table is float32, whose angles up to 500 are off by 500 * 2^-24 = 3e-5 at most.
+    assert torch.allclose(table[:-offset] @ rotation.T, table[offset:], atol=1e-4)
+
+
+def test_3_5_positions_beyond_any_seen_in_training_are_the_same_function(model: Transformer) -> None:
+    beyond = model.source_positions(5_000, 2)
+    angle = 5_001 / 10000 ** (4 / 16)
+    assert beyond[1, 4].item() == pytest.approx(math.sin(angle), abs=1e-4)
+
+
+def test_3_4_embeddings_have_a_deviation_of_one_over_the_root_of_d_model_and_are_scaled_at_the_input_alone() -> None:
+    torch.manual_seed(0)
+    embedding = TokenEmbedding(8_000, 256)
+    # Two million draws: the deviation is known to 1 / sqrt(2 * 2e6) = 0.05%.
+    assert embedding.weight.std().item() == pytest.approx(256**-0.5, rel=0.003)
+    ids = torch.tensor([[3, 5]])
+    assert torch.allclose(embedding(ids), 16 * embedding.weight[ids])
+    model = Transformer(SIZE, VOCAB)
+    x = torch.randn(2, 16)
+    assert torch.equal(model.project(x), x @ model.embedding.weight.T)
+
+
+def test_3_4_one_tensor_stands_behind_three_names(model: Transformer) -> None:
+    assert [name for name, parameter in model.named_parameters() if VOCAB in parameter.shape] == ["embedding.weight"]
+    assert model.output_weight is model.embedding.weight
+    with torch.no_grad():
+        source, target = tokens(1, 4), tokens(1, 4)
+        before = model(source, source > 0, target)
+        model.embedding.weight[target[0, 0]] += 1.0
+        only_target = model(torch.where(source == target[0, 0], 3, source), source > 0, target)
+    assert not torch.allclose(before, only_target)
+
+
+@pytest.mark.parametrize(("tied", "matrices"), [("all", 1), ("decoder", 2), ("none", 3)])
+def test_3_4_fewer_ties_are_an_option(tied: str, matrices: int) -> None:
+    built = Transformer(TransformerSize(**{**vars(SIZE), "tied": tied}), VOCAB)
+    assert sum(VOCAB in parameter.shape for parameter in built.parameters()) == matrices
+
+
+def test_3_1_every_sub_layer_is_normalised_after_its_residual_and_no_norm_follows_the_stacks(model: Transformer) -> None:
+    torch.manual_seed(1)
+    layer = model.encoder[0]
+    assert isinstance(layer, EncoderLayer)
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    attended = layer.round_attention.norm(x + layer.self_attention(x, layer.self_attention.keys_and_values(x), None))
+    expected = layer.round_feed_forward.norm(attended + layer.feed_forward(attended))
+    assert torch.allclose(layer(x, None), expected, atol=1e-12)
+    norms = [name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)]
+    assert len(norms) == 2 * 2 + 2 * 3
+    assert all(".round_" in name for name in norms)
+
+
+def test_pre_norm_is_an_option_with_a_norm_at_the_end_of_both_stacks() -> None:
+    torch.manual_seed(2)
+    built = Transformer(TransformerSize(**{**vars(SIZE), "norm": "pre"}), VOCAB).double().eval()
+    layer = built.encoder[0]
+    assert isinstance(layer, EncoderLayer)
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    read = layer.round_attention.norm(x)
+    attended = x + layer.self_attention(read, layer.self_attention.keys_and_values(read), None)
+    expected = attended + layer.feed_forward(layer.round_feed_forward.norm(attended))
+    assert torch.allclose(layer(x, None), expected, atol=1e-12)
+    source = tokens(2, 5)
+    for out in (built.encode(source, source > 0), built(source, source > 0, source)):
+        # A fresh norm has gain 1 and bias 0: mean 0 and variance 1 over D, up to its epsilon of 1e-5.
+        assert torch.allclose(out.mean(dim=-1), torch.zeros(2, 5, dtype=torch.float64), atol=1e-12)
+        assert torch.allclose(out.var(dim=-1, unbiased=False), torch.ones(2, 5, dtype=torch.float64), atol=1e-3)
+
+
+def test_3_2_1_attention_of_one_query_is_the_formula_by_hand() -> None:
+    torch.manual_seed(3)
+    layer = MultiHeadAttention(TransformerSize(layers=1, d_model=2, d_ff=1, heads=1, d_k=2, d_v=2, dropout=0.0))
+    with torch.no_grad():
+        for linear in (layer.query, layer.key, layer.value, layer.output):
+            linear.weight.copy_(torch.eye(2))
+    x = torch.tensor([[[1.0, 2.0], [3.0, -1.0]]])
+    scores = [[5 / math.sqrt(2), 1 / math.sqrt(2)], [1 / math.sqrt(2), 10 / math.sqrt(2)]]
+    attended = layer(x, layer.keys_and_values(x), None)
+    for row in range(2):
+        weights = [math.exp(score) for score in scores[row]]
+        for column in range(2):
+            expected = sum(weight * x[0, i, column].item() for i, weight in enumerate(weights)) / sum(weights)
+            assert attended[0, row, column].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_3_2_2_and_3_3_projections_carry_no_bias_and_the_feed_forward_network_does() -> None:
+    attention, feed_forward = MultiHeadAttention(BASE), FeedForward(BASE)
+    assert sum(parameter.numel() for parameter in attention.parameters()) == 4 * 512 * 512
+    assert sum(parameter.numel() for parameter in feed_forward.parameters()) == 2 * 512 * 2048 + 2048 + 512
+
+
+def test_3_2_2_d_k_and_d_v_are_free_of_d_model() -> None:
+    layer = MultiHeadAttention(SIZE)
+    memory = layer.keys_and_values(torch.zeros(2, 3, 16))
+    assert (memory.key.shape, memory.value.shape) == ((2, 4, 3, 6), (2, 4, 3, 5))
+
+
+def test_3_2_3_a_future_target_token_changes_no_earlier_output(model: Transformer) -> None:
+    source, target = tokens(2, 5), tokens(2, 6)
+    for place in range(6):
+        changed = target.clone()
+        changed[:, place] = 3
+        before, after = model(source, source > 0, target), model(source, source > 0, changed)
+        assert torch.equal(before[:, :place], after[:, :place])
+        assert not torch.equal(before[:, place:], after[:, place:])
+
+
+def test_padding_changes_no_output(model: Transformer) -> None:
+    source, target = tokens(1, 5), tokens(1, 6)
+    padded = torch.cat((source, torch.zeros(1, 4, dtype=torch.long)), dim=1)
+    assert torch.allclose(model(source, source > 0, target), model(padded, padded > 0, target), atol=1e-12)
+
+
+def test_5_4_dropout_is_on_sub_layers_and_on_embedding_plus_position_and_nowhere_else() -> None:
+    built = Transformer(BASE, VOCAB)
+    sites = {name for name, module in built.named_modules() if isinstance(module, Dropout) and module.probability > 0}
+    layers = [f"encoder.{n}.round_{part}.dropout" for n in range(6) for part in ("attention", "feed_forward")]
+    layers += [f"decoder.{n}.round_{part}.dropout" for n in range(6) for part in ("self_attention", "cross_attention", "feed_forward")]
+    assert sites == {"dropout", *layers}
+    assert {module.probability for module in built.modules() if isinstance(module, Dropout)} == {0.0, 0.1}
+    assert not any(isinstance(module, nn.Dropout) for module in built.modules())
+
+
+def test_5_4_dropout_falls_on_the_sub_layers_output_before_it_is_added() -> None:
+    torch.manual_seed(4)
+    layer = DecoderLayer(TransformerSize(**{**vars(SIZE), "dropout": 0.5})).round_feed_forward
+    x, y = torch.full((1, 400, 16), 10.0), torch.ones(1, 400, 16)
+    layer.norm = nn.Identity()  # type: ignore[assignment]
+    assert set(layer.after(x, y).flatten().tolist()) == {10.0, 12.0}
+
+
+# Parameter counts, in millions, to one place, at the vocabulary where every row rounds to the paper's figure.
+@pytest.mark.parametrize(
+    ("row", "ours"),
+    [
+        ("base", 65.1),
+        ("table3/B-dk16", 58.1),
+        ("table3/B-dk32", 60.4),
+        ("table3/C-N2", 35.7),
+        ("table3/C-N4", 50.4),
+        ("table3/C-N8", 79.8),
+        ("table3/C-dmodel256", 27.9),
+        ("table3/C-dmodel1024", 168.0),
+        ("table3/C-dff1024", 52.5),
+        ("table3/C-dff4096", 90.3),
+    ],
+)
+def test_table_3_parameter_counts_round_to_the_papers(row: str, ours: float) -> None:
+    counted = millions(TABLE_3[row].size, 41_100)
+    assert counted == pytest.approx(ours, abs=0.06)
+    assert round(counted) == TABLE_3[row].millions
+
+
+def test_table_3_the_big_model_has_213_million_parameters() -> None:
+    assert round(millions(TABLE_3["big"].size, 36_000)) == TABLE_3["big"].millions == 213
+
+
+def test_table_3_rows_differ_by_what_their_change_costs_whatever_the_vocabulary() -> None:
+    def difference(row: str) -> int:
+        def total(size: TransformerSize) -> int:
+            return sum(parameters_by_part(size, 37_000).values())
+
+        return total(TABLE_3[row].size) - total(BASE)
+
+    # 6 encoder and 12 decoder attentions, each with a query and a key projection of 512 x 8 d_k.
+    assert difference("table3/B-dk16") == -18 * 2 * 512 * 8 * (64 - 16)
+    assert difference("table3/B-dk32") == -18 * 2 * 512 * 8 * (64 - 32)
+    # A feed-forward network has two matrices and the inner bias.
+    assert difference("table3/C-dff1024") == -12 * (2 * 512 + 1) * 1024
+    assert difference("table3/C-dff4096") == 12 * (2 * 512 + 1) * 2048
+    # An encoder and a decoder layer: 3 attentions, 2 feed-forward networks, 5 norms.
+    layer = 3 * 4 * 512**2 + 2 * (2 * 512 * 2048 + 2048 + 512) + 5 * 2 * 512
+    assert [difference(f"table3/C-N{n}") for n in (2, 4, 8)] == [-4 * layer, -2 * layer, 2 * layer]
+    for row in ("A-h1", "A-h4", "A-h16", "A-h32", "D-dropout0.0", "D-dropout0.2", "D-smoothing0.0", "D-smoothing0.2"):
+        assert difference(f"table3/{row}") == 0
+    assert difference("table3/E-learned") == 2 * 1024 * 512
+
+
+def test_table_3_each_row_changes_what_it_says() -> None:
+    def changes(row: str) -> dict[str, object]:
+        size = TABLE_3[row].size
+        return {field.name: getattr(size, field.name) for field in fields(size) if getattr(size, field.name) != getattr(BASE, field.name)}
+
+    assert changes("table3/A-h1") == {"heads": 1, "d_k": 512, "d_v": 512}
+    assert changes("table3/A-h32") == {"heads": 32, "d_k": 16, "d_v": 16}
+    assert changes("table3/C-dmodel1024") == {"d_model": 1024, "d_k": 128, "d_v": 128}
+    assert changes("table3/E-learned") == {"positions": "learned"}
+    assert changes("big") == {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3}
+    assert TABLE_3["table3/D-smoothing0.2"].label_smoothing == 0.2
+    assert TABLE_3["big"].updates == 300_000
+    assert len(TABLE_3) == 20
+
+
+def test_5_4_label_smoothing_spreads_eps_over_the_other_classes() -> None:
+    # Logits 0, ln 2, ln 5 are probabilities 1/8, 2/8, 5/8. With the last one true and eps = 0.1, each other class gets 0.05.
+    hidden = torch.tensor([[0.0, math.log(2), math.log(5)]])
+    loss = cross_entropy(hidden, torch.eye(3), torch.tensor([2]), label_smoothing=0.1)
+    assert loss.smoothed.item() == pytest.approx(-(0.9 * math.log(5 / 8) + 0.05 * math.log(1 / 8) + 0.05 * math.log(2 / 8)), rel=1e-6)
+    assert loss.nll.item() == pytest.approx(-math.log(5 / 8), rel=1e-6)
+
+
+def test_6_1_the_length_penalty_counts_the_end_token() -> None:
+    # |Y| = 7 words and the end token, alpha = 0.6: (13 / 6)^0.6.
+    assert length_penalty(torch.tensor(8.0), 0.6).item() == pytest.approx((13 / 6) ** 0.6, rel=1e-6)
+    assert length_penalty(torch.tensor(1.0), 0.6).item() == 1.0
+
+
+@pytest.mark.parametrize("d_k", [16, 64, 256])
+def test_3_2_1_the_variance_of_q_k_grows_as_d_k_and_the_scale_undoes_it(d_k: int) -> None:
+    random = torch.Generator().manual_seed(d_k)
+    query, key = torch.randn(40_000, d_k, generator=random), torch.randn(40_000, d_k, generator=random)
+    products = (query * key).sum(dim=1)
+    # The variance of a variance over n draws is about (kurtosis - 1) / n; q.k has kurtosis 3 + 6 / d_k, so 5 deviations are under 4%.
+    assert products.var().item() == pytest.approx(d_k, rel=0.04)
+    assert (products / math.sqrt(d_k)).var().item() == pytest.approx(1.0, rel=0.04)
+
+
+def test_3_2_1_without_the_scale_the_softmax_has_no_gradient_left() -> None:
+    scores = torch.randn(50, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+    def jacobian(factor: float) -> Tensor:
+        y = (scores * factor).softmax(dim=0)
+        found = torch.autograd.functional.jacobian(lambda z: z.softmax(dim=0), scores * factor)
+        assert isinstance(found, Tensor)
+        # The softmax's derivative: y_i (1 - y_i) on the diagonal, -y_i y_j beside it.
+        assert torch.allclose(found, torch.diag(y) - torch.outer(y, y), atol=1e-12)
+        return found
+
+    # Unscaled scores of d_k = 4096 have a deviation of 64: one weight is near 1, the others near 0, and so are all derivatives.
+    assert jacobian(64.0).abs().max() < 1e-3
+    assert jacobian(1.0).abs().max() > 0.05

@@ -1,0 +1,202 @@
+"""The Transformer beside code that nobody here wrote: PyTorch's own layers, and the Marian model of Hugging Face's transformers."""
+
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from transformer_core.models.attention import MultiHeadAttention
+from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForward
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
+
+VOCAB, D = 31, 24
+
+
+def ours(norm: Literal["post", "pre"]) -> Transformer:
+    torch.manual_seed(0)
+    size = TransformerSize(layers=3, d_model=D, d_ff=40, heads=4, d_k=6, d_v=6, dropout=0.1, norm=norm)
+    model = Transformer(size, VOCAB).eval()
+    with torch.no_grad():  # Fresh norms and biases are ones and zeros, which would hide one that stands in the wrong place.
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.normal_(mean=1.0, std=0.2)
+    return model
+
+
+def batch() -> tuple[Tensor, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(1)
+    source, target = torch.randint(4, VOCAB, (3, 7), generator=random), torch.randint(4, VOCAB, (3, 6), generator=random)
+    mask = torch.ones_like(source, dtype=torch.bool)
+    mask[0, 4:] = mask[2, 6:] = False
+    return source, mask, target
+
+
+def put(target: Tensor | None, source: Tensor) -> None:
+    assert target is not None
+    with torch.no_grad():
+        target.copy_(source)
+
+
+def put_attention(theirs: nn.MultiheadAttention, mine: MultiHeadAttention) -> None:
+    put(theirs.in_proj_weight, torch.cat((mine.query.weight, mine.key.weight, mine.value.weight)))
+    put(theirs.in_proj_bias, torch.zeros(3 * D))
+    put(theirs.out_proj.weight, mine.output.weight)
+    put(theirs.out_proj.bias, torch.zeros(D))
+
+
+def put_linear(theirs: nn.Linear | nn.LayerNorm, mine: nn.Linear | nn.LayerNorm) -> None:
+    put(theirs.weight, mine.weight)
+    put(theirs.bias, mine.bias)
+
+
+def put_feed_forward(theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, mine: FeedForward) -> None:
+    put_linear(theirs.linear1, mine.inner)
+    put_linear(theirs.linear2, mine.outer)
+
+
+def pytorchs(model: Transformer) -> tuple[nn.TransformerEncoder, nn.TransformerDecoder]:
+    """PyTorch's stacks with the same weights."""
+    first = model.size.norm == "pre"
+    settings = {"d_model": D, "nhead": 4, "dim_feedforward": 40, "dropout": 0.0, "batch_first": True, "norm_first": first}
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(**settings), 3, nn.LayerNorm(D) if first else None, enable_nested_tensor=False
+    )
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**settings), 3, nn.LayerNorm(D) if first else None)
+    for theirs, mine in zip(encoder.layers, model.encoder, strict=True):
+        assert isinstance(theirs, nn.TransformerEncoderLayer)
+        assert isinstance(mine, EncoderLayer)
+        put_attention(theirs.self_attn, mine.self_attention)
+        put_feed_forward(theirs, mine.feed_forward)
+        put_linear(theirs.norm1, mine.round_attention.norm)
+        put_linear(theirs.norm2, mine.round_feed_forward.norm)
+    for theirs, mine in zip(decoder.layers, model.decoder, strict=True):
+        assert isinstance(theirs, nn.TransformerDecoderLayer)
+        assert isinstance(mine, DecoderLayer)
+        put_attention(theirs.self_attn, mine.self_attention)
+        put_attention(theirs.multihead_attn, mine.cross_attention)
+        put_feed_forward(theirs, mine.feed_forward)
+        put_linear(theirs.norm1, mine.round_self_attention.norm)
+        put_linear(theirs.norm2, mine.round_cross_attention.norm)
+        put_linear(theirs.norm3, mine.round_feed_forward.norm)
+    if model.encoder_norm is not None and model.decoder_norm is not None:
+        assert isinstance(encoder.norm, nn.LayerNorm)
+        assert isinstance(decoder.norm, nn.LayerNorm)
+        put_linear(encoder.norm, model.encoder_norm)
+        put_linear(decoder.norm, model.decoder_norm)
+    return encoder.double(), decoder.double()
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_outputs_and_gradients_equal_those_of_pytorchs_transformer(norm: Literal["post", "pre"]) -> None:
+    model = ours(norm).double()
+    encoder, decoder = pytorchs(model)
+    source, mask, target = batch()
+    weights = torch.randn(3, 6, D, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    mine = model(source, mask, target)
+    (mine * weights).sum().backward()
+
+    embedding = model.embedding.weight.detach().clone().requires_grad_()
+
+    def embed(ids: Tensor) -> Tensor:
+        return nn.functional.embedding(ids, embedding) * D**0.5 + model.source_positions(0, ids.shape[1])
+
+    future = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    memory = encoder(embed(source), src_key_padding_mask=~mask)
+    theirs = decoder(embed(target), memory, tgt_mask=future, memory_key_padding_mask=~mask)
+    (theirs * weights).sum().backward()
+
+    assert torch.allclose(mine, theirs, atol=1e-10)
+    assert embedding.grad is not None
+    assert model.embedding.weight.grad is not None
+    assert torch.allclose(model.embedding.weight.grad, embedding.grad, atol=1e-9)
+    for theirs_layer, layer in zip(decoder.layers, model.decoder, strict=True):
+        assert isinstance(layer, DecoderLayer)
+        assert isinstance(theirs_layer, nn.TransformerDecoderLayer)
+        parts = (layer.cross_attention.query, layer.cross_attention.key, layer.cross_attention.value)
+        gradient = torch.cat([part.weight.grad for part in parts if part.weight.grad is not None])
+        assert theirs_layer.multihead_attn.in_proj_weight.grad is not None
+        assert torch.allclose(gradient, theirs_layer.multihead_attn.in_proj_weight.grad, atol=1e-9)
+        assert layer.feed_forward.inner.weight.grad is not None
+        assert theirs_layer.linear1.weight.grad is not None
+        assert torch.allclose(layer.feed_forward.inner.weight.grad, theirs_layer.linear1.weight.grad, atol=1e-9)
+
+
+def test_logits_and_gradients_equal_those_of_hugging_faces_marian() -> None:
+    import transformers  # Here, for it takes seconds.
+
+    model = ours("post")
+    config = transformers.MarianConfig(
+        vocab_size=VOCAB, d_model=D, encoder_layers=3, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4,
+        encoder_ffn_dim=40, decoder_ffn_dim=40, activation_function="relu", scale_embedding=True, max_position_embeddings=64,
+        dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, pad_token_id=0, eos_token_id=3, decoder_start_token_id=0,
+        share_encoder_decoder_embeddings=True, tie_word_embeddings=True, attn_implementation="eager",
+    )  # fmt: skip
+    marian = transformers.MarianMTModel(config).eval()
+    # Marian's positions hold all sines, then all cosines; ours alternate. So each of our dimensions j stands at place[j] in theirs.
+    place = torch.cat([torch.tensor([i, D // 2 + i]) for i in range(D // 2)])
+    weights = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    state = dict(marian.named_parameters())
+    with torch.no_grad():
+        state["model.shared.weight"][:, place] = weights["embedding.weight"]
+        for name, tensor in state.items():
+            if name == "model.shared.weight" or "embed_positions" in name:
+                continue
+            _, stack, _, number, part, *rest = name.split(".")
+            names = NAMES[stack]
+            mine = f"{stack}.{number}.{names.get('.'.join((part, *rest[:-1])), '')}.{rest[-1]}"
+            if mine not in weights:
+                assert (rest[-1], "attn" in part) == ("bias", True), name
+                tensor.zero_()
+            elif tensor.dim() == 1:
+                tensor.copy_(weights[mine] if part == "fc1" else _placed(weights[mine], place, 0))
+            else:
+                inward, outward = (rest[0] != "out_proj" and part != "fc2"), (rest[0] == "out_proj" or part == "fc2")
+                tensor.copy_(_placed(weights[mine], place, 1) if inward else _placed(weights[mine], place, 0) if outward else weights[mine])
+    source, mask, target = batch()
+    mine_logits = model.project(model(source, mask, target))
+    theirs = marian(input_ids=source, attention_mask=mask.long(), decoder_input_ids=target).logits
+    assert torch.allclose(mine_logits, theirs, atol=1e-5)
+    picked = torch.randn(mine_logits.shape, generator=torch.Generator().manual_seed(3)) / mine_logits.numel()
+    (mine_logits * picked).sum().backward()
+    (theirs * picked).sum().backward()
+    assert model.embedding.weight.grad is not None
+    gradient = state["model.shared.weight"].grad[:, place]
+    assert torch.allclose(model.embedding.weight.grad, gradient, atol=1e-5)
+
+
+NAMES = {
+    "encoder": {
+        "self_attn.q_proj": "self_attention.query",
+        "self_attn.k_proj": "self_attention.key",
+        "self_attn.v_proj": "self_attention.value",
+        "self_attn.out_proj": "self_attention.output",
+        "self_attn_layer_norm": "round_attention.norm",
+        "fc1": "feed_forward.inner",
+        "fc2": "feed_forward.outer",
+        "final_layer_norm": "round_feed_forward.norm",
+    },
+    "decoder": {
+        "self_attn.q_proj": "self_attention.query",
+        "self_attn.k_proj": "self_attention.key",
+        "self_attn.v_proj": "self_attention.value",
+        "self_attn.out_proj": "self_attention.output",
+        "self_attn_layer_norm": "round_self_attention.norm",
+        "encoder_attn.q_proj": "cross_attention.query",
+        "encoder_attn.k_proj": "cross_attention.key",
+        "encoder_attn.v_proj": "cross_attention.value",
+        "encoder_attn.out_proj": "cross_attention.output",
+        "encoder_attn_layer_norm": "round_cross_attention.norm",
+        "fc1": "feed_forward.inner",
+        "fc2": "feed_forward.outer",
+        "final_layer_norm": "round_feed_forward.norm",
+    },
+}
+
+
+def _placed(tensor: Tensor, place: Tensor, dimension: int) -> Tensor:
+    moved = torch.empty_like(tensor)
+    moved.index_copy_(dimension, place, tensor)
+    return moved

@@ -1,0 +1,50 @@
+import re
+
+import pytest
+
+from transformer_core.config import Model
+from transformer_core.errors import ExitCode, UserError
+from transformer_core.presets import PRESETS, RecurrentSize, TransformerSize, resolve
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"preset": "bas"}, "model.preset: no preset of the architecture transformer is called 'bas'. Nearest: base."),
+        ({"preset": "table3/A-h2"}, "Nearest: table3/A-h"),
+        ({"preset": "big", "architecture": "recurrent"}, "model.preset: no preset of the architecture recurrent is called 'big'"),
+        ({"preset": "base", "d_model": 511}, "model.d_model: must be even, got 511"),
+        ({"preset": "base", "heads": 3}, "model.heads: 3 heads do not divide d_model 512. Set model.d_k or choose a divisor."),
+        ({"preset": "base", "kernel": 3}, "model.kernel: the architecture transformer has no such setting"),
+        ({"preset": "tiny", "architecture": "recurrent", "heads": 4}, "model.heads: the architecture recurrent has no such setting"),
+        ({"preset": "tiny", "architecture": "convolutional", "kernel": 4}, "model.kernel: must be odd"),
+    ],
+)
+def test_sizes_that_cannot_be_built_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)) as error:
+        resolve(Model.model_validate(settings))
+    assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
+
+
+def test_keys_override_the_preset_one_by_one() -> None:
+    size = resolve(Model(preset="base", norm="pre", neighbourhood=5, layers=2))
+    assert isinstance(size, TransformerSize)
+    assert (size.norm, size.neighbourhood, size.layers, size.d_model) == ("pre", 5, 2, 512)
+    recurrent = resolve(Model(architecture="recurrent", preset="tiny", cell="gru", attention="none"))
+    assert isinstance(recurrent, RecurrentSize)
+    assert (recurrent.cell, recurrent.attention) == ("gru", "none")
+
+
+def test_head_sizes_follow_the_width_unless_they_are_given() -> None:
+    size = resolve(Model(preset="base", heads=16))
+    assert isinstance(size, TransformerSize)
+    assert (size.d_k, size.d_v) == (32, 32)
+    size = resolve(Model(preset="base", heads=16, d_k=7))
+    assert isinstance(size, TransformerSize)
+    assert (size.d_k, size.d_v) == (7, 32)
+
+
+@pytest.mark.parametrize("architecture", PRESETS)
+def test_every_preset_resolves_to_itself(architecture: str) -> None:
+    for name, size in PRESETS[architecture].items():
+        assert resolve(Model.model_validate({"architecture": architecture, "preset": name})) == size

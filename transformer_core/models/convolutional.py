@@ -1,0 +1,172 @@
+"""The convolutional encoder-decoder (ConvS2S, Gehring et al. 2017): gated convolutions, attention in each decoder layer.
+
+Where it differs from that paper: positions are sinusoidal, so that any length has one, and the embedding is the projection too.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.parametrizations import weight_norm
+
+from transformer_core.models.dropout import Dropout
+from transformer_core.models.embeddings import SinusoidalPositions, TokenEmbedding
+from transformer_core.models.translation import TranslationModel
+from transformer_core.presets import ConvolutionalSize
+
+# Halves the variance of a sum of two (Gehring et al. 2017, 3.5).
+_HALF = math.sqrt(0.5)
+
+
+@dataclass
+class ConvolutionalState:
+    """What decoding keeps of B sentences with K hypotheses each.
+
+    Attributes:
+        keys: (B, S, D), the encoder's outputs.
+        values: (B, S, D), these with the source's embeddings.
+        mask: (B, S), True at real source tokens.
+        past: for each layer its last kernel - 1 inputs, (B*K, kernel - 1, D); empty before the first step.
+        position: how many target positions were decoded.
+    """
+
+    keys: Tensor
+    values: Tensor
+    mask: Tensor
+    past: list[Tensor]
+    position: int = 0
+
+    def select(self, beams: Tensor, sentences: Tensor | None) -> None:
+        """Keep and reorder rows, as TranslationModel's states do."""
+        self.past = [layer.index_select(0, beams) for layer in self.past]
+        if sentences is not None:
+            self.keys, self.values = self.keys.index_select(0, sentences), self.values.index_select(0, sentences)
+            self.mask = self.mask.index_select(0, sentences)
+
+
+class GatedConvolution(nn.Module):
+    """GLU of a convolution over `kernel` positions (3.2), its weight normalised (3.5)."""
+
+    def __init__(self, size: ConvolutionalSize) -> None:
+        super().__init__()
+        self.kernel = size.kernel
+        linear = nn.Linear(size.kernel * size.d_model, 2 * size.d_model)
+        nn.init.normal_(linear.weight, std=math.sqrt(4 * (1 - size.dropout) / (size.kernel * size.d_model)))
+        nn.init.zeros_(linear.bias)
+        self.linear = weight_norm(linear, dim=0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T + kernel - 1, D) to (B, T, D)."""
+        windows = x.unfold(1, self.kernel, 1).flatten(2)
+        return functional.glu(self.linear(windows), dim=-1)
+
+
+class EncoderLayer(nn.Module):
+    """A gated convolution round each position, and a residual."""
+
+    def __init__(self, size: ConvolutionalSize) -> None:
+        super().__init__()
+        self.dropout = Dropout(size.dropout)
+        self.convolution = GatedConvolution(size)
+        self._side = size.kernel // 2
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """x: (B, S, D); mask: (B, S, 1), True at real tokens: padding is zero, as is what lies beyond the ends. Returns (B, S, D)."""
+        read = functional.pad(self.dropout(x) * mask, (0, 0, self._side, self._side))
+        return (self.convolution(read) + x) * _HALF
+
+
+class DecoderLayer(nn.Module):
+    """A gated convolution over each position and those before it, attention to the source (3.3), and a residual."""
+
+    def __init__(self, size: ConvolutionalSize) -> None:
+        super().__init__()
+        self.dropout = Dropout(size.dropout)
+        self.convolution = GatedConvolution(size)
+        self.query = nn.Linear(size.d_model, size.d_model)
+        self.context = nn.Linear(size.d_model, size.d_model)
+
+    def forward(self, x: Tensor, past: Tensor, embedded: Tensor, state: ConvolutionalState) -> tuple[Tensor, Tensor]:
+        """One layer over T positions.
+
+        Args:
+            x: (B*K, T, D).
+            past: (B*K, kernel - 1, D), this layer's inputs before x, zero before the first.
+            embedded: (B*K, T, D), the target's embeddings, part of the query.
+            state: the source's keys, values and mask.
+
+        Returns:
+            (B*K, T, D), and the last kernel - 1 inputs.
+        """
+        read = torch.cat((past, self.dropout(x)), dim=1)
+        convolved = self.convolution(read)
+        query = (self.query(convolved) + embedded) * _HALF
+        attended = (self.context(self._attend(query, state)) + convolved) * _HALF
+        return (attended + x) * _HALF, read[:, read.shape[1] - past.shape[1] :]
+
+    def _attend(self, query: Tensor, state: ConvolutionalState) -> Tensor:
+        """Weighted sums of values times sqrt(source length), which undoes how averaging shrinks the variance (3.5)."""
+        grouped = query.reshape(len(state.keys), -1, query.shape[-1])
+        energies = (grouped @ state.keys.transpose(1, 2)).masked_fill(~state.mask[:, None], -torch.inf)
+        lengths = state.mask.sum(dim=1, keepdim=True)[:, :, None].to(query.dtype)
+        return ((energies.softmax(dim=-1) @ state.values) * lengths.sqrt()).reshape(query.shape)
+
+
+class Convolutional(TranslationModel):
+    """Both stacks over one shared embedding, which is the projection too."""
+
+    most_positions = None
+
+    def __init__(self, size: ConvolutionalSize, vocab_size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.d_model = size.d_model
+        self.embedding = TokenEmbedding(vocab_size, size.d_model)
+        self.positions = SinusoidalPositions(size.d_model)
+        self.dropout = Dropout(size.dropout)
+        self.encoder = nn.ModuleList(EncoderLayer(size) for _ in range(size.layers))
+        self.decoder = nn.ModuleList(DecoderLayer(size) for _ in range(size.layers))
+        self.last = nn.Linear(size.d_model, size.d_model)
+
+    @property
+    def output_weight(self) -> Tensor:
+        """(V, D) of the pre-softmax projection."""
+        return self.embedding.weight
+
+    def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
+        """(B, S), (B, S), (B, T) to (B, T, D); see TranslationModel."""
+        return self._decode(target, self.start(source, source_mask))
+
+    def start(self, source: Tensor, source_mask: Tensor) -> ConvolutionalState:
+        """Encode (B, S) sources."""
+        embedded = x = self._embed(source, 0)
+        mask = source_mask[:, :, None]
+        for layer in self.encoder:
+            x = layer(x, mask)
+        # As many attentions send their gradients back, so each counts less (3.5).
+        share = 1 / (2 * self.size.layers)
+        keys = x * share + x.detach() * (1 - share)
+        return ConvolutionalState(keys, (keys + embedded) * _HALF, source_mask, [])
+
+    def step(self, tokens: Tensor, state: ConvolutionalState) -> Tensor:
+        """Decode one more position and add it to the state: (B*K,) newest tokens to (B*K, V) logits."""
+        return self.project(self._decode(tokens[:, None], state)[:, 0])
+
+    def _decode(self, target: Tensor, state: ConvolutionalState) -> Tensor:
+        """(B*K, T) more target tokens to (B*K, T, D); the state then holds what the next need."""
+        embedded = x = self._embed(target, state.position)
+        past = state.past or [x.new_zeros(len(x), self.size.kernel - 1, self.d_model)] * self.size.layers
+        state.past = []
+        for layer, before in zip(self.decoder, past, strict=True):
+            x, read = layer(x, before, embedded, state)
+            state.past.append(read)
+        state.position += target.shape[1]
+        return self.dropout(self.last(x))
+
+    def _embed(self, tokens: Tensor, first: int) -> Tensor:
+        x = self.embedding(tokens) + self.positions(first, tokens.shape[1])
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        return self.dropout(x)
