@@ -172,6 +172,18 @@ def test_at_a_terminal_each_line_is_answered_and_an_interrupt_is_one_line(model:
     assert (process.returncode, said) == (75, b"transformer-core: interrupted\n")
 
 
+def test_a_sentence_longer_than_the_learned_positions_is_refused(model: Path, tmp_path: Path) -> None:
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    size = TransformerSize(**config["model"] | {"positions": "learned", "most_positions": 6})
+    learned = ModelConfig.model_validate({**config, "model": size})
+    save_model(tmp_path / "learned", dict(Transformer(size, learned.vocabulary.size).state_dict()), learned, model / "spm.model")
+    done = call(tmp_path, "translate", "--model", "learned", stdin=b"the dog\n")
+    assert (done.returncode, done.stdout.count(b"\n")) == (0, 1)
+    code, line = refusal(call(tmp_path, "translate", "--model", "learned", stdin=b"the dog\nthe dog sees a cat the dog sees a cat\n"))
+    assert code == 65
+    assert line.endswith("but this model has learned 6 positions. Split the sentence.")
+
+
 # --- info
 
 
@@ -200,12 +212,66 @@ def test_without_a_preset_it_is_the_model_of_params_yaml(tmp_path: Path) -> None
 
 def test_sizes_are_shown_with_thousands_separated(tmp_path: Path) -> None:
     shown = call(tmp_path, "info", "--preset", "base", "--vocab-size", "37000").stdout.decode()
-    assert shown.split("\n")[-2].split() == ["total", "63,045,632", "parameters"]
+    assert ["total", "63,045,632", "parameters"] in [line.split() for line in shown.split("\n")]
+    assert ["the", "paper,", "Table", "3", "65", "x", "10^6", "parameters"] in [line.split() for line in shown.split("\n")]
+
+
+def test_the_flops_of_a_token_are_six_for_each_weight_it_passes_and_those_of_attention(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
+    document = json.loads(call(tmp_path, "info", "--preset", "base", "--vocab-size", "37000", "--length", "25", "--json").stdout)
+    parameters, size = document["parameters"], document["model"]
+    # Vectors (norms, biases) are no matrix products. The shared matrix is multiplied once, as the projection.
+    vectors = 12 * (2048 + 512) + 30 * 2 * 512
+    products = 6 * (parameters["total"] - vectors)
+    # 18 attentions, each with 25 scores and 25 weighted sums a head and a token.
+    attention = 6 * 18 * 25 * size["heads"] * (size["d_k"] + size["d_v"])
+    assert document["training"]["flops_a_token"] == pytest.approx(products + attention, rel=1e-6)
+    assert document["training"]["state_bytes"] == 16 * parameters["total"]
+
+
+@pytest.mark.parametrize("architecture", ["recurrent", "convolutional"])
+def test_the_baselines_have_sizes_too(architecture: str, tmp_path: Path) -> None:
+    done = call(tmp_path, "info", "--architecture", architecture, "--preset", "tiny", "--vocab-size", "2000", "--json")
+    document = json.loads(done.stdout)
+    assert document["model"]["architecture"] == architecture
+    assert document["parameters"]["embedding"] == 2000 * document["model"]["d_model"]
+    # Each weight matrix is multiplied at least once a token, forward and twice backward.
+    assert document["training"]["flops_a_token"] > 6 * 0.9 * document["parameters"]["total"]
 
 
 def test_an_unknown_preset_names_the_nearest(tmp_path: Path) -> None:
     code, line = refusal(call(tmp_path, "info", "--preset", "bas", "--vocab-size", "100"))
-    assert (code, line) == (78, "model.preset: no preset is called 'bas'. Nearest: base.")
+    assert (code, line) == (78, "model.preset: no preset of the architecture transformer is called 'bas'. Nearest: base.")
+
+
+# --- estimate
+
+
+def test_an_estimate_at_a_given_rate_is_tokens_over_rate(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(recipes.read("wmt14-en-de-base"), encoding="utf-8")
+    arguments = ("--preset", "base", "--rate", "10000", "--devices", "8", "--price", "2")
+    document = json.loads(call(tmp_path, "estimate", *arguments, "--json").stdout)
+    assert document["target_tokens"] == 2_500_000_000
+    assert document["hours"] == pytest.approx(2.5e9 / 80_000 / 3600)
+    assert document["cost"] == pytest.approx(2 * document["hours"])
+    shown = call(tmp_path, "estimate", *arguments).stdout.decode()
+    assert "100,000 updates of 25,000 tokens: 2.5e+09 target tokens" in shown
+    assert "the paper's base: 100,000 updates of 25,000 tokens, 3.3e18 FLOPs, 12 hours on 8 P100" in shown
+
+
+def test_an_estimate_without_a_rate_measures_this_machines(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(
+        recipes.read("synthetic").replace("tokens_per_update: 4096", "tokens_per_update: 256"), encoding="utf-8"
+    )
+    document = json.loads(call(tmp_path, "estimate", "--json").stdout)
+    assert document["tokens_per_second"] > 0
+    assert document["hours"] == pytest.approx(document["target_tokens"] / document["tokens_per_second"] / document["devices"] / 3600)
+
+
+def test_a_rate_of_nothing_is_refused(tmp_path: Path) -> None:
+    code, line = refusal(call(tmp_path, "estimate", "--preset", "base", "--rate", "0"))
+    assert code == 78
+    assert "--rate: must be a number above 0, got '0'" in line
 
 
 # --- recipe

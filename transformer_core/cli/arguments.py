@@ -1,7 +1,11 @@
 """What the commands' modules share: types of arguments."""
 
 import argparse
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from transformer_core.config import Model
+    from transformer_core.presets import ModelSize
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -29,3 +33,38 @@ def non_negative_float(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number, 0 or more, got {text!r}")
     return value
+
+
+def positive_float(text: str) -> float:
+    """An argument that is a number above 0."""
+    value = non_negative_float(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return value
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that name a model's sizes."""
+    parser.add_argument("--preset", metavar="P", help="base, big, table3/C-N2, ...; the model of params.yaml where none is named")
+    parser.add_argument(
+        "--architecture",
+        metavar="A",
+        choices=("transformer", "recurrent", "convolutional"),
+        help="of the preset: %(choices)s (transformer)",
+    )
+    parser.add_argument("--vocab-size", metavar="V", type=positive_int, help="subwords; bpe.vocab_size of params.yaml where none is given")
+
+
+def chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int]":
+    """The `model` section, its sizes and the vocabulary's size that the options mean."""
+    from transformer_core.config import Model, load_params
+    from transformer_core.errors import configuration_error
+    from transformer_core.presets import resolve
+
+    if arguments.preset:
+        model = Model(preset=arguments.preset, architecture=arguments.architecture or "transformer")
+    elif arguments.architecture:
+        raise configuration_error("--architecture: says what a --preset belongs to, and none is named")
+    else:
+        model = load_params().model
+    return model, resolve(model), arguments.vocab_size or load_params().bpe.vocab_size

@@ -1,37 +1,50 @@
-"""`transformer-core info`: how large a model is, and where its parameters are."""
+"""`transformer-core info`: how large a model is, where its parameters are, and what training it takes."""
 
 import argparse
 import json
 from dataclasses import asdict
 
-from transformer_core.cli.arguments import Commands, positive_int
+from transformer_core.cli.arguments import Commands, add_model_arguments, chosen_model, positive_int
 
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("info", help="how large a model is")
-    parser.add_argument("--preset", metavar="P", help="base, big, ...; the model of params.yaml where none is named")
-    parser.add_argument("--vocab-size", metavar="V", type=positive_int, help="subwords; bpe.vocab_size of params.yaml where none is given")
+    add_model_arguments(parser)
+    parser.add_argument("--length", metavar="N", type=positive_int, default=25, help="tokens of a sentence, for the costs (25)")
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print sizes and parameters by part."""
-    from transformer_core.config import Model, load_params
-    from transformer_core.models.size import parameters_by_part
-    from transformer_core.presets import resolve
+    """Print sizes, parameters by part and costs."""
+    from transformer_core.models.size import cost_of_training, parameters_by_part
+    from transformer_core.presets import TABLE_3
 
-    model = Model(preset=arguments.preset) if arguments.preset else load_params().model
-    vocab_size = arguments.vocab_size or load_params().bpe.vocab_size
-    size = resolve(model)
+    model, size, vocab_size = chosen_model(arguments)
     parts = parameters_by_part(size, vocab_size)
     total = sum(parts.values())
+    cost = cost_of_training(size, vocab_size, arguments.length)
     if arguments.json:
-        document = {"preset": model.preset, "vocab_size": vocab_size, "model": asdict(size), "parameters": {"total": total, **parts}}
+        document = {
+            "preset": model.preset,
+            "vocab_size": vocab_size,
+            "model": asdict(size),
+            "parameters": {"total": total, **parts},
+            "training": {"sentence_tokens": arguments.length, **asdict(cost)},
+        }
         print(json.dumps(document, indent=2))
         return 0
-    print(f"preset {model.preset}, {vocab_size:,} subwords: " + ", ".join(f"{name} {value}" for name, value in asdict(size).items()))
+    settings = ", ".join(f"{name} {value}" for name, value in asdict(size).items() if value is not None)
+    print(f"preset {model.preset}, {vocab_size:,} subwords: {settings}")
     for part, parameters in {**parts, "total": total}.items():
-        print(f"{part.replace('_', ' '):<22} {parameters:>14,} parameters")
+        print(f"{part.replace('_', ' '):<24} {parameters:>14,} parameters")
+    row = TABLE_3.get(model.preset)
+    if row is not None and row.size == size and row.millions is not None:
+        print(f"{'the paper, Table 3':<24} {row.millions:>14} x 10^6 parameters")
+    print(f"training, sentences of {arguments.length} tokens: {cost.flops_a_token / 1e9:.3f} GFLOP a target token, forward and backward;")
+    print(
+        f"{cost.state_bytes / 1e9:.2f} GB for weights, gradients and Adam, and about {cost.activation_bytes_a_token / 1e6:.2f} MB "
+        "a position of a micro-batch (train.tokens_per_microbatch)"
+    )
     return 0

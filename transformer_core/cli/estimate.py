@@ -1,0 +1,72 @@
+"""`transformer-core estimate`: what a training would take, in tokens, FLOPs, hours and money."""
+
+import argparse
+import json
+
+from transformer_core.cli.arguments import Commands, add_model_arguments, chosen_model, non_negative_float, positive_float, positive_int
+
+# The paper's Table 2 and its section 5.2: eight P100s, for each of which its FLOPs assume 9.5 sustained TFLOPS.
+_PAPER = {"base": "3.3e18 FLOPs, 12 hours", "big": "2.3e19 FLOPs, 3.5 days"}
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("estimate", help="what a training would take: tokens, FLOPs, hours, cost")
+    add_model_arguments(parser)
+    parser.add_argument("--updates", metavar="U", type=positive_int, help="train.updates of params.yaml where none is given")
+    parser.add_argument("--tokens-per-update", metavar="T", type=positive_int, help="train.tokens_per_update where none is given")
+    parser.add_argument(
+        "--rate", metavar="R", type=positive_float, help="target tokens a second of a device; this one's is measured where none is given"
+    )
+    parser.add_argument("--devices", metavar="N", type=positive_int, help="machine.devices, or what the machine has, where none is given")
+    parser.add_argument(
+        "--price", metavar="P", type=non_negative_float, help="an hour of all devices; machine.price_per_hour where none is given"
+    )
+    parser.add_argument("--length", metavar="N", type=positive_int, default=25, help="tokens of a sentence (25)")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the estimate."""
+    from transformer_core.config import load_params
+    from transformer_core.models.size import cost_of_training
+    from transformer_core.presets import TABLE_3
+    from transformer_core.training.devices import default_devices, default_threads
+
+    params = load_params()
+    model, size, vocab_size = chosen_model(arguments)
+    train = params.train.model_copy(
+        update={
+            "updates": arguments.updates or params.train.updates,
+            "tokens_per_update": arguments.tokens_per_update or params.train.tokens_per_update,
+        }
+    )
+    devices = arguments.devices or params.machine.devices or default_devices(train.microbatches)
+    rate = arguments.rate
+    if rate is None:
+        from transformer_core.training.rate import measured_rate
+
+        rate = measured_rate(size, vocab_size, train, arguments.length, params.machine.threads or default_threads(devices))
+    tokens = train.updates * train.tokens_per_update
+    flops = tokens * cost_of_training(size, vocab_size, arguments.length).flops_a_token
+    hours = tokens / (rate * devices) / 3600
+    price = params.machine.price_per_hour if arguments.price is None else arguments.price
+    cost = None if price is None else price * hours
+    if arguments.json:
+        figures = {"updates": train.updates, "target_tokens": tokens, "flops": flops, "tokens_per_second": rate, "devices": devices}
+        print(json.dumps({**figures, "hours": hours, "cost": cost}, indent=2))
+        return 0
+    print(f"{train.updates:,} updates of {train.tokens_per_update:,} tokens: {tokens:.3g} target tokens, {flops:.2e} FLOPs")
+    where = "given" if arguments.rate else "measured here"
+    print(
+        f"at {rate:,.0f} target tok/s a device ({where}) on {devices}: {hours:,.2f} hours"
+        + ("" if cost is None else f", {cost:,.2f} at {price:g} an hour")
+    )
+    if model.preset in _PAPER and TABLE_3[model.preset].size == size:
+        updates = TABLE_3[model.preset].updates
+        print(f"the paper's {model.preset}: {updates:,} updates of 25,000 tokens, {_PAPER[model.preset]} on 8 P100")
+        print(
+            "(the paper's FLOPs are hours x GPUs x 9.5 sustained TFLOPS: what the machines could do, where ours count the model's products)"
+        )
+    return 0

@@ -1,0 +1,55 @@
+"""How fast this machine trains a model: a few real updates on made-up pairs."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from transformer_core.config import Train
+from transformer_core.corpus.binary import BinarizedSplit, Sentences
+from transformer_core.models.architectures import build
+from transformer_core.presets import ModelSize
+from transformer_core.training.checkpoint import StateDirectory
+from transformer_core.training.devices import joined
+from transformer_core.training.trainer import Trainer, UpdateRecord
+
+_WARM_UP, _MEASURED = 2, 4
+
+
+class _Watch:
+    """Keeps the last record."""
+
+    rate: float = 0.0
+
+    def on_update(self, record: UpdateRecord) -> None:
+        self.rate = record.tokens_per_second
+
+    def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
+        pass
+
+    def state(self) -> dict[str, object]:
+        return {}
+
+    def restore(self, state: dict[str, object]) -> None:
+        pass
+
+
+def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int, threads: int | None) -> float:
+    """Target tokens a second of one device, on pairs of `length` tokens a side, in updates as `settings` asks for them."""
+    random = np.random.default_rng(0)
+    pairs = 2 * settings.tokens_per_update // length + 1
+    offsets = np.arange(pairs + 1, dtype=np.int64) * length
+    side = Sentences(random.integers(4, vocab_size, pairs * length, dtype=np.uint32), offsets)
+    with joined(threads) as devices, tempfile.TemporaryDirectory() as folder:
+        model = build(size, vocab_size).to(devices.device)
+        rates = []
+        for updates in (_WARM_UP, _MEASURED):
+            watch = _Watch()
+            short = settings.model_copy(update={"updates": updates})
+            directory = StateDirectory(Path(folder) / str(updates), 1)
+            Trainer(model, BinarizedSplit(side, side), short, devices, directory, watch, dict, lambda: False).run()
+            rates.append(watch.rate)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return rates[-1]
