@@ -62,8 +62,12 @@ def exit_file(name: str, root: Path = Path()) -> Path:
 
 
 def _to_its_end(body: Callable[[Params], str]) -> str:
+    from transformer_core.presets import resolve  # Here, for a stage that builds no model does not depend on this code.
+
     try:
-        return body(load_params())
+        params = load_params()
+        resolve(params.model)  # Sizes that cannot be built are refused before the first stage has cost anything.
+        return body(params)
     finally:
         _ignore_stop_signals()  # The end is near and must be written down.
 

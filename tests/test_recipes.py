@@ -5,7 +5,7 @@ import pytest
 from transformer_core import recipes
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, UserError
-from transformer_core.presets import TransformerSize, resolve
+from transformer_core.presets import TABLE_3, TransformerSize, resolve
 
 REPOSITORY = Path(__file__).parents[1]
 CATALOGUE = REPOSITORY / "transformer_core" / "corpus" / "catalogue"
@@ -38,6 +38,14 @@ def test_every_recipe_ends_with_the_same_machine_section(name: str) -> None:
     text = recipes.read(name)
     machine = text[text.index("# Nothing below this line") :]
     assert recipes.read("synthetic").endswith(machine)
+
+
+@pytest.mark.parametrize("name", [name for name in recipes.names() if name.startswith("synthetic-")])
+def test_a_baseline_differs_from_the_default_recipe_only_in_its_model_and_its_name(name: str, tmp_path: Path) -> None:
+    baseline, default = params_of(name, tmp_path), params_of("synthetic", tmp_path)
+    assert baseline.model != default.model
+    assert baseline.publish.name == f"{name}-en-de"
+    assert baseline.model_copy(update={"model": default.model, "publish": default.publish}) == default
 
 
 def test_the_params_file_of_the_repository_is_the_default_recipe() -> None:
@@ -133,3 +141,20 @@ def test_own_data_fills_in_names_and_keeps_every_other_line() -> None:
 @pytest.mark.parametrize(("pairs", "vocabulary"), [(20, 400), (4_000, 1_000), (32_000, 8_000), (1_000_000, 8_000)])
 def test_a_small_corpus_gets_a_small_vocabulary(pairs: int, vocabulary: int) -> None:
     assert f"  vocab_size: {vocabulary}\n" in recipes.for_own_data("mine", "en", "de", pairs)
+
+
+@pytest.mark.parametrize("row", [name for name in TABLE_3 if "/" in name])
+def test_each_row_of_table_3_is_the_base_recipe_with_that_rows_change(row: str, tmp_path: Path) -> None:
+    params, base = params_of(row, tmp_path), params_of("wmt14-en-de-base", tmp_path)
+    assert resolve(params.model) == TABLE_3[row].size
+    assert params.train == base.train.model_copy(update={"label_smoothing": TABLE_3[row].label_smoothing})
+    assert params.average.last == 1
+    assert params.publish.name != base.publish.name
+
+
+@pytest.mark.parametrize("name", [name for name in recipes.names() if name.startswith("synthetic-")])
+def test_a_baselines_recipe_is_the_default_with_another_model(name: str, tmp_path: Path) -> None:
+    params, default = params_of(name, tmp_path), params_of("synthetic", tmp_path)
+    same = {"model": default.model, "publish": default.publish}
+    assert params.model_copy(update=same) == default
+    assert params.model.architecture != "transformer"

@@ -146,9 +146,8 @@ def requirements() -> list[str]:
 
 def _where(figures: dict[str, Any], uri: str, link: str) -> str:
     synthetic = " (synthetic)" if figures["synthetic"] else ""
-    see = f"mlflow ui --backend-store-uri {uri}, then {link}" if uri.startswith("sqlite:") and uri != DEFAULT_TRACKING_URI else link
-    if uri == DEFAULT_TRACKING_URI:
-        see = f"mlflow ui, then {link}"
+    store = "" if uri == DEFAULT_TRACKING_URI else f" --backend-store-uri {uri}"
+    see = f"mlflow ui{store}, then {link}" if uri.startswith("sqlite:") else link
     return f"BLEU {figures['bleu']:.2f} on the test set of {figures['corpus']}{synthetic}\nreport: {REPORT}\ntraining: {see}"
 
 

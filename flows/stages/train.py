@@ -23,14 +23,15 @@ from flows.recorder import UPDATES, VALIDATION, Nobody, Recorder
 from flows.runner import STOP_SIGNALS, run_stage
 from flows.tracking import Sender
 from transformer_core.config import Params, load_params, tracking_uri
-from transformer_core.corpus.binary import open_split, read_meta
-from transformer_core.errors import ExitCode, Interrupted, UserError
+from transformer_core.corpus.binary import BinarizedSplit, open_split, read_meta
+from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
 from transformer_core.files import new_directory, read_json, sha256_of, write_json
+from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, ModelConfig, Training, Vocabulary
-from transformer_core.models.transformer import Transformer
+from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import resolve
 from transformer_core.training.checkpoint import FORMAT, StateDirectory
-from transformer_core.training.devices import Devices, joined
+from transformer_core.training.devices import Devices, default_devices, joined
 from transformer_core.training.trainer import Progress, Trainer, seed_everything
 from transformer_core.training.validation import score_split
 
@@ -39,11 +40,12 @@ _RANK_ENDED = STATE / "exit" / "train-rank.json"
 
 
 def run(params: Params) -> str:
-    """Train here, or through torchrun where `machine.devices` asks for several processes."""
-    if params.machine.devices == 1:
+    """Train here, or through torchrun where several devices train together."""
+    devices = params.machine.devices or default_devices(params.train.microbatches)
+    if devices == 1:
         train(params)
     else:
-        _launch(params.machine.devices)
+        _launch(devices)
     metrics = read_json(METRICS)
     return (
         f"{CHECKPOINTS}: {metrics['updates']:,} updates in {metrics['minutes']:.1f} minutes, "
@@ -60,7 +62,9 @@ def _launch(devices: int) -> None:
     """
     _RANK_ENDED.unlink(missing_ok=True)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={devices}", "-m", "flows.stages.train"]
-    code = run_child(torchrun, lambda line: print(line, file=sys.stderr, flush=True))
+    # Said here only so that torchrun does not warn of its own choice; each rank sets its threads itself.
+    environment = {"OMP_NUM_THREADS": "1"}
+    code = run_child(torchrun, lambda line: print(line, file=sys.stderr, flush=True), environment=environment)
     if code == 0:
         return
     if not _RANK_ENDED.exists():
@@ -92,13 +96,15 @@ def train(params: Params) -> None:
     with joined(params.machine.threads) as devices, ExitStack() as stack:
         seed_everything(params.train.seed, 0, 0)
         dtype = torch.float64 if params.train.precision == "float64" else torch.float32
-        model = Transformer(resolve(params.model), read_meta(BINARIZED).vocab_size).to(devices.device, dtype)
+        model = build(resolve(params.model), read_meta(BINARIZED).vocab_size).to(devices.device, dtype)
         recorder = stack.enter_context(_recording(params, mark, state, devices, model)) if devices.rank == 0 else None
-        valid = open_split(BINARIZED, "valid")
+        pairs, valid = open_split(BINARIZED, "train"), open_split(BINARIZED, "valid")
+        for split in (pairs, valid):
+            _check_positions(model, split)
         directory = StateDirectory(state, params.train.keep)
         trainer = Trainer(
             model,
-            open_split(BINARIZED, "train"),
+            pairs,
             params.train,
             devices,
             directory,
@@ -118,6 +124,14 @@ def train(params: Params) -> None:
         shutil.rmtree(state)
 
 
+def _check_positions(model: TranslationModel, split: BinarizedSplit) -> None:
+    """Raise a `UserError` (exit code 78) where a pair has more tokens than the model has learned positions for."""
+    longest = int(max(split.source.lengths.max(), split.target.lengths.max()))
+    if model.most_positions is not None and longest > model.most_positions:
+        message = f"model.most_positions: {model.most_positions}, but a sentence has {longest} tokens"
+        raise configuration_error(message, "Raise it, or lower binarize.max_tokens.")
+
+
 def fingerprint(params: Params) -> str:
     """SHA-256 over everything that may change the trained weights: tracked settings, data, and the format of the state."""
     data = {
@@ -130,7 +144,7 @@ def fingerprint(params: Params) -> str:
 
 
 @contextmanager
-def _recording(params: Params, mark: str, state: Path, devices: Devices, model: Transformer) -> Iterator[Recorder]:
+def _recording(params: Params, mark: str, state: Path, devices: Devices, model: TranslationModel) -> Iterator[Recorder]:
     """The journal of this training, what sends it to MLflow, and its recorder; the end of the block is the end of the run."""
     journal = Journal(mark)
     journal.parameters(params.model_dump(exclude={"machine"}, exclude_none=True))

@@ -182,3 +182,23 @@ def test_the_death_of_dvc_ends_the_stage_after_it_has_saved(command: str, starte
     child.wait(10)
     assert Path("saved").exists()
     assert said()["code"] == 75
+
+
+@pytest.mark.parametrize(
+    ("model", "fault"),
+    [
+        ("preset: tiny\n  heads: 5", "model.heads: 5 heads do not divide d_model 192. Set model.d_k or choose a divisor."),
+        ("preset: tiny\n  d_model: 191", "model.d_model: must be even, got 191"),
+        ("preset: tiny\n  neighbourhood: 0", "params.yaml: model.neighbourhood: must be a whole number above 0, got 0"),
+        ("preset: tiny\n  dropout: -0.1", "params.yaml: model.dropout: must be a number from 0 to below 1, got -0.1"),
+        ("preset: tiny\n  cell: gru", "model.cell: the architecture transformer has no such setting"),
+        ("preset: bsae", "model.preset: no preset of the architecture transformer is called 'bsae'. Nearest: base"),
+    ],
+)
+def test_a_model_that_cannot_be_built_stops_every_stage_before_it_begins(model: str, fault: str) -> None:
+    Path("params.yaml").write_text(Path("params.yaml").read_text().replace("preset: tiny", model))
+    ended = run("")
+    assert ended.returncode == 78
+    assert ended.stderr.startswith(fault)
+    assert ended.stderr.count("\n") == 1
+    assert not Path("running").exists()

@@ -1,5 +1,6 @@
 """Loss, schedule, checkpoints and averaging, each against a formula written out by hand."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from torch.nn import functional
 from transformer_core.errors import UserError
 from transformer_core.training.averaging import average_last
 from transformer_core.training.checkpoint import StateDirectory, checkpoint_files
+from transformer_core.training.devices import default_devices, default_threads
 from transformer_core.training.loss import cross_entropy
 from transformer_core.training.schedule import learning_rate
 
@@ -70,3 +72,13 @@ def test_only_the_last_checkpoints_are_kept_and_averaged(tmp_path: Path) -> None
     assert mean["other"].item() == pytest.approx(1.5, rel=1e-7)
     with pytest.raises(UserError, match=r"3 checkpoints, average\.last asks for 4"):
         average_last(states.checkpoints, 4)
+
+
+def test_devices_by_default_are_what_the_machine_has_but_no_more_than_micro_batches() -> None:
+    here = torch.cuda.device_count() if torch.cuda.is_available() else len(os.sched_getaffinity(0))
+    assert [default_devices(microbatches) for microbatches in (1, here, 1000 * here)] == [1, here, here]
+
+
+def test_threads_by_default_share_the_cores_and_are_never_none() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert [default_threads(devices) for devices in (1, cores, 2 * cores)] == [cores, 1, 1]

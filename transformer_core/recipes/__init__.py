@@ -10,17 +10,20 @@ from ruamel.yaml import YAML
 
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_file
+from transformer_core.presets import TABLE_3
 
 _SUFFIX = ".yaml"
+_ROWS_START_FROM = "wmt14-en-de-base"
 _LEAST_VOCABULARY = 400
 _MACHINE_SECTION = re.compile(r"^machine:.*\n?(?:[ \t#].*\n?|\n)*", re.MULTILINE)
 _FIRST_COMMENT = re.compile(r"(?:^#.*\n)+", re.MULTILINE)
 
 
 def names() -> list[str]:
-    """The packaged recipes, in alphabetical order."""
+    """The packaged recipes and one for each row of the paper's Table 3, in alphabetical order."""
     files = resources.files(__package__).iterdir()
-    return sorted(file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX))
+    packaged = [file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)]
+    return sorted([*packaged, *(name for name in TABLE_3 if "/" in name)])
 
 
 def read(name: str) -> str:
@@ -33,7 +36,25 @@ def read(name: str) -> str:
         near = difflib.get_close_matches(name, names(), n=1)
         remedy = f"Did you mean {near[0]}?" if near else f"Recipes: {', '.join(names())}."
         raise configuration_error(f"recipe {name!r}: no such recipe", remedy)
+    if name in TABLE_3:
+        return _row(name)
     return resources.files(__package__).joinpath(name + _SUFFIX).read_text(encoding="utf-8")
+
+
+def _row(name: str) -> str:
+    """A row of Table 3: the recipe of the base model with that row's preset and smoothing, and without averaging, as the table has it."""
+    row = TABLE_3[name]
+    comment = (
+        f"# Row {name.removeprefix('table3/')} of the paper's Table 3: PPL {row.perplexity:.2f} and BLEU {row.bleu} on newstest2013 there. "
+        "One checkpoint, not\n# averaged; else as wmt14-en-de-base.\n"
+    )
+    text = _FIRST_COMMENT.sub(comment, read(_ROWS_START_FROM), count=1)
+    changes = {"  preset: base": f"  preset: {name}", "  label_smoothing: 0.1": f"  label_smoothing: {row.label_smoothing}"}
+    changes |= {f"  name: {_ROWS_START_FROM}": f"  name: wmt14-en-de-{name.replace('/', '-')}"}
+    changes |= {'# 6.1: "averaging the last 5 checkpoints".\naverage:\n  last: 5': "average:\n  last: 1"}
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    return text
 
 
 def description(name: str) -> str:

@@ -34,6 +34,28 @@ class Devices:
             torch.distributed.barrier()
 
 
+def default_devices(microbatches: int) -> int:
+    """How many processes train where `machine.devices` does not say: all GPUs, else a process a core, at most one a micro-batch.
+
+    On a CPU two processes of one thread each beat one of two threads (1.4 times the rate on the default recipe): what lies between the
+    matrix products of a small model is too short to be shared out among threads.
+
+    Args:
+        microbatches: of an update.
+    """
+    here = torch.cuda.device_count() if torch.cuda.is_available() else _cores()
+    return max(1, min(here, microbatches))
+
+
+def default_threads(devices: int) -> int:
+    """Threads of each of so many processes on this machine where `machine.threads` does not say: all share its cores."""
+    return max(1, _cores() // devices)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
 @contextmanager
 def joined(threads: int | None) -> Iterator[Devices]:
     """Join the other ranks that torchrun started (its environment says which), or be the only one.
@@ -46,7 +68,7 @@ def joined(threads: int | None) -> Iterator[Devices]:
     """
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     local_rank, local_world_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // local_world_size))
+    torch.set_num_threads(threads or default_threads(local_world_size))
     if torch.cuda.is_available():
         if local_world_size > torch.cuda.device_count():
             raise configuration_error(f"machine.devices: {local_world_size} asked for, {torch.cuda.device_count()} GPUs here")
