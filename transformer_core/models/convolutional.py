@@ -18,6 +18,8 @@ from transformer_core.presets import ConvolutionalSize
 
 # Halves the variance of a sum of two (Gehring et al. 2017, 3.5).
 _HALF = math.sqrt(0.5)
+# The standard deviation of embeddings at the start (3.5). At one, attention's energies, which are not scaled, would saturate its softmax.
+_EMBEDDED = 0.1
 
 
 @dataclass
@@ -166,7 +168,7 @@ class Convolutional(TranslationModel):
         return self.dropout(self.last(x))
 
     def _embed(self, tokens: Tensor, first: int) -> Tensor:
-        x = self.embedding(tokens) + self.positions(first, tokens.shape[1])
+        x = (self.embedding(tokens) + self.positions(first, tokens.shape[1])) * _EMBEDDED
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         return self.dropout(x)

@@ -56,9 +56,11 @@ def cost_of_training(size: ModelSize, vocab_size: int, length: int) -> Cost:
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.zero_()
     sentences = torch.ones(1, length, dtype=torch.long)
-    # The counter knows matrix products, not oneDNN's recurrent layer nor the CPU's fused attention, which runs without gradients alone.
-    with FlopCounterMode(display=False) as counter, torch.backends.mkldnn.flags(enabled=False), torch.enable_grad():
-        model.project(model(sentences, sentences > 0, sentences))
+    # The counter knows matrix products, but not the CPU's fused attention, which runs without gradients alone, nor oneDNN's recurrent
+    # layer, which is not for float64.
+    with FlopCounterMode(display=False) as counter, torch.enable_grad():
+        model.double().project(model(sentences, sentences > 0, sentences))
+    model.float()
     more, less = (_saved_bytes(model, sentences.expand(count, -1)) for count in (3, 1))
     return Cost(_TRAINING_PASSES * counter.get_total_flops() / length, parameters * _BYTES_A_PARAMETER, (more - less) / (2 * length))
 
