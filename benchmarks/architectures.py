@@ -1,7 +1,7 @@
 """Transformer, convolutional and recurrent models beside each other: ``python benchmarks/architectures.py``.
 
 Each recipe runs in a clone of this repository (of its last commit) under --work, with this one's DVC cache, so that all share the data;
-what has run already is a cache hit. Prints a Markdown table and draws BLEU by sentence length into --plot.
+what has run already is a cache hit, with the speed it had then. Prints a Markdown table and draws BLEU by sentence length into --plot.
 """
 
 import argparse
@@ -48,16 +48,19 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / ".state/architectures", help="folder of the clones")
     parser.add_argument("--plot", type=Path, default=ROOT / "docs/bleu-by-length.svg")
     options = parser.parse_args()
-    outcomes = [run(recipe, name, options.work / recipe) for recipe, name in RECIPES.items()]
+    for recipe in RECIPES:
+        run(recipe, options.work / recipe)
+    outcomes = [outcome(name, options.work / recipe) for recipe, name in RECIPES.items()]
     print(table(outcomes))
     draw(outcomes, options.plot)
 
 
-def run(recipe: str, name: str, clone: Path) -> Outcome:
-    """Bring the clone to this repository's commit, put the recipe there, run its stages up to the scores, and read these."""
+def run(recipe: str, clone: Path) -> None:
+    """Bring the clone to this repository's commit, put the recipe there and run its stages up to the scores."""
     if not clone.exists():
         subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
-    subprocess.run(["git", "pull", "--quiet"], cwd=clone, check=True)
+    for command in (["fetch"], ["reset", "--hard", "origin/HEAD"]):  # The run before has changed params.yaml and dvc.lock.
+        subprocess.run(["git", *command, "--quiet"], cwd=clone, check=True)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for command in (
         ["dvc", "cache", "dir", "--local", str(ROOT / ".dvc/cache")],
@@ -65,6 +68,10 @@ def run(recipe: str, name: str, clone: Path) -> Outcome:
         ["dvc", "repro", "evaluate"],
     ):
         subprocess.run(command, cwd=clone, env=environment, check=True, stdout=sys.stderr)
+
+
+def outcome(name: str, clone: Path) -> Outcome:
+    """Read what the run in a clone has left."""
     scores = json.loads((clone / "results/metrics.json").read_text(encoding="utf-8"))
     with (clone / "results/bleu_by_length.csv").open(encoding="utf-8") as file:
         groups = list(csv.DictReader(file))
@@ -84,11 +91,11 @@ def table(outcomes: list[Outcome]) -> str:
     head = ["model", "parameters", "target tok/s", "minutes", "valid PPL", "test BLEU"]
     head += [f"{words} words ({first.sentences[words]})" for words in first.by_length]
     rows = [head, ["---"] * len(head)]
-    for outcome in outcomes:
-        training = outcome.training
+    for model in outcomes:
+        training = model.training
         figures = [f"{training['parameters']:,}", f"{training['tokens_per_second']:,}", f"{training['minutes']:.1f}"]
-        figures += [f"{training['valid_perplexity']:.2f}", f"{outcome.bleu:.1f}"]
-        rows.append([outcome.name, *figures, *(f"{bleu:.1f}" for bleu in outcome.by_length.values())])
+        figures += [f"{training['valid_perplexity']:.2f}", f"{model.bleu:.1f}"]
+        rows.append([model.name, *figures, *(f"{bleu:.1f}" for bleu in model.by_length.values())])
     return "\n".join(["| " + " | ".join(row) + " |" for row in rows] + ["", f"BLEU is {first.signature}."])
 
 
@@ -101,8 +108,8 @@ def draw(outcomes: list[Outcome], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7.5, 4.2), layout="constrained")
-    for outcome, marker in zip(outcomes, "osD^v", strict=True):
-        axes.plot(list(outcome.by_length), list(outcome.by_length.values()), marker=marker, label=outcome.name)
+    for model, marker in zip(outcomes, "osD^v", strict=True):
+        axes.plot(list(model.by_length), list(model.by_length.values()), marker=marker, label=model.name)
     axes.set(xlabel="words of the source sentence", ylabel="BLEU", ylim=(0, 100))
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -229,12 +230,19 @@ def test_the_flops_of_a_token_are_six_for_each_weight_it_passes_and_those_of_att
     assert document["training"]["state_bytes"] == 16 * parameters["total"]
 
 
-@pytest.mark.parametrize("architecture", ["recurrent", "convolutional"])
-def test_the_baselines_have_sizes_too(architecture: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "parts"),
+    [
+        ("recurrent", {"total", "embedding", "encoder", "attention", "decoder", "combine"}),
+        ("convolutional", {"total", "embedding", "encoder_convolution", "decoder_convolution", "decoder_attention", "last"}),
+    ],
+)
+def test_the_baselines_have_sizes_too(architecture: str, parts: set[str], tmp_path: Path) -> None:
     done = call(tmp_path, "info", "--architecture", architecture, "--preset", "tiny", "--vocab-size", "2000", "--json")
     document = json.loads(done.stdout)
     assert document["model"]["architecture"] == architecture
     assert document["parameters"]["embedding"] == 2000 * document["model"]["d_model"]
+    assert set(document["parameters"]) == parts
     # Each weight matrix is multiplied at least once a token, forward and twice backward.
     assert document["training"]["flops_a_token"] > 6 * 0.9 * document["parameters"]["total"]
 
@@ -255,17 +263,46 @@ def test_an_estimate_at_a_given_rate_is_tokens_over_rate(tmp_path: Path) -> None
     assert document["hours"] == pytest.approx(2.5e9 / 80_000 / 3600)
     assert document["cost"] == pytest.approx(2 * document["hours"])
     shown = call(tmp_path, "estimate", *arguments).stdout.decode()
-    assert "100,000 updates of 25,000 tokens: 2.5e+09 target tokens" in shown
+    assert "100,000 updates of 25,000 tokens: at most 2.5e+09 target tokens" in shown
     assert "the paper's base: 100,000 updates of 25,000 tokens, 3.3e18 FLOPs, 12 hours on 8 P100" in shown
 
 
 def test_an_estimate_without_a_rate_measures_this_machines(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(
-        recipes.read("synthetic").replace("tokens_per_update: 4096", "tokens_per_update: 256"), encoding="utf-8"
+        re.sub("tokens_per_(update|microbatch): .*", r"tokens_per_\1: 256", recipes.read("synthetic")), encoding="utf-8"
     )
     document = json.loads(call(tmp_path, "estimate", "--json").stdout)
     assert document["tokens_per_second"] > 0
-    assert document["hours"] == pytest.approx(document["target_tokens"] / document["tokens_per_second"] / document["devices"] / 3600)
+    assert (document["devices"], document["busy_devices"]) == (1, 1)
+    assert document["hours"] == pytest.approx(document["target_tokens"] / document["tokens_per_second"] / 3600)
+
+
+@pytest.mark.parametrize(("devices", "busy"), [(3, 8 / 3), (8, 8), (16, 8)])
+def test_devices_without_a_micro_batch_make_nothing_faster(devices: int, busy: float, tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(recipes.read("wmt14-en-de-base"), encoding="utf-8")
+    document = json.loads(call(tmp_path, "estimate", "--rate", "10000", "--devices", str(devices), "--json").stdout)
+    assert document["busy_devices"] == pytest.approx(busy)
+    assert document["hours"] == pytest.approx(2.5e9 / (10_000 * busy) / 3600)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("estimate", "--length", "1000"), "--length: a micro-batch holds 640 tokens, and a sentence 1000"),
+        (
+            ("info", "--preset", "table3/E-learned", "--length", "1025"),
+            "--length: the model has 1024 positions, and a sentence 1025 tokens",
+        ),
+        (("info", "--preset", "base", "--vocab-size", "16"), "must be a whole number above 16, got '16'"),
+    ],
+)
+def test_a_sentence_or_vocabulary_that_no_model_can_have_is_refused(arguments: tuple[str, ...], fault: str, tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(
+        re.sub("tokens_per_microbatch: .*", "tokens_per_microbatch: 640", recipes.read("synthetic")), encoding="utf-8"
+    )
+    code, line = refusal(call(tmp_path, *arguments))
+    assert code == 78
+    assert fault in line
 
 
 def test_a_rate_of_nothing_is_refused(tmp_path: Path) -> None:

@@ -40,14 +40,6 @@ def test_every_recipe_ends_with_the_same_machine_section(name: str) -> None:
     assert recipes.read("synthetic").endswith(machine)
 
 
-@pytest.mark.parametrize("name", [name for name in recipes.names() if name.startswith("synthetic-")])
-def test_a_baseline_differs_from_the_default_recipe_only_in_its_model_and_its_name(name: str, tmp_path: Path) -> None:
-    baseline, default = params_of(name, tmp_path), params_of("synthetic", tmp_path)
-    assert baseline.model != default.model
-    assert baseline.publish.name == f"{name}-en-de"
-    assert baseline.model_copy(update={"model": default.model, "publish": default.publish}) == default
-
-
 def test_the_params_file_of_the_repository_is_the_default_recipe() -> None:
     assert (REPOSITORY / "params.yaml").read_bytes() == recipes.read("synthetic").encode()
 

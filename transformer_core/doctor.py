@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from transformer_core.config import PARAMS_FILE, Machine, Params, load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError
+from transformer_core.presets import resolve
 
 _GIB = 2**30
 _DISK_GIB = 5  # CUDA's libraries, a corpus in four forms and some checkpoints; the default recipe takes under 1.
@@ -47,7 +48,9 @@ def examine(root: Path = Path()) -> list[Finding]:
 
 def _load(root: Path) -> Params | UserError:
     try:
-        return load_params(root / PARAMS_FILE)
+        params = load_params(root / PARAMS_FILE)
+        resolve(params.model)
+        return params
     except UserError as error:
         return error
 

@@ -157,9 +157,9 @@ def resolve(model: Model) -> ModelSize:
     """
     presets = PRESETS[model.architecture]
     if model.preset not in presets:
-        near = difflib.get_close_matches(model.preset, presets, n=3, cutoff=0.4) or sorted(presets)
+        near = difflib.get_close_matches(model.preset, presets, n=3, cutoff=0.4)
         message = f"model.preset: no preset of the architecture {model.architecture} is called {model.preset!r}"
-        raise configuration_error(message, f"Nearest: {', '.join(near)}.")
+        raise configuration_error(message, f"Nearest: {', '.join(near)}." if near else f"There are: {', '.join(presets)}.")
     preset = presets[model.preset]
     overrides = {key: value for key, value in model.model_dump(exclude={"preset", "architecture"}).items() if value is not None}
     foreign = sorted(overrides.keys() - {field.name for field in fields(preset)})

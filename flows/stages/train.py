@@ -14,16 +14,14 @@ from hashlib import sha256
 from pathlib import Path
 from types import FrameType
 
-import torch
-
 from flows.child import run_child
 from flows.journal import Journal
-from flows.paths import BINARIZED, CHECKPOINTS, STATE, TRAINING
+from flows.paths import BINARIZED, CHECKPOINTS, SPLITS, STATE, TRAINING
 from flows.recorder import UPDATES, VALIDATION, Nobody, Recorder
 from flows.runner import STOP_SIGNALS, run_stage
 from flows.tracking import Sender
 from transformer_core.config import Params, load_params, tracking_uri
-from transformer_core.corpus.binary import BinarizedSplit, open_split, read_meta
+from transformer_core.corpus.binary import open_split, read_meta
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
 from transformer_core.files import new_directory, read_json, sha256_of, write_json
 from transformer_core.models.architectures import build
@@ -31,7 +29,7 @@ from transformer_core.models.directory import CONFIG, ModelConfig, Training, Voc
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import resolve
 from transformer_core.training.checkpoint import FORMAT, StateDirectory
-from transformer_core.training.devices import Devices, default_devices, joined
+from transformer_core.training.devices import Devices, default_devices, joined, weights_dtype
 from transformer_core.training.trainer import Progress, Trainer, seed_everything
 from transformer_core.training.validation import score_split
 
@@ -95,12 +93,10 @@ def train(params: Params) -> None:
     state = STATE / mark[:16]
     with joined(params.machine.threads) as devices, ExitStack() as stack:
         seed_everything(params.train.seed, 0, 0)
-        dtype = torch.float64 if params.train.precision == "float64" else torch.float32
-        model = build(resolve(params.model), read_meta(BINARIZED).vocab_size).to(devices.device, dtype)
-        recorder = stack.enter_context(_recording(params, mark, state, devices, model)) if devices.rank == 0 else None
+        model = build(resolve(params.model), read_meta(BINARIZED).vocab_size).to(devices.device, weights_dtype(params.train.precision))
+        _check_positions(model)
         pairs, valid = open_split(BINARIZED, "train"), open_split(BINARIZED, "valid")
-        for split in (pairs, valid):
-            _check_positions(model, split)
+        recorder = stack.enter_context(_recording(params, mark, state, devices, model)) if devices.rank == 0 else None
         directory = StateDirectory(state, params.train.keep)
         trainer = Trainer(
             model,
@@ -124,12 +120,14 @@ def train(params: Params) -> None:
         shutil.rmtree(state)
 
 
-def _check_positions(model: TranslationModel, split: BinarizedSplit) -> None:
-    """Raise a `UserError` (exit code 78) where a pair has more tokens than the model has learned positions for."""
-    longest = int(max(split.source.lengths.max(), split.target.lengths.max()))
-    if model.most_positions is not None and longest > model.most_positions:
-        message = f"model.most_positions: {model.most_positions}, but a sentence has {longest} tokens"
-        raise configuration_error(message, "Raise it, or lower binarize.max_tokens.")
+def _check_positions(model: TranslationModel) -> None:
+    """Raise a `UserError` (exit code 78) where a sentence has more tokens than the model has learned positions for."""
+    for name in SPLITS:
+        split = open_split(BINARIZED, name)
+        longest = int(max(split.source.lengths.max(), split.target.lengths.max()))
+        if model.most_positions is not None and longest > model.most_positions:
+            message = f"model.most_positions: {model.most_positions}, but a sentence of {name} has {longest} tokens"
+            raise configuration_error(message, f"Raise it{', or lower binarize.max_tokens' if name == 'train' else ''}.")
 
 
 def fingerprint(params: Params) -> str:

@@ -1,5 +1,6 @@
 """The paper, claim by claim ("Attention Is All You Need", 2017). The section or table is named by each test."""
 
+import copy
 import math
 from dataclasses import fields
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_core.decoding.beam import length_penalty
-from transformer_core.models.attention import MultiHeadAttention
+from transformer_core.models.attention import MultiHeadAttention, attention_weights
 from transformer_core.models.dropout import Dropout
 from transformer_core.models.embeddings import TokenEmbedding, sinusoidal_positions
 from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForward
@@ -98,12 +99,13 @@ def test_3_4_embeddings_have_a_deviation_of_one_over_the_root_of_d_model_and_are
 def test_3_4_one_tensor_stands_behind_three_names(model: Transformer) -> None:
     assert [name for name, parameter in model.named_parameters() if VOCAB in parameter.shape] == ["embedding.weight"]
     assert model.output_weight is model.embedding.weight
-    with torch.no_grad():
-        source, target = tokens(1, 4), tokens(1, 4)
-        before = model(source, source > 0, target)
-        model.embedding.weight[target[0, 0]] += 1.0
-        only_target = model(torch.where(source == target[0, 0], 3, source), source > 0, target)
-    assert not torch.allclose(before, only_target)
+    source, target = torch.tensor([[4, 5, 6]]), torch.tensor([[7, 8]])
+    before = model(source, source > 0, target)
+    for read in (source, target):
+        changed = copy.deepcopy(model)
+        with torch.no_grad():
+            changed.embedding.weight[read[0, 0]] += 1.0
+        assert not torch.allclose(before, changed(source, source > 0, target))
 
 
 @pytest.mark.parametrize(("tied", "matrices"), [("all", 1), ("decoder", 2), ("none", 3)])
@@ -283,24 +285,29 @@ def test_6_1_the_length_penalty_counts_the_end_token() -> None:
 @pytest.mark.parametrize("d_k", [16, 64, 256])
 def test_3_2_1_the_variance_of_q_k_grows_as_d_k_and_the_scale_undoes_it(d_k: int) -> None:
     random = torch.Generator().manual_seed(d_k)
-    query, key = torch.randn(40_000, d_k, generator=random), torch.randn(40_000, d_k, generator=random)
-    products = (query * key).sum(dim=1)
+    query, key = torch.randn(40_000, 1, 1, d_k, generator=random), torch.randn(40_000, 1, 2, d_k, generator=random)
+    products = (query * key).sum(dim=-1)[:, 0]
     # The variance of a variance over n draws is about (kurtosis - 1) / n; q.k has kurtosis 3 + 6 / d_k, so 5 deviations are under 4%.
-    assert products.var().item() == pytest.approx(d_k, rel=0.04)
-    assert (products / math.sqrt(d_k)).var().item() == pytest.approx(1.0, rel=0.04)
+    assert products[:, 0].var().item() == pytest.approx(d_k, rel=0.04)
+    # Of two keys' weights the logarithms differ as their scaled scores do: two independent ones, of variance 1 each.
+    logarithms = attention_weights(query, key, None).log()[:, 0, 0]
+    assert (logarithms[:, 0] - logarithms[:, 1]).var().item() == pytest.approx(2.0, rel=0.04)
 
 
 def test_3_2_1_without_the_scale_the_softmax_has_no_gradient_left() -> None:
-    scores = torch.randn(50, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    d_k = 4096
+    random = torch.Generator().manual_seed(5)
+    query, key = (torch.randn(1, 1, count, d_k, generator=random, dtype=torch.float64) for count in (1, 50))
 
-    def jacobian(factor: float) -> Tensor:
-        y = (scores * factor).softmax(dim=0)
-        found = torch.autograd.functional.jacobian(lambda z: z.softmax(dim=0), scores * factor)
-        assert isinstance(found, Tensor)
-        # The softmax's derivative: y_i (1 - y_i) on the diagonal, -y_i y_j beside it.
-        assert torch.allclose(found, torch.diag(y) - torch.outer(y, y), atol=1e-12)
-        return found
+    def derivative(query: Tensor) -> Tensor:
+        """Of 50 weights by 50 scores: y_i (1 - y_i) on the diagonal, -y_i y_j beside it."""
+        y = attention_weights(query, key, None)[0, 0, 0]
+        expected = torch.diag(y) - torch.outer(y, y)
+        by_query = torch.autograd.functional.jacobian(lambda q: attention_weights(q, key, None)[0, 0, 0], query)
+        assert isinstance(by_query, Tensor)
+        assert torch.allclose(by_query.reshape(50, d_k), expected @ key[0, 0] * d_k**-0.5, atol=1e-12)
+        return expected
 
-    # Unscaled scores of d_k = 4096 have a deviation of 64: one weight is near 1, the others near 0, and so are all derivatives.
-    assert jacobian(64.0).abs().max() < 1e-3
-    assert jacobian(1.0).abs().max() > 0.05
+    assert derivative(query).max() > 0.05
+    # A query sqrt(d_k) times as long undoes the scale: scores deviate by 64, one weight is near 1, and all derivatives are near 0.
+    assert derivative(query * d_k**0.5).abs().max() < 1e-3

@@ -1,4 +1,4 @@
-"""What the commands' modules share: types of arguments."""
+"""What the commands' modules share: types of arguments, and the options that name a model."""
 
 import argparse
 from typing import TYPE_CHECKING, TypeAlias
@@ -43,6 +43,13 @@ def positive_float(text: str) -> float:
     return value
 
 
+def _vocab_size(text: str) -> int:
+    """As bpe.vocab_size."""
+    if not (text.isdecimal() and int(text) > 16):
+        raise argparse.ArgumentTypeError(f"must be a whole number above 16, got {text!r}")
+    return int(text)
+
+
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that name a model's sizes."""
     parser.add_argument("--preset", metavar="P", help="base, big, table3/C-N2, ...; the model of params.yaml where none is named")
@@ -52,14 +59,19 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("transformer", "recurrent", "convolutional"),
         help="of the preset: %(choices)s (transformer)",
     )
-    parser.add_argument("--vocab-size", metavar="V", type=positive_int, help="subwords; bpe.vocab_size of params.yaml where none is given")
+    parser.add_argument("--vocab-size", metavar="V", type=_vocab_size, help="subwords; bpe.vocab_size of params.yaml where none is given")
+    parser.add_argument("--length", metavar="N", type=positive_int, default=25, help="tokens of a sentence (25)")
 
 
 def chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int]":
-    """The `model` section, its sizes and the vocabulary's size that the options mean."""
+    """The `model` section, its sizes and the vocabulary's size that the options mean.
+
+    Raises:
+        UserError: exit code 78; no such model, or a --length that it cannot read.
+    """
     from transformer_core.config import Model, load_params
     from transformer_core.errors import configuration_error
-    from transformer_core.presets import resolve
+    from transformer_core.presets import TransformerSize, resolve
 
     if arguments.preset:
         model = Model(preset=arguments.preset, architecture=arguments.architecture or "transformer")
@@ -67,4 +79,7 @@ def chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int]
         raise configuration_error("--architecture: says what a --preset belongs to, and none is named")
     else:
         model = load_params().model
-    return model, resolve(model), arguments.vocab_size or load_params().bpe.vocab_size
+    size = resolve(model)
+    if isinstance(size, TransformerSize) and size.positions == "learned" and arguments.length > size.most_positions:
+        raise configuration_error(f"--length: the model has {size.most_positions} positions, and a sentence {arguments.length} tokens")
+    return model, size, arguments.vocab_size or load_params().bpe.vocab_size

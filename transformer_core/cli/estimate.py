@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 
 from transformer_core.cli.arguments import Commands, add_model_arguments, chosen_model, non_negative_float, positive_float, positive_int
 
@@ -22,7 +23,6 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--price", metavar="P", type=non_negative_float, help="an hour of all devices; machine.price_per_hour where none is given"
     )
-    parser.add_argument("--length", metavar="N", type=positive_int, default=25, help="tokens of a sentence (25)")
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.set_defaults(run=run)
 
@@ -30,6 +30,7 @@ def add_to(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the estimate."""
     from transformer_core.config import load_params
+    from transformer_core.errors import configuration_error
     from transformer_core.models.size import cost_of_training
     from transformer_core.presets import TABLE_3
     from transformer_core.training.devices import default_devices, default_threads
@@ -42,6 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
             "tokens_per_update": arguments.tokens_per_update or params.train.tokens_per_update,
         }
     )
+    most = min(train.tokens_per_update, train.tokens_per_microbatch)
+    if arguments.length > most:
+        raise configuration_error(f"--length: a micro-batch holds {most} tokens, and a sentence {arguments.length}")
     devices = arguments.devices or params.machine.devices or default_devices(train.microbatches)
     rate = arguments.rate
     if rate is None:
@@ -50,17 +54,20 @@ def run(arguments: argparse.Namespace) -> int:
         rate = measured_rate(size, vocab_size, train, arguments.length, params.machine.threads or default_threads(devices))
     tokens = train.updates * train.tokens_per_update
     flops = tokens * cost_of_training(size, vocab_size, arguments.length).flops_a_token
-    hours = tokens / (rate * devices) / 3600
+    # Devices take micro-batches in turn; in the last turn of an update some may have none.
+    busy = train.microbatches / math.ceil(train.microbatches / devices)
+    hours = tokens / (rate * busy) / 3600
     price = params.machine.price_per_hour if arguments.price is None else arguments.price
     cost = None if price is None else price * hours
     if arguments.json:
         figures = {"updates": train.updates, "target_tokens": tokens, "flops": flops, "tokens_per_second": rate, "devices": devices}
-        print(json.dumps({**figures, "hours": hours, "cost": cost}, indent=2))
+        print(json.dumps({**figures, "busy_devices": busy, "hours": hours, "cost": cost}, indent=2))
         return 0
-    print(f"{train.updates:,} updates of {train.tokens_per_update:,} tokens: {tokens:.3g} target tokens, {flops:.2e} FLOPs")
+    print(f"{train.updates:,} updates of {train.tokens_per_update:,} tokens: at most {tokens:.3g} target tokens, {flops:.2e} FLOPs")
     where = "given" if arguments.rate else "measured here"
+    idle = "" if busy == devices else f", of which {busy:.3g} have work ({train.microbatches} micro-batches an update)"
     print(
-        f"at {rate:,.0f} target tok/s a device ({where}) on {devices}: {hours:,.2f} hours"
+        f"at {rate:,.0f} target tok/s a device ({where}) on {devices}{idle}: {hours:,.2f} hours"
         + ("" if cost is None else f", {cost:,.2f} at {price:g} an hour")
     )
     if model.preset in _PAPER and TABLE_3[model.preset].size == size:

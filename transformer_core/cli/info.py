@@ -4,14 +4,13 @@ import argparse
 import json
 from dataclasses import asdict
 
-from transformer_core.cli.arguments import Commands, add_model_arguments, chosen_model, positive_int
+from transformer_core.cli.arguments import Commands, add_model_arguments, chosen_model
 
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("info", help="how large a model is")
     add_model_arguments(parser)
-    parser.add_argument("--length", metavar="N", type=positive_int, default=25, help="tokens of a sentence, for the costs (25)")
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.set_defaults(run=run)
 
@@ -45,6 +44,6 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"training, sentences of {arguments.length} tokens: {cost.flops_a_token / 1e9:.3f} GFLOP a target token, forward and backward;")
     print(
         f"{cost.state_bytes / 1e9:.2f} GB for weights, gradients and Adam, and about {cost.activation_bytes_a_token / 1e6:.2f} MB "
-        "a position of a micro-batch (train.tokens_per_microbatch)"
+        "a position of a micro-batch (train.tokens_per_microbatch) in bf16, on a CPU"
     )
     return 0

@@ -37,6 +37,9 @@ class BatchPlan:
         tokens_per_update: most source tokens, and most target tokens, of an update.
         tokens_per_microbatch: most rows times longest side of a micro-batch; no pair may be longer than either budget.
         seed: of the shuffles.
+
+    Raises:
+        ValueError: a pair is longer than a budget.
     """
 
     def __init__(
@@ -51,6 +54,9 @@ class BatchPlan:
         self._target_lengths = target_lengths
         self._tokens_per_update = tokens_per_update
         self._rows_times_longest = min(tokens_per_update, tokens_per_microbatch)
+        longest = max(source_lengths.max(), target_lengths.max())
+        if longest > self._rows_times_longest:
+            raise ValueError(f"a pair of {longest} tokens, and {self._rows_times_longest} in a micro-batch")
         self._seed = seed
 
     def updates_from(self, cursor: Cursor) -> Iterator[tuple[Update, Cursor]]:

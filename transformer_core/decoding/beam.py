@@ -7,15 +7,9 @@ import torch
 from torch import Tensor
 
 from transformer_core.corpus.subword import BOS, EOS, PAD, UNK
+from transformer_core.models.translation import DecoderState
 
-
-class SelectableState(Protocol):
-    """What a model keeps between steps."""
-
-    def select(self, beams: Tensor, sentences: Tensor | None) -> None: ...
-
-
-State = TypeVar("State", bound=SelectableState)
+State = TypeVar("State", bound=DecoderState)
 
 
 class StepModel(Protocol[State]):

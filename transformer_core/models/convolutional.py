@@ -1,6 +1,7 @@
 """The convolutional encoder-decoder (ConvS2S, Gehring et al. 2017): gated convolutions, attention in each decoder layer.
 
-Where it differs from that paper: positions are sinusoidal, so that any length has one, and the embedding is the projection too.
+Where it differs from that paper: positions are sinusoidal, so that any length has one; source, target and projection share one embedding,
+whose rows the projection reads unnormalised.
 """
 
 import math
@@ -13,7 +14,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from transformer_core.models.dropout import Dropout
 from transformer_core.models.embeddings import SinusoidalPositions, TokenEmbedding
-from transformer_core.models.translation import TranslationModel
+from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import ConvolutionalSize
 
 # Halves the variance of a sum of two (Gehring et al. 2017, 3.5).
@@ -48,16 +49,22 @@ class ConvolutionalState:
             self.mask = self.mask.index_select(0, sentences)
 
 
+def _normalised(inputs: int, outputs: int, gain: float = 1.0) -> nn.Module:
+    """A linear map with weight normalisation (3.5) that multiplies the variance by `gain` at the start."""
+    linear = nn.Linear(inputs, outputs)
+    nn.init.normal_(linear.weight, std=math.sqrt(gain / inputs))
+    nn.init.zeros_(linear.bias)
+    return weight_norm(linear, dim=0)
+
+
 class GatedConvolution(nn.Module):
     """GLU of a convolution over `kernel` positions (3.2), its weight normalised (3.5)."""
 
     def __init__(self, size: ConvolutionalSize) -> None:
         super().__init__()
         self.kernel = size.kernel
-        linear = nn.Linear(size.kernel * size.d_model, 2 * size.d_model)
-        nn.init.normal_(linear.weight, std=math.sqrt(4 * (1 - size.dropout) / (size.kernel * size.d_model)))
-        nn.init.zeros_(linear.bias)
-        self.linear = weight_norm(linear, dim=0)
+        # A gate near one half takes away three quarters of the variance, so the weights start with four times as much.
+        self.linear = _normalised(size.kernel * size.d_model, 2 * size.d_model, 4 * (1 - size.dropout))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T + kernel - 1, D) to (B, T, D)."""
@@ -80,15 +87,35 @@ class EncoderLayer(nn.Module):
         return (self.convolution(read) + x) * _HALF
 
 
+class Attention(nn.Module):
+    """From the decoder to the source (3.3)."""
+
+    def __init__(self, size: ConvolutionalSize) -> None:
+        super().__init__()
+        self.query = _normalised(size.d_model, size.d_model)
+        self.context = _normalised(size.d_model, size.d_model)
+
+    def forward(self, x: Tensor, embedded: Tensor, state: ConvolutionalState) -> Tensor:
+        """What x, (B*K, T, D), reads of the source; the embeddings of its tokens, of the same shape, are part of the query.
+
+        Weighted sums of values times sqrt(source length), which undoes how averaging shrinks the variance (3.5). Returns (B*K, T, D).
+        """
+        query = (self.query(x) + embedded) * _HALF
+        grouped = query.reshape(len(state.keys), -1, query.shape[-1])
+        energies = (grouped @ state.keys.transpose(1, 2)).masked_fill(~state.mask[:, None], -torch.inf)
+        lengths = state.mask.sum(dim=1, keepdim=True)[:, :, None].to(query.dtype)
+        attended: Tensor = self.context(((energies.softmax(dim=-1) @ state.values) * lengths.sqrt()).reshape(query.shape))
+        return attended
+
+
 class DecoderLayer(nn.Module):
-    """A gated convolution over each position and those before it, attention to the source (3.3), and a residual."""
+    """A gated convolution over each position and those before it, attention to the source, and a residual."""
 
     def __init__(self, size: ConvolutionalSize) -> None:
         super().__init__()
         self.dropout = Dropout(size.dropout)
         self.convolution = GatedConvolution(size)
-        self.query = nn.Linear(size.d_model, size.d_model)
-        self.context = nn.Linear(size.d_model, size.d_model)
+        self.attention = Attention(size)
 
     def forward(self, x: Tensor, past: Tensor, embedded: Tensor, state: ConvolutionalState) -> tuple[Tensor, Tensor]:
         """One layer over T positions.
@@ -104,16 +131,8 @@ class DecoderLayer(nn.Module):
         """
         read = torch.cat((past, self.dropout(x)), dim=1)
         convolved = self.convolution(read)
-        query = (self.query(convolved) + embedded) * _HALF
-        attended = (self.context(self._attend(query, state)) + convolved) * _HALF
+        attended = (self.attention(convolved, embedded, state) + convolved) * _HALF
         return (attended + x) * _HALF, read[:, read.shape[1] - past.shape[1] :]
-
-    def _attend(self, query: Tensor, state: ConvolutionalState) -> Tensor:
-        """Weighted sums of values times sqrt(source length), which undoes how averaging shrinks the variance (3.5)."""
-        grouped = query.reshape(len(state.keys), -1, query.shape[-1])
-        energies = (grouped @ state.keys.transpose(1, 2)).masked_fill(~state.mask[:, None], -torch.inf)
-        lengths = state.mask.sum(dim=1, keepdim=True)[:, :, None].to(query.dtype)
-        return ((energies.softmax(dim=-1) @ state.values) * lengths.sqrt()).reshape(query.shape)
 
 
 class Convolutional(TranslationModel):
@@ -130,7 +149,7 @@ class Convolutional(TranslationModel):
         self.dropout = Dropout(size.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(size) for _ in range(size.layers))
         self.decoder = nn.ModuleList(DecoderLayer(size) for _ in range(size.layers))
-        self.last = nn.Linear(size.d_model, size.d_model)
+        self.last = _normalised(size.d_model, size.d_model)
 
     @property
     def output_weight(self) -> Tensor:
@@ -169,6 +188,4 @@ class Convolutional(TranslationModel):
 
     def _embed(self, tokens: Tensor, first: int) -> Tensor:
         x = (self.embedding(tokens) + self.positions(first, tokens.shape[1])) * _EMBEDDED
-        if torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))
-        return self.dropout(x)
+        return self.dropout(as_autocast(x))

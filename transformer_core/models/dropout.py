@@ -15,7 +15,7 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape in, the same out; the identity outside training."""
-        dropped = round(self.probability * _LEVELS)
+        dropped = min(round(self.probability * _LEVELS), _LEVELS - 1)
         if not self.training or dropped == 0:
             return x
         if x.device.type != "cpu":

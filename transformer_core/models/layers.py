@@ -1,5 +1,6 @@
 """Encoder and decoder layers (paper 3.1): every sub-layer is LayerNorm(x + Dropout(Sublayer(x)))."""
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -75,26 +76,28 @@ class DecoderLayer(nn.Module):
         self.round_cross_attention = Residual(size)
         self.round_feed_forward = Residual(size)
 
-    def keys_and_values(self, x: Tensor) -> KeysAndValues:
-        """Of this layer's input x, (B, T, D), for its self-attention."""
-        return self.self_attention.keys_and_values(self.round_self_attention.before(x))
-
-    def forward(self, x: Tensor, past: KeysAndValues, past_visible: Visible, encoded: KeysAndValues, encoded_mask: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, past: KeysAndValues | None, visible: Visible, encoded: KeysAndValues, encoded_mask: Tensor | None
+    ) -> tuple[Tensor, KeysAndValues]:
         """One layer over a whole target or over its newest position.
 
         Args:
             x: (B, T, D).
-            past: keys and values of this layer's own positions, those of x included.
-            past_visible: (T, T), True where a position may see another; a neighbourhood; None for the newest position, which sees all.
+            past: keys and values of the positions before x; None where there are none.
+            visible: (T, T), True where a position may see another; a neighbourhood; None for the newest position, which sees all.
             encoded: keys and values of the encoder's output for this layer.
             encoded_mask: (B, 1, 1, S), True at real source tokens.
 
         Returns:
-            (B, T, D).
+            (B, T, D), and the keys and values of all positions so far.
         """
-        x = self.round_self_attention.after(x, self.self_attention(self.round_self_attention.before(x), past, past_visible))
+        read = self.round_self_attention.before(x)
+        own = self.self_attention.keys_and_values(read)
+        if past is not None:
+            own = KeysAndValues(torch.cat((past.key, own.key), dim=2), torch.cat((past.value, own.value), dim=2))
+        x = self.round_self_attention.after(x, self.self_attention(read, own, visible))
         x = self.round_cross_attention.after(x, self._attend_to_source(self.round_cross_attention.before(x), encoded, encoded_mask))
-        return self.round_feed_forward.after(x, self.feed_forward(self.round_feed_forward.before(x)))
+        return self.round_feed_forward.after(x, self.feed_forward(self.round_feed_forward.before(x))), own
 
     def _attend_to_source(self, x: Tensor, encoded: KeysAndValues, mask: Tensor | None) -> Tensor:
         """Queries of a sentence's K beams stand side by side, (B*K, 1, D) as (B, K, D), so keys and values are held once a sentence."""

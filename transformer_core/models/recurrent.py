@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from transformer_core.models.dropout import Dropout
 from transformer_core.models.embeddings import TokenEmbedding
-from transformer_core.models.translation import TranslationModel
+from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import RecurrentSize
 
 Hidden = tuple[Tensor, ...]
@@ -43,7 +43,7 @@ class RecurrentState:
             self.mask = self.mask.index_select(0, sentences)
 
 
-class AdditiveScore(nn.Module):
+class AdditiveAttention(nn.Module):
     """v . tanh(W state + U memory) (Bahdanau et al. 2015, A.1.2)."""
 
     def __init__(self, d_model: int) -> None:
@@ -63,7 +63,7 @@ class AdditiveScore(nn.Module):
         return energies.squeeze(-1)
 
 
-class DotScore(nn.Module):
+class DotAttention(nn.Module):
     """state . memory (Luong et al. 2015, section 3.1)."""
 
     def keys(self, memory: Tensor) -> Tensor:
@@ -89,8 +89,8 @@ class Recurrent(TranslationModel):
         encoder, cell = (nn.LSTM, nn.LSTMCell) if size.cell == "lstm" else (nn.GRU, nn.GRUCell)
         between_layers = size.dropout if size.layers > 1 else 0.0
         self.encoder = encoder(size.d_model, size.d_model // 2, size.layers, batch_first=True, bidirectional=True, dropout=between_layers)
-        self.score = {"none": None, "additive": AdditiveScore(size.d_model), "dot": DotScore()}[size.attention]
-        read = 1 if self.score is None else 2
+        self.attention = {"none": None, "additive": AdditiveAttention(size.d_model), "dot": DotAttention()}[size.attention]
+        read = 1 if self.attention is None else 2
         self.decoder = nn.ModuleList(cell((read if layer == 0 else 1) * size.d_model, size.d_model) for layer in range(size.layers))
         self.combine = nn.Linear(read * size.d_model, size.d_model)
 
@@ -105,9 +105,7 @@ class Recurrent(TranslationModel):
         with torch.autocast(source.device.type, enabled=False):
             embedded = self.dropout(self.embedding(target))
             outputs = torch.stack([self._advance(embedded[:, position], state) for position in range(target.shape[1])], dim=1)
-        if torch.is_autocast_enabled(source.device.type):
-            outputs = outputs.to(torch.get_autocast_dtype(source.device.type))
-        return outputs
+        return as_autocast(outputs)
 
     def start(self, source: Tensor, source_mask: Tensor) -> RecurrentState:
         """Read (B, S) sources both ways."""
@@ -121,7 +119,7 @@ class Recurrent(TranslationModel):
             hidden = [
                 tuple(torch.cat((part[2 * layer], part[2 * layer + 1]), dim=1) for part in parts) for layer in range(self.size.layers)
             ]
-            keys = memory if self.score is None else self.score.keys(memory)
+            keys = memory if self.attention is None else self.attention.keys(memory)
         return RecurrentState(memory, keys, source_mask, hidden)
 
     def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
@@ -150,9 +148,9 @@ class Recurrent(TranslationModel):
 
     def _context(self, state: RecurrentState) -> Tensor | None:
         """(B*K, D) weighted sums of encoder states, None without attention."""
-        if self.score is None:
+        if self.attention is None:
             return None
         top = state.hidden[-1][0]
         grouped = top.view(len(state.memory), -1, self.d_model)
-        energies = self.score(grouped, state.keys).masked_fill(~state.mask[:, None], -torch.inf)
+        energies = self.attention(grouped, state.keys).masked_fill(~state.mask[:, None], -torch.inf)
         return (energies.softmax(dim=-1) @ state.memory).view_as(top)

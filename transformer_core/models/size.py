@@ -26,7 +26,7 @@ class Cost:
     Attributes:
         flops_a_token: floating-point operations a target token, forward and backward; a multiplication and an addition are two.
         state_bytes: weights, gradients and Adam's moments.
-        activation_bytes_a_token: what the backward pass needs of the forward pass, for each position of a micro-batch, in bf16.
+        activation_bytes_a_token: what the backward pass needs of the forward pass, for each position of a micro-batch, in bf16 on a CPU.
     """
 
     flops_a_token: float

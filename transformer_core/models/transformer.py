@@ -9,7 +9,7 @@ from transformer_core.models.attention import KeysAndValues, Neighbourhood, Visi
 from transformer_core.models.dropout import Dropout
 from transformer_core.models.embeddings import LearnedPositions, SinusoidalPositions, TokenEmbedding
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
-from transformer_core.models.translation import TranslationModel
+from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import TransformerSize
 
 
@@ -66,7 +66,7 @@ class Transformer(TranslationModel):
         x = self._embed_target(target, 0)
         visible = self._earlier(0, target.shape[1], target.device)
         for layer, encoded in zip(self._decoder_layers(), state.encoded, strict=True):
-            x = layer(x, layer.keys_and_values(x), visible, encoded, state.mask)
+            x, _ = layer(x, None, visible, encoded, state.mask)
         return _normed(x, self.decoder_norm)
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
@@ -97,15 +97,11 @@ class Transformer(TranslationModel):
         position = state.past[0].key.shape[2] if state.past else 0
         x = self._embed_target(tokens[:, None], position)
         visible = None if self.size.neighbourhood is None else self._earlier(position, 1, tokens.device)
-        past = []
-        for number, (layer, encoded) in enumerate(zip(self._decoder_layers(), state.encoded, strict=True)):
-            own = layer.keys_and_values(x)
-            if state.past:
-                before = state.past[number]
-                own = KeysAndValues(torch.cat((before.key, own.key), dim=2), torch.cat((before.value, own.value), dim=2))
-            past.append(own)
-            x = layer(x, own, visible, encoded, state.mask)
-        state.past = past
+        past: list[KeysAndValues | None] = [*state.past] or [None] * self.size.layers
+        state.past = []
+        for layer, before, encoded in zip(self._decoder_layers(), past, state.encoded, strict=True):
+            x, own = layer(x, before, visible, encoded, state.mask)
+            state.past.append(own)
         return self.project(_normed(x, self.decoder_norm)[:, 0])
 
     def _earlier(self, first: int, count: int, device: torch.device) -> Visible:
@@ -119,11 +115,8 @@ class Transformer(TranslationModel):
         return self._enter(embedding(target), self.target_positions(first, target.shape[1]))
 
     def _enter(self, embedded: Tensor, positions: Tensor) -> Tensor:
-        x = embedded + positions
-        # Under autocast the residual stream is held in the low precision too; norms still compute in float32 inside.
-        if torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))
-        return self.dropout(x)
+        # So that on a CPU the residual stream stays in the low precision; on a GPU the first norm returns float32.
+        return self.dropout(as_autocast(embedded + positions))
 
     def _decoder_layers(self) -> list[DecoderLayer]:
         return [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]

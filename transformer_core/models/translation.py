@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -61,3 +62,9 @@ class TranslationModel(nn.Module, ABC):
     def project(self, x: Tensor) -> Tensor:
         """Pre-softmax linear map: (..., D) to logits (..., V)."""
         return functional.linear(x, self.output_weight)
+
+
+def as_autocast(x: Tensor) -> Tensor:
+    """x in the low precision that autocast computes in, itself where autocast is off."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x

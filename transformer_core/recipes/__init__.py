@@ -49,7 +49,11 @@ def _row(name: str) -> str:
         "One checkpoint, not\n# averaged; else as wmt14-en-de-base.\n"
     )
     text = _FIRST_COMMENT.sub(comment, read(_ROWS_START_FROM), count=1)
-    changes = {"  preset: base": f"  preset: {name}", "  label_smoothing: 0.1": f"  label_smoothing: {row.label_smoothing}"}
+    changes = {
+        "# Table 3, row base.": f"# Table 3, row {name.removeprefix('table3/')}.",
+        "  preset: base": f"  preset: {name}",
+        "  label_smoothing: 0.1": f"  label_smoothing: {row.label_smoothing}",
+    }
     changes |= {f"  name: {_ROWS_START_FROM}": f"  name: wmt14-en-de-{name.replace('/', '-')}"}
     changes |= {'# 6.1: "averaging the last 5 checkpoints".\naverage:\n  last: 5': "average:\n  last: 1"}
     for old, new in changes.items():

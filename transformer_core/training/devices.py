@@ -94,6 +94,11 @@ def has_fast_bf16(device: torch.device) -> bool:
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
+def weights_dtype(precision: Precision) -> torch.dtype:
+    """In which type weights, gradients and the optimiser's state are held."""
+    return torch.float64 if precision == "float64" else torch.float32
+
+
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
     """The context of a forward pass: bf16 matrix products where `precision` asks for them, or is `auto` and the device is fast at them."""
     if precision == "bf16" or (precision == "auto" and has_fast_bf16(device)):
