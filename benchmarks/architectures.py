@@ -107,13 +107,13 @@ def draw(outcomes: list[Outcome], path: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "bleu-by-length"
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7.5, 4.2), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(9, 4.2), layout="constrained")
     for model, marker in zip(outcomes, "osD^v", strict=True):
         axes.plot(list(model.by_length), list(model.by_length.values()), marker=marker, label=model.name)
     axes.set(xlabel="words of the source sentence", ylabel="BLEU", ylim=(0, 100))
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower left")
+    figure.legend(frameon=False, loc="outside right upper")
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
 
