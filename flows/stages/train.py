@@ -62,7 +62,12 @@ def _launch(devices: int) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={devices}", "-m", "flows.stages.train"]
     # Said here only so that torchrun does not warn of its own choice; each rank sets its threads itself.
     environment = {"OMP_NUM_THREADS": "1"}
-    code = run_child(torchrun, lambda line: print(line, file=sys.stderr, flush=True), environment=environment)
+    try:
+        code = run_child(torchrun, lambda line: print(line, file=sys.stderr, flush=True), environment=environment)
+    except Interrupted:
+        if not _RANK_ENDED.exists():
+            raise
+        code = ExitCode.INTERRUPTED  # Rank 0 has saved, and says after which update.
     if code == 0:
         return
     if not _RANK_ENDED.exists():
