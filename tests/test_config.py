@@ -48,9 +48,9 @@ FAULTS = [
         ": average.last: must be at most train.keep (2), got 5. Keep more checkpoints or average fewer.",
     ),
     (
-        "  save_every: 100",
+        "  save_every: 50",
         "  save_every: 600",
-        ": train.save_every: 1200 updates saved every 600 give fewer checkpoints than average.last (5) takes. "
+        ": train.save_every: 1050 updates saved every 600 give fewer checkpoints than average.last (5) takes. "
         "Save more often or average fewer.",
     ),
     (
