@@ -61,19 +61,6 @@ class Recorder:
         self._terminal.close()
 
 
-class Nobody:
-    """The observer of the other ranks."""
-
-    def on_update(self, record: UpdateRecord) -> None: ...
-
-    def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None: ...
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None: ...
-
-
 class _Table:
     """A growing CSV file that can be cut back to where a saved state left it."""
 

@@ -17,7 +17,7 @@ from types import FrameType
 from flows.child import run_child
 from flows.journal import Journal
 from flows.paths import BINARIZED, CHECKPOINTS, SPLITS, STATE, TRAINING
-from flows.recorder import UPDATES, VALIDATION, Nobody, Recorder
+from flows.recorder import UPDATES, VALIDATION, Recorder
 from flows.runner import STOP_SIGNALS, run_stage
 from flows.tracking import Sender
 from transformer_core.config import Params, load_params, tracking_uri
@@ -30,7 +30,7 @@ from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import resolve
 from transformer_core.training.checkpoint import FORMAT, StateDirectory
 from transformer_core.training.devices import Devices, default_devices, joined, weights_dtype
-from transformer_core.training.trainer import Progress, Trainer, seed_everything
+from transformer_core.training.trainer import Nobody, Progress, Trainer, seed_everything
 from transformer_core.training.validation import score_split
 
 METRICS = TRAINING / "metrics.json"
@@ -127,10 +127,12 @@ def train(params: Params) -> None:
 
 def _check_positions(model: TranslationModel) -> None:
     """Raise a `UserError` (exit code 78) where a sentence has more tokens than the model has learned positions for."""
+    if model.most_positions is None:
+        return
     for name in SPLITS:
         split = open_split(BINARIZED, name)
         longest = int(max(split.source.lengths.max(), split.target.lengths.max()))
-        if model.most_positions is not None and longest > model.most_positions:
+        if longest > model.most_positions:
             message = f"model.most_positions: {model.most_positions}, but a sentence of {name} has {longest} tokens"
             raise configuration_error(message, f"Raise it{', or lower binarize.max_tokens' if name == 'train' else ''}.")
 

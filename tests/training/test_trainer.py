@@ -157,13 +157,7 @@ from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 from transformer_core.training.checkpoint import StateDirectory
 from transformer_core.training.devices import joined
-from transformer_core.training.trainer import Trainer, seed_everything
-
-class Nobody:
-    def on_update(self, record): pass
-    def on_validation(self, update, seconds, scores): pass
-    def state(self): return {}
-    def restore(self, state): pass
+from transformer_core.training.trainer import Nobody, Trainer, seed_everything
 
 data, out, size, settings = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]), Train(**json.loads(sys.argv[4]))
 with joined(threads=1) as devices:

@@ -138,8 +138,6 @@ class DecoderLayer(nn.Module):
 class Convolutional(TranslationModel):
     """Both stacks over one shared embedding, which is the projection too."""
 
-    most_positions = None
-
     def __init__(self, size: ConvolutionalSize, vocab_size: int) -> None:
         super().__init__()
         self.size = size
@@ -150,11 +148,6 @@ class Convolutional(TranslationModel):
         self.encoder = nn.ModuleList(EncoderLayer(size) for _ in range(size.layers))
         self.decoder = nn.ModuleList(DecoderLayer(size) for _ in range(size.layers))
         self.last = _normalised(size.d_model, size.d_model)
-
-    @property
-    def output_weight(self) -> Tensor:
-        """(V, D) of the pre-softmax projection."""
-        return self.embedding.weight
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
         """(B, S), (B, S), (B, T) to (B, T, D); see TranslationModel."""

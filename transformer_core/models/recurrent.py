@@ -78,8 +78,6 @@ class DotAttention(nn.Module):
 class Recurrent(TranslationModel):
     """Both stacks over one shared embedding, which is the projection too. Recurrences run in float32, for which CPUs have kernels."""
 
-    most_positions = None
-
     def __init__(self, size: RecurrentSize, vocab_size: int) -> None:
         super().__init__()
         self.size = size
@@ -93,11 +91,6 @@ class Recurrent(TranslationModel):
         read = 1 if self.attention is None else 2
         self.decoder = nn.ModuleList(cell((read if layer == 0 else 1) * size.d_model, size.d_model) for layer in range(size.layers))
         self.combine = nn.Linear(read * size.d_model, size.d_model)
-
-    @property
-    def output_weight(self) -> Tensor:
-        """(V, D) of the pre-softmax projection."""
-        return self.embedding.weight
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
         """(B, S), (B, S), (B, T) to (B, T, D); see TranslationModel."""

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from transformer_core.models.embeddings import TokenEmbedding
+
 
 class DecoderState(Protocol):
     """What decoding a step at a time keeps of B sentences with K hypotheses each."""
@@ -20,16 +22,18 @@ class TranslationModel(nn.Module, ABC):
 
     Attributes:
         d_model: width of the output.
+        embedding: of source tokens, and of whatever shares its matrix.
         most_positions: most tokens on either side, None for any number.
     """
 
     d_model: int
-    most_positions: int | None
+    embedding: TokenEmbedding
+    most_positions: int | None = None
 
     @property
-    @abstractmethod
     def output_weight(self) -> Tensor:
-        """(V, D) of the pre-softmax projection, which has no bias."""
+        """(V, D) of the pre-softmax projection, which has no bias: the embedding's, unless a model says otherwise."""
+        return self.embedding.weight
 
     @abstractmethod
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:

@@ -13,27 +13,18 @@ from transformer_core.models.architectures import build
 from transformer_core.presets import ModelSize
 from transformer_core.training.checkpoint import StateDirectory
 from transformer_core.training.devices import joined, weights_dtype
-from transformer_core.training.trainer import Trainer, UpdateRecord
+from transformer_core.training.trainer import Nobody, Trainer, UpdateRecord
 
 _WARM_UP, _MEASURED = 2, 4
 
 
-class _Watch:
-    """Keeps the last record."""
+class _Watch(Nobody):
+    """Keeps the last record's rate."""
 
     rate: float = 0.0
 
     def on_update(self, record: UpdateRecord) -> None:
         self.rate = record.tokens_per_second
-
-    def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
-        pass
-
-    def state(self) -> dict[str, object]:
-        return {}
-
-    def restore(self, state: dict[str, object]) -> None:
-        pass
 
 
 class _Nowhere(StateDirectory):

@@ -50,6 +50,19 @@ class Observer(Protocol):
     def restore(self, state: dict[str, Any]) -> None: ...
 
 
+class Nobody:
+    """An observer that watches nothing: that of the ranks other than 0."""
+
+    def on_update(self, record: UpdateRecord) -> None: ...
+
+    def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None: ...
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
 @dataclass
 class Progress:
     """How far a training is: updates done, the place in the plan, target tokens seen and seconds spent so far."""
