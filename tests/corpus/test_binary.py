@@ -82,7 +82,7 @@ def test_meta_is_read_back_as_it_was_written(tmp_path: Path) -> None:
         ("train/target_offsets.npy", b"", "damaged"),
         ("meta.json", None, "no such file"),
         ("meta.json", b"{", "not valid JSON"),
-        ("meta.json", b'{"format": 2}', "format"),
+        ("meta.json", b'{"format": 1}', "format"),
     ],
 )
 def test_what_is_missing_or_damaged_is_told_in_one_line(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:

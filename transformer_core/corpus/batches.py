@@ -11,10 +11,19 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Update:
-    """One global batch: micro-batches of pair numbers, and its count of target tokens (end tokens included)."""
+    """One global batch.
+
+    Attributes:
+        microbatches: pair numbers of each.
+        source_tokens: of all pairs, end tokens included.
+        target_tokens: the same.
+        positions: of both sides, padding included.
+    """
 
     microbatches: tuple[Indices, ...]
+    source_tokens: int
     target_tokens: int
+    positions: int
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,11 @@ class BatchPlan:
         order = random.permutation(len(microbatches))
         return list(self._fill([microbatches[number] for number in order]))
 
+    def largest(self) -> list[Indices]:
+        """The micro-batches of the first epoch that take most memory: the one of most positions, the one with the longest pair."""
+        microbatches = list(self._cut(self._by_length(np.random.default_rng([self._seed, 0]))))
+        return [max(microbatches, key=self._positions), microbatches[-1]]
+
     def _by_length(self, random: np.random.Generator) -> Indices:
         shuffled = random.permutation(len(self._source_lengths))
         longest = np.maximum(self._source_lengths, self._target_lengths)
@@ -94,15 +108,19 @@ class BatchPlan:
 
     def _fill(self, microbatches: list[Indices]) -> Iterator[Update]:
         chosen: list[Indices] = []
-        source_tokens = target_tokens = 0
+        source_tokens = target_tokens = positions = 0
         for microbatch in microbatches:
             source = int(self._source_lengths[microbatch].sum())
             target = int(self._target_lengths[microbatch].sum())
             if chosen and max(source_tokens + source, target_tokens + target) > self._tokens_per_update:
-                yield Update(tuple(chosen), target_tokens)
-                chosen, source_tokens, target_tokens = [], 0, 0
+                yield Update(tuple(chosen), source_tokens, target_tokens, positions)
+                chosen, source_tokens, target_tokens, positions = [], 0, 0, 0
             chosen.append(microbatch)
             source_tokens += source
             target_tokens += target
+            positions += self._positions(microbatch)
         if chosen:
-            yield Update(tuple(chosen), target_tokens)
+            yield Update(tuple(chosen), source_tokens, target_tokens, positions)
+
+    def _positions(self, microbatch: Indices) -> int:
+        return len(microbatch) * int(self._source_lengths[microbatch].max() + self._target_lengths[microbatch].max())
