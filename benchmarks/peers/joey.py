@@ -1,0 +1,186 @@
+"""JoeyNMT's model in its own training loop, on a CPU: ``python -m peers.joey FOLDER``, in an environment that has joeynmt 2.3.0."""
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import joeynmt  # type: ignore[import-not-found]
+import numpy as np
+import torch
+from joeynmt.batch import Batch  # type: ignore[import-not-found]
+from joeynmt.config import parse_global_args  # type: ignore[import-not-found]
+from joeynmt.model import build_model  # type: ignore[import-not-found]
+from joeynmt.training import TrainManager  # type: ignore[import-not-found]
+from joeynmt.vocabulary import Vocabulary  # type: ignore[import-not-found]
+
+from peers.job import ADAM_BETAS, LABEL_SMOOTHING, LEARNING_RATE, Job, Memory, Report, trained_parameters
+
+_CPU = torch.device("cpu")
+_NEVER = 1 << 40
+
+
+def main() -> None:
+    """Train for warm-up, train again with the clock running, report."""
+    folder = Path(sys.argv[1])
+    job = Job.read(folder)
+    pairs = _Pairs(*(_sentences(folder / "train", side) for side in ("source", "target")))
+    vocabulary = _vocabulary(job.vocab_size)
+    torch.set_num_threads(job.threads)
+    memory = Memory(_CPU)
+    torch.manual_seed(job.seed)
+    model = build_model(_model_section(job), vocabulary, vocabulary)
+    model.loss_function = ("crossentropy", LABEL_SMOOTHING)
+    _without_further_dropout(model)
+    _train(model, pairs, job, job.updates[: job.warm_up], folder)
+    seconds, target_tokens = _train(model, pairs, job, job.updates, folder)
+    Report(
+        seconds=seconds,
+        target_tokens=target_tokens,
+        parameters=trained_parameters(model),
+        precision="float32",
+        versions={"torch": torch.__version__, "JoeyNMT": joeynmt.__version__},
+        before_bytes=memory.before_bytes,
+        peak_bytes=memory.peak_bytes(),
+    ).write(folder)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Token ids by pair number, end tokens included."""
+
+    source: list[list[int]]
+    target: list[list[int]]
+
+
+def _sentences(folder: Path, side: str) -> list[list[int]]:
+    tokens, offsets = (np.load(folder / f"{side}_{what}.npy") for what in ("tokens", "offsets"))
+    return [sentence.tolist() for sentence in np.split(tokens, offsets[1:-1])]
+
+
+class _Corpus:
+    """What the training loop asks of a dataset: batches, and a place for a seed."""
+
+    seed = 0
+
+    def __init__(self, pairs: _Pairs, updates: list[list[list[int]]], vocabulary: Any) -> None:
+        self._pairs = pairs
+        self._updates = updates
+        self._vocabulary = vocabulary
+        self.seconds = 0.0
+        self.batch_sampler = self
+
+    def make_iter(self, **_: Any) -> "_Corpus":
+        """Each micro-batch once, in order."""
+        return self
+
+    def set_seed(self, seed: int) -> None:
+        """Nothing is shuffled."""
+
+    def __iter__(self) -> Iterator[Any]:
+        # The loop comes back for the next batch when it is through with the one before, its update included.
+        began = time.monotonic()
+        for microbatches in self._updates:
+            for numbers in microbatches:
+                yield self._batch(numbers)
+        self.seconds = time.monotonic() - began
+
+    def _batch(self, numbers: list[int]) -> Any:
+        vocabulary = self._vocabulary
+        source = [self._pairs.source[number] for number in numbers]
+        target = [[vocabulary.bos_index, *self._pairs.target[number]] for number in numbers]
+        return Batch(
+            src=_padded(source, vocabulary.pad_index),
+            src_length=torch.tensor([len(sentence) for sentence in source]),
+            src_prompt_mask=None,
+            trg=_padded(target, vocabulary.pad_index),
+            trg_prompt_mask=None,
+            indices=torch.arange(len(numbers)),
+            device=_CPU,
+            pad_index=vocabulary.pad_index,
+            eos_index=vocabulary.eos_index,
+        )
+
+
+def _padded(sentences: list[list[int]], pad: int) -> torch.Tensor:
+    """(B, T)."""
+    longest = max(map(len, sentences))
+    return torch.tensor([sentence + [pad] * (longest - len(sentence)) for sentence in sentences])
+
+
+def _train(model: Any, pairs: "_Pairs", job: Job, updates: list[list[list[int]]], folder: Path) -> tuple[float, int]:
+    """Seconds and target tokens of a whole training."""
+    arguments = parse_global_args(_configuration(job, len(updates[0]), folder), mode="train")
+    manager = TrainManager(
+        rank=0,
+        model=model,
+        model_dir=arguments.model_dir,
+        device=_CPU,
+        autocast=arguments.autocast,
+        seed=arguments.seed,
+        train_args=arguments.train,
+        dev_args=arguments.test,
+    )
+    manager._save_checkpoint = lambda *_: None  # At the end of a training; no part of what is compared.
+    corpus = _Corpus(pairs, updates, model.trg_vocab)
+    manager.train_and_validate(corpus, corpus)
+    return corpus.seconds, manager.stats.total_tokens
+
+
+def _configuration(job: Job, microbatches: int, folder: Path) -> dict[str, Any]:
+    """What would stand in its YAML file: the paper's optimiser and schedule; nothing is logged or scored on the way."""
+    training = {
+        "optimizer": "adam",
+        "adam_betas": list(ADAM_BETAS),
+        "learning_rate": LEARNING_RATE,
+        "scheduling": "noam",
+        "label_smoothing": LABEL_SMOOTHING,
+        "normalization": "tokens",
+        "batch_size": job.tokens_per_update,
+        "batch_type": "token",
+        "batch_multiplier": microbatches,
+        "epochs": 1,
+        "logging_freq": _NEVER,
+        "validation_freq": _NEVER,
+    }
+    common = {"name": "benchmark", "model_dir": str(folder / "joeynmt"), "use_cuda": False, "random_seed": job.seed}
+    return {**common, "training": training, "testing": {}, "data": {}, "model": _model_section(job)}
+
+
+def _model_section(job: Job) -> dict[str, Any]:
+    stack = {
+        "type": "transformer",
+        "num_layers": job.layers,
+        "num_heads": job.heads,
+        "embeddings": {"embedding_dim": job.d_model, "scale": True, "dropout": job.dropout},
+        "hidden_size": job.d_model,
+        "ff_size": job.d_ff,
+        "dropout": job.dropout,
+        "layer_norm": "post",
+        "activation": "relu",
+    }
+    return {"tied_embeddings": True, "tied_softmax": True, "encoder": stack, "decoder": stack}
+
+
+def _without_further_dropout(model: Any) -> None:
+    """Switch off what neither the paper nor the others have: dropout of attention weights and inside the feed-forward network."""
+    for name, module in model.named_modules():
+        if name.endswith(("_att.dropout", "pwff_layer.2")):
+            module.p = 0.0
+
+
+def _vocabulary(size: int) -> Any:
+    special = {"unk_id": 0, "pad_id": 1, "bos_id": 2, "eos_id": 3, "sep_id": None}
+    tokens = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "sep_token": None}
+    vocabulary = Vocabulary([], SimpleNamespace(**special, **tokens, lang_tags=[]))
+    # Its own way to add tokens compares each with all others, which takes longer than the training.
+    vocabulary._itos += [f"token {number}" for number in range(len(vocabulary), size)]
+    vocabulary._stoi = {token: number for number, token in enumerate(vocabulary._itos)}
+    return vocabulary
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""How fast the machine multiplies matrices: ``python -m peers.matmul`` prints floating-point operations a second.
+
+The best of the products of two 4096 x 4096 bf16 matrices that fit into some seconds, on all cores or a GPU.
+"""
+
+import torch
+
+from peers.job import now
+
+_SIZE = 4096
+_SECONDS = 4.0
+_LEAST = 4
+
+
+def main() -> None:
+    """Print the rate of the fastest product."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    left, right = (torch.randn(_SIZE, _SIZE, device=device).bfloat16() for _ in range(2))
+    seconds: list[float] = []
+    while len(seconds) < _LEAST or sum(seconds) < _SECONDS:
+        began = now(device)
+        left @ right
+        seconds.append(now(device) - began)
+    print(2 * _SIZE**3 / min(seconds))
+
+
+if __name__ == "__main__":
+    main()
