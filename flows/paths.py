@@ -10,6 +10,7 @@ CLEAN = Path("data/clean")
 SUBWORD_MODEL = Path("data/bpe/spm.model")
 BINARIZED = Path("data/binarized")
 CHECKPOINTS = Path("models/checkpoints")
+SCORES = CHECKPOINTS / "scores.json"
 AVERAGED = Path("models/averaged")
 TRAINING = Path("results/training")
 DECODED = Path("results/decode")

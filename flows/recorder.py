@@ -1,9 +1,9 @@
-"""What a training leaves for people to see: two CSV files for DVC's plots, the journal for MLflow, and a line or bar on the terminal."""
+"""What a training leaves for people to see: tables for DVC's plots, the journal for MLflow, and a line or bar on the terminal."""
 
 import csv
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ from typing import Any
 from tqdm import tqdm
 
 from flows.journal import Journal
-from transformer_core.training.trainer import UpdateRecord
+from transformer_core.training.records import UpdateRecord
 
-UPDATES, VALIDATION = "updates.csv", "validation.csv"
-_VALIDATION_COLUMNS = ("update", "nll", "perplexity", "accuracy", "seconds")
+UPDATES, VALIDATION, SKIPPED = "updates.csv", "validation.csv", "skipped.csv"
+_VALIDATION_COLUMNS = ("update", "nll", "perplexity", "accuracy", "bleu", "seconds")
+_SKIPPED_COLUMNS = ("update", "line")
 _SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -31,12 +32,14 @@ class Recorder:
         self._journal = journal
         self._updates = _Table(directory / UPDATES, [field.name for field in fields(UpdateRecord)])
         self._validation = _Table(directory / VALIDATION, _VALIDATION_COLUMNS)
+        self._skipped = _Table(directory / SKIPPED, _SKIPPED_COLUMNS)
+        self._tables = (self._updates, self._validation, self._skipped)
         self._terminal = _Terminal(updates)
 
     def begin(self) -> None:
-        """Start both files anew; a resumed training calls `restore` instead."""
-        self._updates.begin()
-        self._validation.begin()
+        """Start all files anew; a resumed training calls `restore` instead."""
+        for table in self._tables:
+            table.begin()
 
     def on_update(self, record: UpdateRecord) -> None:
         values = asdict(record)
@@ -44,17 +47,22 @@ class Recorder:
         self._journal.metrics(record.update, {name: value for name, value in values.items() if name != "update"}, context="train")
         self._terminal.show(record)
 
+    def on_skipped(self, update: int, lines: Sequence[int]) -> None:
+        for line in lines:
+            self._skipped.append({"update": update, "line": line})
+        self._terminal.say(f"update {update:,}: the loss or a gradient is not finite, skipped; {SKIPPED} names its lines of data/clean")
+
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
         self._validation.append({"update": update, **scores, "seconds": seconds})
         self._journal.metrics(update, scores, context="valid")
-        self._terminal.say(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {scores['accuracy']:.1%} of tokens right")
+        self._terminal.say(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, BLEU {scores['bleu']:.1f} (greedy)")
 
     def state(self) -> dict[str, Any]:
-        return {"updates_bytes": self._updates.size_bytes, "validation_bytes": self._validation.size_bytes}
+        return {table.name: table.size_bytes for table in self._tables}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._updates.cut(state["updates_bytes"])
-        self._validation.cut(state["validation_bytes"])
+        for table in self._tables:
+            table.cut(state[table.name])
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -67,6 +75,10 @@ class _Table:
     def __init__(self, path: Path, columns: tuple[str, ...] | list[str]) -> None:
         self._path = path
         self._columns = columns
+
+    @property
+    def name(self) -> str:
+        return self._path.name
 
     @property
     def size_bytes(self) -> int:

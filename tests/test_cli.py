@@ -49,7 +49,7 @@ def refusal(done: subprocess.CompletedProcess[bytes]) -> tuple[int, str]:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory with weights as they are drawn: it translates into nonsense, but always into the same."""
     folder = tmp_path_factory.mktemp("model")
-    train_subword(WORDS, folder / "spm.model", Bpe(vocab_size=40, type="bpe", character_coverage=1.0))
+    train_subword(WORDS, folder / "spm.model", Bpe(init_from=None, vocab_size=40, type="bpe", character_coverage=1.0))
     subword = Subword.load(folder / "spm.model")
     size = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
     torch.manual_seed(1)
@@ -396,7 +396,7 @@ def test_own_data_is_three_commands_to_a_translation(tmp_path: Path) -> None:
     small = {"layers": 1, "d_model": 32, "heads": 2, "d_ff": 64}, {"updates": 20, "validate_every": 10, "save_every": 5, "keep": 2}
     yaml = YAML()
     params = yaml.load(tmp_path / "params.yaml")
-    for section, values in zip(("model", "train", "average"), (*small, {"last": 2}), strict=True):
+    for section, values in zip(("model", "train", "average"), (*small, {"of": "last", "count": 2}), strict=True):
         params[section].update(values)
     yaml.dump(params, tmp_path / "params.yaml")
     path = f"{COMMAND.parent}{os.pathsep}{os.environ['PATH']}"

@@ -20,13 +20,13 @@ FAULTS = [
     ("  warmup: 400", "  warmups: 400", ": train.warmups: unknown key. Did you mean 'warmup'?"),
     ("  corpus: synthetic", "  zzz: 1\n  corpus: synthetic", ": download.zzz: unknown key. Known keys: corpus, source, target."),
     ("average:", "averages:", ": averages: unknown key. Did you mean 'average'?"),
-    ("average:\n  last: 5\n", "", ": average: missing, must be a section with the keys last"),
-    ("average:\n  last: 5", "average: 5", ": average: must be a section with the keys last, got 5"),
+    ("average:\n  of: last\n  count: 5\n", "", ": average: missing, must be a section with the keys of, count"),
+    ("average:\n  of: last\n  count: 5", "average: 5", ": average: must be a section with the keys of, count, got 5"),
     ("  learning_rate: 1.0", "  learning_rate: fast", ": train.learning_rate: must be a number above 0, got 'fast'"),
     ("  learning_rate: 1.0", "  learning_rate: .inf", ": train.learning_rate: must be a number above 0, got inf"),
     ("  learning_rate: 1.0", "  learning_rate: .nan", ": train.learning_rate: must be a number above 0, got nan"),
     ("  label_smoothing: 0.1", "  label_smoothing: 1", ": train.label_smoothing: must be a number from 0 to below 1, got 1"),
-    ("  precision: auto", "  precision: half", ": train.precision: must be one of auto, bf16, float32, float64, got 'half'"),
+    ("  precision: auto", "  precision: half", ": train.precision: must be one of auto, bf16, fp16, float32, float64, got 'half'"),
     ("  drop_copies: true", "  drop_copies: yes", ": clean.drop_copies: must be true or false, got 'yes'"),
     ("  seed: 1", "  seed: -1", ": train.seed: must be a whole number, 0 or more, got -1"),
     ("  alpha: 0.6", "  alpha: -0.6", ": decode.alpha: must be a number, 0 or more, got -0.6"),
@@ -45,13 +45,25 @@ FAULTS = [
     (
         "  keep: 5",
         "  keep: 2",
-        ": average.last: must be at most train.keep (2), got 5. Keep more checkpoints or average fewer.",
+        ": average.count: must be at most train.keep (2), got 5. Keep more checkpoints or average fewer.",
     ),
     (
-        "  save_every: 50",
-        "  save_every: 600",
-        ": train.save_every: 1050 updates saved every 600 give fewer checkpoints than average.last (5) takes. "
+        "  updates: 1050",
+        "  updates: 200",
+        ": train.save_every: 200 updates in steps of 50 give fewer checkpoints than average.count (5) takes. "
         "Save more often or average fewer.",
+    ),
+    ("  validate_every: 250", "  validate_every: 240", ": train.validate_every: must be a multiple of train.save_every (50), got 240"),
+    (
+        "  of: last",
+        "  of: best",
+        ": average.count: must be at most train.keep_best (0), got 5. Keep more checkpoints or average fewer.",
+    ),
+    (
+        "train:\n  init_from:",
+        "train:\n  init_from: models/parent",
+        ": bpe.init_from: missing, train.init_from starts from models/parent. Weights belong to their vocabulary: name the same model "
+        "directory in both.",
     ),
     (
         "  max_tokens: 128",
@@ -59,11 +71,11 @@ FAULTS = [
         ": binarize.max_tokens: a pair of 5000 tokens does not fit the smaller of train.tokens_per_microbatch (640) and "
         "train.tokens_per_update (2560). Lower it or raise them.",
     ),
-    ("  warmup: 400", "  warmup: [", ":29: not valid YAML (expected ',' or ']', but got ':')"),
+    ("  warmup: 400", "  warmup: [", ":31: not valid YAML (expected ',' or ']', but got ':')"),
     (
         "  warmup: 400",
         "  warmup: 400\n  warmup: 400",
-        ':28: not valid YAML (found duplicate key "warmup" with value "400" (original value: "400"))',
+        ':30: not valid YAML (found duplicate key "warmup" with value "400" (original value: "400"))',
     ),
 ]
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from transformer_core.files import read_json, write_json
+
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.slow  # about 2 minutes all together
+pytestmark = pytest.mark.slow  # about 4 minutes all together
 
 CORPUS = """
 name: tiny
@@ -29,8 +32,8 @@ TINY = {
     "download": {"corpus": "tiny"},
     "bpe": {"vocab_size": 400},
     "model": {"layers": 1, "d_model": 32, "d_ff": 64, "heads": 2},
-    "train": {"updates": 30, "save_every": 10, "validate_every": 15, "warmup": 20},
-    "average": {"last": 2},
+    "train": {"updates": 30, "save_every": 10, "validate_every": 10, "bleu_sentences": 4, "warmup": 20},
+    "average": {"count": 2},
     "decode": {"max_extra": 5},
 }
 
@@ -136,7 +139,7 @@ def test_a_second_clone_pulls_the_model_and_translates_without_training(clone: C
 
 def test_an_older_commit_and_checkout_bring_back_its_bytes(clone: Clone) -> None:
     before = clone.model_bytes()
-    clone.set({"average": {"last": 1}})
+    clone.set({"average": {"count": 1}})
     clone.run("dvc", "repro")
     clone.commit("the last checkpoint as it is")
     assert clone.model_bytes() != before
@@ -157,32 +160,70 @@ def test_experiments_run_and_show(clone: Clone) -> None:
 
 
 def test_a_stopped_training_saves_fails_and_goes_on(clone: Clone) -> None:
-    clone.set({"train": {"updates": 2000, "save_every": 500, "seed": 2}})
+    clone.set({"train": {"updates": 2000, "save_every": 500, "validate_every": 500, "seed": 2}})
+    stopped = stop_a_training(clone, signal.SIGTERM, after="update 20 of")
+    assert stopped >= 20
+    for number in (signal.SIGINT, signal.SIGUSR1):
+        stopped, before = stop_a_training(clone, number, after=f"going on after update {stopped}"), stopped
+        assert stopped > before
+    listed = clone.run(sys.executable, "-m", "transformer_core.cli", "states")
+    assert f"update {stopped:,}, " in listed
+    name = listed.split()[0]
+    states = (sys.executable, "-m", "transformer_core.cli", "states", "--remove")
+    assert "no state of a stopped training" in clone.run(*states, "other", code=78)
+    assert f"removed .state/{name}" in clone.run(*states, name)
+    assert "no training was stopped here" in clone.run(sys.executable, "-m", "transformer_core.cli", "states")
+
+
+def stop_a_training(clone: Clone, number: signal.Signals, after: str) -> int:
+    """Start stage train, send it a signal after a line of its log; the update it says it stopped after."""
     process = subprocess.Popen(
         [sys.executable, "-m", "flows.stages.train"], cwd=clone.root, env=clone.environment, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith("update 20 of"):
-            process.send_signal(signal.SIGTERM)
+        if line.startswith(after):
+            process.send_signal(number)
     assert process.wait(60) == 75
     ended = json.loads((clone.root / ".state/exit/train.json").read_text(encoding="utf-8"))
     assert ended["code"] == 75
-    stopped = int("".join(filter(str.isdigit, ended["message"].split("update ")[1].split(",")[0])))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flows.stages.train"], cwd=clone.root, env=clone.environment, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr is not None
-    lines = iter(process.stderr)
-    first = next(line for line in lines if not line.startswith("training "))
-    assert first.rstrip() == f"going on after update {stopped}"
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 75
+    return int("".join(filter(str.isdigit, ended["message"].split("update ")[1].split(",")[0])))
+
+
+def test_a_training_starts_from_a_model_of_the_same_vocabulary(clone: Clone) -> None:
+    """The model of before is better at the first validation than random weights were, and another vocabulary is refused."""
+    clone.run("git", "checkout", "-q", "--", "params.yaml")
+    clone.run("dvc", "repro")
+    at_first = first_validation(clone)
+    shutil.copytree(clone.root / "models/averaged", clone.root / "models/parent")
+    clone.set({"bpe": {"init_from": "models/parent"}, "train": {"init_from": "models/parent", "seed": 9}})
+    clone.run("dvc", "repro", "average")
+    assert first_validation(clone) < at_first
+    assert (clone.root / "models/averaged/spm.model").read_bytes() == (clone.root / "models/parent/spm.model").read_bytes()
+    other = shutil.copytree(clone.root / "models/parent", clone.root / "models/other")
+    config = read_json(other / "config.json")
+    write_json(other / "config.json", {**config, "vocabulary": {**config["vocabulary"], "hash": "0" * 64}})
+    faults: dict[str, dict[str, dict[str, object]]] = {
+        "bpe.vocab_size: 300, but models/parent/spm.model has 400 subwords. Set it to 400.": {"bpe": {"vocab_size": 300}},
+        "train.init_from: models/other has vocabulary 000000000000, the data ": {"train": {"init_from": "models/other"}},
+        "train.init_from: models/parent is of other sizes than section model": {"model": {"layers": 2}},
+    }
+    tuned = (clone.root / "params.yaml").read_bytes()
+    for fault, changes in faults.items():
+        clone.set(changes)
+        assert fault in clone.run("dvc", "repro", "train", code=255)
+        (clone.root / "params.yaml").write_bytes(tuned)
+
+
+def first_validation(clone: Clone) -> float:
+    """Perplexity of the first validation in results/training/validation.csv."""
+    header, first, *_ = (clone.root / "results/training/validation.csv").read_text(encoding="utf-8").splitlines()
+    return float(dict(zip(header.split(","), first.split(","), strict=True))["perplexity"])
 
 
 def test_interrupting_dvc_and_its_stage_commits_nothing(clone: Clone) -> None:
     clone.run("git", "checkout", "-q", "--", "params.yaml")
-    clone.set({"train": {"updates": 3000, "save_every": 500, "seed": 3}})
+    clone.set({"train": {"updates": 3000, "save_every": 500, "validate_every": 500, "seed": 3}})
     locked = (clone.root / "dvc.lock").read_bytes()
     process = subprocess.Popen(
         ["dvc", "repro"],

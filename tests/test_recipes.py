@@ -58,7 +58,7 @@ def test_the_papers_recipes_have_the_papers_numbers(name: str, size: Transformer
     train = params.train
     assert (train.updates, train.tokens_per_update, train.warmup, train.learning_rate) == (updates, 25_000, 4_000, 1.0)
     assert (train.adam_beta1, train.adam_beta2, train.adam_epsilon, train.label_smoothing) == (0.9, 0.98, 1e-9, 0.1)
-    assert params.average.last == averaged
+    assert params.average.count == averaged
     assert (params.decode.beam, params.decode.alpha, params.decode.max_extra) == (4, 0.6, 50)
 
 
@@ -140,7 +140,7 @@ def test_each_row_of_table_3_is_the_base_recipe_with_that_rows_change(row: str, 
     params, base = params_of(row, tmp_path), params_of("wmt14-en-de-base", tmp_path)
     assert resolve(params.model) == TABLE_3[row].size
     assert params.train == base.train.model_copy(update={"label_smoothing": TABLE_3[row].label_smoothing})
-    assert params.average.last == 1
+    assert params.average.count == 1
     assert params.publish.name != base.publish.name
 
 

@@ -65,8 +65,9 @@ class Clean(Section):
 
 
 class Bpe(Section):
-    """The joint subword vocabulary of both languages (paper 5.1)."""
+    """The joint subword vocabulary of both languages (paper 5.1); `init_from` takes that of a model directory instead of learning one."""
 
+    init_from: Name | None
     vocab_size: Annotated[int, Field(gt=16), Expected("a whole number above 16")]
     type: Literal["bpe", "unigram"]
     character_coverage: Annotated[float, Field(gt=0, le=1), Expected("a number above 0, at most 1")]
@@ -108,10 +109,23 @@ class Model(Section):
 class Train(Section):
     """Updates, batches in tokens, the paper's optimiser and schedule (paper 5.1 to 5.4).
 
-    `learning_rate` multiplies the paper's formula: 1.0 is the paper. `tokens_per_update` bounds source and target tokens of a global
-    batch, padding left out; `tokens_per_microbatch` bounds rows times the longest side, padding counted: it is what memory sees.
+    Attributes:
+        init_from: a model directory to start from; None starts from random weights.
+        updates: at most.
+        tokens_per_update: most source tokens, and most target tokens, of a global batch, padding left out.
+        tokens_per_microbatch: most rows times longest side of a micro-batch, padding counted: it is what memory sees.
+        learning_rate: multiplies the paper's formula: 1.0 is the paper.
+        max_skipped: updates in a row whose loss or gradient is not finite; after one more the weights go back to the last state, once.
+        precision: of the matrix products; `auto` is the fastest that the device has.
+        validate_every: updates; a multiple of `save_every`, so that each validated model is also saved.
+        bleu_sentences: of valid, spread over it, that a validation translates for BLEU (greedily: it is not the score of `evaluate`).
+        best_by: the validation's measure by which checkpoints are kept and patience is counted.
+        patience: validations without a better one after which training ends; 0 trains all updates.
+        keep: checkpoints of the last saves that are kept.
+        keep_best: checkpoints of the best validations that are kept besides.
     """
 
+    init_from: Name | None
     updates: PositiveInt
     tokens_per_update: PositiveInt
     tokens_per_microbatch: PositiveInt
@@ -121,10 +135,15 @@ class Train(Section):
     adam_beta2: Probability
     adam_epsilon: PositiveFloat
     label_smoothing: Probability
-    precision: Literal["auto", "bf16", "float32", "float64"]
+    max_skipped: NonNegativeInt
+    precision: Literal["auto", "bf16", "fp16", "float32", "float64"]
     validate_every: PositiveInt
+    bleu_sentences: PositiveInt
+    best_by: Literal["nll", "perplexity", "accuracy", "bleu"]
+    patience: NonNegativeInt
     save_every: PositiveInt
     keep: PositiveInt
+    keep_best: NonNegativeInt
     seed: NonNegativeInt
 
     @property
@@ -134,9 +153,10 @@ class Train(Section):
 
 
 class Average(Section):
-    """How many of the last checkpoints are averaged (paper 6.1); 1 takes the last as it is."""
+    """How many checkpoints are averaged (paper 6.1), the last or the best (see train.best_by); 1 takes one as it is."""
 
-    last: PositiveInt
+    of: Literal["last", "best"]
+    count: PositiveInt
 
 
 class Decode(Section):
@@ -298,16 +318,25 @@ def _annotations(annotation: object) -> list[object]:
 def check_across_sections(params: Params, path: Path = PARAMS_FILE) -> None:
     """Refuse what is right key by key and wrong together, before the first stage has cost anything."""
     train, average, binarize = params.train, params.average, params.binarize
-    if average.last > train.keep:
+    if train.validate_every % train.save_every:
         raise configuration_error(
-            f"{path}: average.last: must be at most train.keep ({train.keep}), got {average.last}",
-            "Keep more checkpoints or average fewer.",
+            f"{path}: train.validate_every: must be a multiple of train.save_every ({train.save_every}), got {train.validate_every}"
         )
-    if (train.updates - 1) // train.save_every + 1 < average.last:
+    key, kept, every = ("keep", train.keep, "save_every") if average.of == "last" else ("keep_best", train.keep_best, "validate_every")
+    if average.count > kept:
         raise configuration_error(
-            f"{path}: train.save_every: {train.updates} updates saved every {train.save_every} give fewer checkpoints than average.last "
-            f"({average.last}) takes",
+            f"{path}: average.count: must be at most train.{key} ({kept}), got {average.count}", "Keep more checkpoints or average fewer."
+        )
+    if (train.updates - 1) // getattr(train, every) + 1 < average.count:
+        raise configuration_error(
+            f"{path}: train.{every}: {train.updates} updates in steps of {getattr(train, every)} give fewer checkpoints than average.count "
+            f"({average.count}) takes",
             "Save more often or average fewer.",
+        )
+    if train.init_from is not None and params.bpe.init_from is None:
+        raise configuration_error(
+            f"{path}: bpe.init_from: missing, train.init_from starts from {train.init_from}",
+            "Weights belong to their vocabulary: name the same model directory in both.",
         )
     if binarize.max_tokens > min(train.tokens_per_microbatch, train.tokens_per_update):
         raise configuration_error(

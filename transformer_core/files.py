@@ -1,5 +1,6 @@
 """Writing so that nothing is ever half there: to a temporary name beside the target, then renamed."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -55,3 +56,15 @@ def sha256_of(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock (flock) on a file."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

@@ -1,17 +1,43 @@
-"""Stage average: the last checkpoints to one complete model directory."""
+"""Stage average: the last or the best checkpoints to one complete model directory."""
 
-from flows.paths import AVERAGED, CHECKPOINTS, SUBWORD_MODEL
+from flows.paths import AVERAGED, CHECKPOINTS, SCORES, SUBWORD_MODEL
 from flows.runner import run_stage
-from transformer_core.config import Params
+from transformer_core.config import Average, Params
+from transformer_core.errors import UserError
+from transformer_core.files import read_json
 from transformer_core.models.directory import CONFIG, read_config, save_model
-from transformer_core.training.averaging import average_last
+from transformer_core.training.averaging import average
+from transformer_core.training.checkpoint import checkpoint_files, update_of
+from transformer_core.training.selection import best_updates
 
 
 def run(params: Params) -> str:
-    """Average the weights of the last `average.last` checkpoints and put config and subword model beside them."""
-    config = read_config(CHECKPOINTS / CONFIG).model_copy(update={"averaged": params.average.last})
-    save_model(AVERAGED, average_last(CHECKPOINTS, params.average.last), config, SUBWORD_MODEL)
-    return f"{AVERAGED}: mean of the last {params.average.last} checkpoints"
+    """Average the weights of `average.count` checkpoints and put config and subword model beside them."""
+    updates = _chosen(params.average)
+    files = {update_of(file): file for file in checkpoint_files(CHECKPOINTS)}
+    config = read_config(CHECKPOINTS / CONFIG).model_copy(update={"averaged": params.average.count})
+    save_model(AVERAGED, average([files[update] for update in updates]), config, SUBWORD_MODEL)
+    return (
+        f"{AVERAGED}: mean of the {params.average.of} {len(updates)} checkpoints (updates {', '.join(f'{update:,}' for update in updates)})"
+    )
+
+
+def _chosen(settings: Average) -> list[int]:
+    """The updates whose checkpoints are averaged, in order.
+
+    Raises:
+        UserError: exit code 65; fewer checkpoints than asked for.
+    """
+    there = [update_of(file) for file in checkpoint_files(CHECKPOINTS)]
+    if settings.of == "best":
+        record = read_json(SCORES)
+        scores = {int(update): score for update, score in record["scores"].items() if int(update) in there}
+        there = sorted(best_updates(scores, record["best_by"], settings.count))
+    if len(there) < settings.count:
+        raise UserError(
+            f"{CHECKPOINTS}: {len(there)} checkpoints, average.count asks for {settings.count}", "Average fewer, or train longer."
+        )
+    return there[-settings.count :]
 
 
 if __name__ == "__main__":

@@ -1,22 +1,39 @@
 """Stage bpe: the joint subword vocabulary, learnt from the cleaned training text of both languages (paper 5.1)."""
 
+import shutil
 from itertools import chain
+from pathlib import Path
 
 from flows.paths import CLEAN, SUBWORD_MODEL
 from flows.runner import run_stage
-from transformer_core.config import Params
-from transformer_core.corpus.subword import train_subword
+from transformer_core.config import PARAMS_FILE, Params
+from transformer_core.corpus.subword import Subword, train_subword
 from transformer_core.corpus.text import read_lines
+from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory
 
 
 def run(params: Params) -> str:
-    """Write data/bpe/spm.model."""
+    """Write data/bpe/spm.model: that of `bpe.init_from`, or a new one."""
+    if params.bpe.init_from is not None:
+        return _taken(Path(params.bpe.init_from), params.bpe.vocab_size)
     languages = (params.download.source, params.download.target)
     lines = chain.from_iterable(read_lines(CLEAN / f"train.{language}") for language in languages)
     with new_directory(SUBWORD_MODEL.parent) as folder:
         train_subword(lines, folder / SUBWORD_MODEL.name, params.bpe)
     return f"{SUBWORD_MODEL}: {params.bpe.vocab_size:,} subwords ({params.bpe.type}) of {' and '.join(languages)}"
+
+
+def _taken(directory: Path, vocab_size: int) -> str:
+    subword = Subword.load(directory / SUBWORD_MODEL.name)
+    if subword.vocab_size != vocab_size:
+        raise configuration_error(
+            f"{PARAMS_FILE}: bpe.vocab_size: {vocab_size}, but {directory / SUBWORD_MODEL.name} has {subword.vocab_size} subwords",
+            f"Set it to {subword.vocab_size}.",
+        )
+    with new_directory(SUBWORD_MODEL.parent) as folder:
+        shutil.copyfile(directory / SUBWORD_MODEL.name, folder / SUBWORD_MODEL.name)
+    return f"{SUBWORD_MODEL}: {vocab_size:,} subwords, taken from {directory}"
 
 
 if __name__ == "__main__":

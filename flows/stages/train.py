@@ -10,27 +10,37 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from types import FrameType
+from typing import Any
+
+import numpy as np
 
 from flows.child import run_child
 from flows.journal import Journal
-from flows.paths import BINARIZED, CHECKPOINTS, SPLITS, STATE, TRAINING
-from flows.recorder import UPDATES, VALIDATION, Recorder
+from flows.paths import BINARIZED, CHECKPOINTS, RAW, SCORES, SPLITS, STATE, SUBWORD_MODEL, TRAINING
+from flows.recorder import SKIPPED, UPDATES, VALIDATION, Recorder
 from flows.runner import STOP_SIGNALS, run_stage
 from flows.tracking import Sender
 from transformer_core.config import Params, load_params, tracking_uri
 from transformer_core.corpus.binary import open_split, read_meta
+from transformer_core.corpus.subword import Subword
+from transformer_core.corpus.text import read_lines
+from transformer_core.decoding.translator import Translator
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
+from transformer_core.evaluation.metrics import corpus_bleu
 from transformer_core.files import new_directory, read_json, sha256_of, write_json
 from transformer_core.models.architectures import build
-from transformer_core.models.directory import CONFIG, ModelConfig, Training, Vocabulary
+from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Training, Vocabulary, load_model
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import resolve
-from transformer_core.training.checkpoint import FORMAT, StateDirectory
-from transformer_core.training.devices import Devices, default_devices, joined, weights_dtype
-from transformer_core.training.trainer import Nobody, Progress, Trainer, seed_everything
+from transformer_core.presets import ModelSize, resolve
+from transformer_core.training.checkpoint import FORMAT, StateDirectory, state_root
+from transformer_core.training.devices import Devices, autocast, default_devices, joined, weights_dtype
+from transformer_core.training.records import Nobody, Progress
+from transformer_core.training.trainer import Trainer, seed_everything
+from transformer_core.training.utilisation import matrix_rate
 from transformer_core.training.validation import score_split
 
 METRICS = TRAINING / "metrics.json"
@@ -95,34 +105,85 @@ def train(params: Params) -> None:
     """Train in this process, alone or as one of torchrun's ranks, and let rank 0 write the stage's outputs."""
     stop_asked = _stop_flag()
     mark = fingerprint(params)
-    state = STATE / mark[:16]
+    state = state_root() / mark[:16]
+    precision = params.train.precision
     with joined(params.machine.threads) as devices, ExitStack() as stack:
-        seed_everything(params.train.seed, 0, 0)
-        model = build(resolve(params.model), read_meta(BINARIZED).vocab_size).to(devices.device, weights_dtype(params.train.precision))
+        model = _new_model(params).to(devices.device, weights_dtype(precision))
         _check_positions(model)
-        pairs, valid = open_split(BINARIZED, "train"), open_split(BINARIZED, "valid")
         recorder = stack.enter_context(_recording(params, mark, state, devices, model)) if devices.rank == 0 else None
-        directory = StateDirectory(state, params.train.keep)
         trainer = Trainer(
             model,
-            pairs,
+            open_split(BINARIZED, "train"),
             params.train,
             devices,
-            directory,
+            StateDirectory(state, params.train.keep),
             recorder or Nobody(),
-            lambda: score_split(model, valid, devices, params.train.precision),
+            _validation(params, model, devices),
             stop_asked,
+            matrix_rate(devices, precision),
         )
         resumed = trainer.resume()
         if recorder is not None and resumed:
             print(f"going on after update {trainer.progress.update:,}", file=sys.stderr, flush=True)
         elif recorder is not None:
             recorder.begin()
+        trainer.try_largest()
         progress = trainer.run()
         if devices.rank == 0:
             _write_outputs(params, mark, state, progress, sum(parameter.numel() for parameter in model.parameters()))
     if devices.rank == 0:
         shutil.rmtree(state)
+
+
+def _new_model(params: Params) -> TranslationModel:
+    """The model before its first update: random weights, or those of `train.init_from`.
+
+    Raises:
+        UserError: exit code 78; that directory holds another vocabulary or a model of other sizes.
+    """
+    size, meta = resolve(params.model), read_meta(BINARIZED)
+    if params.train.init_from is None:
+        seed_everything(params.train.seed, 0, 0)
+        return build(size, meta.vocab_size)
+    directory = Path(params.train.init_from)
+    model, config = load_model(directory)
+    if config.vocabulary.hash != meta.vocabulary_hash:
+        raise configuration_error(
+            f"train.init_from: {directory} has vocabulary {config.vocabulary.hash[:12]}, the data {meta.vocabulary_hash[:12]}",
+            "Name the same directory in bpe.init_from.",
+        )
+    if _without_dropout(config.model) != _without_dropout(size):
+        raise configuration_error(f"train.init_from: {directory} is of other sizes than section model", f"It is {config.model}.")
+    tuned = build(size, meta.vocab_size)
+    tuned.load_state_dict(model.state_dict())
+    return tuned
+
+
+def _without_dropout(size: ModelSize) -> dict[str, Any]:
+    return {name: value for name, value in asdict(size).items() if not name.endswith("dropout")}
+
+
+def _validation(params: Params, model: TranslationModel, devices: Devices) -> Callable[[], dict[str, float]]:
+    """Teacher-forced measures of valid, and BLEU of a greedy translation of `train.bleu_sentences` of it."""
+    valid, translator = open_split(BINARIZED, "valid"), Translator(model, Subword.load(SUBWORD_MODEL))
+    references = list(read_lines(RAW / f"valid.{params.download.target}"))
+    chosen = np.linspace(0, len(valid) - 1, min(params.train.bleu_sentences, len(valid)), dtype=np.int64)
+    precision = params.train.precision
+
+    def validate() -> dict[str, float]:
+        scores = score_split(model, valid, devices, precision)
+        mine = [valid.source[int(number)] for number in chosen[devices.rank :: devices.world_size]]
+        with autocast(devices.device, precision):
+            lists = translator.translate_tokens(mine, beam=1, alpha=0.0, max_extra=50, batch_tokens=4096)
+        texts: dict[int, str] = {}
+        for rank, found in enumerate(devices.gathered([hypotheses[0].text for hypotheses in lists])):
+            texts.update(zip(chosen[rank :: devices.world_size].tolist(), found, strict=True))
+        return {
+            **scores,
+            "bleu": corpus_bleu([texts[number] for number in chosen.tolist()], [references[number] for number in chosen.tolist()]),
+        }
+
+    return validate
 
 
 def _check_positions(model: TranslationModel) -> None:
@@ -144,7 +205,10 @@ def fingerprint(params: Params) -> str:
         for path in sorted(BINARIZED.rglob("*"))
         if path.is_file() and "test" not in path.parts
     }
-    tracked = {"format": FORMAT, "model": params.model.model_dump(), "train": params.train.model_dump(), "data": data}
+    settings = params.train.model_dump()
+    if params.train.init_from is not None:
+        settings["init_from"] = sha256_of(Path(params.train.init_from) / WEIGHTS)
+    tracked = {"format": FORMAT, "model": params.model.model_dump(), "train": settings, "data": data}
     return sha256(json.dumps(tracked, sort_keys=True).encode()).hexdigest()
 
 
@@ -187,8 +251,9 @@ def _write_outputs(params: Params, mark: str, state: Path, progress: Progress, p
     with new_directory(CHECKPOINTS) as checkpoints:
         shutil.copytree(state / "checkpoints", checkpoints, dirs_exist_ok=True)
         write_json(checkpoints / CONFIG, config.model_dump(mode="json"))
+        write_json(checkpoints / SCORES.name, {"best_by": params.train.best_by, "scores": progress.scores})
     TRAINING.mkdir(parents=True, exist_ok=True)
-    for name in (UPDATES, VALIDATION):
+    for name in (UPDATES, VALIDATION, SKIPPED):
         shutil.copyfile(state / name, TRAINING / name)
     last = (state / VALIDATION).read_text(encoding="utf-8").rstrip("\n").rpartition("\n")[2].split(",")
     write_json(
@@ -200,6 +265,7 @@ def _write_outputs(params: Params, mark: str, state: Path, progress: Progress, p
             "valid_nll": float(last[1]),
             "valid_perplexity": float(last[2]),
             "valid_accuracy": float(last[3]),
+            "valid_bleu": float(last[4]),
             "minutes": round(progress.seconds / 60, 1),
             "tokens_per_second": round(progress.target_tokens / progress.seconds),
         },

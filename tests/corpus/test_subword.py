@@ -16,7 +16,7 @@ SENTENCES = [
     *(f"Der {noun} sieht {number} davon, und der {noun} ist froh." for noun in ("Hund", "Kater", "Vogel") for number in range(20)),
     " ".join(ALPHABET),
 ]
-settings = Bpe(vocab_size=180, type="bpe", character_coverage=1.0)
+settings = Bpe(init_from=None, vocab_size=180, type="bpe", character_coverage=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -73,17 +73,17 @@ def test_the_hash_is_of_the_files_bytes_and_the_size_is_the_settings(subword: Su
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_a_vocabulary_that_is_too_large_is_told_with_the_largest_that_works(tmp_path: Path, kind: str) -> None:
     with pytest.raises(UserError, match=r"bpe\.vocab_size: this corpus allows at most (\d+), got 9000") as caught:
-        train_subword(SENTENCES, tmp_path / "spm.model", Bpe(vocab_size=9000, type=kind, character_coverage=1.0))
+        train_subword(SENTENCES, tmp_path / "spm.model", Bpe(init_from=None, vocab_size=9000, type=kind, character_coverage=1.0))
     assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
     assert list(tmp_path.iterdir()) == []
     largest = int(caught.value.message.split("at most ")[1].split(",")[0])
-    train_subword(SENTENCES, tmp_path / "spm.model", Bpe(vocab_size=largest, type=kind, character_coverage=1.0))
+    train_subword(SENTENCES, tmp_path / "spm.model", Bpe(init_from=None, vocab_size=largest, type=kind, character_coverage=1.0))
     assert Subword.load(tmp_path / "spm.model").vocab_size == largest
 
 
 def test_a_vocabulary_smaller_than_the_alphabet_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"bpe\.vocab_size: the characters of this corpus need at least \d+, got 17"):
-        train_subword(SENTENCES, tmp_path / "spm.model", Bpe(vocab_size=17, type="bpe", character_coverage=1.0))
+        train_subword(SENTENCES, tmp_path / "spm.model", Bpe(init_from=None, vocab_size=17, type="bpe", character_coverage=1.0))
 
 
 def test_no_text_at_all_is_bad_data(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
     write(
         root / "results/training/updates.csv", "update,loss,perplexity,learning_rate,tokens_per_second\n20,5,90,1e-4,50\n40,4,30,2e-4,60\n"
     )
-    write(root / "results/training/validation.csv", "update,nll,perplexity,accuracy,seconds\n40,3.5,33,0.4,2\n")
+    write(root / "results/training/validation.csv", "update,nll,perplexity,accuracy,bleu,seconds\n40,3.5,33,0.4,12.5,2\n")
     write(root / "params.yaml", RECIPE.read_text(encoding="utf-8"))
 
 

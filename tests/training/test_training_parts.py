@@ -1,5 +1,6 @@
 """Loss, schedule, checkpoints and averaging, each against a formula written out by hand."""
 
+import math
 import os
 from pathlib import Path
 
@@ -7,12 +8,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from transformer_core.errors import UserError
-from transformer_core.training.averaging import average_last
-from transformer_core.training.checkpoint import StateDirectory, checkpoint_files
+from transformer_core.training import loss as loss_module
+from transformer_core.training.averaging import average
+from transformer_core.training.checkpoint import StateDirectory, checkpoint_files, load_weights, state_files, update_of
 from transformer_core.training.devices import default_devices, default_threads
 from transformer_core.training.loss import cross_entropy
 from transformer_core.training.schedule import learning_rate
+from transformer_core.training.selection import best_updates, validations_since_best
 
 
 @pytest.mark.parametrize(("update", "rate"), [(1, 1.7469281e-07), (4000, 6.9877124e-04), (100_000, 1.3975425e-04)])
@@ -22,12 +24,14 @@ def test_learning_rate_of_base_at_the_papers_steps(update: int, rate: float) -> 
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-def test_sliced_cross_entropy_is_the_whole_one(label_smoothing: float) -> None:
+def test_sliced_cross_entropy_is_the_whole_one(label_smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    hidden = torch.randn(1300, 12, dtype=torch.float64, requires_grad=True)  # more than two slices
+    tokens = 2 * 2048 + 100  # three slices
+    monkeypatch.setattr(loss_module, "_CACHED", 77 * 1000)  # some parts of a slice
+    hidden = torch.randn(tokens, 12, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(77, 12, dtype=torch.float64, requires_grad=True)
-    targets = torch.randint(0, 77, (1300,))
-    smoothed = torch.full((1300, 77), label_smoothing / 76, dtype=torch.float64).scatter(1, targets[:, None], 1 - label_smoothing)
+    targets = torch.randint(0, 77, (tokens,))
+    smoothed = torch.full((tokens, 77), label_smoothing / 76, dtype=torch.float64).scatter(1, targets[:, None], 1 - label_smoothing)
     logits = hidden @ weight.T
     expected = -(smoothed * logits.log_softmax(-1)).sum()
     loss = cross_entropy(hidden, weight, targets, label_smoothing)
@@ -52,26 +56,70 @@ def test_a_damaged_newest_state_is_passed_over_for_the_one_before(tmp_path: Path
     states = StateDirectory(tmp_path, keep=2)
     for update in (10, 20, 30):
         states.save(update, {"value": torch.tensor(update)})
-    assert len(list(tmp_path.glob("state-*.pt"))) == 2
+    states.wait()
+    assert len(state_files(tmp_path)) == 2
     newest = tmp_path / "state-00000030.pt"
     newest.write_bytes(newest.read_bytes()[:-1])
-    state = states.load_newest()
-    assert state is not None
-    assert state["update"] == 20
+    assert [state["update"] for state in states.states()] == [20]
     (tmp_path / "state-00000020.sha256").unlink()  # as if killed between the file and its sum
-    assert states.load_newest() is None
+    assert not list(states.states())
 
 
-def test_only_the_last_checkpoints_are_kept_and_averaged(tmp_path: Path) -> None:
-    states = StateDirectory(tmp_path, keep=3)
+def test_a_state_is_of_the_moment_it_was_saved_in(tmp_path: Path) -> None:
+    states = StateDirectory(tmp_path, keep=1)
+    weight = torch.zeros(1_000_000)
     for update in range(1, 6):
-        states.save_checkpoint(update, {"weight": torch.full((2,), float(update)), "other": torch.tensor([update / 3])})
-    assert [file.name for file in checkpoint_files(states.checkpoints)] == [f"update-{n:08d}.safetensors" for n in (3, 4, 5)]
-    mean = average_last(states.checkpoints, 2)
-    assert torch.equal(mean["weight"], torch.full((2,), 4.5))
-    assert mean["other"].item() == pytest.approx(1.5, rel=1e-7)
-    with pytest.raises(UserError, match=r"3 checkpoints, average\.last asks for 4"):
-        average_last(states.checkpoints, 4)
+        weight += 1
+        states.save(update, {"deep": [{"weight": weight}]})
+        states.save_checkpoint(update, {"weight": weight})
+        weight += 100
+        weight -= 100
+    weight.fill_(-1)
+    states.wait()
+    newest = next(states.states())
+    assert newest["update"] == 5
+    assert torch.equal(newest["deep"][0]["weight"], torch.full_like(weight, 5))
+    assert torch.equal(load_weights(checkpoint_files(states.checkpoints)[0])["weight"], torch.full_like(weight, 5))
+
+
+def test_a_disk_that_fails_ends_the_training_and_not_only_its_thread(tmp_path: Path) -> None:
+    states = StateDirectory(tmp_path / "file", keep=1)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    states.save(1, {"value": 1})
+    with pytest.raises(OSError, match="file"):
+        states.wait()
+
+
+def test_the_last_checkpoints_and_those_asked_for_are_kept(tmp_path: Path) -> None:
+    states = StateDirectory(tmp_path, keep=2)
+    for update, best in ((1, [1]), (2, [1]), (3, [3, 1]), (4, [3, 1]), (5, [3, 5]), (6, [3, 5])):
+        states.save_checkpoint(update, {"weight": torch.tensor([float(update)])}, best)
+    states.wait()
+    assert [update_of(file) for file in checkpoint_files(states.checkpoints)] == [3, 5, 6]
+
+
+def test_an_average_is_the_mean_in_float64_whatever_the_order(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    tensors = [torch.randn(1000) * 10.0**exponent for exponent in range(-3, 4)]
+    states = StateDirectory(tmp_path, keep=10)
+    for update, tensor in enumerate(tensors):
+        states.save_checkpoint(update, {"weight": tensor})
+    states.wait()
+    files = checkpoint_files(states.checkpoints)
+    mean = average(files)["weight"]
+    exact = [math.fsum(values) / len(tensors) for values in zip(*(tensor.tolist() for tensor in tensors), strict=True)]
+    assert torch.equal(mean, torch.tensor(exact, dtype=torch.float64).float())
+    for shift in range(1, len(files)):
+        assert torch.equal(average(files[shift:] + files[:shift])["weight"], mean)
+
+
+def test_the_best_validations_are_those_of_the_measure() -> None:
+    scores = {100: 3.0, 200: 5.0, 300: 4.0, 400: 5.0}
+    assert best_updates(scores, "bleu", 3) == [200, 400, 300]
+    assert best_updates(scores, "accuracy", 1) == [200]
+    assert best_updates(scores, "nll", 2) == best_updates(scores, "perplexity", 2) == [100, 300]
+    assert [validations_since_best(scores, measure) for measure in ("bleu", "nll")] == [2, 3]
+    assert validations_since_best({}, "bleu") == 0
 
 
 def test_devices_by_default_are_what_the_machine_has_but_no_more_than_micro_batches() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from transformer_core.corpus.subword import EOS, PAD, Subword
 from transformer_core.decoding.beam import Finished, beam_search
 from transformer_core.errors import UserError
-from transformer_core.models.directory import CONFIG, SUBWORD, ModelConfig, load_model
+from transformer_core.models.directory import CONFIG, SUBWORD, load_model
 from transformer_core.models.translation import TranslationModel
 
 TokenIds = Sequence[int] | NDArray[np.integer]
@@ -33,7 +33,6 @@ class Translator:
 
     model: TranslationModel
     subword: Subword
-    config: ModelConfig
 
     @classmethod
     def load(cls, directory: Path) -> "Translator":
@@ -49,7 +48,7 @@ class Translator:
                 f"{directory / SUBWORD}: vocabulary {subword.hash[:12]}, but {directory / CONFIG} names {config.vocabulary.hash[:12]}",
                 "Take spm.model and weights from the same training.",
             )
-        return cls(model.to("cuda" if torch.cuda.is_available() else "cpu"), subword, config)
+        return cls(model.to("cuda" if torch.cuda.is_available() else "cpu"), subword)
 
     def translate(
         self, lines: Sequence[str], beam: int = 4, alpha: float = 0.6, max_extra: int = 50, batch_tokens: int = 4096

@@ -94,6 +94,12 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     )
 
 
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """BLEU alone, in percent, as `score` counts it."""
+    found: float = BLEU().corpus_score(hypotheses, [references]).score
+    return found
+
+
 def bleu_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
     """BLEU by words of the source (between white space): buckets 0, 1-10, 11-20, ... 51+, shortest first, empty ones left out."""
     lengths = [len(source.split()) for source in sources]

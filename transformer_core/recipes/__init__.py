@@ -55,7 +55,7 @@ def _row(name: str) -> str:
         "  label_smoothing: 0.1": f"  label_smoothing: {row.label_smoothing}",
     }
     changes |= {f"  name: {_ROWS_START_FROM}": f"  name: wmt14-en-de-{name.replace('/', '-')}"}
-    changes |= {'# 6.1: "averaging the last 5 checkpoints".\naverage:\n  last: 5': "average:\n  last: 1"}
+    changes |= {'# 6.1: "averaging the last 5 checkpoints".\naverage:\n  of: last\n  count: 5': "average:\n  of: last\n  count: 1"}
     for old, new in changes.items():
         text = text.replace(old, new)
     return text

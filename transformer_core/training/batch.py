@@ -12,35 +12,43 @@ from transformer_core.corpus.subword import BOS, PAD
 
 
 class Batch(NamedTuple):
-    """A micro-batch of B pairs, padded on the right.
+    """A micro-batch of B pairs with n real target tokens, padded on the right.
 
     Attributes:
         source: (B, S) token ids, end tokens included.
         source_mask: (B, S), True at real tokens.
         shifted: (B, T) target ids moved one to the right behind the begin token: what the decoder reads.
-        target: (B, T) target ids, end tokens included: what it must predict.
-        target_mask: (B, T), True at real tokens.
+        places: (n,) of the real target tokens among the B*T positions; numbers, because a device must be waited for to count a mask.
+        truth: (n,) target ids at these places, end tokens included: what the decoder must predict.
     """
 
     source: Tensor
     source_mask: Tensor
     shifted: Tensor
-    target: Tensor
-    target_mask: Tensor
+    places: Tensor
+    truth: Tensor
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device; from pinned memory without waiting for it."""
+        return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
+
+    def pinned(self) -> "Batch":
+        """The batch in memory that a GPU copies from by itself."""
+        return Batch(*(tensor.pin_memory() for tensor in self))
 
 
-def make_batch(split: BinarizedSplit, pairs: NDArray[np.int64], device: torch.device) -> Batch:
-    """The pairs of these numbers as one batch on the device."""
-    source = torch.from_numpy(padded(split.source, pairs)).to(device)
-    target = torch.from_numpy(padded(split.target, pairs)).to(device)
-    shifted = torch.cat((target.new_full((len(target), 1), BOS), target[:, :-1]), dim=1)
-    return Batch(source, source != PAD, shifted, target, target != PAD)
+def make_batch(split: BinarizedSplit, pairs: NDArray[np.int64]) -> Batch:
+    """The pairs of these numbers as one batch, in the CPU's memory."""
+    source, target = padded(split.source, pairs), padded(split.target, pairs)
+    shifted = np.full_like(target, BOS)
+    shifted[:, 1:] = target[:, :-1]
+    places = np.flatnonzero(target != PAD)
+    return Batch(*map(torch.from_numpy, (source, source != PAD, shifted, places, target.ravel()[places])))
 
 
 def padded(sentences: Sentences, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sentences of these numbers as rows, padded to the longest: (B, T)."""
     lengths = sentences.lengths[numbers]
     rows = np.full((len(numbers), int(lengths.max())), PAD, dtype=np.int64)
-    for row, (number, length) in enumerate(zip(numbers, lengths, strict=True)):
-        rows[row, :length] = sentences[int(number)]
+    rows[np.arange(rows.shape[1]) < lengths[:, None]] = np.concatenate([sentences[int(number)] for number in numbers])
     return rows

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from transformer_core.errors import configuration_error
 
-Precision = Literal["auto", "bf16", "float32", "float64"]
+Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,14 @@ class Devices:
         """Add up a tensor over all ranks, in place."""
         if self.world_size > 1:
             torch.distributed.all_reduce(values)
+
+    def gathered(self, value: Value) -> list[Value]:
+        """Each rank's value, in the order of ranks, on all of them."""
+        if self.world_size == 1:
+            return [value]
+        values: list[Value] = [value] * self.world_size
+        torch.distributed.all_gather_object(values, value)
+        return values
 
     def wait_for_all(self) -> None:
         """Return when every rank has come here."""
@@ -100,7 +110,22 @@ def weights_dtype(precision: Precision) -> torch.dtype:
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
-    """The context of a forward pass: bf16 matrix products where `precision` asks for them, or is `auto` and the device is fast at them."""
-    if precision == "bf16" or (precision == "auto" and has_fast_bf16(device)):
-        return torch.autocast(device.type, dtype=torch.bfloat16)
-    return nullcontext()
+    """The context of a forward pass: matrix products in bf16 or fp16 where `precision` asks for them.
+
+    `auto` is bf16 on a device that is fast at it, fp16 on a GPU that is not, else float32.
+    """
+    chosen = _automatic(device) if precision == "auto" else precision
+    low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(chosen)
+    return nullcontext() if low is None else torch.autocast(device.type, dtype=low)
+
+
+def loss_scaler(device: torch.device, precision: Precision) -> torch.amp.GradScaler:
+    """What keeps small gradients above fp16's least number; in any other precision it does nothing."""
+    chosen = _automatic(device) if precision == "auto" else precision
+    return torch.amp.GradScaler(device.type, init_scale=2.0**13, enabled=chosen == "fp16")
+
+
+def _automatic(device: torch.device) -> Precision:
+    if has_fast_bf16(device):
+        return "bf16"
+    return "fp16" if device.type == "cuda" else "float32"

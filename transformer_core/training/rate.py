@@ -1,5 +1,6 @@
 """How fast this machine trains a model: a few real updates on made-up pairs."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from transformer_core.models.architectures import build
 from transformer_core.presets import ModelSize
 from transformer_core.training.checkpoint import StateDirectory
 from transformer_core.training.devices import joined, weights_dtype
-from transformer_core.training.trainer import Nobody, Trainer, UpdateRecord
+from transformer_core.training.records import Nobody, UpdateRecord
+from transformer_core.training.trainer import Trainer
 
 _WARM_UP, _MEASURED = 2, 4
 
@@ -33,8 +35,12 @@ class _Nowhere(StateDirectory):
     def save(self, update: int, state: dict[str, Any]) -> None:
         pass
 
-    def save_checkpoint(self, update: int, weights: dict[str, Tensor]) -> None:
+    def save_checkpoint(self, update: int, weights: dict[str, Tensor], best: Collection[int] = ()) -> None:
         pass
+
+
+def _no_scores() -> dict[str, float]:
+    return dict.fromkeys(("nll", "perplexity", "accuracy", "bleu"), 0.0)
 
 
 def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int, threads: int | None) -> float:
@@ -47,13 +53,14 @@ def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int
     pairs = 2 * settings.tokens_per_update // length + 1
     offsets = np.arange(pairs + 1, dtype=np.int64) * length
     side = Sentences(random.integers(4, vocab_size, pairs * length, dtype=np.uint32), offsets)
+    split = BinarizedSplit(side, side, np.arange(1, pairs + 1))
     with joined(threads) as devices:
         model = build(size, vocab_size).to(devices.device, weights_dtype(settings.precision))
         rates = []
         for updates in (_WARM_UP, _MEASURED):
             watch = _Watch()
-            short = settings.model_copy(update={"updates": updates})
-            Trainer(model, BinarizedSplit(side, side), short, devices, _Nowhere(Path(), 1), watch, dict, lambda: False).run()
+            short = settings.model_copy(update={"updates": updates, "patience": 0})
+            Trainer(model, split, short, devices, _Nowhere(Path(), 1), watch, _no_scores, lambda: False).run()
             rates.append(watch.rate)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -4,79 +4,35 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from transformer_core.config import Train
 from transformer_core.corpus.batches import BatchPlan, Cursor, Update
 from transformer_core.corpus.binary import BinarizedSplit
-from transformer_core.errors import Interrupted
+from transformer_core.errors import Interrupted, configuration_error
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.batch import Batch, make_batch
 from transformer_core.training.checkpoint import StateDirectory
-from transformer_core.training.devices import Devices, autocast
+from transformer_core.training.devices import Devices, autocast, loss_scaler
+from transformer_core.training.loader import Share, shares
 from transformer_core.training.loss import cross_entropy
+from transformer_core.training.records import Interval, Observer, Progress
 from transformer_core.training.schedule import learning_rate
+from transformer_core.training.selection import best_updates, validations_since_best
+from transformer_core.training.totals import GRADIENT_NORM, NLL, SKIPPED, SMOOTHED, STOP, OnTheWay, Sums
+from transformer_core.training.utilisation import flops_a_token
 
 LOG_EVERY = 20
 
 
-@dataclass(frozen=True)
-class UpdateRecord:
-    """What the last updates did: means over the target tokens since the record before; rates per second of wall time."""
-
-    update: int
-    epoch: int
-    loss: float
-    perplexity: float
-    learning_rate: float
-    gradient_norm: float
-    tokens_per_second: float
-    padding_share: float
-    seconds: float
-
-
-class Observer(Protocol):
-    """What watches a training on rank 0. Its state is plain values and travels, opaque, in the training's state."""
-
-    def on_update(self, record: UpdateRecord) -> None: ...
-
-    def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None: ...
-
-    def state(self) -> dict[str, Any]: ...
-
-    def restore(self, state: dict[str, Any]) -> None: ...
-
-
-class Nobody:
-    """An observer that watches nothing: that of the ranks other than 0."""
-
-    def on_update(self, record: UpdateRecord) -> None: ...
-
-    def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None: ...
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None: ...
-
-
-@dataclass
-class Progress:
-    """How far a training is: updates done, the place in the plan, target tokens seen and seconds spent so far."""
-
-    update: int = 0
-    epoch: int = 0
-    done_in_epoch: int = 0
-    target_tokens: int = 0
-    seconds: float = 0.0
-    seconds_since_record: float = 0.0
-
-
 class Trainer:
-    """Trains a model on a split until `settings.updates`, or until asked to stop.
+    """Trains a model on a split until `settings.updates`, until validations have not improved for long, or until asked to stop.
 
     A global batch is the same whatever the devices: ranks take its micro-batches in turn, each with a random stream seeded by (seed,
     update, micro-batch), gradients of summed token losses are divided by the global count of target tokens and added up once.
@@ -88,8 +44,9 @@ class Trainer:
         devices: this process among all.
         directory: where states and checkpoints go.
         observer: told of records and validations, on rank 0 only.
-        validate: scores the model as it is; every rank calls it at the same updates.
+        validate: scores the model as it is; every rank calls it at the same updates and gets the same.
         stop_asked: whether this process was told to stop; all ranks then stop after the same update.
+        machine_flops: FLOP/s that all devices together reach in a matrix product: what MFU is a share of.
     """
 
     def __init__(
@@ -102,6 +59,7 @@ class Trainer:
         observer: Observer,
         validate: Callable[[], dict[str, float]],
         stop_asked: Callable[[], bool],
+        machine_flops: float = math.inf,
     ) -> None:
         self._model = model
         self._split = split
@@ -111,146 +69,241 @@ class Trainer:
         self._observer = observer
         self._validate = validate
         self._stop_asked = stop_asked
+        self._machine_flops = machine_flops
         self._plan = BatchPlan(
             split.source.lengths, split.target.lengths, settings.tokens_per_update, settings.tokens_per_microbatch, settings.seed
         )
         self._optimizer = torch.optim.Adam(
             model.parameters(), betas=(settings.adam_beta1, settings.adam_beta2), eps=settings.adam_epsilon, fused=True
         )
-        self._sums = _Sums(model, devices.device)
-        self._log_sums = torch.zeros_like(self._sums.totals)
-        self._clock_began = self._record_began = time.monotonic()
+        self._scaler = loss_scaler(devices.device, settings.precision)
+        self._sums = Sums(model, devices.device)
+        self._on_the_way = OnTheWay(devices.device)
+        self._flops_a_token = flops_a_token(model)
+        self._interval = Interval()
+        self._clock_began = self._interval_began = time.monotonic()
         self.progress = Progress()
 
     def resume(self) -> bool:
         """Take up the newest whole state; whether there was one."""
-        state = self._directory.load_newest()
+        state = next(self._directory.states(), None)
         if state is None:
             return False
-        self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._load_weights(state)
         self.progress = Progress(**state["progress"])
-        self._log_sums.copy_(state["log_sums"])
+        self._interval = Interval(**state["interval"])
         if self._devices.rank == 0:
             self._observer.restore(state["observer"])
         return True
 
+    def try_largest(self) -> None:
+        """A step of nothing over the largest micro-batches, before the first update or one to go on with: memory runs out now or never.
+
+        Raises:
+            UserError: exit code 78, on every rank; the largest micro-batch does not fit some device's memory.
+        """
+        self._model.train()
+        lacking = torch.zeros((), device=self._devices.device)
+        try:
+            for pairs in self._plan.largest():
+                self._add_gradients(make_batch(self._split, pairs).to(self._devices.device), tokens_of_update=1)
+            self._step(self.progress.update + 1, broken=torch.ones_like(lacking))
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            lacking.fill_(1)
+        self._devices.sum_over_ranks(lacking)
+        if lacking.item():
+            tokens = min(self._settings.tokens_per_microbatch, self._settings.tokens_per_update)
+            message = (
+                f"train.tokens_per_microbatch: the model and {tokens:,} tokens do not fit the memory of this {self._devices.device.type}"
+            )
+            raise configuration_error(message, "Lower it; train.tokens_per_update may stay.")
+
     def run(self) -> Progress:
-        """Train to the last update, from where `resume` left the trainer or from the start.
+        """Train to the end, from where `resume` left the trainer or from the start.
 
         Raises:
             Interrupted: stopped before the end, state saved.
+            UserError: exit code 78; too many updates in a row were not finite.
         """
         self._model.train()
         self._clock_began = time.monotonic()
-        self._record_began = self._clock_began - self.progress.seconds_since_record
+        self._interval_began = self._clock_began - self._interval.seconds
         cursor = Cursor(self.progress.epoch, self.progress.done_in_epoch)
-        updates = self._plan.updates_from(cursor)
-        while self.progress.update < self._settings.updates:
-            batch, cursor = next(updates)
-            stop = self._update(batch)
-            self._advance(batch, cursor)
-            self._report()
-            if stop and self.progress.update < self._settings.updates:
-                self._save()
-                raise Interrupted(f"training stopped after update {self.progress.update:,}, state saved")
+        with closing(shares(self._plan, self._split, self._devices, cursor)) as coming:
+            while not self._ended():
+                began = time.monotonic()
+                share = next(coming)
+                self._interval.waited += time.monotonic() - began
+                self._update(share)
+                stop = self._read(leave=1)
+                if self.progress.skipped_in_row > self._settings.max_skipped:
+                    self._go_back()
+                self._report()
+                if stop and not self._ended():
+                    self._save()
+                    self._written()
+                    raise Interrupted(f"training stopped after update {self.progress.update:,}, state saved")
+        self._written()
         return self.progress
 
-    def _update(self, batch: Update) -> bool:
-        """One optimiser step on a global batch; returns whether some rank was asked to stop."""
+    def _ended(self) -> bool:
+        patience = self._settings.patience
+        waited = validations_since_best(self.progress.scores, self._settings.best_by)
+        return self.progress.update >= self._settings.updates or 0 < patience <= waited
+
+    def _update(self, share: Share) -> None:
+        """One optimiser step on a global batch, which a loss or gradient that is not finite makes a step of nothing.
+
+        Nothing here waits for the device: what the update came to is read after the next one.
+        """
         number = self.progress.update + 1
         self._sums.clear()
-        for position in range(self._devices.rank, len(batch.microbatches), self._devices.world_size):
+        for position, batch in share.microbatches.items():
             seed_everything(self._settings.seed, number, position)
-            self._add_gradients(make_batch(self._split, batch.microbatches[position], self._devices.device), batch.target_tokens)
-        self._sums.totals[_STOP] = float(self._stop_asked())
+            self._add_gradients(batch.to(self._devices.device), share.update.target_tokens)
+        totals = self._sums.totals
+        totals[STOP].fill_(float(self._stop_asked()))
         self._devices.sum_over_ranks(self._sums.everything)
-        self._sums.totals[_GRADIENT_NORM] = self._sums.gradients.norm()
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._learning_rate(number)
-        self._optimizer.step()
-        self._log_sums += self._sums.totals
-        return bool(self._sums.totals[_STOP] > 0) if self._devices.world_size > 1 else self._stop_asked()
+        self._scaler.unscale_(self._optimizer)
+        totals[GRADIENT_NORM] = self._sums.gradients.norm()
+        broken = ~totals.isfinite().all()
+        totals[SKIPPED] = broken
+        self._step(number, broken)
+        self._scaler.update()
+        self._on_the_way.send(number, share.update, totals)
+        self.progress.update = number
+        self.progress.epoch, self.progress.done_in_epoch = share.after.epoch, share.after.done
+        self.progress.target_tokens += share.update.target_tokens
 
     def _add_gradients(self, batch: Batch, tokens_of_update: int) -> None:
         with autocast(self._devices.device, self._settings.precision):
             decoded = self._model(batch.source, batch.source_mask, batch.shifted)
-            loss = cross_entropy(
-                decoded[batch.target_mask], self._model.output_weight, batch.target[batch.target_mask], self._settings.label_smoothing
-            )
-        (loss.smoothed / tokens_of_update).backward()
-        target_tokens = batch.target_mask.sum()
-        real = batch.source_mask.sum() + target_tokens
-        positions = real.new_tensor(batch.source.numel() + batch.target.numel())
+            hidden = decoded.flatten(0, 1).index_select(0, batch.places)
+            loss = cross_entropy(hidden, self._model.output_weight, batch.truth, self._settings.label_smoothing)
+        self._scaler.scale(loss.smoothed / tokens_of_update).backward()
         with torch.no_grad():
-            self._sums.totals[:_STOP] += torch.stack((loss.smoothed, loss.nll, target_tokens, real, positions)).to(self._sums.totals)
+            self._sums.totals[SMOOTHED] += loss.smoothed
+            self._sums.totals[NLL] += loss.nll
 
-    def _advance(self, batch: Update, cursor: Cursor) -> None:
-        self.progress.update += 1
-        self.progress.epoch, self.progress.done_in_epoch = cursor.epoch, cursor.done
-        self.progress.target_tokens += batch.target_tokens
+    def _step(self, number: int, broken: Tensor) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._learning_rate(number)
+        # What a gradient scaler sets: Adam's fused kernel then leaves weights, moments and its count of steps alone.
+        self._optimizer.found_inf = broken.float()  # type: ignore[attr-defined]
+        self._optimizer.step()
+
+    def _read(self, leave: int) -> bool:
+        """Take in what updates came to, the last `leave` left for later; returns whether some rank was asked to stop."""
+        stop = self._devices.world_size == 1 and self._stop_asked()
+        for number, update, totals in self._on_the_way.arrived(leave):
+            stop = stop or totals[STOP] > 0
+            if totals[SKIPPED]:
+                self._skip(number, update)
+            else:
+                self.progress.skipped_in_row = 0
+                self._interval.add(update, totals[SMOOTHED], totals[NLL], totals[GRADIENT_NORM])
+        return stop
+
+    def _skip(self, number: int, update: Update) -> None:
+        self._interval.skipped += 1
+        self.progress.skipped_in_row += 1
+        if self._devices.rank == 0:
+            pairs = np.concatenate(update.microbatches)
+            self._observer.on_skipped(number, sorted(self._split.lines[pairs].tolist()))
+
+    def _go_back(self) -> None:
+        """Take the weights back to the newest state from before the row of skipped updates, once, and go on with the next batches.
+
+        Raises:
+            UserError: exit code 78; there is no such state, or this is the second time.
+        """
+        self._read(leave=0)
+        self._written()
+        state = next((state for state in self._directory.states() if not state["progress"]["skipped_in_row"]), None)
+        if state is None or self.progress.went_back:
+            in_row, update = self.progress.skipped_in_row, self.progress.update
+            message = f"training: the loss or a gradient was not finite in {in_row} updates in a row, up to update {update:,}"
+            raise configuration_error(message, "Lower train.learning_rate or lengthen train.warmup; skipped.csv names the lines.")
+        self._load_weights(state)
+        self.progress.went_back, self.progress.skipped_in_row = True, 0
 
     def _report(self) -> None:
-        """Records, validation and saves that are due after this update."""
-        update, last = self.progress.update, self._settings.updates
-        if update % LOG_EVERY == 0 or update == last:
-            self._record()
-        if update % self._settings.validate_every == 0 or update == last:
+        """Validation, records and saves that are due after this update."""
+        update, settings = self.progress.update, self._settings
+        if update % settings.validate_every == 0 or update == settings.updates:
             self._score()
-        if update % self._settings.save_every == 0 or update == last:
+        ended = self._ended()
+        if ended or update % LOG_EVERY == 0:
+            self._record()
+        if ended or update % settings.save_every == 0:
             self._save_checkpoint()
-            self._save()
+            self._read(leave=0)
+            if not self.progress.skipped_in_row:  # A state to go back to must be a good one.
+                self._save()
 
     def _record(self) -> None:
-        smoothed, nll, tokens, real, positions, _, gradient_norm = self._log_sums.tolist()
+        self._read(leave=0)
         now = time.monotonic()
+        self._interval.seconds = now - self._interval_began
+        if not self._interval.updates:
+            return
         if self._devices.rank == 0:
-            updates = self.progress.update % LOG_EVERY or LOG_EVERY
             self._observer.on_update(
-                UpdateRecord(
-                    update=self.progress.update,
-                    epoch=self.progress.epoch + 1,
-                    loss=smoothed / tokens,
-                    perplexity=math.exp(min(nll / tokens, 100.0)),
+                self._interval.record(
+                    self.progress,
                     learning_rate=self._learning_rate(self.progress.update),
-                    gradient_norm=gradient_norm / updates,
-                    tokens_per_second=tokens / (now - self._record_began),
-                    padding_share=1 - real / positions,
+                    flops_a_token=self._flops_a_token,
+                    machine_flops=self._machine_flops,
                     seconds=self._seconds(),
                 )
             )
-        self._log_sums.zero_()
-        self._record_began = now
+        self._interval, self._interval_began = Interval(), now
 
     def _score(self) -> None:
         began = time.monotonic()
         scores = self._validate()
         self._model.train()
+        self.progress.scores[self.progress.update] = scores[self._settings.best_by]
         if self._devices.rank == 0:
             self._observer.on_validation(self.progress.update, self._seconds(), scores)
-        self._record_began += time.monotonic() - began
+        self._interval_began += time.monotonic() - began
 
     def _save_checkpoint(self) -> None:
         if self._devices.rank == 0:
-            self._directory.save_checkpoint(self.progress.update, self._model.state_dict())
+            best = best_updates(self.progress.scores, self._settings.best_by, self._settings.keep_best)
+            self._directory.save_checkpoint(self.progress.update, self._model.state_dict(), best)
 
     def _save(self) -> None:
-        """Write the state on rank 0; the others wait, so that none goes on from a save that did not happen."""
+        """Begin to write the state, on rank 0."""
+        self._read(leave=0)
+        now = time.monotonic()
+        self.progress.seconds, self._clock_began = self._seconds(), now
+        self._interval.seconds = now - self._interval_began
         if self._devices.rank == 0:
-            now = time.monotonic()
-            self.progress.seconds, self.progress.seconds_since_record = self._seconds(), now - self._record_began
-            self._clock_began = now
             self._directory.save(
                 self.progress.update,
                 {
                     "model": self._model.state_dict(),
                     "optimizer": self._optimizer.state_dict(),
+                    "scaler": self._scaler.state_dict(),
                     "progress": asdict(self.progress),
-                    "log_sums": self._log_sums,
+                    "interval": asdict(self._interval),
                     "observer": self._observer.state(),
                 },
             )
+
+    def _written(self) -> None:
+        """Return when all that was saved is on disk, so that no rank goes on from a save that did not happen."""
+        if self._devices.rank == 0:
+            self._directory.wait()
         self._devices.wait_for_all()
+
+    def _load_weights(self, state: dict[str, Any]) -> None:
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._scaler.load_state_dict(state["scaler"])
 
     def _learning_rate(self, update: int) -> float:
         return learning_rate(update, self._model.d_model, self._settings.warmup, self._settings.learning_rate)
@@ -259,30 +312,11 @@ class Trainer:
         return self.progress.seconds + time.monotonic() - self._clock_began
 
 
-# What an update sums besides gradients: smoothed loss, NLL, target tokens, real positions, positions; then whether to stop and the
-# norm of the gradient.
-_STOP, _GRADIENT_NORM, _TOTALS = 5, 6, 7
-
-
-class _Sums:
-    """Gradients of all parameters and the totals of an update in one flat buffer, so that one reduction adds up everything."""
-
-    def __init__(self, model: TranslationModel, device: torch.device) -> None:
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        size = sum(parameter.numel() for parameter in parameters)
-        self.everything = torch.zeros(size + _TOTALS, dtype=parameters[0].dtype, device=device)
-        self.gradients, self.totals = self.everything[:size], self.everything[size:]
-        start = 0
-        for parameter in parameters:
-            parameter.grad = self.gradients[start : start + parameter.numel()].view_as(parameter)
-            start += parameter.numel()
-
-    def clear(self) -> None:
-        """Make all sums zero, for the next update."""
-        self.everything.zero_()
-
-
 def seed_everything(seed: int, update: int, microbatch: int) -> None:
     """Seed torch's generators by (seed, update, micro-batch), so that dropout is the same whichever rank computes it."""
     digest = hashlib.blake2b(f"{seed}/{update}/{microbatch}".encode(), digest_size=8).digest()
     torch.manual_seed(int.from_bytes(digest))
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "allocate memory" in str(error)

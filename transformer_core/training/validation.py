@@ -24,13 +24,13 @@ def score_split(model: TranslationModel, split: BinarizedSplit, devices: Devices
     budget = max(_TOKENS_PER_BATCH, longest)
     plan = BatchPlan(split.source.lengths, split.target.lengths, budget, budget, seed=0)
     microbatches = [pairs for update in plan.epoch(0) for pairs in update.microbatches]
-    totals = torch.zeros(3, dtype=torch.float64, device=devices.device)
+    totals = torch.zeros(2, dtype=torch.float64, device=devices.device)
     with torch.no_grad(), autocast(devices.device, precision):
         for pairs in microbatches[devices.rank :: devices.world_size]:
-            batch = make_batch(split, pairs, devices.device)
+            batch = make_batch(split, pairs).to(devices.device)
             decoded = model(batch.source, batch.source_mask, batch.shifted)
-            loss = cross_entropy(decoded[batch.target_mask], model.output_weight, batch.target[batch.target_mask], label_smoothing=0.0)
-            totals += torch.stack((loss.nll, loss.correct, batch.target_mask.sum())).double()
+            loss = cross_entropy(decoded.flatten(0, 1)[batch.places], model.output_weight, batch.truth, label_smoothing=0.0)
+            totals += torch.stack((loss.nll, loss.correct)).double()
     devices.sum_over_ranks(totals)
-    nll, correct, tokens = totals.tolist()
+    (nll, correct), tokens = totals.tolist(), int(split.target.lengths.sum())
     return {"nll": nll / tokens, "perplexity": math.exp(min(nll / tokens, 100.0)), "accuracy": correct / tokens}

@@ -1,0 +1,64 @@
+"""`transformer-core states`: trainings that were stopped and can go on, and how to be rid of them."""
+
+import argparse
+from pathlib import Path
+
+from transformer_core.cli.arguments import Commands
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("states", help="list or remove the states of trainings that were stopped")
+    parser.add_argument("--remove", metavar="NAME", nargs="+", default=[], help="remove these, as the list names them; `all` removes all")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a line a training, or remove some.
+
+    Raises:
+        UserError: exit code 78 for a name that is not there; 75 while a training runs.
+    """
+    from transformer_core.training.checkpoint import state_root, stopped_trainings
+
+    root = state_root()
+    found = {directory.name: directory for directory in stopped_trainings(root)}
+    if arguments.remove:
+        _remove(found, arguments.remove, root)
+        return 0
+    for directory in found.values():
+        print(_described(directory))
+    if not found:
+        print(f"{root}: no training was stopped here")
+    return 0
+
+
+def _described(directory: Path) -> str:
+    """Name, update, size, time of saving."""
+    from datetime import datetime
+
+    from transformer_core.training.checkpoint import is_whole, state_files, update_of
+
+    whole = next((file for file in state_files(directory) if is_whole(file)), None)
+    size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+    if whole is None:
+        return f"{directory.name}  no whole state, {size / 1e6:,.0f} MB"
+    saved = datetime.fromtimestamp(whole.stat().st_mtime).astimezone()
+    return f"{directory.name}  update {update_of(whole):,}, {size / 1e6:,.0f} MB, saved {saved:%Y-%m-%d %H:%M}"
+
+
+def _remove(found: dict[str, Path], names: list[str], root: Path) -> None:
+    import shutil
+
+    from transformer_core.errors import ExitCode, UserError, configuration_error
+    from transformer_core.files import is_locked
+
+    if is_locked(Path(".state/locks/train")):
+        raise UserError(f"{root}: a training is running", "Remove states when it has ended.", ExitCode.INTERRUPTED)
+    chosen = list(found) if names == ["all"] else names
+    for name in chosen:
+        if name not in found:
+            raise configuration_error(f"{root / name}: no state of a stopped training", "See: transformer-core states")
+    for name in chosen:
+        shutil.rmtree(found[name])
+        print(f"removed {found[name]}")

@@ -1,0 +1,44 @@
+"""Batches made ahead of the training, in a thread."""
+
+from collections import deque
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import NamedTuple
+
+from transformer_core.corpus.batches import BatchPlan, Cursor, Update
+from transformer_core.corpus.binary import BinarizedSplit
+from transformer_core.training.batch import Batch, make_batch
+from transformer_core.training.devices import Devices
+
+_AHEAD = 4
+
+
+class Share(NamedTuple):
+    """What one rank does of an update: the update, the place after it, and its micro-batches by their position in the update."""
+
+    update: Update
+    after: Cursor
+    microbatches: dict[int, Batch]
+
+
+def shares(plan: BatchPlan, split: BinarizedSplit, devices: Devices, cursor: Cursor) -> Generator[Share]:
+    """This rank's shares of the updates from a place in the plan on, without end; a few are made ahead, in pinned memory for a GPU."""
+    updates = plan.updates_from(cursor)
+
+    def make() -> Share:
+        update, after = next(updates)
+        mine = islice(enumerate(update.microbatches), devices.rank, None, devices.world_size)
+        batches = {position: make_batch(split, pairs) for position, pairs in mine}
+        if devices.device.type == "cuda":
+            batches = {position: batch.pinned() for position, batch in batches.items()}
+        return Share(update, after, batches)
+
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")
+    try:
+        coming = deque(thread.submit(make) for _ in range(_AHEAD))
+        while True:
+            coming.append(thread.submit(make))
+            yield coming.popleft().result()
+    finally:
+        thread.shutdown(cancel_futures=True)
