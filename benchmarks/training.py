@@ -21,6 +21,7 @@ process wait for each other at every operation, so that other work slows them by
 
 MFU is 6 x parameters of matrix products x tokens (source tokens for the encoder and the decoder's keys and values of the source, target
 tokens for all else; no padding; attention's own products left out) a second, by the machine's best 4096 x 4096 bf16 product of this run.
+Data wait is the share of our time in which a process had no batch to go on with; the peers have theirs at hand from the start.
 Memory on a CPU (Linux) is the peak resident set summed over a contender's processes, torchrun's included; on a GPU it is that of tensors.
 The rest is what it has grown by since all imports, without 16 bytes a parameter and process: weights, gradients and Adam's two moments.
 """
@@ -147,6 +148,7 @@ class Run:
     target_tokens: int
     peak_bytes: int
     rest_bytes: int
+    data_wait_share: float | None
 
     @property
     def rate(self) -> float:
@@ -294,6 +296,7 @@ class Arena:
             target_tokens=target_tokens,
             peak_bytes=sum(report.peak_bytes for report in reports),
             rest_bytes=grown - STATE_BYTES * parameters * processes,
+            data_wait_share=reports[0].data_wait_share,
         )
         what = f"round {number}" if number else "trial"
         print(
@@ -407,6 +410,7 @@ def section(name: str, setting: Setting, runs: list[Run], peak: float) -> str:
         "target tok/s",
         "ours / this",
         "MFU",
+        "data wait",
         "peak memory, GB",
         "the rest of it, GB",
     ]
@@ -420,6 +424,7 @@ def section(name: str, setting: Setting, runs: list[Run], peak: float) -> str:
                 spread([run.rate for run in own], ",.0f"),
                 spread([mine.rate / run.rate for mine, run in zip(ours, own, strict=True)], ".2f") if own is not ours else "1",
                 spread([100 * flops(setting, run) / run.seconds / peak for run in own], ".1f") + "%",
+                percentages([run.data_wait_share for run in own]),
                 spread([run.peak_bytes / 1e9 for run in own], ".2f"),
                 spread([run.rest_bytes / 1e9 for run in own], ".2f"),
             ]
@@ -434,6 +439,12 @@ def section(name: str, setting: Setting, runs: list[Run], peak: float) -> str:
         *("| " + " | ".join(row) + " |" for row in rows),
     ]
     return "\n".join(lines)
+
+
+def percentages(shares: Sequence[float | None]) -> str:
+    """Their spread in per cent; a dash where they are not known."""
+    known = [100 * share for share in shares if share is not None]
+    return spread(known, ".2f") + "%" if known else "-"
 
 
 def spread(values: Sequence[float], form: str) -> str:

@@ -69,6 +69,7 @@ class Report:
         versions: of the libraries, by name.
         before_bytes: memory after all imports and before the model was made.
         peak_bytes: the most memory that was held.
+        data_wait_share: of the time, spent waiting for batches; None where that is not known.
     """
 
     seconds: float
@@ -78,6 +79,7 @@ class Report:
     versions: dict[str, str]
     before_bytes: int
     peak_bytes: int
+    data_wait_share: float | None = None
 
     def write(self, folder: Path, rank: int = 0) -> None:
         """Leave the report in a folder."""

@@ -4,6 +4,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from ruamel.yaml import YAML
@@ -17,12 +18,22 @@ from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
 from transformer_core.training.checkpoint import StateDirectory
 from transformer_core.training.devices import Devices, has_fast_bf16, joined, weights_dtype
-from transformer_core.training.records import Nobody
+from transformer_core.training.records import Nobody, UpdateRecord
 from transformer_core.training.trainer import Trainer, seed_everything
 
 
 class _Ended(Exception):
     """The last update is done."""
+
+
+class _Waits(Nobody):
+    """Keeps the shares of the time that were spent waiting for batches."""
+
+    def __init__(self) -> None:
+        self.shares: list[float] = []
+
+    def on_update(self, record: UpdateRecord) -> None:
+        self.shares.append(record.data_wait_share)
 
 
 def main() -> None:
@@ -36,9 +47,10 @@ def main() -> None:
         seed_everything(job.seed, 0, 0)
         size = TransformerSize(job.layers, job.d_model, job.d_ff, job.heads, *(job.d_model // job.heads,) * 2, job.dropout)
         model = build(size, job.vocab_size).to(devices.device, weights_dtype("auto"))
-        _train(model, split, _settings(job, job.warm_up), devices, folder)
+        _train(model, split, _settings(job, job.warm_up), devices, folder, Nobody())
+        waits = _Waits()
         model.zero_grad()  # Else the first training's gradients would stand beside those of the second.
-        seconds, target_tokens = _train(model, split, _settings(job, len(job.updates)), devices, folder)
+        seconds, target_tokens = _train(model, split, _settings(job, len(job.updates)), devices, folder, waits)
         Report(
             seconds=seconds,
             target_tokens=target_tokens,
@@ -47,6 +59,7 @@ def main() -> None:
             versions={"torch": torch.__version__},
             before_bytes=memory.before_bytes,
             peak_bytes=memory.peak_bytes(),
+            data_wait_share=fmean(waits.shares) if devices.rank == 0 else None,
         ).write(folder, devices.rank)
 
 
@@ -65,7 +78,9 @@ def _settings(job: Job, updates: int) -> Train:
     return paper.model_copy(update=changes)
 
 
-def _train(model: TranslationModel, split: BinarizedSplit, settings: Train, devices: Devices, folder: Path) -> tuple[float, int]:
+def _train(
+    model: TranslationModel, split: BinarizedSplit, settings: Train, devices: Devices, folder: Path, observer: Nobody
+) -> tuple[float, int]:
     """Seconds and target tokens of a whole training, from the plan's first update on."""
     ended: list[float] = []
 
@@ -74,7 +89,7 @@ def _train(model: TranslationModel, split: BinarizedSplit, settings: Train, devi
         ended.append(now(devices.device))
         raise _Ended
 
-    trainer = Trainer(model, split, settings, devices, StateDirectory(folder / "state", 1), Nobody(), validate, lambda: False)
+    trainer = Trainer(model, split, settings, devices, StateDirectory(folder / "state", 1), observer, validate, lambda: False)
     devices.wait_for_all()
     began = now(devices.device)
     with suppress(_Ended):

@@ -65,40 +65,45 @@ def _launch(devices: int) -> None:
     """Run one rank a device under torchrun; a stop asked of this process makes them save and end.
 
     Raises:
-        UserError: what rank 0 ended with.
-        Interrupted: rank 0 was stopped and has saved.
+        UserError: what a rank ended with.
+        Interrupted: the ranks were stopped and have saved.
     """
     _RANK_ENDED.unlink(missing_ok=True)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={devices}", "-m", "flows.stages.train"]
+    ranks = [sys.executable, "-m", "flows.ranks", "--standalone", f"--nproc-per-node={devices}", "-m", "flows.stages.train"]
     # Said here only so that torchrun does not warn of its own choice; each rank sets its threads itself.
     environment = {"OMP_NUM_THREADS": "1"}
     try:
-        code = run_child(torchrun, lambda line: print(line, file=sys.stderr, flush=True), environment=environment)
+        code = run_child(ranks, lambda line: print(line, file=sys.stderr, flush=True), environment=environment)
     except Interrupted:
         if not _RANK_ENDED.exists():
             raise
-        code = ExitCode.INTERRUPTED  # Rank 0 has saved, and says after which update.
-    if code == 0:
-        return
-    if not _RANK_ENDED.exists():
-        raise RuntimeError(f"torchrun ended with {code} and rank 0 left no word; its output is above")
-    ended = read_json(_RANK_ENDED)
-    if ended["code"] == ExitCode.INTERRUPTED:
-        raise Interrupted(ended["message"])
-    raise UserError(ended["message"], ended["remedy"], ExitCode(ended["code"]))
+        code = ExitCode.INTERRUPTED  # The ranks have saved, and say after which update.
+    if _RANK_ENDED.exists():
+        ended = read_json(_RANK_ENDED)
+        if ended["code"] == ExitCode.INTERRUPTED:
+            raise Interrupted(ended["message"])
+        raise UserError(ended["message"], ended["remedy"], ExitCode(ended["code"]))
+    if code:
+        raise RuntimeError(f"the ranks ended with {code} and left no word; their output is above")
 
 
 def run_rank() -> int:
-    """One rank under torchrun, which turns every failure into 1: rank 0 leaves word of what it was."""
+    """One rank under torchrun, which turns every failure into 1: the rank leaves word of what it was.
+
+    Ranks that were stopped have all saved and end with 0: where one fails torchrun ends the others.
+    """
     try:
         train(load_params())
-    except (UserError, Interrupted) as error:
-        if isinstance(error, Interrupted):
-            error = UserError(str(error), "", ExitCode.INTERRUPTED)
-        if os.environ["RANK"] == "0":
-            write_json(_RANK_ENDED, {"code": int(error.exit_code), "message": error.message, "remedy": error.remedy})
+    except Interrupted as error:
+        _leave_word(ExitCode.INTERRUPTED, str(error))
+    except UserError as error:
+        _leave_word(error.exit_code, error.message, error.remedy)
         return error.exit_code
     return 0
+
+
+def _leave_word(code: ExitCode, message: str, remedy: str = "") -> None:
+    write_json(_RANK_ENDED, {"code": int(code), "message": message, "remedy": remedy})
 
 
 def train(params: Params) -> None:
@@ -166,22 +171,19 @@ def _without_dropout(size: ModelSize) -> dict[str, Any]:
 def _validation(params: Params, model: TranslationModel, devices: Devices) -> Callable[[], dict[str, float]]:
     """Teacher-forced measures of valid, and BLEU of a greedy translation of `train.bleu_sentences` of it."""
     valid, translator = open_split(BINARIZED, "valid"), Translator(model, Subword.load(SUBWORD_MODEL))
-    references = list(read_lines(RAW / f"valid.{params.download.target}"))
-    chosen = np.linspace(0, len(valid) - 1, min(params.train.bleu_sentences, len(valid)), dtype=np.int64)
-    precision = params.train.precision
+    chosen = np.linspace(0, len(valid) - 1, min(params.train.bleu_sentences, len(valid)), dtype=np.int64).tolist()
+    lines = list(read_lines(RAW / f"valid.{params.download.target}"))
+    references = [lines[number] for number in chosen]
+    precision, ranks = params.train.precision, devices.world_size
 
     def validate() -> dict[str, float]:
         scores = score_split(model, valid, devices, precision)
-        mine = [valid.source[int(number)] for number in chosen[devices.rank :: devices.world_size]]
+        mine = [valid.source[number] for number in chosen[devices.rank :: ranks]]
         with autocast(devices.device, precision):
             lists = translator.translate_tokens(mine, beam=1, alpha=0.0, max_extra=50, batch_tokens=4096)
-        texts: dict[int, str] = {}
-        for rank, found in enumerate(devices.gathered([hypotheses[0].text for hypotheses in lists])):
-            texts.update(zip(chosen[rank :: devices.world_size].tolist(), found, strict=True))
-        return {
-            **scores,
-            "bleu": corpus_bleu([texts[number] for number in chosen.tolist()], [references[number] for number in chosen.tolist()]),
-        }
+        by_rank = devices.gathered([hypotheses[0].text for hypotheses in lists])
+        texts = [by_rank[place % ranks][place // ranks] for place in range(len(chosen))]
+        return {**scores, "bleu": corpus_bleu(texts, references)}
 
     return validate
 

@@ -26,8 +26,9 @@ from transformer_core.training.records import UpdateRecord
 from transformer_core.training.trainer import Trainer, seed_everything
 
 SIZE = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.2)
+STILL = TransformerSize(**{**SIZE.__dict__, "dropout": 0.0})
 VOCAB = 30
-ALONE = Devices(rank=0, world_size=1, device=torch.device("cpu"))
+on_every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 SETTINGS = Train(
     init_from=None,
     updates=24,
@@ -35,6 +36,7 @@ SETTINGS = Train(
     tokens_per_microbatch=40,
     learning_rate=1.0,
     warmup=10,
+    cooldown=4,
     adam_beta1=0.9,
     adam_beta2=0.98,
     adam_epsilon=1e-9,
@@ -92,9 +94,9 @@ def split(data: Path) -> BinarizedSplit:
     return open_split(data, "train")
 
 
-def build(dtype: torch.dtype = torch.float64, size: TransformerSize = SIZE) -> Transformer:
+def build(dtype: torch.dtype = torch.float32, size: TransformerSize = SIZE, device: str = "cpu") -> Transformer:
     seed_everything(SETTINGS.seed, 0, 0)
-    return Transformer(size, VOCAB).to(dtype)
+    return Transformer(size, VOCAB).to(device, dtype)
 
 
 def trainer_of(
@@ -106,13 +108,14 @@ def trainer_of(
     stop_after: int = 10**6,
     validate: Callable[[], dict[str, float]] = lambda: {"nll": 0.0},
 ) -> Trainer:
-    """A trainer that is asked to stop in its update number `stop_after`."""
+    """A trainer on the model's device that is asked to stop in its update number `stop_after`."""
 
     def stop_asked() -> bool:
         return trainer.progress.update + 1 > stop_after
 
     states = StateDirectory(path, settings.keep)
-    trainer = Trainer(model, split, settings, ALONE, states, watcher or Watcher(), validate, stop_asked)
+    alone = Devices(rank=0, world_size=1, device=next(model.parameters()).device)
+    trainer = Trainer(model, split, settings, alone, states, watcher or Watcher(), validate, stop_asked)
     return trainer
 
 
@@ -120,34 +123,51 @@ def weights(model: Transformer) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-def test_microbatches_add_up_to_the_big_batch(split: BinarizedSplit, tmp_path: Path) -> None:
+def gradients(model: Transformer) -> torch.Tensor:
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
+
+
+@on_every_device
+def test_microbatches_add_up_to_the_big_batch(split: BinarizedSplit, tmp_path: Path, device: str) -> None:
     """One update, its pairs in one micro-batch or in several, without dropout: the gradients and the weights after it are the same."""
-    size = TransformerSize(**{**SIZE.__dict__, "dropout": 0.0})
     for dtype, precision, tolerance in ((torch.float64, "float64", 1e-10), (torch.float32, "float32", 1e-5)):
-        gradients, after = [], []
+        found, after = [], []
         for rows_times_longest in (10_000, 24):
-            model = build(dtype, size)
+            model = build(dtype, STILL, device)
             changes = {"updates": 1, "tokens_per_update": 10_000, "tokens_per_microbatch": rows_times_longest, "warmup": 1}
             settings = SETTINGS.model_copy(update={**changes, "precision": precision})
             trainer_of(model, split, tmp_path / precision / str(rows_times_longest), settings).run()
-            gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]))
+            found.append(gradients(model))
             after.append(weights(model))
-        assert gradients[0].abs().max() > 0.01
-        assert (gradients[0] - gradients[1]).abs().max() <= tolerance * gradients[0].abs().max()
-        assert not torch.equal(after[0], weights(build(dtype, size)))
+        assert found[0].abs().max() > 0.01
+        assert (found[0] - found[1]).abs().max() <= tolerance * found[0].abs().max()
+        assert not torch.equal(after[0], weights(build(dtype, STILL, device)))
         # Adam's first step is g / (|g| + eps) times the rate: 1e-16 of summation order over the smallest gradients stays far below 1e-8.
         if dtype == torch.float64:
             assert torch.allclose(after[0], after[1], rtol=0, atol=1e-8)
 
 
+@pytest.mark.gpu
+def test_a_gpu_finds_the_gradients_of_a_cpu(split: BinarizedSplit, tmp_path: Path) -> None:
+    for dtype, precision, tolerance in ((torch.float64, "float64", 1e-10), (torch.float32, "float32", 1e-5)):
+        found = []
+        for device in ("cpu", "cuda"):
+            model = build(dtype, STILL, device)
+            settings = SETTINGS.model_copy(update={"updates": 1, "precision": precision})
+            trainer_of(model, split, tmp_path / precision / device, settings).run()
+            found.append(gradients(model).cpu())
+        assert (found[0] - found[1]).abs().max() <= tolerance * found[0].abs().max()
+
+
+@on_every_device
 @pytest.mark.parametrize("stop_after", [1, 7, 10, 13, 23])
-def test_stopped_and_resumed_is_never_stopped_to_the_bit(split: BinarizedSplit, tmp_path: Path, stop_after: int) -> None:
-    straight = build(torch.float32)
+def test_stopped_and_resumed_is_never_stopped_to_the_bit(split: BinarizedSplit, tmp_path: Path, stop_after: int, device: str) -> None:
+    straight = build(device=device)
     watcher = Watcher()
     trainer_of(straight, split, tmp_path / "straight", watcher=watcher).run()
     with pytest.raises(Interrupted, match=f"after update {stop_after}, state saved"):
-        trainer_of(build(torch.float32), split, tmp_path / "stopped", stop_after=stop_after).run()
-    resumed = build(torch.float32)
+        trainer_of(build(device=device), split, tmp_path / "stopped", stop_after=stop_after).run()
+    resumed = build(device=device)
     second = Watcher()
     trainer = trainer_of(resumed, split, tmp_path / "stopped", watcher=second)
     assert trainer.resume()
@@ -163,7 +183,7 @@ def test_stopped_and_resumed_is_never_stopped_to_the_bit(split: BinarizedSplit, 
 def test_training_learns_and_tells_its_observer(split: BinarizedSplit, tmp_path: Path) -> None:
     watcher = Watcher()
     settings = SETTINGS.model_copy(update={"updates": 200, "warmup": 60, "validate_every": 50})
-    trainer_of(build(torch.float32), split, tmp_path, settings, watcher).run()
+    trainer_of(build(), split, tmp_path, settings, watcher).run()
     assert [record.update for record in watcher.records] == list(range(20, 201, 20))
     assert watcher.validations == [50, 100, 150, 200]
     first, last = watcher.records[0], watcher.records[-1]
@@ -173,14 +193,17 @@ def test_training_learns_and_tells_its_observer(split: BinarizedSplit, tmp_path:
     assert [update_of(file) for file in checkpoint_files(tmp_path / "checkpoints")] == [190, 200]
 
 
-def test_fp16_with_its_scaler_learns_and_resumes_to_the_bit(split: BinarizedSplit, tmp_path: Path) -> None:
-    settings = SETTINGS.model_copy(update={"precision": "fp16", "updates": 60, "warmup": 30})
-    straight, watcher = build(torch.float32), Watcher()
+@on_every_device
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_learns_and_resumes_to_the_bit(split: BinarizedSplit, tmp_path: Path, precision: str, device: str) -> None:
+    """fp16 takes its scaler along."""
+    settings = SETTINGS.model_copy(update={"precision": precision, "updates": 60, "warmup": 30})
+    straight, watcher = build(device=device), Watcher()
     trainer_of(straight, split, tmp_path / "straight", settings, watcher).run()
     assert watcher.records[-1].perplexity < watcher.records[0].perplexity
     with pytest.raises(Interrupted):
-        trainer_of(build(torch.float32), split, tmp_path / "stopped", settings, stop_after=31).run()
-    resumed = build(torch.float32)
+        trainer_of(build(device=device), split, tmp_path / "stopped", settings, stop_after=31).run()
+    resumed = build(device=device)
     trainer = trainer_of(resumed, split, tmp_path / "stopped", settings)
     assert trainer.resume()
     trainer.run()
@@ -285,12 +308,12 @@ def test_patience_ends_a_training_also_after_a_stop_and_the_best_are_kept(split:
     settings = SETTINGS.model_copy(
         update={"updates": 100, "validate_every": 4, "save_every": 4, "patience": 3, "keep": 1, "keep_best": 2, "seed": 4}
     )
-    trainer = trainer_of(build(torch.float32), split, tmp_path, settings, stop_after=stop_after, validate=scripted(NLLS))
+    trainer = trainer_of(build(), split, tmp_path, settings, stop_after=stop_after, validate=scripted(NLLS))
     if stop_after < 100:
         with pytest.raises(Interrupted):
             trainer.run()
         done = stop_after // 4
-        trainer = trainer_of(build(torch.float32), split, tmp_path, settings, validate=scripted(NLLS[done:]))
+        trainer = trainer_of(build(), split, tmp_path, settings, validate=scripted(NLLS[done:]))
         assert trainer.resume()
     progress = trainer.run()
     assert progress.update == 28  # The best was the fourth validation, after update 16; three more were not better.
@@ -299,7 +322,7 @@ def test_patience_ends_a_training_also_after_a_stop_and_the_best_are_kept(split:
 
 def test_an_update_waits_for_no_device(split: BinarizedSplit, tmp_path: Path) -> None:
     """Between the parts of an update nothing asks the device for a value: neither a number nor the size of a result."""
-    trainer = trainer_of(build(torch.float32), split, tmp_path)
+    trainer = trainer_of(build(), split, tmp_path)
     seen: set[str] = set()
     update = trainer._update
 
@@ -315,6 +338,23 @@ def test_an_update_waits_for_no_device(split: BinarizedSplit, tmp_path: Path) ->
     assert "aten::mm" in seen
     asks = {"item", "_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "unique", "_unique2"}
     assert not seen & {f"aten::{name}" for name in asks}
+
+
+@pytest.mark.gpu
+def test_an_update_waits_for_no_gpu(split: BinarizedSplit, tmp_path: Path) -> None:
+    """PyTorch raises where an operation would wait for the GPU; the first updates may, which set up what the others use."""
+    trainer = trainer_of(build(device="cuda"), split, tmp_path, SETTINGS.model_copy(update={"precision": "auto"}))
+    update = trainer._update
+
+    def watched(*arguments: Any) -> None:
+        torch.cuda.set_sync_debug_mode("error" if trainer.progress.update > 2 else "default")
+        try:
+            update(*arguments)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    trainer._update = watched  # type: ignore[method-assign]
+    assert trainer.run().update == SETTINGS.updates
 
 
 def _inside(kernel: str, event: Any) -> bool:
@@ -357,6 +397,22 @@ def test_memory_runs_out_before_the_first_update_or_not_at_all(data: Path, tmp_p
         said[tokens] = subprocess.run(command, check=True, timeout=120, env=environment, capture_output=True, text=True).stdout.strip()
     assert said[4000].startswith("78 0 train.tokens_per_microbatch: the model and 4,000 tokens do not fit the memory of this cpu. Lower it")
     assert said[20] == "fits"
+
+
+@pytest.mark.gpu
+def test_gpu_memory_runs_out_before_the_first_update(split: BinarizedSplit, tmp_path: Path) -> None:
+    settings = SETTINGS.model_copy(update={"tokens_per_update": 4000, "tokens_per_microbatch": 4000})
+    wide = TransformerSize(layers=1, d_model=4096, d_ff=64, heads=2, d_k=8, d_v=8, dropout=0.0)
+    trainer = trainer_of(build(size=wide, device="cuda"), split, tmp_path, settings)
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + 100_000_000) / total)
+    try:
+        with pytest.raises(UserError, match="4,000 tokens do not fit the memory of this cuda") as caught:
+            trainer.try_largest()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert caught.value.exit_code == 78
+    assert trainer.progress.update == 0
 
 
 KILLED = """

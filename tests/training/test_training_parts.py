@@ -13,7 +13,7 @@ from transformer_core.training.averaging import average
 from transformer_core.training.checkpoint import StateDirectory, checkpoint_files, load_weights, state_files, update_of
 from transformer_core.training.devices import default_devices, default_threads
 from transformer_core.training.loss import cross_entropy
-from transformer_core.training.schedule import learning_rate
+from transformer_core.training.schedule import cooled, learning_rate
 from transformer_core.training.selection import best_updates, validations_since_best
 
 
@@ -23,15 +23,24 @@ def test_learning_rate_of_base_at_the_papers_steps(update: int, rate: float) -> 
     assert learning_rate(update, d_model=512, warmup=4000, factor=1.0) == pytest.approx(rate, rel=1e-6)
 
 
+def test_the_rate_falls_in_equal_steps_over_the_last_updates() -> None:
+    assert [cooled(update, updates=10, cooldown=4) for update in range(1, 7)] == [1.0] * 6
+    assert [cooled(update, updates=10, cooldown=4) for update in range(7, 11)] == pytest.approx([0.8, 0.6, 0.4, 0.2])
+    assert [cooled(update, updates=10, cooldown=0) for update in range(1, 11)] == [1.0] * 10
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-def test_sliced_cross_entropy_is_the_whole_one(label_smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sliced_cross_entropy_is_the_whole_one(label_smoothing: float, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     tokens = 2 * 2048 + 100  # three slices
     monkeypatch.setattr(loss_module, "_CACHED", 77 * 1000)  # some parts of a slice
-    hidden = torch.randn(tokens, 12, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(77, 12, dtype=torch.float64, requires_grad=True)
-    targets = torch.randint(0, 77, (tokens,))
-    smoothed = torch.full((tokens, 77), label_smoothing / 76, dtype=torch.float64).scatter(1, targets[:, None], 1 - label_smoothing)
+    hidden = torch.randn(tokens, 12, dtype=torch.float64, requires_grad=True, device=device)
+    weight = torch.randn(77, 12, dtype=torch.float64, requires_grad=True, device=device)
+    targets = torch.randint(0, 77, (tokens,), device=device)
+    smoothed = torch.full((tokens, 77), label_smoothing / 76, dtype=torch.float64, device=device).scatter(
+        1, targets[:, None], 1 - label_smoothing
+    )
     logits = hidden @ weight.T
     expected = -(smoothed * logits.log_softmax(-1)).sum()
     loss = cross_entropy(hidden, weight, targets, label_smoothing)
@@ -120,6 +129,9 @@ def test_the_best_validations_are_those_of_the_measure() -> None:
     assert best_updates(scores, "nll", 2) == best_updates(scores, "perplexity", 2) == [100, 300]
     assert [validations_since_best(scores, measure) for measure in ("bleu", "nll")] == [2, 3]
     assert validations_since_best({}, "bleu") == 0
+    broken = {50: math.nan, 100: 3.0, 200: math.nan, 300: 2.0}
+    assert best_updates(broken, "nll", 2) == [300, 100]
+    assert best_updates(broken, "bleu", 2) == [100, 300]
 
 
 def test_devices_by_default_are_what_the_machine_has_but_no_more_than_micro_batches() -> None:

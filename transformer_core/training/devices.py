@@ -109,23 +109,24 @@ def weights_dtype(precision: Precision) -> torch.dtype:
     return torch.float64 if precision == "float64" else torch.float32
 
 
-def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
-    """The context of a forward pass: matrix products in bf16 or fp16 where `precision` asks for them.
+def low_precision(device: torch.device, precision: Precision) -> torch.dtype | None:
+    """In which type matrix products are computed where that is not the type of the weights.
 
-    `auto` is bf16 on a device that is fast at it, fp16 on a GPU that is not, else float32.
+    `auto` is bf16 on a device that is fast at it, fp16 on a GPU that is not, else the weights' float32.
     """
-    chosen = _automatic(device) if precision == "auto" else precision
-    low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(chosen)
+    if precision == "auto" and has_fast_bf16(device):
+        return torch.bfloat16
+    if precision == "auto" and device.type == "cuda":
+        return torch.float16
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+
+
+def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
+    """The context of a forward pass: matrix products in low precision where `precision` asks for it."""
+    low = low_precision(device, precision)
     return nullcontext() if low is None else torch.autocast(device.type, dtype=low)
 
 
 def loss_scaler(device: torch.device, precision: Precision) -> torch.amp.GradScaler:
     """What keeps small gradients above fp16's least number; in any other precision it does nothing."""
-    chosen = _automatic(device) if precision == "auto" else precision
-    return torch.amp.GradScaler(device.type, init_scale=2.0**13, enabled=chosen == "fp16")
-
-
-def _automatic(device: torch.device) -> Precision:
-    if has_fast_bf16(device):
-        return "bf16"
-    return "fp16" if device.type == "cuda" else "float32"
+    return torch.amp.GradScaler(device.type, init_scale=2.0**13, enabled=low_precision(device, precision) == torch.float16)

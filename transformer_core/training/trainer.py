@@ -23,7 +23,7 @@ from transformer_core.training.devices import Devices, autocast, loss_scaler
 from transformer_core.training.loader import Share, shares
 from transformer_core.training.loss import cross_entropy
 from transformer_core.training.records import Interval, Observer, Progress
-from transformer_core.training.schedule import learning_rate
+from transformer_core.training.schedule import cooled, learning_rate
 from transformer_core.training.selection import best_updates, validations_since_best
 from transformer_core.training.totals import GRADIENT_NORM, NLL, SKIPPED, SMOOTHED, STOP, OnTheWay, Sums
 from transformer_core.training.utilisation import flops_a_token
@@ -230,13 +230,15 @@ class Trainer:
         self.progress.went_back, self.progress.skipped_in_row = True, 0
 
     def _report(self) -> None:
-        """Validation, records and saves that are due after this update."""
+        """Records, validation and saves that are due after this update."""
         update, settings = self.progress.update, self._settings
+        if update % LOG_EVERY == 0 or update == settings.updates:
+            self._record()
         if update % settings.validate_every == 0 or update == settings.updates:
             self._score()
         ended = self._ended()
-        if ended or update % LOG_EVERY == 0:
-            self._record()
+        if ended:
+            self._record()  # Of what came after the last record, where patience has run out.
         if ended or update % settings.save_every == 0:
             self._save_checkpoint()
             self._read(leave=0)
@@ -306,7 +308,9 @@ class Trainer:
         self._scaler.load_state_dict(state["scaler"])
 
     def _learning_rate(self, update: int) -> float:
-        return learning_rate(update, self._model.d_model, self._settings.warmup, self._settings.learning_rate)
+        settings = self._settings
+        rate = learning_rate(update, self._model.d_model, settings.warmup, settings.learning_rate)
+        return rate * cooled(update, settings.updates, settings.cooldown)
 
     def _seconds(self) -> float:
         return self.progress.seconds + time.monotonic() - self._clock_began

@@ -1,0 +1,41 @@
+"""torchrun as a stage starts it: ``python -m flows.ranks --standalone --nproc-per-node=2 -m flows.stages.train``.
+
+Signals to stop are between a stage and its ranks: `run_child` sends them to every process, and a terminal to the whole group. torchrun
+would answer them by ending ranks that are saving, and with a traceback of its own above what they have to say.
+"""
+
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+from torch.distributed import run as torchrun
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+from flows.runner import STOP_SIGNALS
+from transformer_core.errors import ExitCode
+
+FAILED = 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the ranks to their end; 1 where one has failed, named in one line unless it ended with a code that it chose."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda *_: None)  # Not ignored: that the ranks would inherit.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    try:
+        torchrun.main(["--signals-to-handle=SIGHUP", *arguments])
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode not in set(ExitCode):
+            print(f"rank {rank} failed first: {_in_words(failure.exitcode)}", file=sys.stderr, flush=True)
+        return FAILED
+    return 0
+
+
+def _in_words(code: int) -> str:
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
