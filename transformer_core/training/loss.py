@@ -39,7 +39,7 @@ def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothi
 
 
 class _SlicedCrossEntropy(Function):
-    """Gradients are made in the forward pass, while the logits are at hand, and only scaled in the backward pass.
+    """Gradients are made in the forward pass, while the logits are at hand, and only scaled in the backward pass, which can run once.
 
     Logits of a slice stand once, in the precision of `hidden`, and their gradient takes their place a few rows at a time: few enough that
     all float32 work on them stays in a CPU's cache, while the products before and after are as large as the slice.
@@ -78,7 +78,7 @@ class _SlicedCrossEntropy(Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         hidden_gradient, weight_gradient = ctx.saved_tensors
-        return hidden_gradient * upstream[0], weight_gradient * upstream[0], None, None
+        return hidden_gradient.mul_(upstream[0]), weight_gradient.mul_(upstream[0]), None, None
 
 
 def _filled_up(rows: Tensor) -> Tensor:
