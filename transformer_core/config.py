@@ -36,6 +36,7 @@ NonNegativeInt = Annotated[int, Field(ge=0), Expected("a whole number, 0 or more
 PositiveFloat = Annotated[float, Field(gt=0), Expected("a number above 0")]
 NonNegativeFloat = Annotated[float, Field(ge=0), Expected("a number, 0 or more")]
 Probability = Annotated[float, Field(ge=0, lt=1), Expected("a number from 0 to below 1")]
+Share = Annotated[float, Field(ge=0, le=1), Expected("a number from 0 to 1")]
 Flag = Annotated[bool, Expected("true or false")]
 Name = Annotated[str, Field(min_length=1), Expected("a name")]
 
@@ -115,7 +116,7 @@ class Train(Section):
         tokens_per_update: most source tokens, and most target tokens, of a global batch, padding left out.
         tokens_per_microbatch: most rows times longest side of a micro-batch, padding counted: it is what memory sees.
         learning_rate: multiplies the paper's formula: 1.0 is the paper.
-        cooldown: the last updates, over which the rate falls linearly to zero; 0 is the paper.
+        cooldown: share of the updates, the last ones, over which the rate falls linearly to zero; 0 is the paper.
         max_skipped: updates in a row whose loss or gradient is not finite; after one more the weights go back to the last state, once.
         precision: of the matrix products; `auto` is the fastest that the device has.
         validate_every: updates; a multiple of `save_every`, so that each validated model is also saved.
@@ -132,7 +133,7 @@ class Train(Section):
     tokens_per_microbatch: PositiveInt
     learning_rate: PositiveFloat
     warmup: PositiveInt
-    cooldown: NonNegativeInt
+    cooldown: Share
     adam_beta1: Probability
     adam_beta2: Probability
     adam_epsilon: PositiveFloat

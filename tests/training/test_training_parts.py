@@ -24,9 +24,9 @@ def test_learning_rate_of_base_at_the_papers_steps(update: int, rate: float) -> 
 
 
 def test_the_rate_falls_in_equal_steps_over_the_last_updates() -> None:
-    assert [cooled(update, updates=10, cooldown=4) for update in range(1, 7)] == [1.0] * 6
-    assert [cooled(update, updates=10, cooldown=4) for update in range(7, 11)] == pytest.approx([0.8, 0.6, 0.4, 0.2])
-    assert [cooled(update, updates=10, cooldown=0) for update in range(1, 11)] == [1.0] * 10
+    assert [cooled(update, updates=10, share=0.4) for update in range(1, 7)] == [1.0] * 6
+    assert [cooled(update, updates=10, share=0.4) for update in range(7, 11)] == pytest.approx([0.8, 0.6, 0.4, 0.2])
+    assert [cooled(update, updates=10, share=0.0) for update in range(1, 11)] == [1.0] * 10
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -6,6 +6,6 @@ def learning_rate(update: int, d_model: int, warmup: int, factor: float) -> floa
     return factor * d_model**-0.5 * min(update**-0.5, update * warmup**-1.5)
 
 
-def cooled(update: int, updates: int, cooldown: int) -> float:
-    """What the rate is multiplied by: 1, then over the last `cooldown` of all updates in equal steps down to 1 / (cooldown + 1)."""
-    return min(1.0, (updates - update + 1) / (cooldown + 1))
+def cooled(update: int, updates: int, share: float) -> float:
+    """What the rate is multiplied by: 1, and over the last `share` of the updates in equal steps down to almost 0."""
+    return min(1.0, (updates - update + 1) / (round(share * updates) + 1))
