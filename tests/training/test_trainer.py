@@ -373,7 +373,7 @@ torch.set_num_threads(1)
 from tests.training.test_trainer import *
 split = open_split(Path(sys.argv[1]), "train")
 settings = SETTINGS.model_copy(update={"tokens_per_update": 4000, "tokens_per_microbatch": int(sys.argv[2])})
-size = TransformerSize(layers=1, d_model=4096, d_ff=64, heads=2, d_k=8, d_v=8, dropout=0.0)
+size = TransformerSize(layers=1, d_model=8192, d_ff=64, heads=2, d_k=8, d_v=8, dropout=0.0)
 trainer = trainer_of(build(torch.float32, size), split, Path(sys.argv[3]), settings)
 here = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (here + 700_000_000,) * 2)
@@ -580,7 +580,7 @@ def test_one_device_goes_on_where_several_stopped_in_the_same_order(
 ) -> None:
     """The sentences of each update after the stop decide the weights: those of one device that was never stopped, to rounding."""
     settings = SETTINGS.model_copy(update={"precision": "float64"})
-    model = build()
+    model = build(torch.float64)
     trainer = trainer_of(model, split, of_devices[devices] / "handed over", settings)
     assert trainer.resume()
     assert 7 <= trainer.progress.update <= 9
