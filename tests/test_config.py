@@ -48,12 +48,12 @@ FAULTS = [
         ": average.count: must be at most train.keep (2), got 5. Keep more checkpoints or average fewer.",
     ),
     (
-        "  updates: 900",
+        "  updates: 1050",
         "  updates: 200",
         ": train.save_every: 200 updates in steps of 50 give fewer checkpoints than average.count (5) takes. "
         "Save more often or average fewer.",
     ),
-    ("  validate_every: 300", "  validate_every: 240", ": train.validate_every: must be a multiple of train.save_every (50), got 240"),
+    ("  validate_every: 250", "  validate_every: 240", ": train.validate_every: must be a multiple of train.save_every (50), got 240"),
     (
         "  of: last",
         "  of: best",
@@ -71,7 +71,7 @@ FAULTS = [
         ": binarize.max_tokens: a pair of 5000 tokens does not fit the smaller of train.tokens_per_microbatch (640) and "
         "train.tokens_per_update (2560). Lower it or raise them.",
     ),
-    ("  warmup: 400", "  warmup: [", ":32: not valid YAML (expected ',' or ']', but got ':')"),
+    ("  warmup: 400", "  warmup: [", ":31: not valid YAML (expected ',' or ']', but got ':')"),
     (
         "  warmup: 400",
         "  warmup: 400\n  warmup: 400",
