@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from transformer_core.training.records import UpdateRecord
 from transformer_core.training.trainer import Trainer, seed_everything
 
 SIZE = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.2)
-STILL = TransformerSize(**{**SIZE.__dict__, "dropout": 0.0})
+STILL = replace(SIZE, dropout=0.0)
 VOCAB = 30
 on_every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 SETTINGS = Train(
