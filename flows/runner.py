@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -134,6 +134,7 @@ def _follow_dvc() -> None:
 
 
 def _watch(dvc: psutil.Process | None) -> None:
-    while dvc is not None and dvc.is_running() and dvc.status() != psutil.STATUS_ZOMBIE:
-        time.sleep(_WATCH_SECONDS)
+    with suppress(psutil.NoSuchProcess):  # It may go between the two questions.
+        while dvc is not None and dvc.is_running() and dvc.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(_WATCH_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -16,6 +16,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Failed
 
 from flows import pipeline as module
+from flows.child import GRACE_SECONDS
 from flows.journal import Journal
 from flows.paths import METRICS, PUBLISHED
 from flows.pipeline import Outcome, in_registry, is_transient, pipeline, stage_names, stage_task, summarize
@@ -350,7 +351,7 @@ def test_a_sigterm_ends_every_process_after_it_has_saved(to_the_group: bool, pre
     nobody_left.append(process.pid)
     wait_for_stage()
     (os.killpg if to_the_group else os.kill)(process.pid, signal.SIGTERM)
-    output, _ = process.communicate(timeout=40)
+    output, _ = process.communicate(timeout=GRACE_SECONDS + 60)
     assert process.returncode == 75, output
     assert Path("saved").exists()
     assert output.rstrip().split("\n")[-1].endswith("Run it again to go on.")
@@ -378,7 +379,7 @@ def test_without_a_server_a_signal_to_the_group_still_ends_well(number: signal.S
     nobody_left.append(process.pid)
     wait_for_stage()
     os.killpg(process.pid, number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=GRACE_SECONDS + 60)
     assert process.returncode == 75, output
     assert Path("saved").exists()
     assert (number == signal.SIGTERM) or "Traceback" not in output
