@@ -17,7 +17,7 @@ def run(params: Params) -> str:
     wanted, machine = params.download, params.machine
     found = find_entry(wanted.corpus, CORPORA)
     check_direction(found, wanted.source, wanted.target)
-    fetcher = Fetcher(found.entry.name, STATE / "downloads", mirror_folder(machine.mirror))
+    fetcher = Fetcher(found.entry.name, STATE / "downloads", mirror_folder(machine.mirror), CORPORA / f"{wanted.corpus}.lock")
     with new_directory(RAW) as folder:
         manifest = write_raw(SourceReader(found, wanted.source, wanted.target, fetcher, machine.workers), folder)
     shutil.rmtree(fetcher.downloads / fetcher.corpus, ignore_errors=True)

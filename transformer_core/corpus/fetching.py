@@ -1,41 +1,27 @@
-"""Files from the network or the mirror, each with its sum checked before anybody reads it.
-
-`requests` and not the standard library: it takes a body that is shorter than announced for the error it is, verifies certificates where
-Python finds no store of its own, and mtdata brings it anyway.
-"""
+"""Files from the network or the mirror, each with its sum checked before anybody reads it."""
 
 import hashlib
 import os
-import random
-import time
-from collections.abc import Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import IO, Literal
+from typing import Literal
 from urllib.parse import unquote, urlsplit
 
-import requests
-from tqdm import tqdm
-
-from transformer_core.errors import ExitCode, UserError, configuration_error
-from transformer_core.files import new_file, sha256_of
+from transformer_core.corpus.http import download
+from transformer_core.errors import UserError, configuration_error
+from transformer_core.files import read_json, sha256_of, write_json
 
 MIRROR_VARIABLE = "TRANSFORMER_MIRROR"
-TRIES = 3
-_CONNECT_SECONDS, _READ_SECONDS = 10, 30
-_CHUNK_BYTES = 1 << 20
-# Too early, too busy: what a server says of itself at the moment, not of the file.
-_PASSING = frozenset({408, 425, 429})
 
 
 @dataclass(frozen=True)
 class Sum:
-    """What a file's bytes must sum up to, in hexadecimal."""
+    """What a file's bytes must sum up to, in hexadecimal, and where that is written."""
 
     digest: str
     algorithm: Literal["sha256", "md5"] = "sha256"
+    stands_in: str = "the catalogue entry"
 
 
 @dataclass(frozen=True)
@@ -54,61 +40,59 @@ class Fetcher:
         corpus: the entry's name, also the folder of its files in the mirror.
         downloads: where downloaded files lie until the corpus is complete, so that a second try fetches only what is missing.
         mirror: a folder with MIRROR/CORPUS/FILENAME, taken instead of the network.
+        lock: a file of sums by address, kept for files whose sum nobody publishes: the first fetch writes it, later ones must match.
         pause_seconds: before the second try; doubled before each further one, and varied by half so that many clients spread out.
     """
 
     corpus: str
     downloads: Path
     mirror: Path | None = None
+    lock: Path | None = None
     pause_seconds: float = 1.0
 
-    def fetch(self, url: str, expected: Sum | None = None) -> Fetched:
+    def fetch(self, url: str, published: Sum | None = None) -> Fetched:
         """The file at `url`: from the mirror, from an earlier try, or from the network.
 
         Raises:
-            UserError: exit code 65 for a wrong sum; 69 when the network or the server is away after the last try; 78 when the server
-                does not have the file.
+            UserError: exit code 65 for a sum other than the published or the locked one; 69 when the network or the server is away after
+                the last try; 78 when the server does not have the file.
         """
+        locked = self._locked()
+        expected = published or (Sum(locked[url], stands_in=str(self.lock)) if url in locked else None)
+        fetched = self._fetch(url, published, expected)
+        if expected is None and self.lock is not None:
+            write_json(self.lock, dict(sorted({**locked, url: fetched.sha256}.items())))
+        return fetched
+
+    def _fetch(self, url: str, published: Sum | None, expected: Sum | None) -> Fetched:
         name = PurePosixPath(unquote(urlsplit(url).path)).name  # in this order, or an escaped slash would leave the folder
         mirrored = self.mirror and self.mirror / self.corpus / name
         if mirrored and mirrored.is_file():
             return check_sum(mirrored, expected)
         # Two addresses may end in the same name, and the sum of one may have been mended since.
-        key = hashlib.sha256(f"{url} {expected}".encode()).hexdigest()[:8]
+        key = hashlib.sha256(f"{url} {published}".encode()).hexdigest()[:8]
         downloaded = self.downloads / self.corpus / f"{key}-{name}"
         if downloaded.is_file():
             return check_sum(downloaded, expected)
-        with new_file(downloaded) as temporary:
-            found = self._download(url, temporary, name, expected)
-            if expected and found[expected.algorithm] != expected.digest:
-                raise wrong_sum(url, expected, found[expected.algorithm])
-        return Fetched(downloaded, found["sha256"])
+        arrived = downloaded.with_name(f"{downloaded.name}.unchecked")
+        arrived.parent.mkdir(parents=True, exist_ok=True)
+        where = f"{self.mirror or 'MIRROR'}/{self.corpus}/{name}"
+        download(url, arrived, self.pause_seconds, remedy=f"Try again, or put the file at {where} and set machine.mirror.")
+        try:
+            fetched = check_sum(arrived, expected, name=url)
+        except UserError:
+            arrived.unlink()
+            raise
+        arrived.replace(downloaded)
+        return Fetched(downloaded, fetched.sha256)
+
+    def _locked(self) -> dict[str, str]:
+        return dict(read_json(self.lock)) if self.lock is not None and self.lock.exists() else {}
 
     def scratch(self) -> TemporaryDirectory[str]:
         """A folder for unpacking, beside the downloads, that goes when its `with` block ends."""
         self.downloads.mkdir(parents=True, exist_ok=True)
         return TemporaryDirectory(dir=self.downloads)
-
-    def _download(self, url: str, path: Path, name: str, expected: Sum | None) -> Mapping[str, str]:
-        """Stream `url` to `path`, trying again what may pass; returns the sums of its bytes by algorithm."""
-        algorithms = ["sha256", *([expected.algorithm] if expected else [])]
-        fault: requests.RequestException
-        for attempt in range(TRIES):
-            if attempt:
-                time.sleep(self.pause_seconds * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
-            try:
-                with path.open("wb") as file:
-                    return _stream(url, file, algorithms)
-            except requests.HTTPError as error:
-                status = error.response.status_code
-                if status < 500 and status not in _PASSING:
-                    raise configuration_error(f"{url}: {error}", "Mend the address in the catalogue entry.") from None
-                fault = error
-            except requests.RequestException as error:
-                fault = error
-        where = f"{self.mirror or 'MIRROR'}/{self.corpus}/{name}"
-        remedy = f"Try again, or put the file at {where} and set machine.mirror."
-        raise UserError(f"{url}: {_in_short(fault)} ({TRIES} tries)", remedy, ExitCode.UNAVAILABLE) from None
 
 
 def mirror_folder(setting: str | None) -> Path | None:
@@ -128,59 +112,23 @@ def mirror_folder(setting: str | None) -> Path | None:
     return folder
 
 
-def check_sum(path: Path, expected: Sum | None) -> Fetched:
-    """A file that is here already.
+def check_sum(path: Path, expected: Sum | None, name: str = "") -> Fetched:
+    """A file that is here; `name` is what a message calls it, its path where none is given.
 
     Raises:
         UserError: exit code 65; its sum is not the expected one.
     """
-    found = Fetched(path, sha256_of(path))
+    fetched = Fetched(path, sha256_of(path))
     if expected:
-        digest = found.sha256 if expected.algorithm == "sha256" else _digest_of(path, expected.algorithm)
+        digest = fetched.sha256 if expected.algorithm == "sha256" else _digest_of(path, expected.algorithm)
         if digest != expected.digest:
-            raise wrong_sum(str(path), expected, digest)
-    return found
-
-
-def wrong_sum(name: str, expected: Sum, found: str) -> UserError:
-    """The error for a file whose bytes are not those that the catalogue means."""
-    return UserError(
-        f"{name}: wrong {expected.algorithm}: wanted {expected.digest}, found {found}",
-        "The file was changed or damaged: get it again, or mend the sum in the catalogue entry.",
-    )
-
-
-def _stream(url: str, file: IO[bytes], algorithms: Iterable[str]) -> dict[str, str]:
-    # Identity: a server that gzips on the fly would give other bytes than the file's.
-    answer = requests.get(url, stream=True, timeout=(_CONNECT_SECONDS, _READ_SECONDS), headers={"Accept-Encoding": "identity"})
-    with closing(answer):
-        answer.raise_for_status()
-        sums = {algorithm: hashlib.new(algorithm) for algorithm in algorithms}
-        size_bytes = int(answer.headers.get("Content-Length", 0)) or None
-        # disable=None: no bar where there is no terminal.
-        with tqdm(total=size_bytes, unit="B", unit_scale=True, desc=url.rsplit("/", 1)[-1], leave=False, disable=None) as bar:
-            for chunk in answer.iter_content(_CHUNK_BYTES):
-                file.write(chunk)
-                bar.update(len(chunk))
-                for digest in sums.values():
-                    digest.update(chunk)
-    return {algorithm: digest.hexdigest() for algorithm, digest in sums.items()}
+            raise UserError(
+                f"{name or path}: wrong {expected.algorithm}: wanted {expected.digest}, found {digest}",
+                f"The file was changed or damaged: get it again, or mend the sum in {expected.stands_in}.",
+            )
+    return fetched
 
 
 def _digest_of(path: Path, algorithm: str) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
-
-
-def _in_short(fault: requests.RequestException) -> str:
-    if isinstance(fault, requests.HTTPError):
-        return str(fault).split(" for url:")[0]
-    if isinstance(fault, requests.Timeout):
-        return "no answer in time"
-    if isinstance(fault, requests.exceptions.SSLError):
-        return "the certificate could not be verified"
-    if isinstance(fault, requests.exceptions.ChunkedEncodingError):
-        return "the connection broke"
-    if isinstance(fault, requests.ConnectionError):
-        return "no connection"
-    return f"{type(fault).__name__}: {fault}"
