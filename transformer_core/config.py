@@ -56,12 +56,25 @@ class Download(Section):
 
 
 class Clean(Section):
-    """What makes a training pair unusable. Lengths are in words between white space."""
+    """What makes a training pair unusable; null and false are off.
 
-    max_words: PositiveInt
-    max_ratio: Annotated[float, Field(ge=1), Expected("a number, 1 or more")]
-    drop_duplicates: Flag
+    Attributes:
+        max_words: on a side, between white space.
+        max_ratio: of the sides' words.
+        drop_copies: pairs whose sides are the same.
+        drop_foreign: pairs with a side of which more than half of the letters are of scripts that valid and test do not use.
+        drop_overlap: pairs with a side that is also in valid or test, whatever its capitals.
+        drop_duplicates: pairs that came before.
+        drop_case_duplicates: pairs that came before with other capitals.
+    """
+
+    max_words: PositiveInt | None
+    max_ratio: Annotated[float, Field(ge=1), Expected("a number, 1 or more")] | None
     drop_copies: Flag
+    drop_foreign: Flag
+    drop_overlap: Flag
+    drop_duplicates: Flag
+    drop_case_duplicates: Flag
     on_invalid_utf8: Literal["stop", "drop"]
 
 

@@ -22,6 +22,15 @@ _INVISIBLE = [0xAD, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x206
 _REMOVED = dict.fromkeys((*_CONTROLS, *_INVISIBLE))
 
 
+# C1 control characters that text read as Latin-1 has where Windows-1252 has quotes, dashes and the ellipsis (U+0085); five are nothing there.
+_WINDOWS_1252 = {code: bytes([code]).decode("cp1252") for code in range(0x80, 0xA0) if code not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
+
+
+def as_windows_1252(text: str) -> str:
+    """The text with C1 control characters as what they were before Windows-1252 was read as Latin-1."""
+    return text if text.isascii() else text.translate(_WINDOWS_1252)
+
+
 def without_controls(text: str) -> str:
     """The text without control characters and characters that take no space (white space stays, whatever its code)."""
     return text if text.isascii() and text.isprintable() else text.translate(_REMOVED)
@@ -40,6 +49,7 @@ def with_single_spaces(text: str) -> str:
 # The name of each repair and what does it. In this order a second pass changes nothing: what stands between a letter and its accent
 # is gone before they are composed, and the spaces that composing makes (U+2000 becomes U+2002) are folded after it.
 REPAIRS: tuple[tuple[str, Callable[[str], str]], ...] = (
+    ("mojibake", as_windows_1252),
     ("control_characters", without_controls),
     ("unicode_form", composed),
     ("white_space", with_single_spaces),

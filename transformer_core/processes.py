@@ -1,0 +1,95 @@
+"""A function over many tasks in several processes, its results in the order of the tasks."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_AHEAD = 2
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
+    """What `map` gives, from `workers` processes; one process is this one.
+
+    Task n goes to process n modulo `workers`, and each has few tasks before it, so memory is bounded however many there are. The function,
+    tasks and results are pickled. The processes end with this one, killed or not.
+
+    Raises:
+        RuntimeError: a process died. What `function` raises is raised here too.
+    """
+    if workers <= 1:
+        yield from map(function, tasks)
+        return
+    # Spawned, not forked: the caller may have threads, and a fork would hold the other pipes' ends open.
+    context = get_context("spawn")
+    running: list[tuple[Connection, SpawnProcess]] = []
+    try:
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, function), daemon=True)
+            process.start()
+            theirs.close()
+            running.append((ours, process))
+        sent = received = 0
+        for task in tasks:
+            if sent - received == workers * _AHEAD:
+                yield _result(*running[received % workers])
+                received += 1
+            running[sent % workers][0].send(task)
+            sent += 1
+        for number in range(received, sent):
+            yield _result(*running[number % workers])
+    finally:
+        for connection, _ in running:
+            connection.close()
+        for _, process in running:
+            process.join()
+
+
+def _result(connection: Connection, process: SpawnProcess) -> Any:
+    try:
+        fine, value = connection.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"a worker process died with exit code {process.exitcode}") from None
+    if not fine:
+        raise value
+    return value
+
+
+def _work(connection: Connection, function: Callable[[Any], Any]) -> None:
+    """What a process does: a pipe that is closed or broken says that nobody wants any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tasks: SimpleQueue[tuple[Any] | None] = SimpleQueue()
+    # Tasks are taken in while one is worked on, or two full pipes would wait for each other.
+    threading.Thread(target=_take_in, args=(connection, tasks), daemon=True).start()
+    try:
+        while (task := tasks.get()) is not None:
+            try:
+                answer = True, function(*task)
+            except Exception as error:
+                answer = False, error
+            connection.send(answer)
+    except BrokenPipeError:
+        pass
+
+
+def _take_in(connection: Connection, tasks: "SimpleQueue[tuple[Any] | None]") -> None:
+    try:
+        while True:
+            tasks.put((connection.recv(),))
+    except (EOFError, OSError):
+        tasks.put(None)
