@@ -71,11 +71,11 @@ FAULTS = [
         ": binarize.max_tokens: a pair of 5000 tokens does not fit the smaller of train.tokens_per_microbatch (640) and "
         "train.tokens_per_update (2560). Lower it or raise them.",
     ),
-    ("  warmup: 400", "  warmup: [", ":31: not valid YAML (expected ',' or ']', but got ':')"),
+    ("  warmup: 400", "  warmup: [", ":34: not valid YAML (expected ',' or ']', but got ':')"),
     (
         "  warmup: 400",
         "  warmup: 400\n  warmup: 400",
-        ':30: not valid YAML (found duplicate key "warmup" with value "400" (original value: "400"))',
+        ':33: not valid YAML (found duplicate key "warmup" with value "400" (original value: "400"))',
     ),
 ]
 

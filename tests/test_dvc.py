@@ -13,7 +13,7 @@ from transformer_core.config import Params
 
 ROOT = Path(__file__).parents[1]
 STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
-# What cannot change a result: how a stage is run and recorded, and the schema, whose every key stands in params.yaml.
+# What cannot change a result: how a stage is run, spread over processes and recorded, and the schema, whose every key stands in params.yaml.
 NO_RESULT = {
     "flows/child.py",
     "flows/journal.py",
@@ -23,6 +23,7 @@ NO_RESULT = {
     "transformer_core/config.py",
     "transformer_core/errors.py",
     "transformer_core/files.py",
+    "transformer_core/processes.py",
 }
 LOADED = """
 import importlib, json, sys

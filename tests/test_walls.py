@@ -13,7 +13,7 @@ MODULES = sorted(path.relative_to(REPOSITORY) for package in ("transformer_core"
 # In this order: a room imports from itself and from rooms on earlier lines.
 ROOMS = [
     {"errors"},
-    {"files"},
+    {"files", "processes"},
     {"config"},
     {"presets"},
     {"corpus", "models"},

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -48,7 +49,8 @@ def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers:
             if sent - received == workers * _AHEAD:
                 yield _result(*running[received % workers])
                 received += 1
-            running[sent % workers][0].send(task)
+            with suppress(BrokenPipeError):  # It has died, as its result will tell.
+                running[sent % workers][0].send(task)
             sent += 1
         for number in range(received, sent):
             yield _result(*running[number % workers])
@@ -71,8 +73,9 @@ def _result(connection: Connection, process: SpawnProcess) -> Any:
 
 
 def _work(connection: Connection, function: Callable[[Any], Any]) -> None:
-    """What a process does: a pipe that is closed or broken says that nobody wants any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """What a process does: a pipe that is closed or broken says that nobody wants any more, and signals to stop are not its to answer."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
     tasks: SimpleQueue[tuple[Any] | None] = SimpleQueue()
     # Tasks are taken in while one is worked on, or two full pipes would wait for each other.
     threading.Thread(target=_take_in, args=(connection, tasks), daemon=True).start()

@@ -7,11 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_core.config import Clean
-from transformer_core.corpus.cleaning import EXAMPLES, CleaningReport, clean_corpus
+from transformer_core.corpus import cleaning
+from transformer_core.corpus.cleaning import EXAMPLES, LONGEST_COUNTED, CleaningReport, clean_corpus
 from transformer_core.errors import ExitCode, UserError
 
-DEFAULT = Clean(max_words=100, max_ratio=3.0, drop_duplicates=True, drop_copies=True, on_invalid_utf8="stop")
-LOOSE = Clean(max_words=100_000, max_ratio=100_000.0, drop_duplicates=False, drop_copies=False, on_invalid_utf8="stop")
+OFF = Clean(
+    max_words=None,
+    max_ratio=None,
+    drop_copies=False,
+    drop_foreign=False,
+    drop_overlap=False,
+    drop_duplicates=False,
+    drop_case_duplicates=False,
+    on_invalid_utf8="stop",
+)
+DEFAULT = OFF.model_copy(update={"max_words": 100, "max_ratio": 3.0, "drop_copies": True, "drop_duplicates": True})
 GOOD = ("one two three", "eins zwei drei")
 TRAPS = Path(__file__).parents[3] / "shared/data/traps"
 
@@ -74,7 +84,7 @@ def test_the_sides_stay_aligned(tmp_path_factory: pytest.TempPathFactory, kinds:
     train = [bad.get(kind, (f"a{number}  b", f"{number} x \x85 y")) for number, kind in enumerate(kinds)]
     write_raw_pairs(folder / "raw", [GOOD, *train])
     _, kept = cleaned(folder)
-    assert kept == [GOOD, *((f"a{number} b", f"{number} x y") for number, kind in enumerate(kinds) if kind == "good")]
+    assert kept == [GOOD, *((f"a{number} b", f"{number} x … y") for number, kind in enumerate(kinds) if kind == "good")]
 
 
 @pytest.mark.parametrize(
@@ -94,8 +104,75 @@ def test_each_rule_drops_its_pairs_and_shows_them(tmp_path: Path, rule: str, pai
     assert kept == [GOOD]
     assert {name: count for name, count in report.dropped.items() if count} == {rule: 1}
     assert list(report.examples) == [rule]
-    loose, all_kept = cleaned(tmp_path, LOOSE, "loose")
+    loose, all_kept = cleaned(tmp_path, OFF, "loose")
     assert loose.pairs_out == len(all_kept) == (1 if rule == "empty" else 2)
+
+
+@pytest.mark.parametrize(
+    ("setting", "rule", "pair"),
+    [
+        ("drop_foreign", "foreign", ("one good word", "одно хорошее слово")),
+        ("drop_foreign", "foreign", ("三つの言葉", "eins zwei drei")),
+        ("drop_overlap", "overlap", ("One Two Three", "etwas anderes")),
+        ("drop_overlap", "overlap", ("something else", "eins zwei DREI")),
+        ("drop_case_duplicates", "case_duplicate", ("FOUR five six", "vier fünf SECHS")),
+    ],
+)
+def test_each_further_rule_drops_its_pairs_where_it_is_on(tmp_path: Path, setting: str, rule: str, pair: Pair) -> None:
+    first = ("four five six", "vier fünf sechs")
+    write_raw_pairs(tmp_path / "raw", [first, pair])
+    report, kept = cleaned(tmp_path, OFF.model_copy(update={setting: True}))
+    assert kept == [first]
+    assert report.dropped == {"empty": 0, rule: 1}
+    assert report.examples == {rule: [pair]}
+    assert cleaned(tmp_path, OFF, "off")[1] == [first, pair]
+
+
+@pytest.mark.parametrize("pair", [("it says привет to us all", "es sagt uns allen привет"), ("3.14 = π?", "2 + 2"), ("Ελ", "ab c")])
+def test_a_script_is_foreign_only_where_it_has_most_of_the_letters(tmp_path: Path, pair: Pair) -> None:
+    write_raw_pairs(tmp_path / "raw", [GOOD, pair], held_out=[("English text", "deutscher Text"), ("Ελληνικά words", "griechische Wörter")])
+    assert cleaned(tmp_path, OFF.model_copy(update={"drop_foreign": True}))[1] == [GOOD, pair]
+
+
+def test_a_pair_counts_for_the_first_of_its_rules(tmp_path: Path) -> None:
+    everything = DEFAULT.model_copy(update={"drop_foreign": True, "drop_overlap": True, "drop_case_duplicates": True})
+    write_raw_pairs(tmp_path / "raw", [("a b", "c d"), ("a b", "c d"), ("A b", "c d"), ("A b", "c d"), ("one two three",) * 2, ("", "")])
+    report, kept = cleaned(tmp_path, everything)
+    assert kept == [("a b", "c d")]
+    assert {name: count for name, count in report.dropped.items() if count} == {"empty": 1, "copy": 1, "duplicate": 2, "case_duplicate": 1}
+
+
+def test_lengths_are_counted_before_and_after(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [("a b", "c d"), ("a b", "c d"), ("w " * 300, "x y z")])
+    report, _ = cleaned(tmp_path)
+    assert {words: count for words, count in enumerate(report.lengths_in["en"]) if count} == {2: 2, LONGEST_COUNTED: 1}
+    assert {words: count for words, count in enumerate(report.lengths_in["de"]) if count} == {2: 2, 3: 1}
+    assert {words: count for words, count in enumerate(report.lengths_out["en"]) if count} == {2: 1}
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.lists(st.tuples(texts, texts) | st.sampled_from([GOOD, ("good", "gut"), ("Good", "gut")]), min_size=8, max_size=40))
+def test_the_number_of_workers_does_not_change_a_byte(tmp_path_factory: pytest.TempPathFactory, train: list[Pair]) -> None:
+    folder = tmp_path_factory.mktemp("clean")
+    write_raw_pairs(folder / "raw", [*train, GOOD])
+    everything = DEFAULT.model_copy(update={"drop_foreign": True, "drop_case_duplicates": True})
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cleaning, "_PAIRS_PER_CHUNK", 3)
+        for workers in (1, 2, 4):
+            (folder / f"{workers}").mkdir()
+            clean_corpus(folder / "raw", folder / f"{workers}", "en", "de", everything, workers)
+            found.append({path.name: path.read_bytes() for path in (folder / f"{workers}").iterdir()})
+    assert found[0] == found[1] == found[2]
+    assert set(found[0]) == {"report.json", *(f"{split}.{side}" for split in ("train", "valid", "test") for side in ("en", "de"))}
+
+
+def test_what_a_worker_finds_wrong_is_the_same_line(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [GOOD, ("two", "zwei")])
+    (tmp_path / "raw/train.de").write_bytes(b"eins zwei drei\nzw\xffi\n")
+    (tmp_path / "clean").mkdir()
+    with pytest.raises(UserError, match=r"raw/train\.de:2: not valid UTF-8"):
+        clean_corpus(tmp_path / "raw", tmp_path / "clean", "en", "de", DEFAULT, workers=2)
 
 
 def test_what_stands_on_the_bound_stays(tmp_path: Path) -> None:
@@ -107,8 +184,8 @@ def test_what_stands_on_the_bound_stays(tmp_path: Path) -> None:
 def test_repairs_are_counted_by_line(tmp_path: Path) -> None:
     write_raw_pairs(tmp_path / "raw", [("be\x07ll\u200b and\x93 more", "Glocke "), ("e\u0301t\u00e9  a", "Sommer")])
     report, kept = cleaned(tmp_path)
-    assert kept == [("bell and more", "Glocke"), ("été a", "Sommer")]
-    assert report.repaired == {"control_characters": 1, "unicode_form": 1, "white_space": 2}
+    assert kept == [("bell and“ more", "Glocke"), ("été a", "Sommer")]
+    assert report.repaired == {"mojibake": 1, "control_characters": 1, "unicode_form": 1, "white_space": 2}
 
 
 def test_examples_are_few_and_short(tmp_path: Path) -> None:
@@ -122,13 +199,13 @@ def test_validation_and_test_are_repaired_and_keep_every_line(tmp_path: Path) ->
     held_out = [GOOD, GOOD, ("", "leer"), ("same", "same"), ("w " * 300, "x\x85y"), ("\u200b", "")]
     write_raw_pairs(tmp_path / "raw", [GOOD], held_out)
     report, _ = cleaned(tmp_path)
-    expected = [GOOD, GOOD, ("", "leer"), ("same", "same"), (" ".join("w" * 300), "x y"), ("", "")]
+    expected = [GOOD, GOOD, ("", "leer"), ("same", "same"), (" ".join("w" * 300), "x…y"), ("", "")]
     for split in ("valid", "test"):
         assert pairs_in(tmp_path / "clean", split) == expected
         assert report.splits[split].model_dump() == {
             "pairs": 6,
             "empty": 2,
-            "repaired": {"control_characters": 1, "unicode_form": 0, "white_space": 2},
+            "repaired": {"mojibake": 1, "control_characters": 1, "unicode_form": 0, "white_space": 1},
         }
 
 
@@ -174,29 +251,61 @@ def test_a_corpus_of_which_nothing_is_left_is_bad_data(tmp_path: Path) -> None:
 needs_traps = pytest.mark.skipif(not TRAPS.is_dir(), reason=f"no trap corpora in {TRAPS}")
 
 
+def clean_trap(folder: Path, stem: str, language: str, settings: Clean) -> tuple[CleaningReport, list[Pair]]:
+    """A trap corpus as training text, with nothing of it held out."""
+    write_raw_pairs(folder / "raw", [])
+    for side, suffix in (("en", "en"), ("de", language)):
+        (folder / f"raw/train.{side}").unlink()
+        (folder / f"raw/train.{side}").symlink_to(TRAPS / f"{stem}.{suffix}")
+    return cleaned(folder, settings)
+
+
 @needs_traps
 @pytest.mark.parametrize(
-    ("stem", "language", "pairs", "empty", "duplicates", "copies"),
+    ("stem", "language", "pairs", "empty", "ratio", "copies", "duplicates"),
     [
-        ("newstest2008", "de", 2051, 0, 4, 11),
-        ("newstest2009", "de", 2525, 0, 1, 3),
-        ("opennmt10k", "de", 10_000, 1, 42, 14),
-        ("nc5k", "fr", 5000, 13, 0, 6),
+        ("newstest2008", "de", 2051, 0, 1, 11, 4),
+        ("newstest2009", "de", 2525, 0, 1, 3, 1),
+        ("opennmt10k", "de", 10_000, 1, 19, 14, 42),
+        ("nc5k", "fr", 5000, 13, 7, 6, 0),
     ],
 )
 def test_each_rule_alone_finds_what_an_independent_count_found(
-    tmp_path: Path, stem: str, language: str, pairs: int, empty: int, duplicates: int, copies: int
+    tmp_path: Path, stem: str, language: str, pairs: int, empty: int, ratio: int, copies: int, duplicates: int
 ) -> None:
-    for split in ("train", "valid", "test"):
-        for side, suffix in (("en", "en"), ("de", language)):
-            (tmp_path / "raw").mkdir(exist_ok=True)
-            (tmp_path / f"raw/{split}.{side}").symlink_to(TRAPS / f"{stem}.{suffix}")
-    only_duplicates, _ = cleaned(tmp_path, LOOSE.model_copy(update={"drop_duplicates": True}), "duplicates")
-    only_copies, _ = cleaned(tmp_path, LOOSE.model_copy(update={"drop_copies": True}), "copies")
-    assert only_copies.pairs_in == pairs
-    assert only_copies.dropped == {"empty": empty, "too_long": 0, "ratio": 0, "copy": copies}
-    assert only_duplicates.dropped == {"empty": empty, "too_long": 0, "ratio": 0, "duplicate": duplicates}
-    assert only_copies.splits["test"].empty == empty
+    alone = {
+        "ratio": ({"max_ratio": 3.0}, ratio),
+        "copy": ({"drop_copies": True}, copies),
+        "duplicate": ({"drop_duplicates": True}, duplicates),
+    }
+    for rule, (setting, dropped) in alone.items():
+        (tmp_path / rule).mkdir()
+        report, kept = clean_trap(tmp_path / rule, stem, language, OFF.model_copy(update=setting))
+        assert report.pairs_in == pairs
+        assert report.dropped == {"empty": empty, rule: dropped}
+        assert len(kept) == pairs - empty - dropped
+
+
+@needs_traps
+def test_the_268_characters_of_windows_1252_in_newstest2008_are_what_they_were(tmp_path: Path) -> None:
+    before = (TRAPS / "newstest2008.de").read_bytes().decode()
+    wrong = [character for character in before if "\x80" <= character <= "\x9f"]
+    _, kept = clean_trap(tmp_path, "newstest2008", "de", OFF)
+    after = "\n".join(target for _, target in kept)
+    assert len(wrong) == 268
+    for character in set(wrong):
+        meant = character.encode("latin-1").decode("cp1252")
+        assert after.count(meant) == before.count(meant) + before.count(character)
+
+
+@needs_traps
+def test_entities_of_text_that_was_tokenised_before_are_counted(tmp_path: Path) -> None:
+    lines = [line for language in ("en", "de") for line in (TRAPS / f"opennmt10k.{language}").read_bytes().decode().split("\n")]
+    spelled_out = sum(
+        any(entity in line for entity in ("&apos;", "&quot;", "&amp;", "&lt;", "&gt;", "&#91;", "&#93;", "&#124;")) for line in lines
+    )
+    report, _ = clean_trap(tmp_path, "opennmt10k", "de", OFF)
+    assert report.entities == spelled_out > 1000
 
 
 @needs_traps

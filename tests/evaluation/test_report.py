@@ -7,7 +7,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from transformer_core.evaluation.metrics import GroupScore, bleu_by_length, choose_examples, score
-from transformer_core.evaluation.report import Axis, Report, differences, duration, line_chart, render, short, training_charts
+from transformer_core.evaluation.report import (
+    Axis,
+    Report,
+    differences,
+    duration,
+    length_charts,
+    line_chart,
+    render,
+    short,
+    training_charts,
+)
 
 ATTACK = '<script>alert(\'x\')</script><img src=https://example.org/x.png onerror="alert(1)"> & "quoted"'
 VOID = {"meta", "br", "wbr"}
@@ -60,6 +70,7 @@ def a_report(synthetic: bool = False) -> Report:
         },
         cleaning={
             "pairs_in": 29_000, "dropped": {"too_long": 27}, "repaired": {"white_space": 4}, "pairs_out": 28_973,
+            "entities": 12, "lengths_in": {"en": [0, 5, 90, 5], "de": [0, 5, 95]}, "lengths_out": {"en": [0, 0, 90, 5], "de": [0, 0, 95]},
             "examples": {"too_long": [["a long one", "ein langer"]]}, "splits": {"valid": checked, "test": checked},
         },
         model={
@@ -165,12 +176,23 @@ def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
         assert fact in text
 
 
+def test_the_lengths_of_a_language_are_drawn_before_and_after_cleaning_without_the_few_longest() -> None:
+    before, after = [0] * 201, [0] * 201
+    before[3:6], before[200] = [100, 600, 299], 1
+    after[3:6] = [100, 500, 299]
+    (chart,) = length_charts({"lengths_in": {"de": before}, "lengths_out": {"de": after}})
+    assert [line.in_words for line in chart.lines] == ["before cleaning, most often 4 words", "after, most often 4 words"]
+    assert [len(line.dots) for line in chart.lines] == [6, 6]
+    highest, lower = (min(y for _, y, _ in line.dots) for line in chart.lines)
+    assert highest < lower
+
+
 def test_every_chart_says_in_words_what_it_shows() -> None:
     html = render(a_report())
     charts = [part.split("</svg>")[0] for part in html.split("<svg")[1:] if 'role="img"' in part.split(">")[0]]
-    assert len(charts) == 4 + 1 + 1  # curves, a bar for the bucket of length, a bar for the phenomenon
+    assert len(charts) == 4 + 2 + 1 + 1  # curves, lengths of two languages, a bar for the bucket of length, a bar for the phenomenon
     assert all("aria-label=" in chart and "<title>" in chart for chart in charts)
-    assert "<title>Perplexity by update: training ends at 1.124; validation ends at 3.333</title>" in html
+    assert "<title>Perplexity by update: training, at the end 1.124; validation, at the end 3.333</title>" in html
 
 
 def test_without_labels_there_is_no_table_of_phenomena() -> None:

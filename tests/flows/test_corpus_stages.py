@@ -269,7 +269,7 @@ def test_bad_input_is_told_in_one_line_and_leaves_nothing(
 
 def test_a_stage_without_what_the_one_before_makes_says_so(place: Path) -> None:
     for stage, line in (
-        ("clean", "data/raw/train.en: no such file"),
+        ("clean", "data/raw/valid.en: no such file"),
         ("bpe", "data/clean/train.en: no such file"),
         ("binarize", "data/bpe/spm.model: no such file. Make it with: dvc repro bpe"),
     ):

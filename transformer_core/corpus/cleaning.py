@@ -15,7 +15,7 @@ from tqdm import tqdm
 from transformer_core.config import Clean, Section
 from transformer_core.corpus.duplicates import Repeats
 from transformer_core.corpus.rules import HeldOut, digest, digest_of_any_case, rules, words_in
-from transformer_core.corpus.text import REPAIRS, aligned, decode_line, read_lines, read_pairs, read_raw_lines, write_pairs
+from transformer_core.corpus.text import REPAIRS, aligned, decode_line, has_entity, read_lines, read_pairs, read_raw_lines, write_pairs
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
 from transformer_core.processes import cores, in_order
@@ -27,8 +27,8 @@ EXAMPLES = 5
 LONGEST_COUNTED = 200
 _EXAMPLE_CHARACTERS = 300
 _PAIRS_PER_CHUNK = 10_000
-# Below this many chunks a process, starting it costs more than it saves.
-_CHUNKS_PER_WORKER = 4
+# Of one side; with less for each, processes cost more to start than they save.
+_BYTES_PER_WORKER = 4 << 20
 _HELD_OUT = ("valid", "test")
 
 Pair = tuple[str, str]
@@ -46,12 +46,14 @@ class SplitReport(Section):
 class CleaningReport(Section):
     """report.json. `dropped` counts pairs by the first rule that dropped them, `repaired` counts lines; examples are repaired text.
 
+    `entities` counts the lines, kept or not, with a character that is spelled out (&apos;): signs of text that was tokenised before.
     `lengths_in` and `lengths_out` count the sentences of both sides by their words.
     """
 
     pairs_in: int
     dropped: Counts
     repaired: Counts
+    entities: int
     pairs_out: int
     examples: dict[str, list[Pair]]
     lengths_in: dict[str, list[int]]
@@ -72,7 +74,7 @@ def clean_corpus(raw: Path, folder: Path, source: str, target: str, settings: Cl
     splits = {split: _repair_split(raw, folder, split, source, target) for split in _HELD_OUT}
     paths = raw / f"train.{source}", raw / f"train.{target}"
     work = _Work(settings, *paths, *(_held_out(folder, language) for language in (source, target)))
-    wanted = workers if workers is not None else min(cores(), _chunks_in(paths[0]) // _CHUNKS_PER_WORKER)
+    wanted = workers if workers is not None else min(cores(), paths[0].stat().st_size // _BYTES_PER_WORKER)
     train = _Train(folder, source, target, settings)
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
@@ -118,10 +120,6 @@ def _chunks(source: Path, target: Path) -> Iterator[_Chunk]:
         first += len(some)
 
 
-def _chunks_in(path: Path) -> int:
-    return sum(1 for _ in read_raw_lines(path)) // _PAIRS_PER_CHUNK
-
-
 @dataclass
 class _Part:
     """What became of a chunk: the text that is left, its digests if they are wanted, and the counts.
@@ -137,6 +135,7 @@ class _Part:
     digests_of_any_case: bytearray = field(default_factory=bytearray)
     dropped: Counts = field(default_factory=dict)
     repaired: Counts = field(default_factory=lambda: _no_repairs())
+    entities: int = 0
     examples: dict[str, list[Pair]] = field(default_factory=dict)
 
 
@@ -166,6 +165,7 @@ class _Work:
             pair = _repaired(pair[0], part.repaired), _repaired(pair[1], part.repaired)
             for side, text in enumerate(pair):
                 part.lengths[side, min(words_in(text) if text else 0, LONGEST_COUNTED)] += 1
+                part.entities += has_entity(text)
             rule = next((name for name, drops in asked.items() if drops(*pair)), None)
             if rule is None:
                 self._keep(part, *pair)
@@ -208,6 +208,7 @@ class _Train:
                 self._repeats[name].add(bytes(digests))
         total = self._total
         total.pairs_in += part.pairs_in
+        total.entities += part.entities
         total.lengths += part.lengths
         for counts, more in ((total.dropped, part.dropped), (total.repaired, part.repaired)):
             for name, count in more.items():
@@ -240,6 +241,7 @@ class _Train:
             pairs_in=self._total.pairs_in,
             dropped=self._total.dropped,
             repaired=self._total.repaired,
+            entities=self._total.entities,
             pairs_out=pairs_out,
             examples=self._total.examples,
             lengths_in=dict(zip(self._languages, self._total.lengths.tolist(), strict=True)),

@@ -4,6 +4,7 @@
 a side read that way is longer than the other, and every pair after the first such line is wrong.
 """
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -20,9 +21,10 @@ _CONTROLS = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if not chr(code
 # are spelling in Persian and Indic scripts and hold emoji together.
 _INVISIBLE = [0xAD, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2065), *range(0x2066, 0x206A), 0xFEFF]
 _REMOVED = dict.fromkeys((*_CONTROLS, *_INVISIBLE))
+_ENTITY = re.compile(r"&(?:[a-zA-Z]\w{1,7}|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 
-
-# C1 control characters that text read as Latin-1 has where Windows-1252 has quotes, dashes and the ellipsis (U+0085); five are nothing there.
+# C1 control characters that text read as Latin-1 has where Windows-1252 has quotes, dashes and the ellipsis (U+0085); five are nothing
+# there.
 _WINDOWS_1252 = {code: bytes([code]).decode("cp1252") for code in range(0x80, 0xA0) if code not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
 
 
@@ -54,6 +56,11 @@ REPAIRS: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("unicode_form", composed),
     ("white_space", with_single_spaces),
 )
+
+
+def has_entity(text: str) -> bool:
+    """Whether a character is spelled out as in HTML, which Moses' tokeniser does: &apos; or &#124;."""
+    return "&" in text and _ENTITY.search(text) is not None
 
 
 def normalise(text: str) -> str:

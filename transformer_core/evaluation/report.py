@@ -8,9 +8,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import groupby
+from itertools import accumulate, groupby
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -21,6 +21,7 @@ Point = tuple[float, float]
 # A chart in its own units; on the page it is about as wide as a phone, so its text keeps its size everywhere.
 WIDTH, HEIGHT = 360.0, 220.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 350.0, 8.0, 186.0
+SHARE_SHOWN = 0.995
 MOST_PLACES, MOST_DOTS, MOST_TICKS = 240, 40, 8
 
 
@@ -78,15 +79,16 @@ class Line:
     name: str
     path: str
     dots: list[tuple[float, float, str]]
-    last: str
+    in_words: str
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A line chart over the updates of a training, ready to be drawn."""
+    """A line chart, ready to be drawn; `unit` is what its x axis counts."""
 
     title: str
     note: str
+    unit: str
     lines: list[Line]
     x_ticks: list[Tick]
     y_ticks: list[Tick]
@@ -127,6 +129,7 @@ def render(report: Report) -> str:
     return environment.get_template("report.html").render(
         report=report,
         charts=training_charts(report.updates, report.validation),
+        length_charts=length_charts(report.cleaning),
         examples=[(rank, list(group)) for rank, group in groupby(report.examples, key=lambda example: example.rank)],
         differences=differences,
     )
@@ -147,20 +150,35 @@ def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence
     ]
 
 
-def line_chart(title: str, note: str, series: Mapping[str, Sequence[Point]], logarithmic: bool = False) -> Chart:
-    """Lay out a chart of points (update, value), each series in order of update; an even axis starts at 0, a logarithmic one where they do.
+def length_charts(cleaning: Mapping[str, Any]) -> list[Chart]:
+    """How many training sentences have how many words, before and after cleaning, for each language."""
+    return [
+        line_chart(
+            f"Sentence lengths, {language}",
+            f"Training sentences by their words; the longest {100 - 100 * SHARE_SHOWN:.1f}% are not drawn.",
+            {"before cleaning": _histogram(counts, counts), "after": _histogram(cleaning["lengths_out"][language], counts)},
+            unit="words",
+        )
+        for language, counts in cleaning["lengths_in"].items()
+    ]
+
+
+def line_chart(
+    title: str, note: str, series: Mapping[str, Sequence[Point]], logarithmic: bool = False, unit: Literal["update", "words"] = "update"
+) -> Chart:
+    """Lay out a chart of points (update or words, value), each series in order; an even axis starts at 0, a logarithmic one where they do.
 
     Points that cannot be drawn (not finite; not above 0 on a logarithmic scale) are left out.
     """
     drawable = {name: [(x, y) for x, y in points if math.isfinite(y) and (y > 0 or not logarithmic)] for name, points in series.items()}
     everything = [point for points in drawable.values() for point in points]
     if not everything:
-        return Chart(title, note, [], [], [])
+        return Chart(title, note, unit, [], [], [])
     x_values, y_values = zip(*everything, strict=True)
     x_axis = Axis(0, max(x_values), LEFT, RIGHT)
     y_axis = Axis(min(y_values) if logarithmic else min(0, *y_values), max(y_values), BOTTOM, TOP, logarithmic)
-    lines = [_line(name, points, x_axis, y_axis) for name, points in drawable.items() if points]
-    return Chart(title, note, lines, x_axis.ticks(), y_axis.ticks())
+    lines = [_line(name, points, x_axis, y_axis, unit) for name, points in drawable.items() if points]
+    return Chart(title, note, unit, lines, x_axis.ticks(), y_axis.ticks())
 
 
 def differences(text: str, other: str) -> list[tuple[str, bool]]:
@@ -203,11 +221,23 @@ def _column(rows: Iterable[Mapping[str, float]], name: str) -> list[Point]:
     return [(row["update"], row[name]) for row in rows]
 
 
-def _line(name: str, points: Sequence[Point], x_axis: Axis, y_axis: Axis) -> Line:
+def _histogram(counts: Sequence[int], whole: Sequence[int]) -> list[Point]:
+    """The counts as points, up to the length that `SHARE_SHOWN` of the whole have at most."""
+    most = SHARE_SHOWN * sum(whole)
+    shown = sum(total < most for total in accumulate(whole)) + 1
+    return [(float(length), float(count)) for length, count in enumerate(counts[:shown])]
+
+
+def _line(name: str, points: Sequence[Point], x_axis: Axis, y_axis: Axis, unit: str) -> Line:
     places = _thinned([(x_axis.at(x), y_axis.at(y)) for x, y in points])
     path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    dots = [(x_axis.at(x), y_axis.at(y), f"update {grouped(x)}: {short(y)}") for x, y in points] if len(points) <= MOST_DOTS else []
-    return Line(name, path, dots, short(points[-1][1]))
+    dots = [(x_axis.at(x), y_axis.at(y), f"{unit} {grouped(x)}: {short(y)}") for x, y in points] if len(points) <= MOST_DOTS else []
+    in_words = f"{name}, at the end {short(points[-1][1])}" if unit == "update" else f"{name}, most often {_peak(points)} words"
+    return Line(name, path, dots, in_words)
+
+
+def _peak(points: Sequence[Point]) -> str:
+    return grouped(max(points, key=lambda point: point[1])[0])
 
 
 def _thinned(places: Sequence[Point]) -> list[Point]:

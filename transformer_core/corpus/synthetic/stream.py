@@ -1,16 +1,15 @@
 """Any number of pairs, the same bytes for a seed whatever the machine and the number of processes, in splits that share no sentence."""
 
-import os
-import signal
 import zlib
 from collections.abc import Iterator
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from functools import partial
+from itertools import chain
 from typing import Literal, NamedTuple, get_args
 
 from transformer_core.corpus.synthetic import phenomena
 from transformer_core.corpus.synthetic.draws import Draw
 from transformer_core.corpus.synthetic.sentences import sentence
+from transformer_core.processes import cores, in_order
 
 Split = Literal["train", "valid", "test"]
 PAIRS_PER_CHUNK = 1_000
@@ -51,8 +50,8 @@ def generate(split: Split, pairs: int, seed: int, workers: int | None = None) ->
     if split not in get_args(Split):
         raise ValueError(f"no split {split!r}: {', '.join(get_args(Split))}")
     chunks = -(-pairs // PAIRS_PER_CHUNK)
-    wanted = workers if workers is not None else min(len(os.sched_getaffinity(0)), chunks // CHUNKS_PER_WORKER)
-    rows = _in_processes(split, seed, chunks, wanted) if wanted > 1 else _in_this_process(split, seed, chunks)
+    wanted = workers if workers is not None else min(cores(), chunks // CHUNKS_PER_WORKER)
+    rows = chain.from_iterable(in_order(partial(chunk, split, seed), range(chunks), wanted))
     for (source, target, labels, tree), _ in zip(rows, range(pairs), strict=False):
         yield SyntheticPair(source, target, phenomena.names(labels), tree)
 
@@ -66,38 +65,3 @@ def chunk(split: str, seed: int, number: int) -> list[Row]:
         if zlib.crc32(english.encode()) % 10 in hashes:
             found.append((english, german, labels, tree))
     return found
-
-
-def _in_this_process(split: str, seed: int, chunks: int) -> Iterator[Row]:
-    for number in range(chunks):
-        yield from chunk(split, seed, number)
-
-
-def _in_processes(split: str, seed: int, chunks: int, workers: int) -> Iterator[Row]:
-    """Chunk n comes from process n modulo `workers`; a full pipe makes a process wait, a closed one ends it."""
-    # Spawned, not forked: the caller may have threads, and a fork would hold the other pipes' ends open.
-    context = get_context("spawn")
-    running = []
-    try:
-        for first in range(workers):
-            receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_send_chunks, args=(sender, split, seed, range(first, chunks, workers)), daemon=True)
-            process.start()
-            sender.close()
-            running.append((receiver, process))
-        for number in range(chunks):
-            yield from running[number % workers][0].recv()
-    finally:
-        for receiver, process in running:
-            receiver.close()
-            process.join()
-
-
-def _send_chunks(sender: Connection, split: str, seed: int, numbers: range) -> None:
-    """What a process does. It ends when nobody reads any more, so a stopped or killed reader leaves nothing behind."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        for number in numbers:
-            sender.send(chunk(split, seed, number))
-    except BrokenPipeError:
-        pass
