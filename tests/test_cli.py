@@ -49,7 +49,11 @@ def refusal(done: subprocess.CompletedProcess[bytes]) -> tuple[int, str]:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory with weights as they are drawn: it translates into nonsense, but always into the same."""
     folder = tmp_path_factory.mktemp("model")
-    train_subword(WORDS, folder / "spm.model", Bpe(init_from=None, vocab_size=40, type="bpe", character_coverage=1.0))
+    train_subword(
+        WORDS,
+        folder / "spm.model",
+        Bpe(init_from=None, vocab_size=40, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[]),
+    )
     subword = Subword.load(folder / "spm.model")
     size = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
     torch.manual_seed(1)

@@ -28,7 +28,7 @@ FAULTS = [
     ("  label_smoothing: 0.1", "  label_smoothing: 1", ": train.label_smoothing: must be a number from 0 to below 1, got 1"),
     ("  precision: auto", "  precision: half", ": train.precision: must be one of auto, bf16, fp16, float32, float64, got 'half'"),
     ("  drop_copies: true", "  drop_copies: yes", ": clean.drop_copies: must be true or false, got 'yes'"),
-    ("  seed: 1", "  seed: -1", ": train.seed: must be a whole number, 0 or more, got -1"),
+    ("  keep_best: 0\n  seed: 1", "  keep_best: 0\n  seed: -1", ": train.seed: must be a whole number, 0 or more, got -1"),
     ("  alpha: 0.6", "  alpha: -0.6", ": decode.alpha: must be a number, 0 or more, got -0.6"),
     ("  vocab_size: 2000", "  vocab_size: 8", ": bpe.vocab_size: must be a whole number above 16, got 8"),
     ("  max_ratio: 3.0", "  max_ratio: 0.5", ": clean.max_ratio: must be a number, 1 or more, got 0.5"),
@@ -71,11 +71,11 @@ FAULTS = [
         ": binarize.max_tokens: a pair of 5000 tokens does not fit the smaller of train.tokens_per_microbatch (640) and "
         "train.tokens_per_update (2560). Lower it or raise them.",
     ),
-    ("  warmup: 400", "  warmup: [", ":34: not valid YAML (expected ',' or ']', but got ':')"),
+    ("  warmup: 400", "  warmup: [", ":37: not valid YAML (expected ',' or ']', but got ':')"),
     (
         "  warmup: 400",
         "  warmup: 400\n  warmup: 400",
-        ':33: not valid YAML (found duplicate key "warmup" with value "400" (original value: "400"))',
+        ':36: not valid YAML (found duplicate key "warmup" with value "400" (original value: "400"))',
     ),
 ]
 

@@ -13,7 +13,7 @@ from transformer_core.config import Params
 
 ROOT = Path(__file__).parents[1]
 STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
-# What cannot change a result: how a stage is run, spread over processes and recorded, and the schema, whose every key stands in params.yaml.
+# What cannot change a result: how a stage is run, spread over processes and recorded; the schema, whose every key stands in params.yaml.
 NO_RESULT = {
     "flows/child.py",
     "flows/journal.py",

@@ -79,12 +79,25 @@ class Clean(Section):
 
 
 class Bpe(Section):
-    """The joint subword vocabulary of both languages (paper 5.1); `init_from` takes that of a model directory instead of learning one."""
+    """The joint subword vocabulary of both languages (paper 5.1).
+
+    Attributes:
+        init_from: takes that of a model directory instead of learning one.
+        vocab_size: token ids, the four special ones and the user's symbols counted.
+        type: byte-pair encoding, or SentencePiece's unigram model.
+        character_coverage: the share of the text's letters that get an id; those of the rest are unk.
+        sample: learns from so many training pairs, drawn at random; null is all of them.
+        seed: of that draw.
+        user_symbols: texts that are one token wherever they stand.
+    """
 
     init_from: Name | None
     vocab_size: Annotated[int, Field(gt=16), Expected("a whole number above 16")]
     type: Literal["bpe", "unigram"]
     character_coverage: Annotated[float, Field(gt=0, le=1), Expected("a number above 0, at most 1")]
+    sample: PositiveInt | None
+    seed: NonNegativeInt
+    user_symbols: Annotated[list[Name], Expected("a list of texts")]
 
 
 class Binarize(Section):

@@ -8,6 +8,7 @@ from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -15,11 +16,17 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _AHEAD = 2
+_BYTES_PER_WORKER = 4 << 20
 
 
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def workers_for(text: Path) -> int:
+    """How many processes are worth their start for a file of text: at most one for each core."""
+    return min(cores(), text.stat().st_size // _BYTES_PER_WORKER)
 
 
 def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:

@@ -3,9 +3,9 @@
 from flows.paths import BINARIZED, CLEAN, SPLITS, SUBWORD_MODEL
 from flows.runner import run_stage
 from transformer_core.config import PARAMS_FILE, Params
-from transformer_core.corpus.binary import Meta, SplitCounts, binarize_split, write_meta
+from transformer_core.corpus.binarizing import encode_split, write_split
+from transformer_core.corpus.binary import Meta, SplitCounts, write_meta
 from transformer_core.corpus.subword import Subword
-from transformer_core.corpus.text import read_pairs
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory
 
@@ -18,9 +18,9 @@ def run(params: Params) -> str:
     splits: dict[str, SplitCounts] = {}
     with new_directory(BINARIZED) as folder:
         for split in SPLITS:
-            pairs = read_pairs(CLEAN / f"{split}.{source}", CLEAN / f"{split}.{target}")
-            encoded = ((subword.encode(left), subword.encode(right)) for left, right in pairs)
-            splits[split] = binarize_split(folder, split, encoded, subword.vocab_size, max_tokens if split == "train" else None)
+            sides = CLEAN / f"{split}.{source}", CLEAN / f"{split}.{target}"
+            limit = max_tokens if split == "train" else None
+            splits[split] = write_split(folder / split, encode_split(*sides, subword, limit, params.machine.workers))
         train = splits["train"]
         if not train.pairs:
             raise configuration_error(

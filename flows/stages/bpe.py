@@ -7,8 +7,8 @@ from pathlib import Path
 from flows.paths import CLEAN, SUBWORD_MODEL
 from flows.runner import run_stage
 from transformer_core.config import PARAMS_FILE, Params
-from transformer_core.corpus.subword import Subword, train_subword
-from transformer_core.corpus.text import read_lines
+from transformer_core.corpus.subword import Subword, sampled, train_subword
+from transformer_core.corpus.text import read_lines, read_raw_lines
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory
 
@@ -18,7 +18,11 @@ def run(params: Params) -> str:
     if params.bpe.init_from is not None:
         return _taken(Path(params.bpe.init_from), params.bpe.vocab_size)
     languages = (params.download.source, params.download.target)
-    lines = chain.from_iterable(read_lines(CLEAN / f"train.{language}") for language in languages)
+    paths = [CLEAN / f"train.{language}" for language in languages]
+    lines = chain.from_iterable(map(read_lines, paths))
+    if params.bpe.sample is not None:
+        pairs = sum(1 for _ in read_raw_lines(paths[0]))
+        lines = chain.from_iterable(sampled(read_lines(path), pairs, params.bpe.sample, params.bpe.seed) for path in paths)
     with new_directory(SUBWORD_MODEL.parent) as folder:
         train_subword(lines, folder / SUBWORD_MODEL.name, params.bpe)
     return f"{SUBWORD_MODEL}: {params.bpe.vocab_size:,} subwords ({params.bpe.type}) of {' and '.join(languages)}"

@@ -10,7 +10,7 @@ from transformer_core.files import new_directory
 def run(params: Params) -> str:
     """Write data/clean."""
     with new_directory(CLEAN) as folder:
-        report = clean_corpus(RAW, folder, params.download.source, params.download.target, params.clean)
+        report = clean_corpus(RAW, folder, params.download.source, params.download.target, params.clean, params.machine.workers)
     dropped = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
     return f"{CLEAN}: {report.pairs_out:,} of {report.pairs_in:,} training pairs (dropped: {dropped or 'none'}); counts in {CLEAN / REPORT}"
 

@@ -10,7 +10,7 @@ import torch
 from flows.paths import AVERAGED, BINARIZED, DECODED
 from flows.runner import run_stage
 from transformer_core.config import Params
-from transformer_core.corpus.binary import open_split, read_meta
+from transformer_core.corpus.binary import check_split, open_split, read_meta
 from transformer_core.corpus.text import write_lines
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import UserError
@@ -35,6 +35,7 @@ def run(params: Params) -> str:
 
 
 def _decode(translator: Translator, split: str, params: Params, folder: Path) -> dict[str, float]:
+    check_split(BINARIZED, split)
     sources = open_split(BINARIZED, split).source
     settings = params.decode
     began = time.monotonic()

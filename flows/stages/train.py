@@ -25,7 +25,7 @@ from flows.recorder import SKIPPED, UPDATES, VALIDATION, Recorder
 from flows.runner import STOP_SIGNALS, run_stage
 from flows.tracking import Sender
 from transformer_core.config import Params, load_params, tracking_uri
-from transformer_core.corpus.binary import open_split, read_meta
+from transformer_core.corpus.binary import check_split, open_split, read_meta
 from transformer_core.corpus.subword import Subword
 from transformer_core.corpus.text import read_lines
 from transformer_core.decoding.translator import Translator
@@ -49,6 +49,7 @@ _RANK_ENDED = STATE / "exit" / "train-rank.json"
 
 def run(params: Params) -> str:
     """Train here, or through torchrun where several devices train together."""
+    _check_data()
     devices = params.machine.devices or default_devices(params.train.microbatches)
     if devices == 1:
         train(params)
@@ -59,6 +60,17 @@ def run(params: Params) -> str:
         f"{CHECKPOINTS}: {metrics['updates']:,} updates in {metrics['minutes']:.1f} minutes, "
         f"{metrics['tokens_per_second']:,} target tok/s, valid PPL {metrics['valid_perplexity']:.2f}"
     )
+
+
+def _check_data() -> None:
+    """Raise a `UserError` (exit code 65) where a file of the data is damaged or the data is of another vocabulary."""
+    for split in ("train", "valid"):
+        check_split(BINARIZED, split)
+    binarized, subword = read_meta(BINARIZED).vocabulary_hash, Subword.load(SUBWORD_MODEL).hash
+    if binarized != subword:
+        raise UserError(
+            f"{BINARIZED}: vocabulary {binarized[:12]}, but {SUBWORD_MODEL} is {subword[:12]}", "Run the whole pipeline: dvc repro"
+        )
 
 
 def _launch(devices: int) -> None:
@@ -202,15 +214,12 @@ def _check_positions(model: TranslationModel) -> None:
 
 def fingerprint(params: Params) -> str:
     """SHA-256 over everything that may change the trained weights: tracked settings, data, and the format of the state."""
-    data = {
-        str(path.relative_to(BINARIZED)): sha256_of(path)
-        for path in sorted(BINARIZED.rglob("*"))
-        if path.is_file() and "test" not in path.parts
-    }
+    meta = read_meta(BINARIZED)
+    data = {split: meta.splits[split].files for split in ("train", "valid")}
     settings = params.train.model_dump()
     if params.train.init_from is not None:
         settings["init_from"] = sha256_of(Path(params.train.init_from) / WEIGHTS)
-    tracked = {"format": FORMAT, "model": params.model.model_dump(), "train": settings, "data": data}
+    tracked = {"format": FORMAT, "model": params.model.model_dump(), "train": settings, "vocabulary": meta.vocabulary_hash, "data": data}
     return sha256(json.dumps(tracked, sort_keys=True).encode()).hexdigest()
 
 

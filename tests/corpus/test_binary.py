@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -5,8 +6,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_core.corpus.binary import Meta, SplitCounts, binarize_split, open_split, read_meta, write_meta
+from transformer_core.config import Bpe
+from transformer_core.corpus import binarizing
+from transformer_core.corpus.binarizing import EncodedPairs, encode_split, write_split
+from transformer_core.corpus.binary import Meta, SplitCounts, check_split, open_split, read_meta, write_meta
+from transformer_core.corpus.subword import Subword, train_subword
 from transformer_core.errors import UserError
+
+Pairs = Sequence[tuple[list[int], list[int]]]
+ONE: Pairs = [([4, 3], [5, 3])]
+
+
+def write(folder: Path, pairs: Pairs, vocab_size: int = 10, max_tokens: int | None = None, pairs_in_part: int = 7) -> SplitCounts:
+    """A directory with one split, train, of these pairs."""
+    parts = [
+        EncodedPairs.of(*zip(*pairs[start : start + pairs_in_part], strict=True), start + 1, vocab_size, max_tokens)
+        for start in range(0, len(pairs), pairs_in_part)
+    ]
+    counts = write_split(folder / "train", parts)
+    write_meta(folder, Meta(vocabulary_hash="0", vocab_size=vocab_size, source="en", target="de", splits={"train": counts}))
+    return counts
 
 
 def sentences(vocab_size: int) -> st.SearchStrategy[list[int]]:
@@ -14,44 +33,50 @@ def sentences(vocab_size: int) -> st.SearchStrategy[list[int]]:
 
 
 @pytest.mark.parametrize(("vocab_size", "token_type"), [(65_536, np.uint16), (65_537, np.uint32)])
-def test_token_ids_are_read_back_exactly(
-    tmp_path_factory: pytest.TempPathFactory, vocab_size: int, token_type: type[np.unsignedinteger]
+def test_token_ids_are_read_back_exactly_from_many_shards(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, vocab_size: int, token_type: type[np.unsignedinteger]
 ) -> None:
+    monkeypatch.setattr(binarizing, "PAIRS_PER_SHARD", 10)
+
     @settings(deadline=None, max_examples=50)
-    @given(st.lists(st.tuples(sentences(vocab_size), sentences(vocab_size))))
-    def check(pairs: list[tuple[list[int], list[int]]]) -> None:
+    @given(st.lists(st.tuples(sentences(vocab_size), sentences(vocab_size)), max_size=60), st.integers(1, 12))
+    def check(pairs: Pairs, pairs_in_part: int) -> None:
         folder = tmp_path_factory.mktemp("binarized")
-        binarize_split(folder, "train", pairs, vocab_size)
+        counts = write(folder, pairs, vocab_size, pairs_in_part=pairs_in_part)
         split = open_split(folder, "train")
+        check_split(folder, "train")
         assert [(list(source), list(target)) for source, target in zip(split.source, split.target, strict=True)] == pairs
         assert split.source.lengths.tolist() == [len(source) for source, _ in pairs]
-        assert len(split) == len(split.source) == len(split.target) == len(pairs)
-        assert np.load(folder / "train/source_tokens.npy").dtype == token_type
+        assert split.target.lengths.tolist() == [len(target) for _, target in pairs]
+        assert split.lines.tolist() == list(range(1, len(pairs) + 1))
+        assert len(split) == len(split.source) == len(split.target) == len(pairs) == counts.pairs
+        assert (counts.shards > 1) == (len(pairs) > -(-10 // pairs_in_part) * pairs_in_part)
+        for path in folder.glob("train/*.tokens.npy"):
+            assert np.load(path).dtype == token_type
 
     check()
 
 
 def test_the_largest_id_fits(tmp_path: Path) -> None:
     for vocab_size in (65_536, 65_537):
-        folder = tmp_path / str(vocab_size)
-        binarize_split(folder, "train", [([vocab_size - 1, 3], [3])], vocab_size)
-        assert open_split(folder, "train").source[0].tolist() == [vocab_size - 1, 3]
+        write(tmp_path / str(vocab_size), [([vocab_size - 1, 3], [3])], vocab_size)
+        assert open_split(tmp_path / str(vocab_size), "train").source[0].tolist() == [vocab_size - 1, 3]
 
 
 def test_pairs_with_a_side_that_is_too_long_are_left_out_and_counted(tmp_path: Path) -> None:
-    pairs = [([4, 3], [4, 4, 4, 3]), ([4, 4, 3], [5, 5, 3]), ([4, 4, 4, 3], [4, 3])]
-    counts = binarize_split(tmp_path, "train", pairs, 10, max_tokens=3)
-    assert counts == SplitCounts(pairs=1, source_tokens=3, target_tokens=3, dropped_too_long=2)
-    assert open_split(tmp_path, "train").target[0].tolist() == [5, 5, 3]
+    counts = write(tmp_path, [([4, 3], [4, 4, 4, 3]), ([4, 4, 3], [5, 5, 3]), ([4, 4, 4, 3], [4, 3])], max_tokens=3)
+    assert (counts.pairs, counts.source_tokens, counts.target_tokens, counts.dropped_too_long) == (1, 3, 3, 2)
+    split = open_split(tmp_path, "train")
+    assert split.target[0].tolist() == [5, 5, 3]
+    assert split.lines.tolist() == [2]
 
 
 def test_without_a_limit_every_pair_is_kept(tmp_path: Path) -> None:
-    pairs = [([4] * 5000 + [3], [3]), ([3], [3])]
-    assert binarize_split(tmp_path, "test", pairs, 10).pairs == 2
+    assert write(tmp_path, [([4] * 5000 + [3], [3]), ([3], [3])]).pairs == 2
 
 
 def test_tokens_stay_on_disk_until_they_are_read(tmp_path: Path) -> None:
-    binarize_split(tmp_path, "train", [([4, 3], [5, 3])], 10)
+    write(tmp_path, ONE)
     sentence = open_split(tmp_path, "train").source[0]
     bases = [sentence]
     while bases[-1].base is not None and isinstance(bases[-1].base, np.ndarray):
@@ -60,7 +85,7 @@ def test_tokens_stay_on_disk_until_they_are_read(tmp_path: Path) -> None:
 
 
 def test_there_is_no_sentence_before_the_first_or_after_the_last(tmp_path: Path) -> None:
-    binarize_split(tmp_path, "train", [([4, 3], [5, 3])], 10)
+    write(tmp_path, ONE)
     source = open_split(tmp_path, "train").source
     for index in (-1, 1):
         with pytest.raises(IndexError):
@@ -68,42 +93,88 @@ def test_there_is_no_sentence_before_the_first_or_after_the_last(tmp_path: Path)
 
 
 def test_meta_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    counts = SplitCounts(pairs=1, source_tokens=2, target_tokens=2, dropped_too_long=0)
-    meta = Meta(vocabulary_hash="00ff", vocab_size=10, source="en", target="de", splits={"train": counts})
-    write_meta(tmp_path, meta)
-    assert read_meta(tmp_path) == meta
+    counts = write(tmp_path, ONE)
+    assert read_meta(tmp_path) == Meta(vocabulary_hash="0", vocab_size=10, source="en", target="de", splits={"train": counts})
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("train/source_tokens.npy", None, "no such file"),
-        ("train/source_tokens.npy", b"\x93NUMPY", "damaged"),
-        ("train/target_offsets.npy", b"", "damaged"),
+        ("train/00000.tokens.npy", None, "no such file"),
+        ("train/00000.tokens.npy", b"\x93NUMPY", "damaged"),
+        ("train/00000.offsets.npy", b"", "damaged"),
         ("meta.json", None, "no such file"),
         ("meta.json", b"{", "not valid JSON"),
-        ("meta.json", b'{"format": 1}', "format"),
+        ("meta.json", b'{"format": 2}', "format"),
     ],
 )
 def test_what_is_missing_or_damaged_is_told_in_one_line(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
-    counts = binarize_split(tmp_path, "train", [([4, 3], [5, 3])], 10)
-    write_meta(tmp_path, Meta(vocabulary_hash="0", vocab_size=10, source="en", target="de", splits={"train": counts}))
+    write(tmp_path, ONE)
     if content is None:
         (tmp_path / name).unlink()
     else:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message) as caught:
-        (read_meta(tmp_path), open_split(tmp_path, "train"))
+        open_split(tmp_path, "train")
     assert Path(name).name in caught.value.message
     assert "\n" not in str(caught.value)
 
 
-def test_sides_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
-    binarize_split(tmp_path, "train", [([4, 3], [5, 3])], 10)
-    binarize_split(tmp_path, "other", [([4, 3], [5, 3]), ([4, 3], [5, 3])], 10)
-    (tmp_path / "other/source_tokens.npy").replace(tmp_path / "train/source_tokens.npy")
-    with pytest.raises(UserError, match="tokens and offsets of the source side do not belong together"):
-        open_split(tmp_path, "train")
-    (tmp_path / "other/source_offsets.npy").replace(tmp_path / "train/source_offsets.npy")
-    with pytest.raises(UserError, match="2 source sentences, but 1 target sentences"):
-        open_split(tmp_path, "train")
+@given(st.data())
+@settings(deadline=None, max_examples=30)
+def test_a_changed_bit_is_found_and_its_file_named(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("binarized")
+    write(folder, [([4, 3], [5, 3])] * 5)
+    path = data.draw(st.sampled_from(sorted((folder / "train").iterdir())))
+    content = bytearray(path.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="damaged") as caught:
+        check_split(folder, "train")
+    assert path.name in caught.value.message
+
+
+def test_shards_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "one", ONE)
+    write(tmp_path / "two", [*ONE, *ONE])
+    (tmp_path / "two/train/00000.tokens.npy").replace(tmp_path / "one/train/00000.tokens.npy")
+    with pytest.raises(UserError, match=r"00000\.tokens\.npy: does not belong to the offsets and lines beside it"):
+        open_split(tmp_path / "one", "train")
+    for array in ("offsets", "lines"):
+        (tmp_path / f"two/train/00000.{array}.npy").replace(tmp_path / f"one/train/00000.{array}.npy")
+    with pytest.raises(UserError, match=r"one/train: 2 pairs, but meta\.json says 1"):
+        open_split(tmp_path / "one", "train")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Subword]:
+    """Two cleaned files of 200 pairs and the vocabulary of them."""
+    folder = tmp_path_factory.mktemp("text")
+    sides = folder / "train.en", folder / "train.de"
+    english = [f"the {word} number {number}" for number in range(100) for word in ("dog", "c_at")]
+    german = [f"{word} Nummer {number}" for number in range(100) for word in ("der Hund", "die\u2581Katze")]
+    for path, lines in zip(sides, (english, german), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    bpe = Bpe(init_from=None, vocab_size=100, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
+    train_subword(english + german, folder / "spm.model", bpe)
+    return *sides, Subword.load(folder / "spm.model")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_text_becomes_the_ids_of_its_lines_with_any_number_of_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: tuple[Path, Path, Subword], workers: int
+) -> None:
+    monkeypatch.setattr(binarizing, "_PAIRS_PER_CHUNK", 30)
+    source, target, subword = text
+    counts = write_split(tmp_path / "train", encode_split(source, target, subword, workers=workers))
+    write_meta(tmp_path, Meta(vocabulary_hash="0", vocab_size=100, source="en", target="de", splits={"train": counts}))
+    split = open_split(tmp_path, "train")
+    for side, path in ((split.source, source), (split.target, target)):
+        assert [list(ids) for ids in side] == [subword.encode(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def test_a_line_that_is_not_utf8_is_named(tmp_path: Path, text: tuple[Path, Path, Subword]) -> None:
+    broken = tmp_path / "train.de"
+    broken.write_bytes(text[1].read_bytes().replace(b"Hund Nummer 7", b"Hund \xff 7", 1))
+    with pytest.raises(UserError, match=r"train\.de:15: not valid UTF-8"):
+        list(encode_split(text[0], broken, text[2], workers=2))

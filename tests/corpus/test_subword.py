@@ -1,4 +1,6 @@
 import hashlib
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -6,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_core.config import Bpe
-from transformer_core.corpus.subword import EOS, PAD, UNK, Subword, train_subword
+from transformer_core.corpus.subword import EOS, PAD, UNK, Subword, sampled, train_subword
 from transformer_core.corpus.text import normalise
 from transformer_core.errors import ExitCode, UserError
 
@@ -16,7 +18,7 @@ SENTENCES = [
     *(f"Der {noun} sieht {number} davon, und der {noun} ist froh." for noun in ("Hund", "Kater", "Vogel") for number in range(20)),
     " ".join(ALPHABET),
 ]
-settings = Bpe(init_from=None, vocab_size=180, type="bpe", character_coverage=1.0)
+settings = Bpe(init_from=None, vocab_size=180, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def test_decoding_gives_back_the_normalised_text(subword: Subword, text: str) ->
 
 
 def test_a_text_is_encoded_as_its_normalised_form(subword: Subword) -> None:
-    assert subword.encode("  the\u00a0dog\u200b sa\u0308gt\x85") == subword.encode("the dog sägt")
+    assert subword.encode("  the\u00a0dog\u200b sa\u0308gt\u2028") == subword.encode("the dog sägt")
 
 
 def test_every_text_ends_with_eos_and_an_empty_one_is_eos_alone(subword: Subword) -> None:
@@ -73,17 +75,17 @@ def test_the_hash_is_of_the_files_bytes_and_the_size_is_the_settings(subword: Su
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_a_vocabulary_that_is_too_large_is_told_with_the_largest_that_works(tmp_path: Path, kind: str) -> None:
     with pytest.raises(UserError, match=r"bpe\.vocab_size: this corpus allows at most (\d+), got 9000") as caught:
-        train_subword(SENTENCES, tmp_path / "spm.model", Bpe(init_from=None, vocab_size=9000, type=kind, character_coverage=1.0))
+        train_subword(SENTENCES, tmp_path / "spm.model", settings.model_copy(update={"vocab_size": 9000, "type": kind}))
     assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
     assert list(tmp_path.iterdir()) == []
     largest = int(caught.value.message.split("at most ")[1].split(",")[0])
-    train_subword(SENTENCES, tmp_path / "spm.model", Bpe(init_from=None, vocab_size=largest, type=kind, character_coverage=1.0))
+    train_subword(SENTENCES, tmp_path / "spm.model", settings.model_copy(update={"vocab_size": largest, "type": kind}))
     assert Subword.load(tmp_path / "spm.model").vocab_size == largest
 
 
 def test_a_vocabulary_smaller_than_the_alphabet_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"bpe\.vocab_size: the characters of this corpus need at least \d+, got 17"):
-        train_subword(SENTENCES, tmp_path / "spm.model", Bpe(init_from=None, vocab_size=17, type="bpe", character_coverage=1.0))
+        train_subword(SENTENCES, tmp_path / "spm.model", settings.model_copy(update={"vocab_size": 17, "type": "bpe"}))
 
 
 def test_no_text_at_all_is_bad_data(tmp_path: Path) -> None:
@@ -108,3 +110,27 @@ def test_a_file_that_is_no_model_is_told(tmp_path: Path, content: bytes) -> None
 def test_a_missing_model_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         Subword.load(tmp_path / "spm.model")
+
+
+def test_a_user_s_symbol_is_one_token_wherever_it_stands(tmp_path: Path) -> None:
+    train_subword(SENTENCES, tmp_path / "spm.model", settings.model_copy(update={"user_symbols": ["<name>", "Q9"]}))
+    subword = Subword.load(tmp_path / "spm.model")
+    assert subword.vocab_size == settings.vocab_size
+    for symbol in ("<name>", "Q9"):
+        (piece,) = (token for token in subword.encode(f"the dog{symbol}s") if subword.processor.id_to_piece(token) == symbol)
+        assert subword.decode([piece]) == symbol
+
+
+@given(st.integers(0, 60), st.integers(1, 60), st.integers(0, 5))
+def test_a_sample_has_the_size_asked_for_in_order_and_is_the_same_again(total: int, wanted: int, seed: int) -> None:
+    lines = [str(number) for number in range(total)]
+    drawn = list(sampled(lines, total, wanted, seed))
+    assert len(drawn) == min(wanted, total)
+    assert drawn == sorted(set(drawn), key=int)
+    assert drawn == list(sampled(iter(lines), total, wanted, seed))
+
+
+def test_each_line_is_as_likely_in_a_sample_as_any_other() -> None:
+    counts = Counter(chain.from_iterable(sampled("abcdefghij", 10, 3, seed) for seed in range(4000)))
+    # Binomial with n = 4000 and p = 0.3: mean 1200, standard deviation 29; five of them either way.
+    assert all(1055 < counts[letter] < 1345 for letter in "abcdefghij")

@@ -81,11 +81,12 @@ def test_a_normalised_text_has_one_form_single_spaces_and_no_controls(text: str)
     ("text", "expected"),
     [
         ("e\u200b\u0301te\u0301", "été"),
-        ("one\ttwo\x85three\u2028four", "one two three four"),
+        ("one\ttwo\x0bthree\u2028four", "one two three four"),
         (" \u00a0edge\u3000", "edge"),
         ("Donau\u00addampf", "Donaudampf"),
         ("\ufeffFirst", "First"),
-        ("bell\x07 and \x93quote\x94", "bell and quote"),
+        ("und so weiter\x85", "und so weiter…"),
+        ("bell\x07 and \x93quote\x94", "bell and “quote”"),
         ("\u0645\u06cc\u200c\u062e", "\u0645\u06cc\u200c\u062e"),
     ],
 )

@@ -31,7 +31,11 @@ LINES = ["A man is riding a bike.", "Two dogs are running.", "Ein Mann fährt Fa
 def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of some thousand random weights, complete as stage average leaves it."""
     folder = tmp_path_factory.mktemp("model")
-    train_subword(LINES, folder / "spm.model", Bpe(init_from=None, vocab_size=60, type="bpe", character_coverage=1.0))
+    train_subword(
+        LINES,
+        folder / "spm.model",
+        Bpe(init_from=None, vocab_size=60, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[]),
+    )
     subword = Subword.load(folder / "spm.model")
     size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
     torch.manual_seed(1)

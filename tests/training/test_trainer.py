@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from transformer_core.config import Train
-from transformer_core.corpus.binary import BinarizedSplit, binarize_split, open_split
+from transformer_core.corpus.binarizing import EncodedPairs, write_split
+from transformer_core.corpus.binary import BinarizedSplit, Meta, open_split, write_meta
 from transformer_core.errors import Interrupted, UserError
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
@@ -86,7 +87,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     random = np.random.default_rng(0)
     directory = tmp_path_factory.mktemp("binarized")
     sources = [random.integers(4, VOCAB, 30 if n % 50 == 0 else random.integers(1, 12)).tolist() for n in range(1, 151)]
-    binarize_split(directory, "train", [([*words, 3], [*words[::-1], *words[:1], 3]) for words in sources], VOCAB, max_tokens=20)
+    targets = [[*words[::-1], *words[:1], 3] for words in sources]
+    counts = write_split(directory / "train", [EncodedPairs.of([[*words, 3] for words in sources], targets, 1, VOCAB, max_tokens=20)])
+    write_meta(directory, Meta(vocabulary_hash="0", vocab_size=VOCAB, source="en", target="de", splits={"train": counts}))
     return directory
 
 

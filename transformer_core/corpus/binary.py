@@ -1,11 +1,16 @@
-"""Token ids on disk: one flat array a side with the offsets of its sentences, memory-mapped. numpy only."""
+"""Token ids on disk, in shards: flat arrays with the offsets of their sentences, memory-mapped. numpy only.
+
+Shard n of a split is three arrays: NNNNN.tokens.npy, source and target of each pair end to end; NNNNN.offsets.npy, where each of these
+sentences begins; NNNNN.lines.npy, the line of the text that each pair was made of.
+"""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,28 +19,29 @@ from numpy.typing import NDArray
 
 from transformer_core.config import NonNegativeInt, PositiveInt, Section, validate_document
 from transformer_core.errors import UserError
-from transformer_core.files import read_json, write_json
+from transformer_core.files import read_json, sha256_of, write_json
 
 META = "meta.json"
-_LINES = "lines.npy"
 _REMEDY = "Make it again with: dvc repro --force --single-item binarize"
 
 TokenIds = NDArray[np.uint16] | NDArray[np.uint32]
 
 
 class SplitCounts(Section):
-    """What a split holds; tokens count each sentence's eos."""
+    """What a split holds; tokens count each sentence's eos, `files` are SHA-256 sums by name."""
 
     pairs: NonNegativeInt
     source_tokens: NonNegativeInt
     target_tokens: NonNegativeInt
     dropped_too_long: NonNegativeInt
+    shards: NonNegativeInt
+    files: dict[str, str]
 
 
 class Meta(Section):
     """meta.json: of which vocabulary, in which direction, how much."""
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     vocabulary_hash: str
     vocab_size: PositiveInt
     source: str
@@ -44,29 +50,37 @@ class Meta(Section):
 
 
 class Sentences:
-    """One side of a split: sentence i is `tokens[offsets[i]:offsets[i + 1]]`, its eos included.
+    """One side of a split: its sentences in order, each with its eos.
 
     Args:
-        tokens: (tokens,) ids of all sentences, end to end.
-        offsets: (sentences + 1,) int64.
+        shards: of each (tokens, offsets); sentence i of a shard is `tokens[offsets[2 * i + side]:offsets[2 * i + side + 1]]`.
+        side: 0 is the source, 1 the target.
     """
 
-    def __init__(self, tokens: TokenIds, offsets: NDArray[np.int64]) -> None:
-        self._tokens = tokens
-        self._offsets = offsets
+    def __init__(self, shards: Sequence[tuple[TokenIds, NDArray[np.int64]]], side: Literal[0, 1]) -> None:
+        self._shards = shards
+        self._side = side
+        self._ends = list(accumulate(len(offsets) // 2 for _, offsets in shards))
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> TokenIds:
         if not 0 <= index < len(self):
             raise IndexError(f"sentence {index} of {len(self)}")
-        return self._tokens[self._offsets[index] : self._offsets[index + 1]]
+        shard = bisect_right(self._ends, index)
+        tokens, offsets = self._shards[shard]
+        place = 2 * (index - (self._ends[shard - 1] if shard else 0)) + self._side
+        return tokens[offsets[place] : offsets[place + 1]]
 
     @cached_property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> NDArray[np.uint32]:
         """(sentences,) tokens in each, eos counted."""
-        return np.diff(self._offsets)
+        found = np.empty(len(self), np.uint32)
+        for (_, offsets), end in zip(self._shards, self._ends, strict=True):
+            part = np.diff(offsets)[self._side :: 2]
+            found[end - len(part) : end] = part
+        return found
 
 
 @dataclass(frozen=True)
@@ -86,32 +100,10 @@ def token_type(vocab_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
     return np.dtype(np.uint16) if vocab_size <= 1 << 16 else np.dtype(np.uint32)
 
 
-def binarize_split(
-    directory: Path,
-    split: str,
-    pairs: Iterable[tuple[Sequence[int], Sequence[int]]],
-    vocab_size: int,
-    max_tokens: int | None = None,
-) -> SplitCounts:
-    """Write pairs of token ids (eos at the end of each) to `directory/split`; those with a longer side than `max_tokens` are left out.
-
-    Held in memory until written, at 2 or 4 bytes a token and 24 a pair: WMT14 English-German takes about 0.7 GB.
-    """
-    source, target = _Side(vocab_size), _Side(vocab_size)
-    lines = array("q")
-    dropped = 0
-    for line, (source_ids, target_ids) in enumerate(pairs, start=1):
-        if max_tokens is not None and max(len(source_ids), len(target_ids)) > max_tokens:
-            dropped += 1
-            continue
-        lines.append(line)
-        source.append(source_ids)
-        target.append(target_ids)
-    (directory / split).mkdir(parents=True)
-    source.save(directory / split, "source")
-    target.save(directory / split, "target")
-    np.save(directory / split / _LINES, np.frombuffer(lines, np.int64))
-    return SplitCounts(pairs=len(source), source_tokens=len(source.tokens), target_tokens=len(target.tokens), dropped_too_long=dropped)
+def shard_files(folder: Path, shard: int) -> tuple[Path, Path, Path]:
+    """Tokens, offsets and lines of a shard (numbered from 0)."""
+    tokens, offsets, lines = (folder / f"{shard:05}.{array}.npy" for array in ("tokens", "offsets", "lines"))
+    return tokens, offsets, lines
 
 
 def write_meta(directory: Path, meta: Meta) -> None:
@@ -139,43 +131,46 @@ def open_split(directory: Path, split: str) -> BinarizedSplit:
     """Open a split of binarized pairs; the tokens stay on disk until they are read.
 
     Raises:
-        UserError: exit code 65; a file that is missing, damaged, or does not belong to the others.
+        UserError: exit code 65; a file that is missing, too short, or does not belong to the others.
     """
-    folder = directory / split
-    source, target = _open_side(folder, "source"), _open_side(folder, "target")
-    if len(source) != len(target):
-        raise UserError(f"{folder}: {len(source):,} source sentences, but {len(target):,} target sentences", _REMEDY)
-    lines = _open_array(folder / _LINES)
-    if lines.dtype != np.int64 or len(lines) != len(source):
-        raise UserError(f"{folder / _LINES}: {len(lines):,} line numbers for {len(source):,} pairs", _REMEDY)
-    return BinarizedSplit(source, target, lines)
+    counts = _counts(directory, split)
+    shards = [_open_shard(directory / split, number) for number in range(counts.shards)]
+    both = [(tokens, offsets) for tokens, offsets, _ in shards]
+    lines = np.concatenate([np.empty(0, np.int64), *(lines for _, _, lines in shards)])
+    opened = BinarizedSplit(Sentences(both, 0), Sentences(both, 1), lines)
+    if len(opened) != counts.pairs:
+        raise UserError(f"{directory / split}: {len(opened):,} pairs, but {META} says {counts.pairs:,}", _REMEDY)
+    return opened
 
 
-class _Side:
-    """Grows one side: flat arrays, so a token costs its 2 or 4 bytes and no Python object."""
+def check_split(directory: Path, split: str) -> None:
+    """Read the files of a split to see that not a bit of them has changed since they were written.
 
-    def __init__(self, vocab_size: int) -> None:
-        self.token_type = token_type(vocab_size)
-        self.tokens: array[int] = array(self.token_type.char)
-        self.offsets: array[int] = array("q", [0])
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def append(self, ids: Sequence[int]) -> None:
-        self.tokens.extend(ids)
-        self.offsets.append(len(self.tokens))
-
-    def save(self, folder: Path, side: str) -> None:
-        np.save(folder / f"{side}_tokens.npy", np.frombuffer(self.tokens, self.token_type))
-        np.save(folder / f"{side}_offsets.npy", np.frombuffer(self.offsets, np.int64))
+    Raises:
+        UserError: exit code 65; names the file that has.
+    """
+    for name, digest in _counts(directory, split).files.items():
+        path = directory / split / name
+        if not path.is_file():
+            raise UserError(f"{path}: no such file", _REMEDY)
+        if sha256_of(path) != digest:
+            raise UserError(f"{path}: damaged, its SHA-256 is not the one in {META}", _REMEDY)
 
 
-def _open_side(folder: Path, side: str) -> Sentences:
-    tokens, offsets = _open_array(folder / f"{side}_tokens.npy"), _open_array(folder / f"{side}_offsets.npy")
-    if tokens.dtype not in (np.uint16, np.uint32) or offsets.dtype != np.int64 or len(offsets) == 0 or offsets[-1] != len(tokens):
-        raise UserError(f"{folder}: tokens and offsets of the {side} side do not belong together", _REMEDY)
-    return Sentences(tokens, offsets)
+def _counts(directory: Path, split: str) -> SplitCounts:
+    splits = read_meta(directory).splits
+    if split not in splits:
+        raise UserError(f"{directory / META}: has no split {split}", _REMEDY)
+    return splits[split]
+
+
+def _open_shard(folder: Path, shard: int) -> tuple[TokenIds, NDArray[np.int64], NDArray[np.int64]]:
+    paths = shard_files(folder, shard)
+    tokens, offsets, lines = map(_open_array, paths)
+    belongs = tokens.dtype in (np.uint16, np.uint32) and offsets.dtype == lines.dtype == np.int64
+    if not (belongs and len(offsets) == 2 * len(lines) + 1 and offsets[-1] == len(tokens)):
+        raise UserError(f"{paths[0]}: does not belong to the offsets and lines beside it", _REMEDY)
+    return tokens, offsets, lines
 
 
 def _open_array(path: Path) -> NDArray[Any]:

@@ -5,7 +5,6 @@ Validation and test are repaired the same way and never filtered: line i of thei
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +14,10 @@ from tqdm import tqdm
 from transformer_core.config import Clean, Section
 from transformer_core.corpus.duplicates import Repeats
 from transformer_core.corpus.rules import HeldOut, digest, digest_of_any_case, rules, words_in
-from transformer_core.corpus.text import REPAIRS, aligned, decode_line, has_entity, read_lines, read_pairs, read_raw_lines, write_pairs
+from transformer_core.corpus.text import REPAIRS, Chunk, decode_line, has_entity, read_chunks, read_lines, read_pairs, write_pairs
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
-from transformer_core.processes import cores, in_order
+from transformer_core.processes import in_order, workers_for
 
 REPORT = "report.json"
 INVALID_UTF8 = "invalid_utf8"
@@ -27,8 +26,6 @@ EXAMPLES = 5
 LONGEST_COUNTED = 200
 _EXAMPLE_CHARACTERS = 300
 _PAIRS_PER_CHUNK = 10_000
-# Of one side; with less for each, processes cost more to start than they save.
-_BYTES_PER_WORKER = 4 << 20
 _HELD_OUT = ("valid", "test")
 
 Pair = tuple[str, str]
@@ -74,11 +71,11 @@ def clean_corpus(raw: Path, folder: Path, source: str, target: str, settings: Cl
     splits = {split: _repair_split(raw, folder, split, source, target) for split in _HELD_OUT}
     paths = raw / f"train.{source}", raw / f"train.{target}"
     work = _Work(settings, *paths, *(_held_out(folder, language) for language in (source, target)))
-    wanted = workers if workers is not None else min(cores(), paths[0].stat().st_size // _BYTES_PER_WORKER)
+    wanted = workers if workers is not None else workers_for(paths[0])
     train = _Train(folder, source, target, settings)
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
-        for part in in_order(work, _chunks(*paths), wanted):
+        for part in in_order(work, read_chunks(*paths, _PAIRS_PER_CHUNK), wanted):
             train.add(part)
             bar.update(part.pairs_in)
     report = train.report(splits)
@@ -101,23 +98,6 @@ def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str)
 
 def _held_out(folder: Path, language: str) -> HeldOut:
     return HeldOut.of(line for split in _HELD_OUT for line in read_lines(folder / f"{split}.{language}"))
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """Some lines of both sides, the first of them number `first`; each ends with a line feed."""
-
-    first: int
-    source: bytes
-    target: bytes
-
-
-def _chunks(source: Path, target: Path) -> Iterator[_Chunk]:
-    pairs = aligned(read_raw_lines(source), read_raw_lines(target), source, target)
-    first = 1
-    while some := list(islice(pairs, _PAIRS_PER_CHUNK)):
-        yield _Chunk(first, *(b"".join(line + b"\n" for line in side) for side in zip(*some, strict=True)))
-        first += len(some)
 
 
 @dataclass
@@ -149,7 +129,7 @@ class _Work:
     source: HeldOut
     target: HeldOut
 
-    def __call__(self, chunk: _Chunk) -> _Part:
+    def __call__(self, chunk: Chunk) -> _Part:
         """Repair the pairs of a chunk and drop what the rules for one pair drop."""
         asked = rules(self.settings, self.source, self.target)
         sides = [side.split(b"\n")[:-1] for side in (chunk.source, chunk.target)]
@@ -188,8 +168,8 @@ class _Train:
 
     def __init__(self, folder: Path, source: str, target: str, settings: Clean) -> None:
         self._languages = source, target
-        self._paths = [folder / f"train.{language}" for language in self._languages]
-        self._first = [path.with_name(f"{path.name}.parts") for path in self._paths]
+        self._paths = folder / f"train.{source}", folder / f"train.{target}"
+        self._first = folder / f"{source}.parts", folder / f"{target}.parts"
         self._files = [path.open("wb") for path in self._first]
         # In the order they are asked; a pair counts for the first.
         wanted = {"duplicate": settings.drop_duplicates, "case_duplicate": settings.drop_case_duplicates}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from random import Random
 
 import sentencepiece
 
@@ -65,10 +66,29 @@ class Subword:
         """Token ids of a text, eos at the end; the text is normalised first, so that it meets the model as training text did."""
         return [*self.processor.encode(_prepared(text)), EOS]
 
+    def encode_clean(self, texts: Sequence[str]) -> list[list[int]]:
+        """As `encode`, of many texts that have been normalised."""
+        marked = [text.replace(_SPACE_MARK, _PLAIN) for text in texts]
+        encoded: list[list[int]] = self.processor.encode(marked, add_eos=True, num_threads=1)
+        return encoded
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids up to the first eos or the end; pad and bos say nothing."""
         tokens = takewhile(lambda token: token != EOS, map(int, ids))
         return str(self.processor.decode([token for token in tokens if token not in (PAD, BOS)]))
+
+
+def sampled(lines: Iterable[str], total: int, wanted: int, seed: int) -> Iterator[str]:
+    """`wanted` of the `total` lines, in their order, each set of so many as likely as any other; all where there are no more.
+
+    The same numbers are drawn for both sides of a corpus, so a sample of lines is one of pairs.
+    """
+    random, drawn = Random(seed), 0
+    for number, line in enumerate(lines):
+        # Algorithm S in Knuth, The Art of Computer Programming, volume 2, 3.4.2.
+        if random.random() * (total - number) < wanted - drawn:
+            drawn += 1
+            yield line
 
 
 def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
@@ -94,6 +114,7 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
             unk_id=UNK,
             bos_id=BOS,
             eos_id=EOS,
+            user_defined_symbols=settings.user_symbols,
             num_threads=1,
             minloglevel=2,
         )

@@ -8,7 +8,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from itertools import zip_longest
+from dataclasses import dataclass
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, AnyStr
 
@@ -139,6 +140,29 @@ def read_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
         UserError: exit code 65; a file that is missing or not valid UTF-8, or sides of unequal length (once the shorter has ended).
     """
     return aligned(read_lines(source), read_lines(target), source, target)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some lines of both sides of a corpus, the first of them number `first` (from 1); each ends with a line feed."""
+
+    first: int
+    source: bytes
+    target: bytes
+
+
+def read_chunks(source: Path, target: Path, pairs: int) -> Iterator[Chunk]:
+    """Two aligned files in chunks of so many pairs, not decoded yet.
+
+    Raises:
+        UserError: exit code 65; a missing file, or sides of unequal length (once the shorter has ended).
+    """
+    both = aligned(read_raw_lines(source), read_raw_lines(target), source, target)
+    first = 1
+    while some := list(islice(both, pairs)):
+        left, right = (b"\n".join(side) + b"\n" for side in zip(*some, strict=True))
+        yield Chunk(first, left, right)
+        first += len(some)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> int:

@@ -51,9 +51,8 @@ def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int
     """
     random = np.random.default_rng(0)
     pairs = 2 * settings.tokens_per_update // length + 1
-    offsets = np.arange(pairs + 1, dtype=np.int64) * length
-    side = Sentences(random.integers(4, vocab_size, pairs * length, dtype=np.uint32), offsets)
-    split = BinarizedSplit(side, side, np.arange(1, pairs + 1))
+    shard = random.integers(4, vocab_size, 2 * pairs * length, dtype=np.uint32), np.arange(2 * pairs + 1, dtype=np.int64) * length
+    split = BinarizedSplit(Sentences([shard], 0), Sentences([shard], 1), np.arange(1, pairs + 1))
     with joined(threads) as devices:
         model = build(size, vocab_size).to(devices.device, weights_dtype(settings.precision))
         rates = []
