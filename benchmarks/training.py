@@ -43,7 +43,8 @@ from peers.job import Job, Report
 
 from transformer_core.config import Model
 from transformer_core.corpus.batches import BatchPlan
-from transformer_core.corpus.binary import BinarizedSplit, binarize_split, open_split
+from transformer_core.corpus.binarizing import EncodedPairs, write_split
+from transformer_core.corpus.binary import BinarizedSplit, Meta, open_split, write_meta
 from transformer_core.corpus.subword import EOS
 from transformer_core.files import write_json
 from transformer_core.presets import TransformerSize, resolve
@@ -240,7 +241,9 @@ class Arena:
         self._choices: dict[Contender, Choice] = {}
         self._tried: dict[tuple[Contender, Choice], float] = {}
         pairs = max(LEAST_PAIRS, round(2 * updates * setting.tokens_per_update / setting.source_length))
-        binarize_split(folder, "train", made_up_pairs(setting, pairs), setting.vocab_size)
+        sources, targets = zip(*made_up_pairs(setting, pairs), strict=True)
+        counts = write_split(folder / "train", [EncodedPairs.of(sources, targets, 1, setting.vocab_size, None)])
+        write_meta(folder, Meta(vocabulary_hash="0", vocab_size=setting.vocab_size, source="en", target="de", splits={"train": counts}))
         self._split = open_split(folder, "train")
 
     def let_choose(self, contender: Contender, microbatches: Sequence[int]) -> None:

@@ -55,6 +55,15 @@ def test_a_failure_leaves_the_old_directory_and_nothing_else(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_a_killed_process_has_left_of_a_directory_goes_when_it_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / ".made.1.new").mkdir()
+    (tmp_path / ".made.1.new/half").touch()
+    (tmp_path / ".other.1.new").mkdir()
+    with new_directory(tmp_path / "made") as folder:
+        (folder / "whole").touch()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.1.new", "made"]
+
+
 def test_json_is_read_back_as_written(tmp_path: Path) -> None:
     document = {"text": "für", "numbers": [1, 2.5], "none": None}
     write_json(tmp_path / "a.json", document)

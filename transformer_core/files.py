@@ -27,10 +27,14 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary directory that replaces `path` when the block ends well and vanishes when it does not."""
+    """Yield an empty temporary directory that replaces `path` when the block ends well and vanishes when it does not.
+
+    What processes that were killed have left of theirs is removed first: one process at a time makes `path`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    shutil.rmtree(temporary, ignore_errors=True)
+    for left in path.parent.glob(f".{path.name}.*.new"):
+        shutil.rmtree(left, ignore_errors=True)
     temporary.mkdir()
     try:
         yield temporary

@@ -3,13 +3,17 @@
 import hashlib
 import json
 import os
+import random
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from ruamel.yaml import YAML
 
@@ -309,3 +313,32 @@ def test_a_stop_in_the_middle_of_a_download_leaves_nothing(place: Path) -> None:
     assert (stage.returncode, message.count("\n")) == (75, 1), message
     assert files_below(place / "data") == []
     assert [name for name in files_below(place / ".state") if "downloads" in name] == []
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in files_below(folder)} if folder.exists() else {}
+
+
+@pytest.mark.slow  # about two minutes: each stage is killed twenty times and made again
+@pytest.mark.parametrize("stage", ["clean", "bpe", "binarize"])
+def test_a_stage_killed_at_any_moment_leaves_nothing_that_is_taken_for_whole(place: Path, stage: str) -> None:
+    for side, language in enumerate(("en", "de")):
+        write_side(place / f"own.{language}", [f"{pair[side]} {number}" for number in range(200) for pair in PAIRS])
+    new_entry("own", Path("own.en"), Path("own.de"))
+    set_params(machine={"workers": 2})
+    began = time.monotonic()
+    run_up_to(stage)
+    seconds = time.monotonic() - began
+    out = place / "data" / {"binarize": "binarized"}.get(stage, stage)
+    whole = bytes_of(out)
+    for seed in range(20):
+        shutil.rmtree(out)
+        with subprocess.Popen([sys.executable, "-m", f"flows.stages.{stage}"], stderr=subprocess.DEVNULL) as process:
+            time.sleep(random.Random(seed).uniform(0, seconds / STAGES.index(stage)))
+            family = psutil.Process(process.pid).children(recursive=True)
+            process.kill()
+        assert psutil.wait_procs(family, timeout=30)[1] == []
+        assert bytes_of(out) in ({}, whole)
+        assert run_stage(stage).returncode == 0
+        assert bytes_of(out) == whole
+        assert [path.name for path in (place / "data").iterdir() if path.name.startswith(".")] == []

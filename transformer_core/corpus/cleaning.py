@@ -3,8 +3,8 @@
 Validation and test are repaired the same way and never filtered: line i of theirs stays line i, whatever it is.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import compress, islice
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +13,18 @@ from tqdm import tqdm
 
 from transformer_core.config import Clean, Section
 from transformer_core.corpus.duplicates import Repeats
-from transformer_core.corpus.rules import HeldOut, digest, digest_of_any_case, rules, words_in
-from transformer_core.corpus.text import REPAIRS, Chunk, decode_line, has_entity, read_chunks, read_lines, read_pairs, write_pairs
+from transformer_core.corpus.rules import HeldOut, Sides, digest, rules, words_in
+from transformer_core.corpus.text import (
+    REPAIRS,
+    Chunk,
+    decode_line,
+    has_entity,
+    is_normal,
+    read_chunks,
+    read_lines,
+    read_pairs,
+    write_pairs,
+)
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
 from transformer_core.processes import in_order, workers_for
@@ -22,7 +32,7 @@ from transformer_core.processes import in_order, workers_for
 REPORT = "report.json"
 INVALID_UTF8 = "invalid_utf8"
 EXAMPLES = 5
-# Lengths of this many words and more are counted together.
+# Lengths of this many words and more are counted together; a byte holds them.
 LONGEST_COUNTED = 200
 _EXAMPLE_CHARACTERS = 300
 _PAIRS_PER_CHUNK = 10_000
@@ -77,7 +87,7 @@ def clean_corpus(raw: Path, folder: Path, source: str, target: str, settings: Cl
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
         for part in in_order(work, read_chunks(*paths, _PAIRS_PER_CHUNK), wanted):
             train.add(part)
-            bar.update(part.pairs_in)
+            bar.update(len(part.words))
     report = train.report(splits)
     if not report.pairs_out:
         counts = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
@@ -104,15 +114,15 @@ def _held_out(folder: Path, language: str) -> HeldOut:
 class _Part:
     """What became of a chunk: the text that is left, its digests if they are wanted, and the counts.
 
-    `lengths` is (2, LONGEST_COUNTED + 1): sentences of each side by their words, before anything was dropped.
+    `words` is (pairs, 2) for all pairs, those from `LONGEST_COUNTED` on as that; `kept` says which of them are left.
     """
 
-    pairs_in: int
-    lengths: NDArray[np.int64]
-    source: bytearray = field(default_factory=bytearray)
-    target: bytearray = field(default_factory=bytearray)
-    digests: bytearray = field(default_factory=bytearray)
-    digests_of_any_case: bytearray = field(default_factory=bytearray)
+    words: NDArray[np.uint8]
+    kept: NDArray[np.bool_]
+    source: bytes = b""
+    target: bytes = b""
+    digests: bytes = b""
+    digests_of_any_case: bytes = b""
     dropped: Counts = field(default_factory=dict)
     repaired: Counts = field(default_factory=lambda: _no_repairs())
     entities: int = 0
@@ -132,35 +142,44 @@ class _Work:
     def __call__(self, chunk: Chunk) -> _Part:
         """Repair the pairs of a chunk and drop what the rules for one pair drop."""
         asked = rules(self.settings, self.source, self.target)
-        sides = [side.split(b"\n")[:-1] for side in (chunk.source, chunk.target)]
-        part = _Part(len(sides[0]), np.zeros((2, LONGEST_COUNTED + 1), np.int64))
-        for number, (left, right) in enumerate(zip(*sides, strict=True), start=chunk.first):
-            try:
-                pair = _decoded(left, self.source_path, number), _decoded(right, self.target_path, number)
-            except UserError:
-                if self.settings.on_invalid_utf8 == "stop":
-                    raise
-                _drop(part, INVALID_UTF8, (left.decode(errors="replace"), right.decode(errors="replace")))
+        lines = [side.split(b"\n")[:-1] for side in (chunk.source, chunk.target)]
+        part = _Part(np.zeros((len(lines[0]), 2), np.uint8), np.zeros(len(lines[0]), np.bool_))
+        left: list[Sides] = []
+        for number, pair in enumerate(zip(*lines, strict=True)):
+            sides = self._decoded(part, pair, chunk.first + number)
+            if sides is None:
                 continue
-            pair = _repaired(pair[0], part.repaired), _repaired(pair[1], part.repaired)
-            for side, text in enumerate(pair):
-                part.lengths[side, min(words_in(text) if text else 0, LONGEST_COUNTED)] += 1
-                part.entities += has_entity(text)
-            rule = next((name for name, drops in asked.items() if drops(*pair)), None)
+            part.words[number] = min(sides.source_words, LONGEST_COUNTED), min(sides.target_words, LONGEST_COUNTED)
+            part.entities += has_entity(sides.source) + has_entity(sides.target)
+            rule = next((name for name, drops in asked.items() if drops(sides)), None)
             if rule is None:
-                self._keep(part, *pair)
+                part.kept[number] = True
+                left.append(sides)
             else:
-                _drop(part, rule, pair)
+                _drop(part, rule, (sides.source, sides.target))
+        self._keep(part, left)
         return part
 
-    def _keep(self, part: _Part, source: str, target: str) -> None:
-        part.source += source.encode() + b"\n"
-        part.target += target.encode() + b"\n"
-        both = f"{source}\n{target}"
+    def _decoded(self, part: _Part, pair: tuple[bytes, bytes], number: int) -> Sides | None:
+        """The pair as repaired text; None for one that is dropped because it is not valid UTF-8."""
+        try:
+            texts = _decoded(pair[0], self.source_path, number), _decoded(pair[1], self.target_path, number)
+        except UserError:
+            if self.settings.on_invalid_utf8 == "stop":
+                raise
+            _drop(part, INVALID_UTF8, (pair[0].decode(errors="replace"), pair[1].decode(errors="replace")))
+            return None
+        source, target = _repaired(texts[0], part.repaired), _repaired(texts[1], part.repaired)
+        return Sides(source, target, words_in(source), words_in(target))
+
+    def _keep(self, part: _Part, left: list[Sides]) -> None:
+        part.source = "".join([f"{pair.source}\n" for pair in left]).encode()
+        part.target = "".join([f"{pair.target}\n" for pair in left]).encode()
+        both = [f"{pair.source}\n{pair.target}" for pair in left]
         if self.settings.drop_duplicates:
-            part.digests += digest(both)
+            part.digests = b"".join(map(digest, both))
         if self.settings.drop_case_duplicates:
-            part.digests_of_any_case += digest_of_any_case(both)
+            part.digests_of_any_case = b"".join(digest(text.casefold()) for text in both)
 
 
 class _Train:
@@ -168,16 +187,19 @@ class _Train:
 
     def __init__(self, folder: Path, source: str, target: str, settings: Clean) -> None:
         self._languages = source, target
-        self._paths = folder / f"train.{source}", folder / f"train.{target}"
-        self._first = folder / f"{source}.parts", folder / f"{target}.parts"
-        self._files = [path.open("wb") for path in self._first]
+        self._paths = [folder / f"train.{language}" for language in self._languages]
+        self._all = [folder / f"{language}.parts" for language in self._languages]
+        self._files = [path.open("wb") for path in self._all]
         # In the order they are asked; a pair counts for the first.
         wanted = {"duplicate": settings.drop_duplicates, "case_duplicate": settings.drop_case_duplicates}
         self._repeats = {name: Repeats(folder / f"{name}.parts") for name, drops in wanted.items() if drops}
         asked = rules(settings, HeldOut.of(()), HeldOut.of(()))
         drops_invalid = settings.on_invalid_utf8 == "drop"
-        self._total = _Part(0, np.zeros((2, LONGEST_COUNTED + 1), np.int64))
+        self._total = _Part(np.zeros((0, 2), np.uint8), np.zeros(0, np.bool_))
         self._total.dropped = dict.fromkeys((*([INVALID_UTF8] if drops_invalid else []), *asked, *self._repeats), 0)
+        self._pairs_in = 0
+        self._lengths = np.zeros((2, LONGEST_COUNTED + 1), np.int64)
+        self._words: list[NDArray[np.uint8]] = []
 
     def add(self, part: _Part) -> None:
         """Take in the next part."""
@@ -185,11 +207,12 @@ class _Train:
             file.write(text)
         for name, digests in (("duplicate", part.digests), ("case_duplicate", part.digests_of_any_case)):
             if name in self._repeats:
-                self._repeats[name].add(bytes(digests))
+                self._repeats[name].add(digests)
+        self._pairs_in += len(part.words)
+        self._lengths += _histograms(part.words)
+        self._words.append(part.words[part.kept])
         total = self._total
-        total.pairs_in += part.pairs_in
         total.entities += part.entities
-        total.lengths += part.lengths
         for counts, more in ((total.dropped, part.dropped), (total.repaired, part.repaired)):
             for name, count in more.items():
                 counts[name] += count
@@ -201,33 +224,41 @@ class _Train:
         """Write the text without its repeats, to the end of the work."""
         for file in self._files:
             file.close()
-        repeated = {name: repeats.found() for name, repeats in self._repeats.items()}
-        lengths = np.zeros((2, LONGEST_COUNTED + 1), np.int64)
-
-        def kept() -> Iterator[Pair]:
-            for number, pair in enumerate(read_pairs(*self._first)):
-                rule = next((name for name, repeats in repeated.items() if repeats[number]), None)
-                if rule is not None:
-                    _drop(self._total, rule, pair)
-                    continue
-                for side, text in enumerate(pair):
-                    lengths[side, min(words_in(text), LONGEST_COUNTED)] += 1
-                yield pair
-
-        pairs_out = write_pairs(*self._paths, kept())
-        for path in self._first:
-            path.unlink()
+        words = np.concatenate([np.zeros((0, 2), np.uint8), *self._words])
+        left = np.ones(len(words), np.bool_)
+        for name, repeats in self._repeats.items():
+            found = repeats.found() & left
+            left &= ~found
+            self._total.dropped[name] = int(found.sum())
+            self._show_repeats(name, np.flatnonzero(found)[:EXAMPLES].tolist())
+        for path, everything in zip(self._paths, self._all, strict=True):
+            with everything.open("rb") as lines, path.open("wb") as file:
+                file.writelines(compress(lines, left))
+            everything.unlink()
         return CleaningReport(
-            pairs_in=self._total.pairs_in,
+            pairs_in=self._pairs_in,
             dropped=self._total.dropped,
             repaired=self._total.repaired,
             entities=self._total.entities,
-            pairs_out=pairs_out,
+            pairs_out=int(left.sum()),
             examples=self._total.examples,
-            lengths_in=dict(zip(self._languages, self._total.lengths.tolist(), strict=True)),
-            lengths_out=dict(zip(self._languages, lengths.tolist(), strict=True)),
+            lengths_in=dict(zip(self._languages, self._lengths.tolist(), strict=True)),
+            lengths_out=dict(zip(self._languages, _histograms(words[left]).tolist(), strict=True)),
             splits=splits,
         )
+
+    def _show_repeats(self, rule: str, numbers: list[int]) -> None:
+        """Show the pairs of these numbers, ascending, of the text that has all."""
+        if not numbers:
+            return
+        for number, pair in enumerate(islice(read_pairs(*self._all), numbers[-1] + 1)):
+            if number in numbers:
+                _show(self._total, rule, pair)
+
+
+def _histograms(words: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """(2, LONGEST_COUNTED + 1) sentences of each side by their words, of (pairs, 2) words."""
+    return np.stack([np.bincount(side, minlength=LONGEST_COUNTED + 1) for side in words.T])
 
 
 def _drop(part: _Part, rule: str, pair: Pair) -> None:
@@ -242,6 +273,8 @@ def _show(part: _Part, rule: str, pair: Pair) -> None:
 
 
 def _repaired(text: str, counts: Counts) -> str:
+    if is_normal(text):
+        return text
     for name, repair in REPAIRS:
         mended = repair(text)
         counts[name] += mended != text

@@ -5,49 +5,62 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
 
 from transformer_core.config import Clean
 from transformer_core.corpus.duplicates import DIGEST_BYTES
-
-# Says of a repaired pair whether it is to be dropped.
-Rule = Callable[[str, str], bool]
 
 _LEAST_SHARE_OF_A_SCRIPT = 0.01
 _MOST_FOREIGN = 0.5
 
 
+class Sides(NamedTuple):
+    """A repaired pair and the words of its sides, which several rules look at."""
+
+    source: str
+    target: str
+    source_words: int
+    target_words: int
+
+
+# Says of a pair whether it is to be dropped.
+Rule = Callable[[Sides], bool]
+
+
 @dataclass(frozen=True)
 class HeldOut:
-    """What validation and test say of one side: digests of their sentences, and the scripts that they are written in."""
+    """What validation and test say of one side: their sentences, whatever the capitals, and the scripts that they are written in."""
 
-    sentences: frozenset[bytes]
+    sentences: frozenset[str]
     scripts: frozenset[str]
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "HeldOut":
         """That of the texts of one side."""
         texts = list(texts)
-        letters = Counter(script for text in texts for script in map(_script, text) if script)
+        letters: Counter[str] = Counter()
+        for character, count in Counter(chain.from_iterable(texts)).items():
+            if script := _script(character):
+                letters[script] += count
         least = _LEAST_SHARE_OF_A_SCRIPT * letters.total()
-        return cls(frozenset(map(digest_of_any_case, texts)), frozenset(script for script, count in letters.items() if count >= least))
+        return cls(frozenset(map(str.casefold, texts)), frozenset(script for script, count in letters.items() if count >= least))
 
 
 def rules(settings: Clean, source: HeldOut, target: HeldOut) -> dict[str, Rule]:
     """The rules that look at one pair alone, by name, in the order they are asked."""
-    chosen: dict[str, Rule] = {"empty": lambda left, right: not (left and right)}
+    chosen: dict[str, Rule] = {"empty": lambda pair: not (pair.source and pair.target)}
     if (words := settings.max_words) is not None:
-        chosen["too_long"] = lambda left, right: max(words_in(left), words_in(right)) > words
+        chosen["too_long"] = lambda pair: max(pair.source_words, pair.target_words) > words
     if (ratio := settings.max_ratio) is not None:
-        chosen["ratio"] = lambda left, right: _ratio(words_in(left), words_in(right)) > ratio
+        chosen["ratio"] = lambda pair: _ratio(pair.source_words, pair.target_words) > ratio
     if settings.drop_copies:
-        chosen["copy"] = lambda left, right: left == right
+        chosen["copy"] = lambda pair: pair.source == pair.target
     if settings.drop_foreign:
-        chosen["foreign"] = lambda left, right: _is_foreign(left, source.scripts) or _is_foreign(right, target.scripts)
+        is_foreign = _Foreign(source.scripts), _Foreign(target.scripts)
+        chosen["foreign"] = lambda pair: is_foreign[0](pair.source) or is_foreign[1](pair.target)
     if settings.drop_overlap:
-        chosen["overlap"] = lambda left, right: (
-            digest_of_any_case(left) in source.sentences or digest_of_any_case(right) in target.sentences
-        )
+        chosen["overlap"] = lambda pair: pair.source.casefold() in source.sentences or pair.target.casefold() in target.sentences
     return chosen
 
 
@@ -56,30 +69,32 @@ def digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
 
 
-def digest_of_any_case(text: str) -> bytes:
-    """The same for all texts that differ in capitals alone."""
-    return digest(text.casefold())
-
-
 def words_in(text: str) -> int:
     """Words of a repaired text, which has single spaces between them and none at the edges."""
-    return text.count(" ") + 1
+    return text.count(" ") + 1 if text else 0
 
 
 def _ratio(one: int, other: int) -> float:
     return max(one, other) / min(one, other)
 
 
-def _is_foreign(text: str, scripts: frozenset[str]) -> bool:
-    """Whether more than half of the letters are of other scripts."""
-    strange = {character for character in set(text) if (script := _script(character)) and script not in scripts}
-    if not strange:
-        return False
-    letters = sum(map(str.isalpha, text))
-    return sum(character in strange for character in text) > _MOST_FOREIGN * letters
+class _Foreign:
+    """Says whether more than half of a text's letters are of other scripts than these."""
+
+    def __init__(self, scripts: frozenset[str]) -> None:
+        self._scripts = scripts
+        self._native: set[str] = set()
+
+    def __call__(self, text: str) -> bool:
+        strange = set(text) - self._native
+        if not strange:
+            return False
+        native = {character for character in strange if not (script := _script(character)) or script in self._scripts}
+        self._native |= native
+        strange -= native
+        return sum(character in strange for character in text) > _MOST_FOREIGN * sum(map(str.isalpha, text))
 
 
-@lru_cache(maxsize=1 << 16)
 def _script(character: str) -> str:
     """The first word of a letter's name in Unicode, LATIN or CJK; nothing for what is no letter."""
     return unicodedata.name(character, "").partition(" ")[0] if character.isalpha() else ""

@@ -31,12 +31,12 @@ _WINDOWS_1252 = {code: bytes([code]).decode("cp1252") for code in range(0x80, 0x
 
 def as_windows_1252(text: str) -> str:
     """The text with C1 control characters as what they were before Windows-1252 was read as Latin-1."""
-    return text if text.isascii() else text.translate(_WINDOWS_1252)
+    return text if text.isprintable() else text.translate(_WINDOWS_1252)
 
 
 def without_controls(text: str) -> str:
     """The text without control characters and characters that take no space (white space stays, whatever its code)."""
-    return text if text.isascii() and text.isprintable() else text.translate(_REMOVED)
+    return text if text.isprintable() else text.translate(_REMOVED)
 
 
 def composed(text: str) -> str:
@@ -59,6 +59,12 @@ REPAIRS: tuple[tuple[str, Callable[[str], str]], ...] = (
 )
 
 
+def is_normal(text: str) -> bool:
+    """Whether `REPAIRS` leave a text as it is, at a small part of their cost; False is no proof that they change it."""
+    # What is printable has no control characters, none without width, and no white space but U+0020.
+    return text.isprintable() and unicodedata.is_normalized("NFC", text) and "  " not in text and text[:1] != " " != text[-1:]
+
+
 def has_entity(text: str) -> bool:
     """Whether a character is spelled out as in HTML, which Moses' tokeniser does: &apos; or &#124;."""
     return "&" in text and _ENTITY.search(text) is not None
@@ -77,13 +83,16 @@ def read_raw_lines(path: Path) -> Iterator[bytes]:
     Raises:
         UserError: exit code 65; no such file.
     """
-    try:
-        file = path.open("rb")
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise UserError(f"{path}: no such file", "Run the stage that makes it, or mend the name.") from None
-    with file:
+    with _opened(path) as file:
         for line in file:
             yield line.removesuffix(b"\n")
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise UserError(f"{path}: no such file", "Run the stage that makes it, or mend the name.") from None
 
 
 def decode_line(line: bytes, path: Path, number: int, remedy: str = "Re-encode the file as UTF-8.") -> str:
@@ -157,12 +166,16 @@ def read_chunks(source: Path, target: Path, pairs: int) -> Iterator[Chunk]:
     Raises:
         UserError: exit code 65; a missing file, or sides of unequal length (once the shorter has ended).
     """
-    both = aligned(read_raw_lines(source), read_raw_lines(target), source, target)
-    first = 1
-    while some := list(islice(both, pairs)):
-        left, right = (b"\n".join(side) + b"\n" for side in zip(*some, strict=True))
-        yield Chunk(first, left, right)
-        first += len(some)
+    with ExitStack() as stack:
+        files = [stack.enter_context(_opened(path)) for path in (source, target)]
+        first = 1
+        while any(sides := [list(islice(file, pairs)) for file in files]):
+            left, right = (first - 1 + len(side) for side in sides)
+            if left != right:
+                rest = [sum(1 for _ in file) for file in files]
+                raise unequal_sides(source, target, left + rest[0], right + rest[1])
+            yield Chunk(first, *(b"".join(side).removesuffix(b"\n") + b"\n" for side in sides))
+            first = left + 1
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> int:
