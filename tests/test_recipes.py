@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from transformer_core.errors import ExitCode, UserError
 from transformer_core.presets import TABLE_3, TransformerSize, resolve
 
 REPOSITORY = Path(__file__).parents[1]
+BASE = TransformerSize(layers=6, d_model=512, d_ff=2048, heads=8, d_k=64, d_v=64, dropout=0.1)
+BIG = TransformerSize(layers=6, d_model=1024, d_ff=4096, heads=16, d_k=64, d_v=64, dropout=0.3)
 CATALOGUE = REPOSITORY / "transformer_core" / "corpus" / "catalogue"
 
 
@@ -45,16 +48,20 @@ def test_the_params_file_of_the_repository_is_the_default_recipe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "updates", "averaged"),
+    ("name", "vocab_size", "size", "updates", "averaged"),
     [
-        ("wmt14-en-de-base", TransformerSize(layers=6, d_model=512, d_ff=2048, heads=8, d_k=64, d_v=64, dropout=0.1), 100_000, 5),
-        ("wmt14-en-de-big", TransformerSize(layers=6, d_model=1024, d_ff=4096, heads=16, d_k=64, d_v=64, dropout=0.3), 300_000, 20),
+        ("wmt14-en-de-base", 37_000, BASE, 100_000, 5),
+        ("wmt14-en-de-big", 37_000, BIG, 300_000, 20),
+        ("wmt14-en-fr-base", 32_000, BASE, 100_000, 5),
+        ("wmt14-en-fr-big", 32_000, replace(BIG, dropout=0.1), 300_000, 20),
     ],
 )
-def test_the_papers_recipes_have_the_papers_numbers(name: str, size: TransformerSize, updates: int, averaged: int, tmp_path: Path) -> None:
+def test_the_papers_recipes_have_the_papers_numbers(
+    name: str, vocab_size: int, size: TransformerSize, updates: int, averaged: int, tmp_path: Path
+) -> None:
     params = params_of(name, tmp_path)
     assert resolve(params.model) == size
-    assert params.bpe.vocab_size == 37_000
+    assert params.bpe.vocab_size == vocab_size
     train = params.train
     assert (train.updates, train.tokens_per_update, train.warmup, train.learning_rate) == (updates, 25_000, 4_000, 1.0)
     assert (train.adam_beta1, train.adam_beta2, train.adam_epsilon, train.label_smoothing) == (0.9, 0.98, 1e-9, 0.1)

@@ -89,6 +89,18 @@ def test_a_missing_file_and_a_wrong_sum_are_bad_data(reader: SourceReader, tmp_p
         assert caught.value.exit_code is ExitCode.BAD_DATA
 
 
+@pytest.mark.parametrize("archive", ["corpus.tgz", "corpus.zip"])
+def test_members_of_an_archive_on_the_web_are_read(reader: SourceReader, tmp_path: Path, archive: str) -> None:
+    archive_of(tmp_path / f"mirror/tiny/{archive}", {"un/a.en": ENGLISH, "un/a.de.gz": gzip.compress(GERMAN), "../../un/b.de": b"no"})
+    url = f"https://invalid./{archive}"
+    sides = {"en": Address(url=url, member="*/a.en"), "de": Address(url=url, member="un/a.de*")}
+    assert list(reader.open(Source(https=sides), "train").pairs) == PAIRS
+    assert not (tmp_path / "un").exists()
+    sides["de"] = Address(url=url, member="*/c.de")
+    with pytest.raises(UserError, match=r"0 files in it match \*/c\.de"):
+        list(reader.open(Source(https=sides), "train").pairs)
+
+
 def test_a_damaged_gzip_file_is_bad_data(reader: SourceReader, tmp_path: Path) -> None:
     for content in (gzip.compress(GERMAN)[:-6], b"no gzip\n"):
         (tmp_path / "t.de.gz").write_bytes(content)

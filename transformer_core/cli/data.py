@@ -32,8 +32,8 @@ def run_new(arguments: argparse.Namespace) -> int:
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
     from transformer_core.corpus.catalogue import load_entry
+    from transformer_core.corpus.formats import file_lines
     from transformer_core.corpus.own import new_entry
-    from transformer_core.corpus.sources import file_lines
 
     if not arguments.force:
         recipes.check_unedited(PARAMS_FILE)

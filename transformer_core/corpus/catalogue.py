@@ -19,24 +19,33 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$"), Expected("a SHA-256 su
 
 
 class LocalFile(Section):
-    """A text file of one language; a name that ends in .gz is read through gzip. A relative path starts at the entry's folder."""
+    """A file of one language, or one of several of which this language is taken (see `formats.file_lines`).
+
+    A relative path starts at the entry's folder; `column` is that of tab-separated text, from 1.
+    """
 
     path: Name
     sha256: Sha256 | None = None
+    column: PositiveInt | None = None
 
 
 class Folder(Section):
-    """A folder that holds STEM.LANGUAGE or STEM.LANGUAGE.gz for each language."""
+    """A folder that holds STEM.LANGUAGE for each language, packed (.gz, .xz) or not."""
 
     path: Name
     stem: Name
 
 
 class Address(Section):
-    """A text file of one language on the web, whose sum is known; a name that ends in .gz is read through gzip."""
+    """A file on the web, read as a `LocalFile`; where its sum is not given, the first that is found is locked.
+
+    `member` is the one file in a tar or zip archive at that address whose path matches the pattern, which may hold * and ?.
+    """
 
     url: Annotated[str, Field(pattern=r"^https?://"), Expected("an address that begins with https:// or http://")]
-    sha256: Sha256
+    sha256: Sha256 | None = None
+    member: Name | None = None
+    column: PositiveInt | None = None
 
 
 class Synthetic(Section):
@@ -52,9 +61,13 @@ class Source(Section):
     `holdout` takes that many pairs out of train; it stands alone in valid or test.
     """
 
-    files: Annotated[dict[str, LocalFile], Expected("for each language a path and, if known, its sha256")] | None = None
+    files: Annotated[dict[str, LocalFile], Expected("for each language a path, and its sha256 and column where there are any")] | None = (
+        None
+    )
     folder: Folder | None = None
-    https: Annotated[dict[str, Address], Expected("for each language a url and its sha256")] | None = None
+    https: (
+        Annotated[dict[str, Address], Expected("for each language a url, and its sha256, member and column where there are any")] | None
+    ) = None
     mtdata: Annotated[str, Expected("the name of a corpus in mtdata, GROUP-NAME-VERSION-LANGUAGE-LANGUAGE")] | None = None
     sacrebleu: Annotated[str, Expected("the name of a test set in sacreBLEU")] | None = None
     synthetic: Synthetic | None = None

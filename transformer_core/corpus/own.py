@@ -9,7 +9,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from transformer_core.corpus.catalogue import OWN_ENTRIES, PACKAGED_ENTRIES, entry_names
-from transformer_core.corpus.sources import file_lines
+from transformer_core.corpus.formats import file_lines
 from transformer_core.corpus.text import aligned, decode_line
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import new_file, sha256_of

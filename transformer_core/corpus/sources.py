@@ -3,6 +3,7 @@
 import copy
 import fnmatch
 import gzip
+import itertools
 import logging
 import shutil
 import tarfile
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-from transformer_core.corpus.catalogue import Folder, Found, LocalFile, Source, Synthetic
+from transformer_core.corpus.catalogue import Address, Folder, Found, LocalFile, Source, Synthetic
 from transformer_core.corpus.fetching import Fetcher, Sum, check_sum
-from transformer_core.corpus.text import aligned, read_raw_lines
+from transformer_core.corpus.formats import file_lines
+from transformer_core.corpus.text import aligned
 from transformer_core.errors import UserError, configuration_error
 
 Origin = dict[str, str]
@@ -93,21 +95,34 @@ class SourceReader:
                 raise UserError(f"{path}: no such file", f"{self.found.path} names it.")
             checked = check_sum(path, Sum(file.sha256) if file.sha256 else None)
             origins.append({"file": file.path, "sha256": checked.sha256})
-        return Opened(_pairs_of_files(*paths), origins)
+        return Opened(self._pairs_of_files(paths, [file.column for file in chosen]), origins)
 
     def _open_folder(self, folder: Folder) -> Opened:
         files = {}
         for language in self.direction:
-            plain, gzipped = (f"{folder.path}/{folder.stem}.{language}{suffix}" for suffix in ("", ".gz"))
-            exists = (self.found.path.parent / gzipped).is_file()
-            files[language] = LocalFile(path=gzipped if exists else plain)
+            names = [f"{folder.path}/{folder.stem}.{language}{suffix}" for suffix in (".gz", ".xz", "")]
+            there = [name for name in names if (self.found.path.parent / name).is_file()]
+            files[language] = LocalFile(path=(there or names[-1:])[0])
         return self._open_files(files)
 
     def _open_https(self, wanted: Source) -> Opened:
         addresses = [(wanted.https or {})[language] for language in self.direction]
-        fetched = [self.fetcher.fetch(address.url, Sum(address.sha256)) for address in addresses]
-        origins = [{"url": address.url, "sha256": address.sha256} for address in addresses]
-        return Opened(_pairs_of_files(*(file.path for file in fetched)), origins)
+        fetched = [self.fetcher.fetch(address.url, Sum(address.sha256) if address.sha256 else None) for address in addresses]
+        origins = [{"url": address.url, "sha256": file.sha256} for address, file in zip(addresses, fetched, strict=True)]
+        return Opened(self._pairs_of_addresses(addresses, [file.path for file in fetched]), origins)
+
+    def _pairs_of_addresses(self, addresses: list[Address], paths: list[Path]) -> Iterator[RawPair]:
+        with self.fetcher.scratch() as unpacked:
+            for number, (address, path) in enumerate(zip(addresses, paths, strict=True)):
+                if address.member is not None:
+                    folder = Path(unpacked) / str(number)
+                    folder.mkdir()
+                    (paths[number],) = unpack(path, [address.member], folder)
+            yield from self._pairs_of_files(paths, [address.column for address in addresses])
+
+    def _pairs_of_files(self, paths: list[Path], columns: list[int | None]) -> Iterator[RawPair]:
+        left, right = map(file_lines, paths, self.direction, columns)
+        return itertools.starmap(RawPair, aligned(left, right, *paths))
 
     def _open_mtdata(self, name: str) -> Opened:
         corpus = _mtdata_corpus(name, self.direction)
@@ -142,25 +157,6 @@ class SourceReader:
         return Opened(pairs(), [{"generator": "synthetic", "pairs": str(settings.pairs), "seed": str(settings.seed)}])
 
 
-def file_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, through gzip where its name ends in .gz.
-
-    Raises:
-        UserError: exit code 65; no such file, or damaged gzip.
-    """
-    if path.suffix != ".gz":
-        yield from read_raw_lines(path)
-        return
-    try:
-        with gzip.open(path) as file:
-            for line in file:
-                yield line.removesuffix(b"\n")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise UserError(f"{path}: damaged gzip file", "Get it again.") from None
-
-
 def _located(folder: Path, name: str) -> Path:
     """A file named from a folder, as seen from the working directory: messages say own.en, not corpora/../own.en.
 
@@ -171,9 +167,8 @@ def _located(folder: Path, name: str) -> Path:
     return absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute
 
 
-def _pairs_of_files(source: Path, target: Path) -> Iterator[RawPair]:
-    for left, right in aligned(file_lines(source), file_lines(target), source, target):
-        yield RawPair(left, right)
+def _pairs_of_text(source: Path, target: Path) -> Iterator[RawPair]:
+    return itertools.starmap(RawPair, aligned(file_lines(source), file_lines(target), source, target))
 
 
 @dataclass(frozen=True)
@@ -212,7 +207,7 @@ def _pairs_of_mtdata(corpus: _MtdataCorpus, files: list[Path], fetcher: Fetcher)
         if entry.is_archive:
             files = unpack(files[0], entry.in_paths, Path(unpacked))
         if (entry.in_ext or entry.ext) == "txt" and len(files) == 2:
-            pairs: Iterable[RawPair] = _pairs_of_files(*files)  # mtdata would replace invalid UTF-8 in silence
+            pairs: Iterable[RawPair] = _pairs_of_text(*files)  # mtdata would replace invalid UTF-8 in silence
         else:
             rows = Parser(files, ext=entry.in_ext, ent=entry).read_segs(show_pbar=False)
             pairs = (RawPair(_in_one_line(row[0]), _in_one_line(row[1])) for row in rows)
@@ -265,4 +260,4 @@ def _pairs_of_sacrebleu(dataset: Any, archives: list[str], language_pair: str, f
         here = copy.copy(dataset)
         here.data, here._outdir, here._rawdir = archives, unpacked, str(Path(unpacked) / "raw")
         source, reference = here.get_source_file(language_pair), here.get_reference_files(language_pair)[0]
-        yield from _pairs_of_files(Path(source), Path(reference))
+        yield from _pairs_of_text(Path(source), Path(reference))

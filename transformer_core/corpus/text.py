@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import IO, AnyStr
+from typing import IO, AnyStr, BinaryIO
 
 from transformer_core.errors import UserError
 from transformer_core.files import new_file
@@ -83,12 +83,17 @@ def read_raw_lines(path: Path) -> Iterator[bytes]:
     Raises:
         UserError: exit code 65; no such file.
     """
-    with _opened(path) as file:
+    with opened(path) as file:
         for line in file:
             yield line.removesuffix(b"\n")
 
 
-def _opened(path: Path) -> IO[bytes]:
+def opened(path: Path) -> BinaryIO:
+    """The file's bytes.
+
+    Raises:
+        UserError: exit code 65; no such file.
+    """
     try:
         return path.open("rb")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
@@ -167,7 +172,7 @@ def read_chunks(source: Path, target: Path, pairs: int) -> Iterator[Chunk]:
         UserError: exit code 65; a missing file, or sides of unequal length (once the shorter has ended).
     """
     with ExitStack() as stack:
-        files = [stack.enter_context(_opened(path)) for path in (source, target)]
+        files = [stack.enter_context(opened(path)) for path in (source, target)]
         first = 1
         while any(sides := [list(islice(file, pairs)) for file in files]):
             left, right = (first - 1 + len(side) for side in sides)

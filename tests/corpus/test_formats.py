@@ -1,0 +1,104 @@
+"""Sentences out of files of each format."""
+
+import gzip
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_core.corpus.formats import file_lines
+from transformer_core.errors import ExitCode, UserError
+
+# What XML can hold, and a line or a cell.
+texts = st.text(st.characters(min_codepoint=0x20, exclude_categories=["Cs", "Cn", "Zs", "Zl", "Zp", "Cc"]), max_size=20)
+
+
+def tmx(units: list[tuple[str, str]]) -> bytes:
+    variants = (
+        f'<tu><tuv xml:lang="EN-us"><seg>{escape(en)}</seg></tuv><tuv xml:lang="de"><seg>{escape(de)}</seg></tuv></tu>' for en, de in units
+    )
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4"><header/><body>{"".join(variants)}</body></tmx>'.encode()
+
+
+@given(st.lists(st.tuples(texts, texts)))
+@settings(deadline=None)
+def test_both_languages_come_out_of_a_tmx_file_in_step(tmp_path_factory: pytest.TempPathFactory, units: list[tuple[str, str]]) -> None:
+    path = tmp_path_factory.mktemp("tmx") / "memory.tmx"
+    path.write_bytes(tmx(units))
+    assert [line.decode() for line in file_lines(path, "en")] == [en for en, _ in units]
+    assert [line.decode() for line in file_lines(path, "de")] == [de for _, de in units]
+
+
+def test_a_tmx_unit_gives_its_text_without_markup_and_an_empty_line_where_a_language_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "m.tmx").write_text(
+        '<tmx xmlns="http://www.lisa.org/tmx14"><body><tu><tuv xml:lang="de-AT"><seg>Ein <bpt i="1">fettes</bpt>\nWort &amp; mehr</seg>'
+        "</tuv></tu>"
+        '<tu><tuv lang="en"><seg>one</seg></tuv></tu></body></tmx>',
+        encoding="utf-8",
+    )
+    assert list(file_lines(tmp_path / "m.tmx", "de")) == [b"Ein fettes Wort & mehr", b""]
+    assert list(file_lines(tmp_path / "m.tmx", "en")) == [b"", b"one"]
+
+
+@given(st.lists(st.lists(texts, min_size=3, max_size=3)))
+@settings(deadline=None)
+def test_a_column_of_a_table_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]) -> None:
+    path = tmp_path_factory.mktemp("tsv") / "table.tsv"
+    path.write_bytes("".join("\t".join(row) + "\n" for row in rows).encode())
+    for column in (1, 2, 3):
+        assert [line.decode() for line in file_lines(path, column=column)] == [row[column - 1] for row in rows]
+
+
+def test_a_row_without_the_column_is_named(tmp_path: Path) -> None:
+    (tmp_path / "table.tsv").write_bytes(b"one\teins\r\ntwo\n")
+    with pytest.raises(UserError, match=r"table\.tsv:2: 1 columns, but column 2 is wanted"):
+        list(file_lines(tmp_path / "table.tsv", column=2))
+
+
+def test_the_segments_of_a_test_set_are_read(tmp_path: Path) -> None:
+    (tmp_path / "newstest.sgm").write_bytes(
+        b'<srcset setid="x"><doc docid="1">\n<p>\n<seg id="1"> A &amp; B </seg>\n<SEG id="2">two\nlines</SEG></p></doc></srcset>'
+    )
+    assert list(file_lines(tmp_path / "newstest.sgm")) == [b"A & B", b"two lines"]
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.de", b"eins\nzwei\x85\n"),
+        ("t.tmx", tmx([("one", "eins"), ("two", "zwei\x85")])),
+        ("t.sgm", b"<seg>eins</seg><seg>zwei\xc2\x85</seg>"),
+    ],
+)
+def test_any_format_may_be_packed(tmp_path: Path, name: str, content: bytes, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / f"{name}{suffix}"
+    path.write_bytes(pack(content))
+    first, second = file_lines(path, "de")
+    assert first == b"eins"
+    assert second.startswith(b"zwei")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.gz", gzip.compress(b"eins\n" * 1000)[:-6], "damaged gzip file"),
+        ("t.gz", b"no gzip\n", "damaged gzip file"),
+        ("t.xz", lzma.compress(b"eins\n" * 1000)[:-6], "damaged xz file"),
+        ("t.xz", b"no xz\n", "damaged xz file"),
+        ("t.tmx", b"<tmx><body><tu>", "damaged TMX file"),
+        ("t.sgm", b"<seg>\xff</seg>", "damaged SGML file"),
+        ("t.de", None, "no such file"),
+    ],
+)
+def test_what_is_damaged_is_told_in_one_line(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        list(file_lines(tmp_path / name, "de"))
+    assert caught.value.exit_code is ExitCode.BAD_DATA
+    assert "\n" not in str(caught.value)
