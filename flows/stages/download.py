@@ -6,7 +6,7 @@ from flows.paths import CORPORA, RAW, STATE
 from flows.runner import run_stage
 from transformer_core.config import Params
 from transformer_core.corpus.catalogue import check_direction, find_entry
-from transformer_core.corpus.fetching import Fetcher, mirror_folder
+from transformer_core.corpus.fetching import Fetcher, lock_file, mirror_folder
 from transformer_core.corpus.raw import write_raw
 from transformer_core.corpus.sources import SourceReader
 from transformer_core.files import new_directory
@@ -17,7 +17,7 @@ def run(params: Params) -> str:
     wanted, machine = params.download, params.machine
     found = find_entry(wanted.corpus, CORPORA)
     check_direction(found, wanted.source, wanted.target)
-    fetcher = Fetcher(found.entry.name, STATE / "downloads", mirror_folder(machine.mirror), CORPORA / f"{wanted.corpus}.lock")
+    fetcher = Fetcher(found.entry.name, STATE / "downloads", mirror_folder(machine.mirror), lock_file(wanted.corpus, CORPORA))
     with new_directory(RAW) as folder:
         manifest = write_raw(SourceReader(found, wanted.source, wanted.target, fetcher, machine.workers), folder)
     shutil.rmtree(fetcher.downloads / fetcher.corpus, ignore_errors=True)

@@ -90,6 +90,14 @@ class Splits(Section):
     test: Sources
 
 
+class Size(Section):
+    """About how large a corpus is, for plans: training pairs, bytes of both sides' text, bytes that are fetched."""
+
+    pairs: PositiveInt
+    text_bytes: PositiveInt
+    download_bytes: NonNegativeInt
+
+
 class Entry(Section):
     """A corpus: its languages, the terms it comes under, and its splits.
 
@@ -101,6 +109,7 @@ class Entry(Section):
     licence: Annotated[str, Expected("the licence's name, or null")] | None
     note: str
     synthetic: Flag = False
+    size: Size | None = None
     splits: Splits
 
 

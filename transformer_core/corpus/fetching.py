@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
+from transformer_core.corpus.catalogue import OWN_ENTRIES
 from transformer_core.corpus.http import download
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import read_json, sha256_of, write_json
@@ -57,7 +58,7 @@ class Fetcher:
             UserError: exit code 65 for a sum other than the published or the locked one; 69 when the network or the server is away after
                 the last try; 78 when the server does not have the file.
         """
-        locked = self._locked()
+        locked = locked_sums(self.lock) if self.lock is not None else {}
         expected = published or (Sum(locked[url], stands_in=str(self.lock)) if url in locked else None)
         fetched = self._fetch(url, published, expected)
         if expected is None and self.lock is not None:
@@ -86,13 +87,20 @@ class Fetcher:
         arrived.replace(downloaded)
         return Fetched(downloaded, fetched.sha256)
 
-    def _locked(self) -> dict[str, str]:
-        return dict(read_json(self.lock)) if self.lock is not None and self.lock.exists() else {}
-
     def scratch(self) -> TemporaryDirectory[str]:
         """A folder for unpacking, beside the downloads, that goes when its `with` block ends."""
         self.downloads.mkdir(parents=True, exist_ok=True)
         return TemporaryDirectory(dir=self.downloads)
+
+
+def lock_file(corpus: str, entries: Path = OWN_ENTRIES) -> Path:
+    """Where the sums of a corpus are kept that nobody publishes."""
+    return entries / f"{corpus}.lock"
+
+
+def locked_sums(lock: Path) -> dict[str, str]:
+    """SHA-256 sums by address; none where nothing has been locked yet."""
+    return dict(read_json(lock)) if lock.exists() else {}
 
 
 def mirror_folder(setting: str | None) -> Path | None:
