@@ -22,7 +22,8 @@ from transformer_core.config import Bpe, load_params
 from transformer_core.corpus.subword import Subword, train_subword
 from transformer_core.corpus.synthetic import generate
 from transformer_core.corpus.text import write_lines
-from transformer_core.errors import ExitCode
+from transformer_core.data_plan import plan_data
+from transformer_core.errors import ExitCode, UserError
 from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
@@ -525,3 +526,41 @@ def test_a_service_that_is_away_is_a_problem(name: str, variable: str, healthy: 
     assert (found.status, found.exit_code) == ("problem", ExitCode.UNAVAILABLE)
     assert found.detail == "http://127.0.0.1:9: not reachable ([Errno 111] Connection refused)"
     assert found.remedy
+
+
+def test_a_data_plan_names_files_sums_terms_and_disk_and_fetches_nothing(tmp_path: Path) -> None:
+    done = call(tmp_path, "data", "plan", "multi30k", HTTPS_PROXY="http://127.0.0.1:9", HTTP_PROXY="http://127.0.0.1:9")
+    said = done.stdout.decode()
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert said.startswith("multi30k, en to de: about 29,000 training pairs\nTerms: no licence is stated. Captions of")
+    assert "train  https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/train.de.gz\n" in said
+    assert "fetched, sum: sha256 726e39b2fa9e..." in said
+    assert "train.fr.gz" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_has_a_data_plan(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if name == "own-data":
+        with pytest.raises(UserError, match="no corpus is called"):
+            plan_data(recipes.load(name))
+        return
+    plan = plan_data(recipes.load(name))
+    assert {file.split for file in plan.files} == {"train", "valid", "test"}
+    assert plan.disk_at_most > sum(plan.disk.values()) > 0
+
+
+def test_sums_that_were_locked_stand_in_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "corpora").mkdir()
+    (tmp_path / "corpora/web.yaml").write_text(
+        "name: web\nlanguages: [en, de]\nlicence: CC0\nnote: ''\nsplits:\n"
+        "  train: [{https: {en: {url: 'https://a.example/t.en'}, de: {url: 'https://a.example/t.de'}}}]\n"
+        "  valid: [{holdout: 10}]\n  test: [{holdout: 10}]\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "corpora/web.lock").write_text(json.dumps({"https://a.example/t.en": "ab" * 32}), encoding="utf-8")
+    (tmp_path / "params.yaml").write_text(recipes.read("synthetic").replace("corpus: synthetic", "corpus: web"), encoding="utf-8")
+    plan = json.loads(call(tmp_path, "data", "plan", "--json").stdout)
+    assert [file["checked_by"] for file in plan["files"][:2]] == ["sha256 abababababab...", "none yet: locked at the first fetch"]
+    assert (plan["licence"], plan["pairs"], plan["disk"]) == ("CC0", None, {})

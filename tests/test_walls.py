@@ -18,7 +18,7 @@ ROOMS = [
     {"presets"},
     {"corpus", "models"},
     {"training", "decoding", "evaluation"},
-    {"recipes", "doctor"},
+    {"recipes", "doctor", "data_plan"},
     {"cli"},
 ]
 WHERE_PREFECT_IS_ALLOWED = {"flows/pipeline.py", "flows/cluster.py"}

@@ -83,3 +83,11 @@ def chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int]
     if isinstance(size, TransformerSize) and size.positions == "learned" and arguments.length > size.most_positions:
         raise configuration_error(f"--length: the model has {size.most_positions} positions, and a sentence {arguments.length} tokens")
     return model, size, arguments.vocab_size or load_params().bpe.vocab_size
+
+
+def in_bytes(size: float) -> str:
+    """A size as one reads it: 950 kB, 12 MB, 1.4 GB."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+        if size >= scale:
+            return f"{size / scale:,.1f} {unit}" if size < 10 * scale else f"{size / scale:,.0f} {unit}"
+    return f"{size / 1e3:,.0f} kB"

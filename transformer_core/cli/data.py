@@ -1,14 +1,17 @@
-"""`transformer-core data`: make a corpus of one's own files, or see what the synthetic one looks like."""
+"""`transformer-core data`: make a corpus of one's own files, see what a recipe's is made of or what the synthetic one looks like."""
 
 import argparse
+import json
+import textwrap
+from dataclasses import asdict
 from pathlib import Path
 
-from transformer_core.cli.arguments import Commands, non_negative_int, positive_int
+from transformer_core.cli.arguments import Commands, in_bytes, non_negative_int, positive_int
 
 
 def add_to(commands: Commands) -> None:
     """Add the command and its two ways to the parser."""
-    parser = commands.add_parser("data", help="use your own text files, or print synthetic pairs")
+    parser = commands.add_parser("data", help="use your own text files, plan a recipe's, or print synthetic pairs")
     ways = parser.add_subparsers(metavar="WAY", required=True)
     new = ways.add_parser("new", help="a corpus of two aligned text files, and a params.yaml for it")
     new.add_argument("name", metavar="NAME", help="what the corpus is called from now on")
@@ -20,6 +23,10 @@ def add_to(commands: Commands) -> None:
     new.add_argument("--test-lines", metavar="N", type=positive_int, help="pairs held out for the test (a tenth, at most 1,000)")
     new.add_argument("--force", action="store_true", help="also over a corpus of that name and a params.yaml that was edited")
     new.set_defaults(run=run_new)
+    plan = ways.add_parser("plan", help="the files of a recipe's corpus, their sums, its terms, the disk needed; fetches nothing")
+    plan.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name; params.yaml where none is given")
+    plan.add_argument("--json", action="store_true", help="for machines")
+    plan.set_defaults(run=run_plan)
     synthetic = ways.add_parser("synthetic", help="print generated pairs, tab-separated")
     synthetic.add_argument("--pairs", metavar="N", type=positive_int, default=10, help="how many (10)")
     synthetic.add_argument("--seed", metavar="S", type=non_negative_int, default=1, help="the same seed gives the same pairs (1)")
@@ -51,6 +58,28 @@ def run_new(arguments: argparse.Namespace) -> int:
     pairs = sum(1 for _ in file_lines(arguments.source))
     recipes.write(recipes.for_own_data(arguments.name, source, target, pairs), PARAMS_FILE, force=arguments.force)
     print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them. Next: dvc repro")
+    return 0
+
+
+def run_plan(arguments: argparse.Namespace) -> int:
+    """Print the plan."""
+    from transformer_core import recipes
+    from transformer_core.config import load_params
+    from transformer_core.data_plan import plan_data
+
+    plan = plan_data(load_params() if arguments.recipe is None else recipes.load(arguments.recipe))
+    if arguments.json:
+        print(json.dumps(asdict(plan), indent=2, ensure_ascii=False))
+        return 0
+    print(f"{plan.corpus}, {' to '.join(plan.direction)}: {f'about {plan.pairs:,} training pairs' if plan.pairs else 'size not known'}")
+    print(textwrap.fill(f"Terms: {plan.licence or 'no licence is stated'}. {plan.note}", width=120), end="\n\n")
+    for file in plan.files:
+        print(f"{file.split:<5}  {file.source}\n       {'fetched' if file.fetched else 'at hand'}, sum: {file.checked_by}")
+    if plan.disk:
+        print("\nDisk, about:")
+        for name, size in plan.disk.items():
+            print(f"{in_bytes(size):>9}  {name}")
+        print(f"{in_bytes(plan.disk_at_most):>9}  at most, with DVC's cache of what it tracks")
     return 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
+from transformer_core.config import Params, validate_document
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_file
 from transformer_core.presets import TABLE_3
@@ -39,6 +40,15 @@ def read(name: str) -> str:
     if name in TABLE_3:
         return _row(name)
     return resources.files(__package__).joinpath(name + _SUFFIX).read_text(encoding="utf-8")
+
+
+def load(name: str) -> Params:
+    """The settings of a recipe.
+
+    Raises:
+        UserError: exit code 78; no such recipe.
+    """
+    return validate_document(Params, YAML(typ="safe", pure=True).load(read(name)), Path(f"recipe {name}"))
 
 
 def _row(name: str) -> str:

@@ -1,0 +1,118 @@
+"""What a recipe's corpus is made of and how much disk its stages take, without fetching anything."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_core.config import Params
+from transformer_core.corpus.binary import token_type
+from transformer_core.corpus.catalogue import Size, Source, check_direction, find_entry
+from transformer_core.corpus.fetching import lock_file, locked_sums
+from transformer_core.models.size import parameters_by_part
+from transformer_core.presets import resolve
+
+# Of text in European languages: about as many as a subword of a vocabulary of some ten thousand has.
+_BYTES_PER_TOKEN = 4.5
+_OFFSET_BYTES_PER_PAIR = 24
+_WEIGHT_BYTES = 4
+# A state holds the weights and Adam's two moments.
+_STATE_PER_WEIGHT, _STATES_KEPT = 3, 2
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """A source of a split: what it is, whether it is fetched, its sum or where that will come from."""
+
+    split: str
+    source: str
+    fetched: bool
+    checked_by: str
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """What `data plan` prints; `disk` is bytes by what takes them, empty where the entry does not say how large the corpus is.
+
+    `disk_at_most` adds DVC's cache, which may hold a copy of each output.
+    """
+
+    corpus: str
+    direction: tuple[str, str]
+    licence: str | None
+    note: str
+    pairs: int | None
+    files: list[PlannedFile]
+    disk: dict[str, int]
+    disk_at_most: int
+
+
+def plan_data(params: Params) -> DataPlan:
+    """The plan for `download.corpus` in the direction and with the sizes of `params`.
+
+    Raises:
+        UserError: exit code 78; no such corpus, or it has not these languages.
+    """
+    wanted = params.download
+    found = find_entry(wanted.corpus)
+    check_direction(found, wanted.source, wanted.target)
+    direction = wanted.source, wanted.target
+    locked = locked_sums(lock_file(found.entry.name))
+    splits: dict[str, list[Source]] = dict(found.entry.splits)
+    files = [file for split, sources in splits.items() for source in sources for file in _files(split, source, direction, locked)]
+    size = found.entry.size
+    passing, kept = _disk(params, size) if size else ({}, {})
+    return DataPlan(
+        corpus=found.entry.name,
+        direction=direction,
+        licence=found.entry.licence,
+        note=found.entry.note,
+        pairs=size.pairs if size else None,
+        files=list(dict.fromkeys(files)),  # One archive may hold both sides.
+        disk={**kept, **passing},
+        disk_at_most=2 * sum(kept.values()) + sum(passing.values()),
+    )
+
+
+def _files(split: str, source: Source, direction: tuple[str, str], locked: dict[str, str]) -> Iterator[PlannedFile]:
+    if source.files is not None:
+        for language in direction:
+            file = source.files[language]
+            yield PlannedFile(split, file.path, False, _sum(file.sha256))
+    elif source.https is not None:
+        for language in direction:
+            address = source.https[language]
+            yield PlannedFile(split, address.url, True, _sum(address.sha256 or locked.get(address.url)))
+    elif source.folder is not None:
+        yield PlannedFile(split, str(Path(source.folder.path) / f"{source.folder.stem}.*"), False, _sum(None))
+    elif source.mtdata is not None:
+        yield PlannedFile(split, f"mtdata {source.mtdata}", True, "locked" if locked else _sum(None))
+    elif source.sacrebleu is not None:
+        yield PlannedFile(split, f"sacrebleu {source.sacrebleu}", True, "md5 that sacreBLEU knows")
+    elif source.synthetic is not None:
+        yield PlannedFile(split, f"{source.synthetic.pairs:,} generated pairs, seed {source.synthetic.seed}", False, "its seed")
+    else:
+        yield PlannedFile(split, f"{source.holdout:,} pairs held out of train", False, "that of train")
+
+
+def _sum(digest: str | None) -> str:
+    return f"sha256 {digest[:12]}..." if digest else "none yet: locked at the first fetch"
+
+
+def _disk(params: Params, size: Size) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes of what passes, and of the outputs of the stages."""
+    tokens = size.text_bytes / _BYTES_PER_TOKEN
+    weights = _WEIGHT_BYTES * sum(parameters_by_part(resolve(params.model), params.bpe.vocab_size).values())
+    checkpoints = (params.train.keep + params.train.keep_best) * weights
+    passing = {
+        "what is fetched, until data/raw is whole": size.download_bytes,
+        "text of data/clean while it is made": size.text_bytes,
+        "state of a training while it runs, its checkpoints among it": _STATES_KEPT * _STATE_PER_WEIGHT * weights + checkpoints,
+    }
+    kept = {
+        "data/raw": size.text_bytes,
+        "data/clean": size.text_bytes,
+        "data/binarized": round(tokens * token_type(params.bpe.vocab_size).itemsize) + size.pairs * _OFFSET_BYTES_PER_PAIR,
+        "models/checkpoints": checkpoints,
+        "models/averaged": weights,
+    }
+    return passing, kept
