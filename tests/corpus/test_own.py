@@ -105,3 +105,16 @@ def test_a_name_that_is_no_file_name_is_refused(name: str) -> None:
 def test_two_sides_in_one_language_are_refused() -> None:
     with pytest.raises(UserError, match="both sides are en"):
         new_entry("letters", ENGLISH, ENGLISH)
+
+
+def test_a_translation_memory_is_both_sides() -> None:
+    units = "".join(
+        f'<tu><tuv xml:lang="en"><seg>{n} dogs</seg></tuv><tuv xml:lang="de"><seg>{n} Hunde</seg></tuv></tu>' for n in range(30)
+    )
+    memory = Path("memory.tmx")
+    memory.write_text(f"<tmx><body>{units}</body></tmx>", encoding="utf-8")
+    with pytest.raises(UserError, match="its name does not end in a language"):
+        new_entry("memory", memory, memory)
+    entry = load_entry(new_entry("memory", memory, memory, source_language="en", target_language="de"))
+    assert entry.size is not None
+    assert (entry.size.pairs, entry.size.text_bytes) == (30, sum(len(f"{n} dogs\n{n} Hunde\n") for n in range(30)))

@@ -15,8 +15,10 @@ def add_to(commands: Commands) -> None:
     ways = parser.add_subparsers(metavar="WAY", required=True)
     new = ways.add_parser("new", help="a corpus of two aligned text files, and a params.yaml for it")
     new.add_argument("name", metavar="NAME", help="what the corpus is called from now on")
-    new.add_argument("source", metavar="SOURCE_FILE", type=Path, help="one sentence a line, UTF-8, perhaps gzipped: corpus.en")
-    new.add_argument("target", metavar="TARGET_FILE", type=Path, help="the translations, line by line: corpus.de")
+    new.add_argument(
+        "source", metavar="SOURCE_FILE", type=Path, help="one sentence a line, UTF-8, perhaps packed: corpus.en.gz; or .tmx, .sgm"
+    )
+    new.add_argument("target", metavar="TARGET_FILE", type=Path, help="the translations, line by line: corpus.de; of a .tmx file the same")
     new.add_argument("--source-language", metavar="L", help="where the file's suffix does not say it")
     new.add_argument("--target-language", metavar="L", help="where the file's suffix does not say it")
     new.add_argument("--valid-lines", metavar="N", type=positive_int, help="pairs held out for validation (a tenth, at most 1,000)")
@@ -39,7 +41,6 @@ def run_new(arguments: argparse.Namespace) -> int:
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
     from transformer_core.corpus.catalogue import load_entry
-    from transformer_core.corpus.formats import file_lines
     from transformer_core.corpus.own import new_entry
 
     if not arguments.force:
@@ -54,8 +55,8 @@ def run_new(arguments: argparse.Namespace) -> int:
         test_lines=arguments.test_lines,
         force=arguments.force,
     )
-    source, target = load_entry(entry).languages
-    pairs = sum(1 for _ in file_lines(arguments.source))
+    loaded = load_entry(entry)
+    (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
     recipes.write(recipes.for_own_data(arguments.name, source, target, pairs), PARAMS_FILE, force=arguments.force)
     print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them. Next: dvc repro")
     return 0

@@ -8,13 +8,14 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from transformer_core.corpus.catalogue import OWN_ENTRIES, PACKAGED_ENTRIES, entry_names
+from transformer_core.corpus.catalogue import OWN_ENTRIES, PACKAGED_ENTRIES, Size, entry_names
 from transformer_core.corpus.formats import file_lines
 from transformer_core.corpus.text import aligned, decode_line
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import new_file, sha256_of
 
 _MOST_HELD_OUT = 1000
+_NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm"})
 
 
 def new_entry(
@@ -33,8 +34,8 @@ def new_entry(
 
     Args:
         name: letters, digits, dots, dashes and underscores.
-        source_file: text, a sentence a line; may be gzipped.
-        target_file: its translation, line by line.
+        source_file: text, a sentence a line, or what else `formats.file_lines` reads without a column.
+        target_file: its translation, line by line; the same file where that holds both (TMX).
         source_language: taken from the file's suffix (`corpus.en`, `corpus.en.gz`) where it is None; `target_language` likewise.
         valid_lines: pairs held out for validation, `test_lines` for the test; a tenth of all, at most 1,000, where it is None.
         force: write over an entry of that name.
@@ -56,42 +57,45 @@ def new_entry(
     target_language = target_language or _language_of(target_file, "target")
     if source_language == target_language:
         raise configuration_error(f"{name}: both sides are {source_language}", "Say --source-language and --target-language.")
-    pairs = _count_pairs(source_file, target_file)
+    sides = {source_language: source_file, target_language: target_file}
+    pairs, text_bytes = _measured(sides)
     tenth = max(1, min(_MOST_HELD_OUT, pairs // 10))
     valid, test = valid_lines or tenth, test_lines or tenth
     if valid + test >= pairs:
         raise UserError(f"{source_file}: {pairs:,} pairs, of which {valid + test:,} are to be held out", "Hold out fewer or add text.")
-    sides = {source_language: source_file, target_language: target_file}
-    _write_entry(path, name, sides, {"valid": valid, "test": test})
+    _write_entry(path, name, sides, Size(pairs=pairs, text_bytes=text_bytes, download_bytes=0), {"valid": valid, "test": test})
     return path
 
 
 def _language_of(file: Path, side: str) -> str:
-    suffix = Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
-    language = suffix.removeprefix(".")
-    if not re.fullmatch(r"[a-z]{2,3}", language) or language == "txt":
+    language = Path(file.name.removesuffix(".gz").removesuffix(".xz")).suffix.removeprefix(".")
+    if not re.fullmatch(r"[a-z]{2,3}", language) or language in _NO_LANGUAGES:
         raise configuration_error(f"{file}: its name does not end in a language", f"Name it like corpus.en or say --{side}-language.")
     return language
 
 
-def _count_pairs(source: Path, target: Path) -> int:
-    pairs = 0
-    lines = aligned(file_lines(source), file_lines(target), source, target)
-    for pairs, (left, right) in enumerate(lines, start=1):
+def _measured(sides: dict[str, Path]) -> tuple[int, int]:
+    """Pairs, and bytes of both sides' text; every line is looked at."""
+    source, target = sides.values()
+    pairs = text_bytes = 0
+    left_lines, right_lines = (file_lines(path, language) for language, path in sides.items())
+    for pairs, (left, right) in enumerate(aligned(left_lines, right_lines, source, target), start=1):
         decode_line(left, source, pairs)
         decode_line(right, target, pairs)
+        text_bytes += len(left) + len(right) + 2
     if not pairs:
         raise UserError(f"{source}: empty", "A corpus has a sentence a line.")
-    return pairs
+    return pairs, text_bytes
 
 
-def _write_entry(path: Path, name: str, sides: dict[str, Path], held_out: dict[str, int]) -> None:
+def _write_entry(path: Path, name: str, sides: dict[str, Path], size: Size, held_out: dict[str, int]) -> None:
     files = {language: {"path": _as_seen_from(path.parent, file), "sha256": sha256_of(file)} for language, file in sides.items()}
     document: dict[str, Any] = {
         "name": name,
         "languages": list(sides),
         "licence": None,
         "note": "",
+        "size": size.model_dump(),
         "splits": {"train": [{"files": files}], **{split: [{"holdout": pairs}] for split, pairs in held_out.items()}},
     }
     text = io.StringIO()
