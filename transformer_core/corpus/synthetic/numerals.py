@@ -1,6 +1,6 @@
 """Numbers, ordinals, clock times and months in words, in both languages."""
 
-from functools import cache
+from functools import lru_cache
 
 LARGEST = 999_999
 
@@ -71,7 +71,7 @@ MONTHS: tuple[tuple[str, str], ...] = (
 DAYS_IN_MONTH = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
-@cache
+@lru_cache(maxsize=1 << 14)  # Of a million, most are rare.
 def english_number(number: int) -> str:
     """A number from 0 to 999,999 in British English words: 1001 is "one thousand and one".
 
@@ -91,7 +91,7 @@ def english_number(number: int) -> str:
     return f"{english_number(count)} {name}{link}{english_number(rest) if rest else ''}"
 
 
-@cache
+@lru_cache(maxsize=1 << 14)  # Of a million, most are rare.
 def german_number(number: int) -> str:
     """A number from 0 to 999,999 as one German word, as in counting: 21 is "einundzwanzig", 101 "einhunderteins".
 
