@@ -225,6 +225,7 @@ class _Train:
         for file in self._files:
             file.close()
         words = np.concatenate([np.zeros((0, 2), np.uint8), *self._words])
+        self._words.clear()
         left = np.ones(len(words), np.bool_)
         for name, repeats in self._repeats.items():
             found = repeats.found() & left
@@ -258,7 +259,11 @@ class _Train:
 
 def _histograms(words: NDArray[np.uint8]) -> NDArray[np.int64]:
     """(2, LONGEST_COUNTED + 1) sentences of each side by their words, of (pairs, 2) words."""
-    return np.stack([np.bincount(side, minlength=LONGEST_COUNTED + 1) for side in words.T])
+    counted = np.zeros((2, LONGEST_COUNTED + 1), np.int64)
+    for start in range(0, len(words), _PAIRS_PER_CHUNK):  # `bincount` takes 8 bytes for each byte.
+        for side, some in enumerate(words[start : start + _PAIRS_PER_CHUNK].T):
+            counted[side] += np.bincount(some, minlength=LONGEST_COUNTED + 1)
+    return counted
 
 
 def _drop(part: _Part, rule: str, pair: Pair) -> None:
