@@ -562,5 +562,5 @@ def test_sums_that_were_locked_stand_in_the_plan(tmp_path: Path) -> None:
     (tmp_path / "corpora/web.lock").write_text(json.dumps({"https://a.example/t.en": "ab" * 32}), encoding="utf-8")
     (tmp_path / "params.yaml").write_text(recipes.read("synthetic").replace("corpus: synthetic", "corpus: web"), encoding="utf-8")
     plan = json.loads(call(tmp_path, "data", "plan", "--json").stdout)
-    assert [file["checked_by"] for file in plan["files"][:2]] == ["sha256 abababababab...", "none yet: locked at the first fetch"]
+    assert [file["checked_by"] for file in plan["files"][:2]] == ["sha256 abababababab...", "locked at the first fetch"]
     assert (plan["licence"], plan["pairs"], plan["disk"]) == ("CC0", None, {})

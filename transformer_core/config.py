@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
@@ -38,6 +39,7 @@ NonNegativeFloat = Annotated[float, Field(ge=0), Expected("a number, 0 or more")
 Probability = Annotated[float, Field(ge=0, lt=1), Expected("a number from 0 to below 1")]
 Share = Annotated[float, Field(ge=0, le=1), Expected("a number from 0 to 1")]
 Flag = Annotated[bool, Expected("true or false")]
+_SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 Name = Annotated[str, Field(min_length=1), Expected("a name")]
 
 
@@ -78,6 +80,13 @@ class Clean(Section):
     on_invalid_utf8: Literal["stop", "drop"]
 
 
+def _of_their_own(symbols: list[str]) -> list[str]:
+    """SentencePiece parts at white space first, and has its special tokens already."""
+    if len(set(symbols)) < len(symbols) or any(not re.fullmatch(r"\S+", symbol) or symbol in _SPECIAL for symbol in symbols):
+        raise ValueError("a symbol twice, with white space, or a special token")
+    return symbols
+
+
 class Bpe(Section):
     """The joint subword vocabulary of both languages (paper 5.1).
 
@@ -97,7 +106,9 @@ class Bpe(Section):
     character_coverage: Annotated[float, Field(gt=0, le=1), Expected("a number above 0, at most 1")]
     sample: PositiveInt | None
     seed: NonNegativeInt
-    user_symbols: Annotated[list[Name], Expected("a list of texts")]
+    user_symbols: Annotated[
+        list[str], AfterValidator(_of_their_own), Expected("a list of different texts without white space, none of them a special token")
+    ]
 
 
 class Binarize(Section):

@@ -77,15 +77,15 @@ def _files(split: str, source: Source, direction: tuple[str, str], locked: dict[
     if source.files is not None:
         for language in direction:
             file = source.files[language]
-            yield PlannedFile(split, file.path, False, _sum(file.sha256))
+            yield PlannedFile(split, file.path, False, _sum(file.sha256, "none"))
     elif source.https is not None:
         for language in direction:
             address = source.https[language]
-            yield PlannedFile(split, address.url, True, _sum(address.sha256 or locked.get(address.url)))
+            yield PlannedFile(split, address.url, True, _sum(address.sha256 or locked.get(address.url), "locked at the first fetch"))
     elif source.folder is not None:
-        yield PlannedFile(split, str(Path(source.folder.path) / f"{source.folder.stem}.*"), False, _sum(None))
+        yield PlannedFile(split, str(Path(source.folder.path) / f"{source.folder.stem}.*"), False, "none")
     elif source.mtdata is not None:
-        yield PlannedFile(split, f"mtdata {source.mtdata}", True, "locked" if locked else _sum(None))
+        yield PlannedFile(split, f"mtdata {source.mtdata}", True, "locked at the first fetch")
     elif source.sacrebleu is not None:
         yield PlannedFile(split, f"sacrebleu {source.sacrebleu}", True, "md5 that sacreBLEU knows")
     elif source.synthetic is not None:
@@ -94,8 +94,8 @@ def _files(split: str, source: Source, direction: tuple[str, str], locked: dict[
         yield PlannedFile(split, f"{source.holdout:,} pairs held out of train", False, "that of train")
 
 
-def _sum(digest: str | None) -> str:
-    return f"sha256 {digest[:12]}..." if digest else "none yet: locked at the first fetch"
+def _sum(digest: str | None, otherwise: str) -> str:
+    return f"sha256 {digest[:12]}..." if digest else otherwise
 
 
 def _disk(params: Params, size: Size) -> tuple[dict[str, int], dict[str, int]]:

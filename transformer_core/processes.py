@@ -4,10 +4,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from multiprocessing.util import Finalize
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -26,7 +27,10 @@ def cores() -> int:
 
 def workers_for(text: Path) -> int:
     """How many processes are worth their start for a file of text: at most one for each core."""
-    return min(cores(), text.stat().st_size // _BYTES_PER_WORKER)
+    try:
+        return max(1, min(cores(), text.stat().st_size // _BYTES_PER_WORKER))
+    except OSError:
+        return 1  # Whoever reads it says what is wrong.
 
 
 def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
@@ -36,14 +40,37 @@ def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers:
     tasks and results are pickled. The processes end with this one, killed or not.
 
     Raises:
-        RuntimeError: a process died. What `function` raises is raised here too.
+        RuntimeError: a process died. What `function` or `tasks` raises is raised here too, after the results that come before it.
     """
     if workers <= 1:
         yield from map(function, tasks)
         return
+    with _running(function, workers) as running:
+        coming = iter(tasks)
+        sent = received = 0
+        while True:
+            if sent - received == workers * _AHEAD:
+                yield _result(*running[received % workers])
+                received += 1
+            try:
+                task = next(coming)
+            except Exception as error:
+                for number in range(received, sent):
+                    yield _result(*running[number % workers])
+                if isinstance(error, StopIteration):
+                    return
+                raise
+            with suppress(BrokenPipeError, ConnectionResetError):  # It has died, as its result will tell.
+                running[sent % workers][0].send(task)
+            sent += 1
+
+
+@contextmanager
+def _running(function: Callable[[Any], Any], workers: int) -> Iterator[list[tuple[Connection, SpawnProcess]]]:
     # Spawned, not forked: the caller may have threads, and a fork would hold the other pipes' ends open.
     context = get_context("spawn")
     running: list[tuple[Connection, SpawnProcess]] = []
+    closings: list[Finalize] = []
     try:
         for _ in range(workers):
             ours, theirs = context.Pipe()
@@ -51,19 +78,12 @@ def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers:
             process.start()
             theirs.close()
             running.append((ours, process))
-        sent = received = 0
-        for task in tasks:
-            if sent - received == workers * _AHEAD:
-                yield _result(*running[received % workers])
-                received += 1
-            with suppress(BrokenPipeError):  # It has died, as its result will tell.
-                running[sent % workers][0].send(task)
-            sent += 1
-        for number in range(received, sent):
-            yield _result(*running[number % workers])
+            # Python waits at its end for processes of generators that nobody has read to their end or closed.
+            closings.append(Finalize(None, ours.close, exitpriority=0))
+        yield running
     finally:
-        for connection, _ in running:
-            connection.close()
+        for closing in closings:
+            closing()
         for _, process in running:
             process.join()
 
@@ -71,7 +91,7 @@ def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers:
 def _result(connection: Connection, process: SpawnProcess) -> Any:
     try:
         fine, value = connection.recv()
-    except EOFError:
+    except (EOFError, ConnectionResetError):
         process.join()
         raise RuntimeError(f"a worker process died with exit code {process.exitcode}") from None
     if not fine:
@@ -93,7 +113,7 @@ def _work(connection: Connection, function: Callable[[Any], Any]) -> None:
             except Exception as error:
                 answer = False, error
             connection.send(answer)
-    except BrokenPipeError:
+    except (BrokenPipeError, ConnectionResetError):
         pass
 
 

@@ -241,6 +241,13 @@ def test_invalid_utf8_in_the_test_split_stops_even_then(tmp_path: Path) -> None:
         cleaned(tmp_path, DEFAULT.model_copy(update={"on_invalid_utf8": "drop"}))
 
 
+def test_missing_training_text_is_bad_data(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [GOOD])
+    (tmp_path / "raw/train.en").unlink()
+    with pytest.raises(UserError, match=r"raw/train\.en: no such file"):
+        cleaned(tmp_path)
+
+
 def test_a_corpus_of_which_nothing_is_left_is_bad_data(tmp_path: Path) -> None:
     write_raw_pairs(tmp_path / "raw", [("same", "same"), ("", "x")])
     with pytest.raises(UserError, match=r"cleaning leaves none of 2 pairs \(dropped: empty 1, copy 1\)") as caught:

@@ -25,7 +25,8 @@ class Site:
     """A web server on the loopback.
 
     Attributes:
-        faults: what it does in turn before it behaves: a status, "truncate" (half of what was asked for), "redirect" or "slow".
+        faults: what it does in turn before it behaves: a status, "truncate" (half of what was asked for, then nothing), "less" (a part
+            that is shorter than what was asked for), "redirect" or "slow".
         mark: its ETag; None for a server that marks no versions.
         ranges: whether it sends parts.
     """
@@ -56,7 +57,7 @@ def site() -> Iterator[Site]:
             same = self.headers.get("If-Range") == served.mark
             start = int(wanted) if served.ranges and same else 0
             served.asked_from.append(int(wanted))
-            body = served.content[start:]
+            body = served.content[start : start + 1_000] if fault == "less" else served.content[start:]
             if isinstance(fault, int) and fault != 200:
                 self.send_response(fault)
             elif start and not body:
@@ -64,7 +65,7 @@ def site() -> Iterator[Site]:
                 self.send_header("Content-Range", f"bytes */{len(served.content)}")
             elif start:
                 self.send_response(206)
-                self.send_header("Content-Range", f"bytes {start}-{len(served.content) - 1}/{len(served.content)}")
+                self.send_header("Content-Range", f"bytes {start}-{start + len(body) - 1}/{len(served.content)}")
             else:
                 self.send_response(200)
             if served.mark:
@@ -129,6 +130,12 @@ def test_what_does_not_pass_is_unavailable_and_nothing_is_kept(site: Site, fetch
     assert caught.value.exit_code is ExitCode.UNAVAILABLE
     assert len(site.requests) == TRIES
     assert files_in(fetcher.downloads) == []
+
+
+def test_a_server_may_give_less_than_the_rest(site: Site, fetcher: Fetcher) -> None:
+    site.faults = ["truncate", *["less"] * 5]
+    assert fetcher.fetch(site.address).path.read_bytes() == CONTENT
+    assert site.asked_from == [0, *(site.asked_from[1] + 1_000 * part for part in range(6))]
 
 
 def test_a_broken_connection_goes_on_where_it_broke(site: Site, fetcher: Fetcher) -> None:

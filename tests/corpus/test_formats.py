@@ -2,6 +2,7 @@
 
 import gzip
 import lzma
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -42,6 +43,27 @@ def test_a_tmx_unit_gives_its_text_without_markup_and_an_empty_line_where_a_lang
     )
     assert list(file_lines(tmp_path / "m.tmx", "de")) == [b"Ein fettes Wort & mehr", b""]
     assert list(file_lines(tmp_path / "m.tmx", "en")) == [b"", b"one"]
+
+
+def test_a_regional_language_is_found_by_either_name(tmp_path: Path) -> None:
+    (tmp_path / "m.tmx").write_text(
+        '<tmx><body><tu><tuv xml:lang="pt-BR"><seg>um</seg></tuv><tuv xml:lang="pt_PT"><seg>dois</seg></tuv></tu></body></tmx>',
+        encoding="utf-8",
+    )
+    for language, text in (("pt-BR", b"um"), ("pt", b"um"), ("pt-pt", b"dois"), ("de", b"")):
+        assert list(file_lines(tmp_path / "m.tmx", language)) == [text]
+
+
+def test_a_large_tmx_file_takes_no_more_memory_than_a_small_one(tmp_path: Path) -> None:
+    peaks = []
+    for units in (2_000, 20_000):
+        (tmp_path / "m.tmx").write_bytes(tmx([("one sentence", "ein Satz")] * units))
+        tracemalloc.start()
+        assert sum(1 for _ in file_lines(tmp_path / "m.tmx", "de")) == units
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    # A unit that stays costs 90 bytes, 18,000 of them 1.6 MB.
+    assert peaks[1] < peaks[0] + 200_000
 
 
 @given(st.lists(st.lists(texts, min_size=3, max_size=3)))
@@ -91,6 +113,7 @@ def test_any_format_may_be_packed(tmp_path: Path, name: str, content: bytes, suf
         ("t.xz", lzma.compress(b"eins\n" * 1000)[:-6], "damaged xz file"),
         ("t.xz", b"no xz\n", "damaged xz file"),
         ("t.tmx", b"<tmx><body><tu>", "damaged TMX file"),
+        ("t.tmx", b'<?xml version="1.0" encoding="GBK"?><tmx/>', "damaged TMX file"),
         ("t.sgm", b"<seg>\xff</seg>", "damaged SGML file"),
         ("t.de", None, "no such file"),
     ],

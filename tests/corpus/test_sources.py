@@ -2,6 +2,7 @@ import gzip
 import hashlib
 import io
 import os
+import random
 import subprocess
 import sys
 import tarfile
@@ -99,6 +100,21 @@ def test_members_of_an_archive_on_the_web_are_read(reader: SourceReader, tmp_pat
     sides["de"] = Address(url=url, member="*/c.de")
     with pytest.raises(UserError, match=r"0 files in it match \*/c\.de"):
         list(reader.open(Source(https=sides), "train").pairs)
+
+
+def test_a_damaged_archive_is_bad_data_however_it_is_packed(tmp_path: Path) -> None:
+    noise = random.Random(1).randbytes(20_000)
+    for mode in ("gz", "bz2", "xz"):
+        path = tmp_path / f"a.tar.{mode}"
+        with tarfile.open(path, f"w:{mode}") as tarred:  # type: ignore[call-overload]
+            member = tarfile.TarInfo("a.en")
+            member.size = len(noise)
+            tarred.addfile(member, io.BytesIO(noise))
+        content = bytearray(path.read_bytes())
+        content[9_000:9_200] = bytes(200)
+        path.write_bytes(content)
+        with pytest.raises(UserError, match="damaged, or neither a tar nor a zip archive"):
+            unpack(path, ["a.en"], tmp_path)
 
 
 def test_a_damaged_gzip_file_is_bad_data(reader: SourceReader, tmp_path: Path) -> None:

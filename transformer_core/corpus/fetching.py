@@ -99,8 +99,15 @@ def lock_file(corpus: str, entries: Path = OWN_ENTRIES) -> Path:
 
 
 def locked_sums(lock: Path) -> dict[str, str]:
-    """SHA-256 sums by address; none where nothing has been locked yet."""
-    return dict(read_json(lock)) if lock.exists() else {}
+    """SHA-256 sums by address; none where nothing has been locked yet.
+
+    Raises:
+        UserError: exit code 78; the file is not JSON.
+    """
+    try:
+        return dict(read_json(lock)) if lock.exists() else {}
+    except ValueError:
+        raise configuration_error(f"{lock}: not valid JSON", "Mend it, or remove it to lock the sums that are found next.") from None
 
 
 def mirror_folder(setting: str | None) -> Path | None:

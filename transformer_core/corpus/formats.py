@@ -42,7 +42,7 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
                 yield from (line.removesuffix(b"\n") for line in file)
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError):
         raise UserError(f"{path}: damaged {'xz' if path.suffix == '.xz' else 'gzip'} file", "Get it again.") from None
-    except (ElementTree.ParseError, UnicodeDecodeError) as error:
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # The last two: of an encoding that Python does not read.
         raise UserError(f"{path}: damaged {'TMX' if name.endswith('.tmx') else 'SGML'} file ({error})", "Get it again.") from None
 
 
@@ -54,18 +54,26 @@ def _unpacked(path: Path) -> BinaryIO:
 
 
 def _units(file: BinaryIO, language: str) -> Iterator[bytes]:
-    for _, element in ElementTree.iterparse(file):
-        if element.tag.rpartition("}")[2] != "tu":
-            continue
-        texts = {_language_of(variant): segment for variant in element if (segment := variant.find("{*}seg")) is not None}
-        segment = texts.get(language.lower())
-        yield b"" if segment is None else _in_one_line("".join(segment.itertext()))
-        element.clear()
+    body: ElementTree.Element | None = None
+    for event, element in ElementTree.iterparse(file, events=("start", "end")):
+        name = element.tag.rpartition("}")[2]
+        if name == "body" and event == "start":
+            body = element
+        if name == "tu" and event == "end":
+            yield _in_one_line(_segment_in(element, language.lower()))
+            if body is not None:
+                body.clear()  # Of the units that were read, or they would all stay in memory.
 
 
-def _language_of(variant: ElementTree.Element) -> str:
-    tag = variant.get(_XML_LANGUAGE) or variant.get("lang") or ""
-    return re.split("[-_]", tag.lower())[0]
+def _segment_in(unit: ElementTree.Element, language: str) -> str:
+    """The unit's text in that language, or else in a regional form of it; empty where there is none."""
+    texts: dict[str, str] = {}
+    for variant in unit:
+        if (segment := variant.find("{*}seg")) is not None:
+            tag = (variant.get(_XML_LANGUAGE) or variant.get("lang") or "").lower().replace("_", "-")
+            for name in (tag, tag.partition("-")[0]):
+                texts.setdefault(name, "".join(segment.itertext()))
+    return texts.get(language.replace("_", "-"), "")
 
 
 def _column(file: BinaryIO, column: int, path: Path) -> Iterator[bytes]:

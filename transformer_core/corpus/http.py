@@ -85,6 +85,9 @@ class _Part:
             if not goes_on:
                 self._begin(answer)
             self._append(answer, url.rsplit("/", 1)[-1])
+            whole = answer.headers.get("Content-Range", "").rpartition("/")[2] if goes_on else ""
+            if whole.isdecimal() and self.size < int(whole):  # A server may give less than was asked for.
+                raise requests.exceptions.ChunkedEncodingError(f"{self.size:,} of {int(whole):,} bytes")
 
     def _begin(self, answer: requests.Response) -> None:
         """Forget what is here and note the version of what comes; a weak mark ("W/...") does not promise the same bytes."""

@@ -5,6 +5,7 @@ import fnmatch
 import gzip
 import itertools
 import logging
+import lzma
 import shutil
 import tarfile
 import zipfile
@@ -231,8 +232,11 @@ def unpack(archive: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
                 return _copy_members(archive, zipped.namelist(), zipped.open, patterns, folder)
         with tarfile.open(archive) as tarred:
             names = [member.name for member in tarred if member.isfile()]
-            return _copy_members(archive, names, tarred.extractfile, patterns, folder)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, gzip.BadGzipFile):
+            copied = _copy_members(archive, names, tarred.extractfile, patterns, folder)
+            while tarred.fileobj is not None and tarred.fileobj.read(1 << 20):
+                pass  # The check sum of what is packed stands at the end, where tar does not look.
+            return copied
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError):
         raise UserError(f"{archive}: damaged, or neither a tar nor a zip archive", "Get it again.") from None
 
 
