@@ -31,6 +31,7 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
         },
         "data/clean/report.json": {
             "pairs_in": 3, "dropped": {"empty": 0}, "repaired": {"white_space": 1}, "pairs_out": 3, "examples": {},
+            "entities": 0, "lengths_in": {"en": [0, 1, 2], "de": [0, 0, 3]}, "lengths_out": {"en": [0, 1, 2], "de": [0, 0, 3]},
             "splits": {"valid": checked, "test": checked},
         },
         "models/averaged/config.json": {
