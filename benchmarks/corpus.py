@@ -26,6 +26,7 @@ from ruamel.yaml import YAML
 
 from transformer_core.corpus.subword import Subword
 from transformer_core.corpus.text import read_lines
+from transformer_core.processes import cores
 from transformer_core.recipes import read
 
 REPOSITORY = Path(__file__).parents[1]
@@ -134,16 +135,15 @@ def _watch(pid: int, peak: list[int], ended: threading.Event) -> None:
 
 def _bare_rate(place: Path) -> float:
     """Pairs a second of SentencePiece alone, on all cores."""
-    cores = len(os.sched_getaffinity(0))
     model = place / "data/bpe/spm.model"
     sides = [list(islice(read_lines(place / f"data/clean/train.{language}"), LINES_ENCODED)) for language in ("en", "de")]
     processor = Subword.load(model).processor
     began = time.perf_counter()
     for side in sides:
-        processor.encode(side, add_eos=True, num_threads=cores)
+        processor.encode(side, add_eos=True, num_threads=cores())
     rates = [len(sides[0]) / (time.perf_counter() - began)]
-    with ProcessPoolExecutor(cores) as pool:
-        seconds = list(pool.map(_encode, [model] * cores, [[side[number::cores] for side in sides] for number in range(cores)]))
+    with ProcessPoolExecutor(cores()) as pool:
+        seconds = list(pool.map(_encode, [model] * cores(), [[side[number :: cores()] for side in sides] for number in range(cores())]))
     rates.append(len(sides[0]) / max(seconds))
     return max(rates)
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from transformer_core.config import PARAMS_FILE, Machine, Params, load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.presets import resolve
+from transformer_core.processes import cores
 
 _GIB = 2**30
 _DISK_GIB = 5  # CUDA's libraries, a corpus in four forms and some checkpoints; the default recipe takes under 1.
@@ -86,7 +87,7 @@ def _torch() -> Iterator[Finding]:
 
 
 def _cores() -> Finding:
-    usable, present = len(os.sched_getaffinity(0)), os.cpu_count()
+    usable, present = cores(), os.cpu_count()
     return Finding("threads", "ok", f"{usable} of {present} cores usable; machine.threads sets how many a process takes")
 
 

@@ -1,7 +1,6 @@
 """Stage decode: the averaged model and the binarized sources to hypotheses and n-best lists of valid and test."""
 
 import json
-import os
 import time
 from pathlib import Path
 
@@ -15,11 +14,12 @@ from transformer_core.corpus.text import write_lines
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import UserError
 from transformer_core.files import new_directory, write_json
+from transformer_core.processes import cores
 
 
 def run(params: Params) -> str:
     """Translate valid and test, with every line's n-best list and the speed beside it."""
-    torch.set_num_threads(params.machine.threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(params.machine.threads or cores())
     translator = Translator.load(AVERAGED)
     meta = read_meta(BINARIZED)
     if meta.vocabulary_hash != translator.subword.hash:

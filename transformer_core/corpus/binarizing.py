@@ -137,11 +137,5 @@ class _Shards:
 def _lines(text: bytes, path: Path, first: int) -> list[str]:
     try:
         return text.decode().split("\n")[:-1]
-    except UnicodeDecodeError:
-        return list(_decoded_one_by_one(text, path, first))
-
-
-def _decoded_one_by_one(text: bytes, path: Path, first: int) -> Iterator[str]:
-    """As `_lines`, for the error that names the line."""
-    for number, line in enumerate(text.split(b"\n")[:-1], start=first):
-        yield decode_line(line, path, number)
+    except UnicodeDecodeError:  # One by one, for the error that names the line.
+        return [decode_line(line, path, number) for number, line in enumerate(text.split(b"\n")[:-1], start=first)]

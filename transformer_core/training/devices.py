@@ -11,6 +11,7 @@ import torch.distributed
 from torch import Tensor
 
 from transformer_core.errors import configuration_error
+from transformer_core.processes import cores
 
 Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
 
@@ -53,17 +54,13 @@ def default_devices(microbatches: int) -> int:
     Args:
         microbatches: of an update.
     """
-    here = torch.cuda.device_count() if torch.cuda.is_available() else _cores()
+    here = torch.cuda.device_count() if torch.cuda.is_available() else cores()
     return max(1, min(here, microbatches))
 
 
 def default_threads(devices: int) -> int:
     """Threads of each of so many processes on this machine where `machine.threads` does not say: all share its cores."""
-    return max(1, _cores() // devices)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+    return max(1, cores() // devices)
 
 
 @contextmanager
