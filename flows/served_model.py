@@ -6,6 +6,7 @@ from typing import Any
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
+from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 
 
@@ -24,7 +25,7 @@ class ServedTranslator(PythonModel):
             model_input: lines of the source language.
             params: `beam` and `alpha`, of the types and with the defaults of the signature.
         """
-        return [hypotheses[0].text for hypotheses in self.translator.translate(model_input, **(params or {}))]
+        return [hypotheses[0].text for hypotheses in self.translator.translate(model_input, Search(**(params or {})))]
 
 
 set_model(ServedTranslator())

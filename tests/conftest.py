@@ -59,7 +59,7 @@ def prefect_server(_isolated: None) -> Iterator[str]:
     from prefect.settings import PREFECT_API_URL
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=120):
+    with prefect_test_harness(server_startup_timeout=300):
         yield str(PREFECT_API_URL.value())
 
 

@@ -173,21 +173,95 @@ def test_at_a_terminal_each_line_is_answered_and_an_interrupt_is_one_line(model:
     os.write(keyboard, b"the dog\n")
     assert process.stdout.readline().endswith(b"\n")
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
     os.close(keyboard)
     assert (process.returncode, said) == (75, b"transformer-core: interrupted\n")
 
 
-def test_a_sentence_longer_than_the_learned_positions_is_refused(model: Path, tmp_path: Path) -> None:
+def test_a_line_longer_than_max_input_is_cut_or_left_empty_and_the_others_come_out(model: Path, tmp_path: Path) -> None:
+    stdin = b"the dog\n" + b"a cat sees the dog " * 2_000 + b"\nthe cat\n"
+    plain = call(tmp_path, "translate", "--model", str(model), stdin=b"the dog\nthe cat\n").stdout.split(b"\n")
+    cut = call(tmp_path, "translate", "--model", str(model), "--max-input", "20", stdin=stdin)
+    assert (cut.returncode, cut.stdout.count(b"\n"), cut.stdout.split(b"\n")[0::2]) == (0, 3, [plain[0], plain[1]])
+    assert re.fullmatch(rb"line 2: \d\d,\d{3} tokens, cut to 20\n", cut.stderr)
+    refused = call(tmp_path, "translate", "--model", str(model), "--max-input", "20", "--longer", "refuse", stdin=stdin)
+    assert (refused.returncode, refused.stdout) == (65, b"%s\n\n%s\n" % (plain[0], plain[1]))
+    assert re.fullmatch(rb"line 2: \d\d,\d{3} tokens, more than 20, left empty\n", refused.stderr)
+
+
+def test_a_line_longer_than_the_learned_positions_is_cut_to_them(model: Path, tmp_path: Path) -> None:
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     size = TransformerSize(**config["model"] | {"positions": "learned", "most_positions": 6})
     learned = ModelConfig.model_validate({**config, "model": size})
     save_model(tmp_path / "learned", dict(Transformer(size, learned.vocabulary.size).state_dict()), learned, model / "spm.model")
-    done = call(tmp_path, "translate", "--model", "learned", stdin=b"the dog\n")
-    assert (done.returncode, done.stdout.count(b"\n")) == (0, 1)
-    code, line = refusal(call(tmp_path, "translate", "--model", "learned", stdin=b"the dog\nthe dog sees a cat the dog sees a cat\n"))
-    assert code == 65
-    assert line.endswith("but this model has learned 6 positions. Split the sentence.")
+    done = call(tmp_path, "translate", "--model", "learned", stdin=b"the dog\nthe dog sees a cat the dog sees a cat\n")
+    assert (done.returncode, done.stdout.count(b"\n")) == (0, 2)
+    assert re.fullmatch(rb"line 2: \d+ tokens, cut to 5\n", done.stderr)
+
+
+def test_files_are_read_and_written_as_standard_input_and_output_are(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"the dog\n\na cat\n")
+    piped = call(tmp_path, "translate", "--model", str(model), stdin=b"the dog\n\na cat\n")
+    done = call(tmp_path, "translate", "--model", str(model), "--out", "out", "lines")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (tmp_path / "out").read_bytes() == piped.stdout
+    assert call(tmp_path, "translate", "--model", str(model), "--interactive", "lines").stdout == piped.stdout
+    code, line = refusal(call(tmp_path, "translate", "--model", str(model), "nowhere"))
+    assert (code, line.split(". ")[0]) == (65, "nowhere: no such file")
+
+
+def test_a_file_that_fails_in_the_middle_leaves_no_output_behind(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"the dog\n" * 2_000 + b"th\xff\n")
+    code, line = refusal(call(tmp_path, "translate", "--model", str(model), "--beam", "1", "--out", "out", "lines"))
+    assert (code, line.split(" (")[0]) == (65, "lines:2001: not valid UTF-8")
+    assert [path.name for path in tmp_path.iterdir()] == ["lines"]
+
+
+def test_scores_stand_before_the_text(model: Path, tmp_path: Path) -> None:
+    nbest = call(tmp_path, "translate", "--model", str(model), "--nbest", stdin=b"the dog\n").stdout.split(b"\n")[0]
+    assert call(tmp_path, "translate", "--model", str(model), "--scores", stdin=b"the dog\n").stdout == nbest.removeprefix(b"1\t") + b"\n"
+
+
+def test_a_model_beside_itself_translates_as_it_does_alone(model: Path, tmp_path: Path) -> None:
+    alone = call(tmp_path, "translate", "--model", str(model), stdin=b"the dog\na cat\n")
+    together = call(tmp_path, "translate", "--model", str(model), "--model", str(model), stdin=b"the dog\na cat\n")
+    assert (together.returncode, together.stdout) == (0, alone.stdout)
+
+
+def test_models_of_different_vocabularies_do_not_translate_together(model: Path, tmp_path: Path) -> None:
+    settings = Bpe(init_from=None, vocab_size=30, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
+    train_subword(WORDS, tmp_path / "spm.model", settings)
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    subword = Subword.load(tmp_path / "spm.model")
+    other = ModelConfig.model_validate({**config, "vocabulary": {"size": subword.vocab_size, "hash": subword.hash}})
+    assert isinstance(other.model, TransformerSize)
+    save_model(tmp_path / "other", dict(Transformer(other.model, subword.vocab_size).state_dict()), other, tmp_path / "spm.model")
+    code, line = refusal(call(tmp_path, "translate", "--model", str(model), "--model", "other", stdin=b"the dog\n"))
+    assert code == 78
+    assert line.endswith("Models that translate together share their vocabulary.")
+
+
+def test_samples_are_as_many_as_asked_for_and_the_same_again(model: Path, tmp_path: Path) -> None:
+    asked = ("--sample", "3", "--temperature", "2", "--top-p", "0.9", "--nbest")
+    done = call(tmp_path, "translate", "--model", str(model), *asked, stdin=b"the dog\na cat\n")
+    assert [line.split(b"\t")[0] for line in done.stdout.split(b"\n")[:-1]] == [b"1"] * 3 + [b"2"] * 3
+    assert call(tmp_path, "translate", "--model", str(model), *asked, stdin=b"the dog\na cat\n").stdout == done.stdout
+    assert call(tmp_path, "translate", "--model", str(model), *asked, "--seed", "2", stdin=b"the dog\na cat\n").stdout != done.stdout
+
+
+def test_translations_begin_with_their_prefixes(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "prefixes").write_bytes(b"der Hund\n\n")
+    done = call(tmp_path, "translate", "--model", str(model), "--prefixes", "prefixes", stdin=b"a cat\na cat\n")
+    first, second = done.stdout.decode().split("\n")[:2]
+    assert first.startswith("der Hund")
+    assert second == call(tmp_path, "translate", "--model", str(model), stdin=b"a cat\n").stdout.decode().rstrip("\n")
+    code, line = refusal(call(tmp_path, "translate", "--model", str(model), "--prefixes", "prefixes", stdin=b"a\n" * 3))
+    assert (code, line.split(". ")[0]) == (65, "prefixes: fewer lines than the input")
+
+
+def test_a_device_that_is_not_here_is_one_line(model: Path, tmp_path: Path) -> None:
+    code, line = refusal(call(tmp_path, "translate", "--model", str(model), "--device", "cuda:77", stdin=b"the dog\n"))
+    assert (code, line.split(": ")[0]) == (78, "device cuda:77")
 
 
 # --- info

@@ -185,7 +185,7 @@ def stop_a_training(clone: Clone, number: signal.Signals, after: str) -> int:
         assert "Traceback" not in line
         if line.startswith(after):
             process.send_signal(number)
-    assert process.wait(60) == 75
+    assert process.wait(120) == 75
     ended = json.loads((clone.root / ".state/exit/train.json").read_text(encoding="utf-8"))
     assert ended["code"] == 75
     return int("".join(filter(str.isdigit, ended["message"].split("update ")[1].split(",")[0])))
@@ -243,7 +243,7 @@ def test_interrupting_dvc_and_its_stage_commits_nothing(clone: Clone) -> None:
         said.append(line)
         if line.startswith("update 20 of"):
             os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal
-    assert process.wait(60) != 0
+    assert process.wait(120) != 0
     assert not any("Traceback" in line for line in said), "".join(said)
     ended = json.loads((clone.root / ".state/exit/train.json").read_text(encoding="utf-8"))
     assert ended["code"] == 75, ended

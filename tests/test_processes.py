@@ -93,7 +93,7 @@ def test_a_killed_process_leaves_no_worker(tmp_path: Path) -> None:
         family = psutil.Process(process.pid).children(recursive=True)
         process.kill()
     assert len(family) >= 2
-    assert psutil.wait_procs(family, timeout=30)[1] == []
+    assert psutil.wait_procs(family, timeout=120)[1] == []
 
 
 def test_a_file_that_is_not_there_is_for_its_reader_to_tell(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from transformers.models.marian.modeling_marian import MarianMTModel  # Not lazi
 from peers.job import ADAM_BETAS, ADAM_EPSILON, LABEL_SMOOTHING, LEARNING_RATE, Job, Memory, Report, now, trained_parameters
 from transformer_core.corpus.binary import BinarizedSplit, open_split
 from transformer_core.corpus.subword import BOS, EOS, PAD
+from transformer_core.models.precision import has_fast_bf16
 from transformer_core.training.batch import make_batch
-from transformer_core.training.devices import autocast, has_fast_bf16
+from transformer_core.training.devices import autocast
 
 _MOST_POSITIONS = 256
 

@@ -14,10 +14,11 @@ from transformer_core import recipes
 from transformer_core.config import Train
 from transformer_core.corpus.binary import BinarizedSplit, open_split
 from transformer_core.models.architectures import build
+from transformer_core.models.precision import has_fast_bf16, weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
 from transformer_core.training.checkpoint import StateDirectory
-from transformer_core.training.devices import Devices, has_fast_bf16, joined, weights_dtype
+from transformer_core.training.devices import Devices, joined
 from transformer_core.training.records import Nobody, UpdateRecord
 from transformer_core.training.trainer import Trainer, seed_everything
 

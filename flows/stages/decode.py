@@ -11,6 +11,7 @@ from flows.runner import run_stage
 from transformer_core.config import Params
 from transformer_core.corpus.binary import check_split, open_split, read_meta
 from transformer_core.corpus.text import write_lines
+from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import UserError
 from transformer_core.files import new_directory, write_json
@@ -38,10 +39,9 @@ def _decode(translator: Translator, split: str, params: Params, folder: Path) ->
     check_split(BINARIZED, split)
     sources = open_split(BINARIZED, split).source
     settings = params.decode
+    search = Search(settings.beam, settings.alpha, max_extra=settings.max_extra)
     began = time.monotonic()
-    lists = translator.translate_tokens(
-        [sources[number] for number in range(len(sources))], settings.beam, settings.alpha, settings.max_extra, settings.batch_tokens
-    )
+    lists = translator.translate_tokens([sources[number] for number in range(len(sources))], search, settings.batch_tokens)
     seconds = time.monotonic() - began
     write_lines(folder / f"{split}.hyp", (hypotheses[0].text for hypotheses in lists))
     write_lines(folder / f"{split}.nbest.jsonl", map(_as_json, lists))

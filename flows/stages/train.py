@@ -28,16 +28,18 @@ from transformer_core.config import Params, load_params, tracking_uri
 from transformer_core.corpus.binary import check_split, open_split, read_meta
 from transformer_core.corpus.subword import Subword
 from transformer_core.corpus.text import read_lines
+from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
 from transformer_core.evaluation.metrics import corpus_bleu
 from transformer_core.files import new_directory, read_json, sha256_of, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Training, Vocabulary, load_model
+from transformer_core.models.precision import weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize, resolve
 from transformer_core.training.checkpoint import FORMAT, StateDirectory, state_root
-from transformer_core.training.devices import Devices, autocast, default_devices, joined, weights_dtype
+from transformer_core.training.devices import Devices, autocast, default_devices, joined
 from transformer_core.training.records import Nobody, Progress
 from transformer_core.training.trainer import Trainer, seed_everything
 from transformer_core.training.utilisation import matrix_rate
@@ -192,7 +194,7 @@ def _validation(params: Params, model: TranslationModel, devices: Devices) -> Ca
         scores = score_split(model, valid, devices, precision)
         mine = [valid.source[number] for number in chosen[devices.rank :: ranks]]
         with autocast(devices.device, precision):
-            lists = translator.translate_tokens(mine, beam=1, alpha=0.0, max_extra=50, batch_tokens=4096)
+            lists = translator.translate_tokens(mine, Search(beam=1))
         by_rank = devices.gathered([hypotheses[0].text for hypotheses in lists])
         texts = [by_rank[place % ranks][place // ranks] for place in range(len(chosen))]
         return {**scores, "bleu": corpus_bleu(texts, references)}

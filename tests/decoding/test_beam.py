@@ -1,14 +1,20 @@
-"""Beam search against brute force, greedy decoding and itself in other batches."""
+"""Beam search against brute force, greedy decoding and itself in other batches; its penalties, prefixes and ensembles."""
 
 import itertools
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from transformer_core.corpus.subword import BOS, EOS
-from transformer_core.decoding.beam import Finished, beam_search
+from transformer_core.decoding.beam import Penalty, Search, beam_search, coverage_penalty
+from transformer_core.decoding.ensemble import Ensemble
+from transformer_core.decoding.hypotheses import Finished, StepModel
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 
@@ -30,12 +36,11 @@ class ScriptedState:
 class ScriptedModel:
     """Log-probabilities that depend on the whole prefix, fixed by a seed: a model with no structure to lean on."""
 
-    def __init__(self, seed: int, beam: int) -> None:
+    def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._beam = beam
 
     def start(self, source: Tensor, source_mask: Tensor) -> ScriptedState:
-        return ScriptedState(len(source) * self._beam)
+        return ScriptedState(len(source))
 
     def step(self, tokens: Tensor, state: ScriptedState) -> Tensor:
         state.prefixes = [(*prefix, token) for prefix, token in zip(state.prefixes, tokens.tolist(), strict=True)]
@@ -46,7 +51,7 @@ class ScriptedModel:
         return 2 * torch.randn(VOCAB, generator=generator, dtype=torch.float64)
 
 
-def brute_force(model: ScriptedModel, greatest_length: int, alpha: float) -> list[tuple[float, list[int]]]:
+def brute_force(model: ScriptedModel, greatest_length: int, penalty: Callable[[int], float]) -> list[tuple[float, list[int]]]:
     """All outputs up to a length with their scores, best first."""
     scored = []
     for length in range(1, greatest_length + 1):
@@ -56,18 +61,25 @@ def brute_force(model: ScriptedModel, greatest_length: int, alpha: float) -> lis
             for position, token in enumerate(output):
                 step = model.logits((BOS, *output[:position])).log_softmax(-1).clone()
                 log_probability += step[token].item() if position + 1 < greatest_length or token == EOS else -math.inf
-            scored.append((log_probability / ((5 + length) / 6) ** alpha, output))
+            scored.append((log_probability / penalty(length), output))
     return sorted(scored, reverse=True)
 
 
+PENALTIES: dict[Penalty, Callable[[int, float], float]] = {
+    "wu": lambda length, alpha: ((5 + length) / 6) ** alpha,
+    "power": lambda length, alpha: length**alpha,
+}
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_beam_as_wide_as_the_space_finds_what_brute_force_finds(seed: int, alpha: float) -> None:
+def test_a_beam_as_wide_as_the_space_finds_what_brute_force_finds(seed: int, alpha: float, penalty: Penalty) -> None:
     greatest_length = 4  # 1 + 3 + 9 + 27 outputs
-    model = ScriptedModel(seed, beam=40)
+    model = ScriptedModel(seed)
     source = torch.tensor([[4, EOS]])
-    found = beam_search(model, source, source > 0, beam=40, alpha=alpha, max_extra=greatest_length - 1)[0]
-    score, output = brute_force(model, greatest_length, alpha)[0]
+    found = beam_search(model, source, source > 0, Search(beam=40, alpha=alpha, penalty=penalty, max_extra=greatest_length - 1))[0]
+    score, output = brute_force(model, greatest_length, lambda length: PENALTIES[penalty](length, alpha))[0]
     assert found[0].tokens == output
     assert found[0].score == pytest.approx(score, abs=1e-9)
 
@@ -76,13 +88,13 @@ def test_a_beam_as_wide_as_the_space_finds_what_brute_force_finds(seed: int, alp
 @pytest.mark.parametrize("seed", range(6))
 def test_stopping_early_never_costs_the_best_output(seed: int, alpha: float) -> None:
     """With one word only, beam 2 holds every output there is, and only the stopping rule could lose one."""
-    model = ScriptedModel(seed, beam=2)
+    model = ScriptedModel(seed)
     forbid = torch.zeros(VOCAB, dtype=torch.float64)
     forbid[list(WORDS[1:])] = -torch.inf
     plain = model.logits
     model.logits = lambda prefix: plain(prefix) + forbid  # type: ignore[method-assign]
     source = torch.tensor([[4, 4, 4, EOS]])
-    found = beam_search(model, source, source > 0, beam=2, alpha=alpha, max_extra=9)[0]
+    found = beam_search(model, source, source > 0, Search(beam=2, alpha=alpha, max_extra=9))[0]
     scores = []
     for length in range(1, 13):
         output = [*[WORDS[0]] * (length - 1), EOS]
@@ -105,14 +117,20 @@ def random_sources(count: int, seed: int) -> list[list[int]]:
     ]
 
 
-def search(model: Transformer, sources: list[list[int]], beam: int, alpha: float = 0.6) -> list[list[Finished]]:
-    source = torch.zeros(len(sources), max(map(len, sources)), dtype=torch.long)
-    for row, tokens in zip(source, sources, strict=True):
-        row[: len(tokens)] = torch.tensor(tokens)
-    return beam_search(model, source, source > 0, beam, alpha, max_extra=8)
+def padded(rows: list[list[int]]) -> Tensor:
+    return pad_sequence([torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True)
 
 
-def test_beam_of_one_without_penalty_is_greedy_decoding(model: Transformer) -> None:
+def search(model: StepModel, sources: list[list[int]], settings: Search, prefixes: list[list[int]] | None = None) -> list[list[Finished]]:
+    source = padded(sources)
+    return beam_search(model, source, source > 0, settings, None if prefixes is None else padded(prefixes))
+
+
+BEAM = Search(beam=4, max_extra=8)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 2.0])
+def test_a_beam_of_one_is_greedy_decoding_whatever_the_penalty(model: Transformer, alpha: float) -> None:
     for tokens in random_sources(8, seed=6):
         source = torch.tensor([tokens])
         greatest_length = len(tokens) - 1 + 8
@@ -122,21 +140,21 @@ def test_beam_of_one_without_penalty_is_greedy_decoding(model: Transformer) -> N
                 logits = model.project(model(source, source > 0, torch.tensor([[BOS, *output]])))[0, -1]
                 logits[:3] = -torch.inf
                 output.append(int(logits.argmax()) if len(output) + 1 < greatest_length else EOS)
-        assert search(model, [tokens], beam=1, alpha=0.0)[0][0].tokens == output
+        assert search(model, [tokens], replace(BEAM, beam=1, alpha=alpha))[0][0].tokens == output
 
 
 def test_a_translation_does_not_depend_on_its_batch_mates(model: Transformer) -> None:
     sources = random_sources(12, seed=7)
-    together = search(model, sources, beam=4)
-    backwards = search(model, sources[::-1], beam=4)[::-1]
-    alone = [search(model, [tokens], beam=4)[0] for tokens in sources]
+    together = search(model, sources, BEAM)
+    backwards = search(model, sources[::-1], BEAM)[::-1]
+    alone = [search(model, [tokens], BEAM)[0] for tokens in sources]
     for one, other, single in zip(together, backwards, alone, strict=True):
         assert one[0].tokens == other[0].tokens == single[0].tokens
         assert one[0].score == pytest.approx(single[0].score, abs=1e-10)
 
 
 def test_outputs_are_ranked_end_once_and_hold_no_reserved_token(model: Transformer) -> None:
-    for tokens, outputs in zip(sources := random_sources(12, seed=8), search(model, sources, beam=4), strict=True):
+    for tokens, outputs in zip(sources := random_sources(12, seed=8), search(model, sources, BEAM), strict=True):
         assert [output.score for output in outputs] == sorted((output.score for output in outputs), reverse=True)
         assert len({tuple(output.tokens) for output in outputs}) == len(outputs) <= 4
         for output in outputs:
@@ -146,13 +164,100 @@ def test_outputs_are_ranked_end_once_and_hold_no_reserved_token(model: Transform
             assert len(output.tokens) <= len(tokens) - 1 + 8
 
 
+def forced_log_probabilities(model: Transformer, source: list[int], output: list[int]) -> Tensor:
+    with torch.inference_mode():
+        tokens = torch.tensor([source])
+        steps = model.project(model(tokens, tokens > 0, torch.tensor([[BOS, *output[:-1]]]))).log_softmax(-1)
+    return steps[0].gather(1, torch.tensor(output)[:, None]).flatten()
+
+
+def forced_log_probability(model: Transformer, source: list[int], output: list[int]) -> float:
+    return forced_log_probabilities(model, source, output).sum().item()
+
+
 def test_the_score_is_the_forced_log_probability_over_the_papers_penalty(model: Transformer) -> None:
     tokens = random_sources(1, seed=9)[0]
-    best = search(model, [tokens], beam=4)[0][0]
-    source, output = torch.tensor([tokens]), torch.tensor([best.tokens])
-    with torch.inference_mode():
-        shifted = torch.cat((torch.tensor([[BOS]]), output[:, :-1]), dim=1)
-        steps = model.project(model(source, source > 0, shifted)).log_softmax(-1)
-    forced = steps.gather(2, output[:, :, None]).sum().item()
+    best = search(model, [tokens], BEAM)[0][0]
+    forced = forced_log_probability(model, tokens, best.tokens)
     assert best.log_probability == pytest.approx(forced, abs=1e-9)
     assert best.score == pytest.approx(forced / ((5 + len(best.tokens)) / 6) ** 0.6, abs=1e-9)
+
+
+def test_outputs_begin_with_their_prefixes_and_are_scored_from_the_first_token_on(model: Transformer) -> None:
+    sources = random_sources(6, seed=10)
+    prefixes = [[7, 8], [], [9], [4, 4, 4, 4], [5], []]
+    together = search(model, sources, BEAM, prefixes)
+    for tokens, prefix, outputs in zip(sources, prefixes, together, strict=True):
+        assert all(output.tokens[: len(prefix)] == prefix for output in outputs)
+        assert outputs[0].tokens == search(model, [tokens], BEAM, [prefix])[0][0].tokens
+        assert outputs[0].log_probability == pytest.approx(forced_log_probability(model, tokens, outputs[0].tokens), abs=1e-9)
+    free = search(model, sources, BEAM)
+    assert [together[row][0].tokens for row in (1, 5)] == [free[row][0].tokens for row in (1, 5)]
+
+
+def test_a_prefix_longer_than_an_output_may_be_is_still_ended(model: Transformer) -> None:
+    prefix = [4] * 20
+    assert search(model, [[5, EOS]], BEAM, [prefix])[0][0].tokens == [*prefix, EOS]
+
+
+def test_an_ensemble_of_one_model_with_itself_is_the_model(model: Transformer) -> None:
+    sources = random_sources(8, seed=11)
+    for one, other in zip(search(model, sources, BEAM), search(Ensemble([model, model]), sources, BEAM), strict=True):
+        assert [output.tokens for output in one] == [output.tokens for output in other]
+        assert [output.score for output in one] == pytest.approx([output.score for output in other], abs=1e-10)
+
+
+def test_an_ensemble_has_the_mean_of_the_probabilities(model: Transformer) -> None:
+    torch.manual_seed(12)
+    other = Transformer(SIZE, 40).double().eval()
+    tokens = random_sources(1, seed=12)[0]
+    best = search(Ensemble([model, other]), [tokens], BEAM)[0][0]
+    steps = torch.stack([forced_log_probabilities(one, tokens, best.tokens) for one in (model, other)]).exp().mean(dim=0).log()
+    assert best.log_probability == pytest.approx(steps.sum().item(), abs=1e-9)
+
+
+class AttendingModel(ScriptedModel):
+    """Of which each hypothesis attends to a source token that its newest token chooses."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.recorded: list[Tensor] = []
+
+    def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
+        return nullcontext(self.recorded)
+
+    def step(self, tokens: Tensor, state: ScriptedState) -> Tensor:
+        self.recorded.append(attention_after(tokens)[None, None])
+        return super().step(tokens, state)
+
+
+def attention_after(tokens: Tensor) -> Tensor:
+    """(rows, 3): 0.9 on the source token that the token's remainder by 3 numbers."""
+    return 0.05 + 0.85 * nn.functional.one_hot(tokens % 3, 3).double()
+
+
+@pytest.mark.parametrize("coverage", [0.0, 0.3, 3.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_coverage_penalty_is_that_of_brute_force(seed: int, coverage: float) -> None:
+    greatest_length = 4
+    model = AttendingModel(seed)
+    source = torch.tensor([[4, 5, EOS]])
+    settings = Search(beam=40, alpha=0.6, coverage=coverage, max_extra=greatest_length - 2)
+    found = beam_search(model, source, source > 0, settings)[0][0]
+
+    def whole(score: float, output: list[int]) -> float:
+        attended = attention_after(torch.tensor([BOS, *output[:-1]])).sum(dim=0)
+        return score + coverage * attended.clamp(max=1).log().sum().item()
+
+    scored = [(whole(score, output), output) for score, output in brute_force(model, greatest_length, lambda n: ((5 + n) / 6) ** 0.6)]
+    assert (found.score, found.tokens) == (pytest.approx(max(scored)[0], abs=1e-9), max(scored)[1])
+
+
+def test_padding_needs_no_coverage(model: Transformer) -> None:
+    attended, mask = torch.tensor([[[0.5, 2.0, 0.0]]]), torch.tensor([[True, True, False]])
+    assert coverage_penalty(attended, mask).item() == pytest.approx(math.log(0.5))
+    sources, settings = random_sources(6, seed=13), replace(BEAM, coverage=0.4)
+    for tokens, outputs in zip(sources, search(model, sources, settings), strict=True):
+        alone = search(model, [tokens], settings)[0]
+        assert [output.tokens for output in outputs] == [output.tokens for output in alone]
+        assert [output.score for output in outputs] == pytest.approx([output.score for output in alone], abs=1e-10)

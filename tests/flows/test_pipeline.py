@@ -156,7 +156,7 @@ def test_every_stage_is_a_task_that_ran_and_then_one_that_was_cached(client: Syn
 def test_the_lines_of_a_stage_reach_the_log_of_its_run(client: SyncPrefectClient) -> None:
     behave("train", r"print('update 100\rupdate 200', flush=True); raise UserError('on standard error')")
     state = run_pipeline()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     wanted = {"> python stage.py train", "update 200", "on standard error"}
     while True:
         logs = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[state.state_details.flow_run_id])))
@@ -313,7 +313,7 @@ def start_flow(server: str | None) -> "subprocess.Popen[str]":
 
 
 def wait_for_stage() -> psutil.Process:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while not (found := list(Path().glob("*.pid"))):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -361,7 +361,7 @@ def test_a_sigterm_ends_every_process_after_it_has_saved(to_the_group: bool, pre
 @pytest.mark.usefixtures("toy")
 def test_a_configured_server_that_is_away_is_one_line_and_exit_code_69() -> None:
     process = start_flow("http://127.0.0.1:9/api")
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 69
     assert output.startswith("Prefect at http://127.0.0.1:9/api/ is away: ")
     assert output.count("\n") == 1

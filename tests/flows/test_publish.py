@@ -15,6 +15,7 @@ from flows.stages import publish
 from flows.tracking import connect, experiment_id, find_training, registered, sync
 from transformer_core.config import Bpe, Params, load_params
 from transformer_core.corpus.subword import Subword, train_subword
+from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, write_json
@@ -117,7 +118,7 @@ def test_the_model_is_registered_in_the_run_of_its_training_and_translates_elsew
     lines = ["A man is riding a bike.", "", "Two dogs are running."]
     asked: list[dict[str, Any]] = [{}, {"beam": 1}, {"beam": 2, "alpha": 1.0}]
     translator = Translator.load(model_directory)
-    wanted = [translator.translate(lines, **{"beam": 4, "alpha": 0.6, **parameters}) for parameters in asked]
+    wanted = [translator.translate(lines, Search(**parameters)) for parameters in asked]
     assert load_elsewhere(mlflow_store, lines, asked) == [[hypotheses[0].text for hypotheses in result] for result in wanted]
 
 

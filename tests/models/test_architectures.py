@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transformer_core.decoding.beam import beam_search
+from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.models.architectures import build
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
@@ -72,10 +72,12 @@ def test_decoding_a_step_at_a_time_gives_the_logits_of_the_whole_target(model: T
 
 def test_beams_of_a_sentence_share_its_source_and_can_be_reordered(model: TranslationModel) -> None:
     source, target = tokens(2, 5), tokens(6, 3)
+    target[:, 0] = target[[0, 0, 0, 3, 3, 3], 0]
     order, kept = torch.tensor([5, 3, 3]), torch.tensor([1])
     with torch.no_grad():
         state = model.start(source, source > 0)
-        model.step(target[:, 0], state)
+        model.step(target[[0, 3], 0], state)
+        state.select(torch.tensor([0, 0, 0, 1, 1, 1]), None)
         model.step(target[:, 1], state)
         state.select(order, kept)
         beams = model.step(target[order, 2], state)
@@ -98,10 +100,10 @@ def test_translation_does_not_depend_on_batch_mates(model: TranslationModel) -> 
     source = tokens(3, 6)
     mask = torch.ones_like(source, dtype=torch.bool)
     mask[1, 3:] = False
-    together = beam_search(model, source, mask, beam=3, alpha=0.6, max_extra=4)
+    together = beam_search(model, source, mask, Search(beam=3, max_extra=4))
     for row in range(3):
         length = int(mask[row].sum())
-        alone = beam_search(model, source[row : row + 1, :length], mask[row : row + 1, :length], beam=3, alpha=0.6, max_extra=4)
+        alone = beam_search(model, source[row : row + 1, :length], mask[row : row + 1, :length], Search(beam=3, max_extra=4))
         assert [output.tokens for output in alone[0]] == [output.tokens for output in together[row]]
 
 

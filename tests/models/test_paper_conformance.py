@@ -278,8 +278,8 @@ def test_5_4_label_smoothing_spreads_eps_over_the_other_classes() -> None:
 
 def test_6_1_the_length_penalty_counts_the_end_token() -> None:
     # |Y| = 7 words and the end token, alpha = 0.6: (13 / 6)^0.6.
-    assert length_penalty(torch.tensor(8.0), 0.6).item() == pytest.approx((13 / 6) ** 0.6, rel=1e-6)
-    assert length_penalty(torch.tensor(1.0), 0.6).item() == 1.0
+    assert length_penalty(torch.tensor(8.0), 0.6, "wu").item() == pytest.approx((13 / 6) ** 0.6, rel=1e-6)
+    assert length_penalty(torch.tensor(1.0), 0.6, "wu").item() == 1.0
 
 
 @pytest.mark.parametrize("d_k", [16, 64, 256])

@@ -467,7 +467,7 @@ def _run_until_saving(data: Path, path: Path, saves: int) -> int:
         assert process.stdout is not None
         began = int(process.stdout.readline())
         seen: set[str] = set()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(seen) < saves and process.poll() is None and time.monotonic() < deadline:
             seen |= {file.name for file in path.glob(".state-*.new") if file.name.endswith(".pt." + str(process.pid) + ".new")}
         process.send_signal(signal.SIGKILL)

@@ -43,6 +43,14 @@ def positive_float(text: str) -> float:
     return value
 
 
+def fraction(text: str) -> float:
+    """An argument that is a number above 0, at most 1."""
+    value = non_negative_float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, at most 1, got {text!r}")
+    return value
+
+
 def _vocab_size(text: str) -> int:
     """As bpe.vocab_size."""
     if not (text.isdecimal() and int(text) > 16):

@@ -1,46 +1,132 @@
-"""`transformer-core translate`: lines of standard input to lines of standard output."""
+"""`transformer-core translate`: lines of a file or of standard input to lines of a file or of standard output."""
 
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from transformer_core.cli.arguments import Commands, non_negative_float, positive_int
+from transformer_core.cli.arguments import Commands, fraction, non_negative_float, non_negative_int, positive_float, positive_int
+from transformer_core.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
-    from transformer_core.decoding.translator import Hypothesis
+    from transformer_core.decoding.beam import Search
+    from transformer_core.decoding.sampling import Sampling
+    from transformer_core.decoding.translator import Hypothesis, Translator
 
 _STDIN = Path("<stdin>")
-_LINES_AT_ONCE = 1_024  # Enough for batches of like length; a translation depends on its sentence alone, so it changes no output.
+_LINES_AT_ONCE = 1_024  # Enough for batches of like length.
 
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("translate", help="translate standard input, line by line")
-    parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
-    parser.add_argument("--beam", metavar="K", type=positive_int, default=4, help="hypotheses kept at each position (4)")
-    parser.add_argument("--alpha", metavar="A", type=non_negative_float, default=0.6, help="length penalty, 0 for none (0.6)")
-    parser.add_argument("--nbest", action="store_true", help="all K translations: line number, score, log-probability, text; tab-separated")
+    parser = commands.add_parser("translate", help="translate a file or standard input, line by line")
+    add = parser.add_argument
+    add("input", metavar="FILE", type=Path, nargs="?", help="text, a sentence a line; standard input where none is named")
+    add("--model", metavar="DIR", type=Path, action="append", required=True, help="for example models/averaged; several translate together")
+    add("--out", metavar="FILE", type=Path, help="where translations go; standard output where none is named")
+    add("--interactive", action="store_true", help="answer each line before the next is read, as at a terminal")
+    searching = parser.add_argument_group("beam search")
+    add = searching.add_argument
+    add("--beam", metavar="K", type=positive_int, default=4, help="hypotheses kept at each position; 1 is greedy (4)")
+    add("--alpha", metavar="A", type=non_negative_float, default=0.6, help="exponent of the length penalty, 0 for none (0.6)")
+    add("--penalty", choices=("wu", "power"), default="wu", help="wu: ((5+|Y|)/6)^A, the paper's; power: |Y|^A (wu)")
+    add("--coverage", metavar="B", type=non_negative_float, default=0.0, help="weight of the coverage penalty of Wu et al. (0)")
+    sampling = parser.add_argument_group("sampling instead of beam search")
+    add = sampling.add_argument
+    add("--sample", metavar="N", type=positive_int, help="draw N translations of each line")
+    add("--temperature", metavar="T", type=positive_float, default=1.0, help="below 1 favours likely tokens (1)")
+    add("--top-k", metavar="K", type=non_negative_int, default=0, help="draw from the K likeliest tokens only; 0 for all (0)")
+    add("--top-p", metavar="P", type=fraction, default=1.0, help="draw from the likeliest tokens that make up P only (1)")
+    add("--seed", metavar="S", type=non_negative_int, default=1, help="what is drawn depends on it and on the line (1)")
+    bounds = parser.add_argument_group("bounds")
+    add = bounds.add_argument
+    add("--max-extra", metavar="N", type=positive_int, default=50, help="most tokens of a translation beyond those of its line (50)")
+    add("--max-input", metavar="N", type=positive_int, default=1_024, help="most tokens of a line (1024)")
+    add(
+        "--longer",
+        choices=("cut", "refuse"),
+        default="cut",
+        help="a longer line is translated from its beginning, or left empty (cut)",
+    )
+    add("--prefixes", metavar="FILE", type=Path, help="what the translation of each line begins with, a line each")
+    writing = parser.add_argument_group("output")
+    add = writing.add_argument
+    add("--nbest", action="store_true", help="all translations: line number, score, log-probability, text; tab-separated")
+    add("--scores", action="store_true", help="score and log-probability before each translation; tab-separated")
+    computing = parser.add_argument_group("computing")
+    add = computing.add_argument
+    add("--batch-tokens", metavar="N", type=positive_int, default=4_096, help="most source tokens at a time: bounds memory (4096)")
+    add("--device", metavar="D", help="cpu, cuda, cuda:1, ...; a GPU where there is one")
+    add(
+        "--precision",
+        choices=("auto", "bf16", "fp16", "float32", "float64"),
+        default="float32",
+        help="auto: the fastest (float32)",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Translate until standard input ends; an empty line stays empty."""
+    """Translate until the input ends; an empty line stays empty."""
+    from transformer_core.corpus.text import read_lines
     from transformer_core.decoding.translator import Translator
+    from transformer_core.files import new_file
 
-    translator = Translator.load(arguments.model)
-    lines = _stdin_lines()
-    # A person at a terminal waits for each line.
-    at_once = 1 if sys.stdin.isatty() else _LINES_AT_ONCE
-    number = 1
-    while chunk := list(islice(lines, at_once)):
-        for hypotheses in translator.translate(chunk, arguments.beam, arguments.alpha):
-            _write(hypotheses, number, arguments.nbest)
-            number += 1
-        sys.stdout.flush()
-    return 0
+    translator = Translator.load(*arguments.model, precision=arguments.precision, device=arguments.device)
+    limit = _Limit(arguments.max_input, arguments.longer == "cut", translator)
+    lines = enumerate(read_lines(arguments.input) if arguments.input else _stdin_lines(), start=1)
+    prefixes = read_lines(arguments.prefixes) if arguments.prefixes else None
+    at_once = 1 if arguments.interactive or (arguments.input is None and sys.stdin.isatty()) else _LINES_AT_ONCE
+    with ExitStack() as files:
+        target = files.enter_context(files.enter_context(new_file(arguments.out)).open("wb")) if arguments.out else sys.stdout.buffer
+        while chunk := list(islice(lines, at_once)):
+            sources = [limit.tokens(line, number) for number, line in chunk]
+            starts = None if prefixes is None else _starts(prefixes, len(chunk), arguments.prefixes, translator)
+            results = translator.translate_tokens(sources, _search(arguments), arguments.batch_tokens, starts)
+            for (number, _), hypotheses in zip(chunk, results, strict=True):
+                _write(target, hypotheses, number, arguments)
+            target.flush()
+    return ExitCode.BAD_DATA if limit.refused else 0
+
+
+@dataclass
+class _Limit:
+    """Token ids of lines, of which those of more than `most` tokens are cut or left empty, with a word on standard error.
+
+    Attributes:
+        refused: whether a line was left empty.
+    """
+
+    most: int
+    cut: bool
+    translator: "Translator"
+    refused: bool = False
+
+    def __post_init__(self) -> None:
+        learned = self.translator.model.most_positions
+        self.most = self.most if learned is None else min(self.most, learned - 1)
+
+    def tokens(self, line: str, number: int) -> list[int]:
+        tokens = self.translator.subword.encode(line)
+        if len(tokens) - 1 <= self.most:
+            return tokens
+        done = f"cut to {self.most:,}" if self.cut else f"more than {self.most:,}, left empty"
+        print(f"line {number:,}: {len(tokens) - 1:,} tokens, {done}", file=sys.stderr, flush=True)
+        self.refused = self.refused or not self.cut
+        return [*tokens[: self.most], tokens[-1]] if self.cut else tokens[-1:]
+
+
+def _search(arguments: argparse.Namespace) -> "Search | Sampling":
+    from transformer_core.decoding.beam import Search
+    from transformer_core.decoding.sampling import Sampling
+
+    if arguments.sample:
+        return Sampling(arguments.sample, arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed, arguments.max_extra)
+    return Search(arguments.beam, arguments.alpha, arguments.penalty, arguments.coverage, arguments.max_extra)
 
 
 def _stdin_lines() -> Iterator[str]:
@@ -50,7 +136,16 @@ def _stdin_lines() -> Iterator[str]:
         yield decode_line(line.removesuffix(b"\n"), _STDIN, number)
 
 
-def _write(hypotheses: "list[Hypothesis]", number: int, nbest: bool) -> None:
-    for one in hypotheses if nbest else hypotheses[:1]:
-        ranking = f"{number}\t{one.score:.4f}\t{one.log_probability:.4f}\t" if nbest else ""
-        sys.stdout.buffer.write(f"{ranking}{one.text}\n".encode())
+def _starts(prefixes: Iterator[str], count: int, path: Path, translator: "Translator") -> list[list[int]]:
+    starts = [translator.subword.encode(prefix)[:-1] for prefix in islice(prefixes, count)]
+    if len(starts) < count:
+        raise UserError(f"{path}: fewer lines than the input", "An empty line leaves the beginning free.")
+    return starts
+
+
+def _write(target: BinaryIO, hypotheses: "list[Hypothesis]", number: int, arguments: argparse.Namespace) -> None:
+    for one in hypotheses if arguments.nbest else hypotheses[:1]:
+        columns = [str(number)] if arguments.nbest else []
+        if arguments.nbest or arguments.scores:
+            columns += [f"{one.score:.4f}", f"{one.log_probability:.4f}"]
+        target.write("\t".join((*columns, f"{one.text}\n")).encode())

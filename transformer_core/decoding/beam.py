@@ -1,183 +1,163 @@
 """Beam search with the paper's length penalty and a stop that is proved, not guessed (paper 6.1)."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from transformer_core.corpus.subword import BOS, EOS, PAD, UNK
-from transformer_core.models.translation import DecoderState
+from transformer_core.corpus.subword import EOS, PAD
+from transformer_core.decoding.hypotheses import Finished, Hypotheses, Limits, StepModel
+from transformer_core.decoding.logits import greatest
 
-State = TypeVar("State", bound=DecoderState)
-
-
-class StepModel(Protocol[State]):
-    """What beam search needs of a model."""
-
-    def start(self, source: Tensor, source_mask: Tensor) -> State: ...
-
-    def step(self, tokens: Tensor, state: State) -> Tensor: ...
+Penalty = Literal["wu", "power"]
 
 
-class Finished(NamedTuple):
-    """A complete output: token ids with the end token, its log-probability, and that over the length penalty."""
+@dataclass(frozen=True)
+class Search:
+    """How translations are searched for.
 
-    tokens: list[int]
-    log_probability: float
-    score: float
+    Attributes:
+        beam: K, hypotheses kept a sentence.
+        alpha: exponent of the length penalty, 0 for none.
+        penalty: which length penalty, see `length_penalty`.
+        coverage: weight of the coverage penalty, see `coverage_penalty`; 0 for none.
+        max_extra: an output has at most the tokens of its source, end token left out, and so many more; at least 1.
+    """
+
+    beam: int = 4
+    alpha: float = 0.6
+    penalty: Penalty = "wu"
+    coverage: float = 0.0
+    max_extra: int = 50
 
 
-def length_penalty(length: Tensor, alpha: float) -> Tensor:
-    """((5 + |Y|) / 6)^alpha, |Y| counting the end token (Wu et al. 2016, eq. 14, the paper's 6.1)."""
-    return ((5.0 + length) / 6.0) ** alpha
+def length_penalty(length: Tensor, alpha: float, penalty: Penalty) -> Tensor:
+    """What log-probabilities are divided by, |Y| counting the end token.
+
+    `wu` is ((5 + |Y|) / 6)^alpha (Wu et al. 2016, eq. 14, the paper's 6.1); `power` is |Y|^alpha.
+    """
+    return ((5.0 + length) / 6.0 if penalty == "wu" else length) ** alpha
+
+
+def coverage_penalty(attended: Tensor, source_mask: Tensor) -> Tensor:
+    """The sum over the source of log min(attention it got, 1): 0 or less, 0 where all of it was translated (Wu et al. 2016, eq. 14).
+
+    Args:
+        attended: (B, K, S) attention that each source token got from all target tokens so far.
+        source_mask: (B, S), True at real tokens.
+
+    Returns:
+        (B, K).
+    """
+    return attended.clamp(max=1.0).log().masked_fill(~source_mask[:, None], 0.0).sum(dim=2)
 
 
 @torch.inference_mode()
 def beam_search(
-    model: StepModel[State],
+    model: StepModel,
     source: Tensor,
     source_mask: Tensor,
-    beam: int,
-    alpha: float,
-    max_extra: int,
+    settings: Search,
+    prefix: Tensor | None = None,
     most_positions: int | None = None,
 ) -> list[list[Finished]]:
-    """The best finished outputs of each sentence, best first; at least one, at most `beam`.
+    """The best finished outputs of each sentence, best first; at least one, at most `settings.beam`.
 
-    An output of a sentence has at most its source tokens (end token left out) + `max_extra` tokens, end token included. A sentence is done
-    when its best finished score is not below what its best unfinished hypothesis could still reach: log P can only fall, and the
-    penalty divides by most at the greatest length, so log P / penalty(greatest length) is that bound.
+    A sentence is done when its best finished score is not below what its best unfinished hypothesis could still reach: log P can only
+    fall, the length penalty divides by most at the greatest length, and the coverage penalty is at most 0, so log P / penalty(greatest
+    length) is that bound. A beam of 1 is greedy search: it ends with the end token, as there is nothing to choose between.
 
     Args:
         model: its `start` and `step`.
         source: (B, S) token ids, padded on the right.
         source_mask: (B, S), True at real tokens.
-        beam: K, hypotheses kept a sentence.
-        alpha: exponent of the length penalty, 0 for none.
-        max_extra: see above, at least 1.
+        settings: see there.
+        prefix: (B, P) tokens that each output begins with, padded on the right; None for any beginning.
         most_positions: bounds every output, for a model that has learned so many positions.
+
+    Raises:
+        UserError: exit code 78; a coverage penalty of a model without attention.
     """
-    greatest_length = source_mask.sum(dim=1) - 1 + max_extra
-    search = _Search(greatest_length if most_positions is None else greatest_length.clamp(max=most_positions), beam, alpha)
-    state = model.start(source, source_mask)
-    while len(search.sentences):
-        logits = model.step(search.newest_tokens(), state)
-        beams = search.extend(logits)
-        beams, kept = search.drop_done(beams)
-        state.select(beams, kept)
-    return search.results
+    limits = Limits.of(source_mask, settings.max_extra, prefix, most_positions)
+    if not settings.coverage:
+        return _BeamSearch(limits, settings).run(model, source, source_mask)
+    with model.attention_to_source() as recorded:
+        return _BeamSearch(limits, settings, _Coverage(recorded, source_mask)).run(model, source, source_mask)
 
 
-@dataclass
-class _Pool:
-    """K hypotheses a sentence: scores (B, K), what they are ranked by; log_probability (B, K); tokens (B, K, t)."""
+class _Coverage:
+    """How much attention each source token has got from each live hypothesis, (B, K, S); `newest` are the model's records of a step."""
 
-    scores: Tensor
-    log_probability: Tensor
-    tokens: Tensor
+    def __init__(self, recorded: list[Tensor], source_mask: Tensor) -> None:
+        self._recorded = recorded
+        self._mask = source_mask
+        self._attended = torch.zeros(len(source_mask), 1, source_mask.shape[1], device=source_mask.device)
 
-    def select(self, sentences: Tensor) -> "_Pool":
-        return _Pool(self.scores[sentences], self.log_probability[sentences], self.tokens[sentences])
+    def penalty(self) -> Tensor:
+        """Add the newest step's attention; the penalty of each hypothesis, (B, K)."""
+        self._attended = self._attended + self._recorded.pop().mean(dim=1)
+        return coverage_penalty(self._attended, self._mask)
 
-    def best(self, count: int) -> "_Pool":
-        scores, order = self.scores.topk(count, dim=1)
-        tokens = self.tokens.gather(1, order[:, :, None].expand(-1, -1, self.tokens.shape[2]))
-        return _Pool(scores, self.log_probability.gather(1, order), tokens)
+    def follow(self, parents: Tensor) -> None:
+        """Go on with what continues these, (B, K')."""
+        self._attended = self._attended.gather(1, parents[:, :, None].expand(-1, -1, self._attended.shape[2]))
+
+    def keep(self, places: Tensor) -> None:
+        """Go on with these sentences."""
+        self._mask, self._attended = self._mask[places], self._attended[places]
 
 
-class _Search:
-    """The hypotheses of B sentences of which `sentences` (their places in the batch) are not done."""
-
-    def __init__(self, greatest_length: Tensor, beam: int, alpha: float) -> None:
-        batch, device = len(greatest_length), greatest_length.device
-        self.sentences = torch.arange(batch, device=device)
-        self.results: list[list[Finished]] = [[] for _ in range(batch)]
-        self._greatest_length = greatest_length
-        self._beam, self._alpha = beam, alpha
-        # One live hypothesis a sentence at first; the others are impossible, or all K would be the same.
-        log_probability = torch.full((batch, beam), -torch.inf, device=device)
-        log_probability[:, 0] = 0.0
-        tokens = torch.full((batch, beam, 1), BOS, dtype=torch.long, device=device)
-        self._alive = _Pool(log_probability, log_probability, tokens)
-        nothing = torch.full_like(log_probability, -torch.inf)
-        self._finished = _Pool(nothing, nothing, tokens)
-
-    def newest_tokens(self) -> Tensor:
-        """(B*K,) the last token of each live hypothesis."""
-        return self._alive.tokens[:, :, -1].flatten()
+class _BeamSearch(Hypotheses):
+    def __init__(self, limits: Limits, settings: Search, coverage: _Coverage | None = None) -> None:
+        super().__init__(limits, settings.beam)
+        self._settings = settings
+        self._coverage = coverage
+        lengths = torch.arange(int(limits.greatest_length.max()) + 1, dtype=torch.float64, device=self.device)
+        self._penalties = length_penalty(lengths, settings.alpha, settings.penalty)
 
     def extend(self, logits: Tensor) -> Tensor:
-        """Put the best next tokens behind the live hypotheses.
-
-        Args:
-            logits: (B*K, V).
-
-        Returns:
-            (B, K) number, within its sentence, of the hypothesis that each new one continues.
-        """
-        total = self._next_log_probabilities(logits)
-        vocab_size = total.shape[2]
+        """As Hypotheses: the best 2K continuations of all live hypotheses of a sentence, of which the K best that go on stay alive."""
+        batch, hypotheses = self.live.shape
+        beam = self._settings.beam
         # Each hypothesis can end in one way, so among the 2K best at least K go on.
-        log_probability, choice = total.flatten(1).topk(min(2 * self._beam, total[0].numel()), dim=1)
-        parent, token = choice // vocab_size, choice % vocab_size
-        history = self._alive.tokens.gather(1, parent[:, :, None].expand(-1, -1, self._alive.tokens.shape[2]))
-        tokens = torch.cat((history, token[:, :, None]), dim=2)
+        wanted = 2 * beam if beam > 1 else 1
+        log_probability, token = self._next_tokens(logits, min(wanted, logits.shape[1]))
+        total = self.live[:, :, None] + log_probability.view(batch, hypotheses, -1)
+        best, choice = total.flatten(1).topk(min(wanted, total[0].numel()), dim=1)
+        parents, token = choice // total.shape[2], token.view(batch, -1).gather(1, choice)
         ended = token == EOS
-        length = torch.tensor(tokens.shape[2] - 1, dtype=log_probability.dtype, device=tokens.device)
-        scores = (log_probability / length_penalty(length, self._alpha)).masked_fill(~ended, -torch.inf)
-        self._merge_finished(_Pool(scores, log_probability, tokens))
-        going_on = log_probability.masked_fill(ended, -torch.inf)
-        best, order = going_on.topk(self._beam, dim=1)
-        self._alive = _Pool(best, best, tokens.gather(1, order[:, :, None].expand(-1, -1, tokens.shape[2])))
-        return parent.gather(1, order)
+        self._rank(best.masked_fill(~ended, -torch.inf), parents)
+        live, order = best.masked_fill(ended, -torch.inf).topk(max(1, min(beam, best.shape[1] - hypotheses)), dim=1)
+        parents = parents.gather(1, order)
+        self.advance(live, parents, token.gather(1, order))
+        if self._coverage is not None:
+            self._coverage.follow(parents)
+        reachable = live[:, 0] / self._penalties[self.greatest_length].to(live.dtype)
+        self.done |= (self.finished.scores[:, 0] >= reachable) | (self.greatest_length <= self.length)
+        return parents
 
-    def drop_done(self, parents: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Take sentences that are done out of the search.
+    def keep(self, places: Tensor) -> None:
+        """As Hypotheses."""
+        super().keep(places)
+        if self._coverage is not None:
+            self._coverage.keep(places)
 
-        Args:
-            parents: (B, K) from `extend`.
+    def _next_tokens(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The likeliest tokens after each hypothesis: log-probability and token id, both (B*K, count)."""
+        normaliser = self.normalised(logits)
+        best, token = greatest(logits, count)
+        log_probability = best.to(normaliser.dtype) - normaliser[:, None]
+        forced = self.forced()
+        if forced is not None:
+            only = forced.repeat_interleave(self.live.shape[1])[:, None]
+            alone = torch.full_like(log_probability, -torch.inf)
+            alone[:, :1] = logits.gather(1, only).to(normaliser.dtype) - normaliser[:, None]
+            log_probability, token = torch.where(only == PAD, log_probability, alone), torch.where(only == PAD, token, only)
+        return log_probability, token
 
-        Returns:
-            Rows of the model's state to keep, (B'*K,), and sentences to keep, (B',), or None where all stay.
-        """
-        length = self._alive.tokens.shape[2] - 1
-        reachable = self._alive.scores[:, 0] / length_penalty(self._greatest_length.to(self._alive.scores.dtype), self._alpha)
-        done = (self._finished.scores[:, 0] >= reachable) | (self._greatest_length <= length)
-        rows = parents + torch.arange(len(parents), device=parents.device)[:, None] * self._beam
-        if not bool(done.any()):
-            return rows.flatten(), None
-        for place in done.nonzero().flatten().tolist():
-            self.results[int(self.sentences[place])] = self._collect(place)
-        kept = (~done).nonzero().flatten()
-        self.sentences, self._greatest_length = self.sentences[kept], self._greatest_length[kept]
-        self._alive, self._finished = self._alive.select(kept), self._finished.select(kept)
-        return rows[kept].flatten(), kept
-
-    def _next_log_probabilities(self, logits: Tensor) -> Tensor:
-        """(B, K, V) log-probability of each continued hypothesis; at the greatest length only the end token is possible."""
-        exact = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
-        step = exact.view(len(self.sentences), self._beam, -1)
-        step[:, :, [PAD, UNK, BOS]] = -torch.inf
-        length = self._alive.tokens.shape[2]
-        must_end = (self._greatest_length <= length)[:, None, None]
-        others = torch.arange(step.shape[2], device=step.device) != EOS
-        return self._alive.log_probability[:, :, None] + step.masked_fill(must_end & others, -torch.inf)
-
-    def _merge_finished(self, new: _Pool) -> None:
-        old = self._finished
-        padding = old.tokens.new_full((*old.tokens.shape[:2], new.tokens.shape[2] - old.tokens.shape[2]), PAD)
-        self._finished = _Pool(
-            torch.cat((old.scores, new.scores), dim=1),
-            torch.cat((old.log_probability, new.log_probability), dim=1),
-            torch.cat((torch.cat((old.tokens, padding), dim=2), new.tokens), dim=1),
-        ).best(self._beam)
-
-    def _collect(self, place: int) -> list[Finished]:
-        pool = self._finished
-        rows = zip(pool.tokens[place].tolist(), pool.log_probability[place].tolist(), pool.scores[place].tolist(), strict=True)
-        return [
-            Finished(tokens[1 : tokens.index(EOS) + 1], log_probability, score)
-            for tokens, log_probability, score in rows
-            if score > -torch.inf
-        ]
+    def _rank(self, log_probability: Tensor, parents: Tensor) -> None:
+        scores = log_probability / self._penalties[self.length + 1].to(log_probability.dtype)
+        if self._coverage is not None:
+            scores = scores + self._settings.coverage * self._coverage.penalty().gather(1, parents)
+        self.finish(scores, log_probability, parents)

@@ -1,4 +1,4 @@
-"""Lines in, translations out: subwords, batches of similar length, beam search, text again."""
+"""Lines in, translations out: subwords, batches of similar length, a search, text again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,18 @@ import torch
 from numpy.typing import NDArray
 
 from transformer_core.corpus.subword import EOS, PAD, Subword
-from transformer_core.decoding.beam import Finished, beam_search
-from transformer_core.errors import UserError
+from transformer_core.decoding.beam import Search, beam_search
+from transformer_core.decoding.ensemble import Ensemble
+from transformer_core.decoding.hypotheses import Finished
+from transformer_core.decoding.sampling import Sampling, sample
+from transformer_core.errors import UserError, configuration_error
 from transformer_core.models.directory import CONFIG, SUBWORD, load_model
+from transformer_core.models.precision import Precision, low_precision, weights_dtype
 from transformer_core.models.translation import TranslationModel
 
 TokenIds = Sequence[int] | NDArray[np.integer]
+
+BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True)
@@ -29,40 +35,58 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Translator:
-    """A model with its vocabulary. A translation depends on its sentence alone, whatever stands in the batch with it."""
+    """A model, or several, with their vocabulary. A translation depends on its sentence alone, whatever stands in the batch with it."""
 
-    model: TranslationModel
+    model: TranslationModel | Ensemble
     subword: Subword
 
     @classmethod
-    def load(cls, directory: Path) -> "Translator":
-        """Read a model directory; on a GPU if there is one.
-
-        Raises:
-            UserError: exit code 65; a file is missing or damaged, or the vocabulary is not the one the weights were trained with.
-        """
-        model, config = load_model(directory)
-        subword = Subword.load(directory / SUBWORD)
-        if subword.hash != config.vocabulary.hash:
-            raise UserError(
-                f"{directory / SUBWORD}: vocabulary {subword.hash[:12]}, but {directory / CONFIG} names {config.vocabulary.hash[:12]}",
-                "Take spm.model and weights from the same training.",
-            )
-        return cls(model.to("cuda" if torch.cuda.is_available() else "cpu"), subword)
-
-    def translate(
-        self, lines: Sequence[str], beam: int = 4, alpha: float = 0.6, max_extra: int = 50, batch_tokens: int = 4096
-    ) -> list[list[Hypothesis]]:
-        """Up to `beam` translations of each line, best first, in the order of the lines. An empty line gives one empty translation."""
-        return self.translate_tokens([self.subword.encode(line) for line in lines], beam, alpha, max_extra, batch_tokens)
-
-    def translate_tokens(
-        self, sources: Sequence[TokenIds], beam: int, alpha: float, max_extra: int, batch_tokens: int
-    ) -> list[list[Hypothesis]]:
-        """The same for sources that are token ids with an end token.
+    def load(cls, *directories: Path, precision: Precision = "float32", device: str | None = None) -> "Translator":
+        """Read model directories, the models of which translate together.
 
         Args:
+            directories: one or more.
+            precision: of weights and matrix products.
+            device: as torch names it; None takes a GPU if there is one.
+
+        Raises:
+            UserError: exit code 65; a file is missing or damaged, or a vocabulary is not the one the weights were trained with.
+                78: the models have different vocabularies, or there is no such device.
+        """
+        place = _device(device)
+        loaded = [load_model(directory) for directory in directories]
+        models = [model.to(place, low_precision(place, precision) or weights_dtype(precision)) for model, _ in loaded]
+        subword = Subword.load(directories[0] / SUBWORD)
+        for directory, (_, config) in zip(directories, loaded, strict=True):
+            _check_vocabulary(subword, directories[0], config.vocabulary.hash, directory)
+        return cls(models[0] if len(models) == 1 else Ensemble(models), subword)
+
+    def translate(
+        self,
+        lines: Sequence[str],
+        search: Search | Sampling,
+        batch_tokens: int = BATCH_TOKENS,
+        prefixes: Sequence[str] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Translations of each line, best first, in the order of the lines; of an empty line one, the empty one.
+
+        Args:
+            lines: of the source language.
+            search: how; it says how many translations a line has at most.
             batch_tokens: most source positions, padding counted, decoded together; a longer source is decoded alone.
+            prefixes: what the translation of each line begins with, whole words.
+        """
+        starts = None if prefixes is None else [self.subword.encode(prefix)[:-1] for prefix in prefixes]
+        return self.translate_tokens([self.subword.encode(line) for line in lines], search, batch_tokens, starts)
+
+    def translate_tokens(
+        self,
+        sources: Sequence[TokenIds],
+        search: Search | Sampling,
+        batch_tokens: int = BATCH_TOKENS,
+        prefixes: Sequence[Sequence[int]] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """The same for sources that are token ids with an end token, and prefixes without one.
 
         Raises:
             UserError: exit code 65; a source has more tokens than a model with learned positions has learned.
@@ -76,21 +100,44 @@ class Translator:
         results = [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]
         for numbers in _batches([len(source) for source in sources], batch_tokens):
             tokens = self._padded([sources[number] for number in numbers])
-            outputs = beam_search(self.model, tokens, tokens != PAD, beam, alpha, max_extra, most)
+            prefix = None if prefixes is None else self._padded([prefixes[number] for number in numbers])
+            if isinstance(search, Search):
+                outputs = beam_search(self.model, tokens, tokens != PAD, search, prefix, most)
+            else:
+                outputs = sample(self.model, tokens, tokens != PAD, search, prefix, most)
             for number, finished in zip(numbers, outputs, strict=True):
                 results[number] = [self._hypothesis(output) for output in finished]
         return results
 
-    def _padded(self, sources: list[TokenIds]) -> torch.Tensor:
-        width = max(len(source) for source in sources)
-        rows = torch.full((len(sources), width), PAD, dtype=torch.long)
-        for row, source in zip(rows, sources, strict=True):
-            row[: len(source)] = torch.as_tensor(np.asarray(source, dtype=np.int64))
-        return rows.to(self.model.output_weight.device)
+    def _padded(self, rows: list[TokenIds]) -> torch.Tensor:
+        padded = torch.full((len(rows), max(map(len, rows))), PAD, dtype=torch.long)
+        for row, tokens in zip(padded, rows, strict=True):
+            row[: len(tokens)] = torch.as_tensor(np.asarray(tokens, dtype=np.int64))
+        return padded.to(self.model.device)
 
     def _hypothesis(self, finished: Finished) -> Hypothesis:
         text = self.subword.decode([token for token in finished.tokens if token != EOS])
         return Hypothesis(text, finished.score, finished.log_probability, len(finished.tokens))
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise configuration_error(f"device {name}: {str(error).splitlines()[0]}") from None
+    return device
+
+
+def _check_vocabulary(subword: Subword, where: Path, trained_with: str, directory: Path) -> None:
+    if subword.hash == trained_with:
+        return
+    message = f"{where / SUBWORD}: vocabulary {subword.hash[:12]}, but {directory / CONFIG} names {trained_with[:12]}"
+    if where == directory:
+        raise UserError(message, "Take spm.model and weights from the same training.")
+    raise configuration_error(message, "Models that translate together share their vocabulary.")
 
 
 def _batches(lengths: list[int], batch_tokens: int) -> list[list[int]]:

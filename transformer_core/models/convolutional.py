@@ -41,9 +41,9 @@ class ConvolutionalState:
     past: list[Tensor]
     position: int = 0
 
-    def select(self, beams: Tensor, sentences: Tensor | None) -> None:
-        """Keep and reorder rows, as TranslationModel's states do."""
-        self.past = [layer.index_select(0, beams) for layer in self.past]
+    def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
+        """Keep and reorder, as a DecoderState does."""
+        self.past = [layer.index_select(0, hypotheses) for layer in self.past]
         if sentences is not None:
             self.keys, self.values = self.keys.index_select(0, sentences), self.values.index_select(0, sentences)
             self.mask = self.mask.index_select(0, sentences)

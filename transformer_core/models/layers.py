@@ -1,6 +1,5 @@
 """Encoder and decoder layers (paper 3.1): every sub-layer is LayerNorm(x + Dropout(Sublayer(x)))."""
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -77,30 +76,33 @@ class DecoderLayer(nn.Module):
         self.round_feed_forward = Residual(size)
 
     def forward(
-        self, x: Tensor, past: KeysAndValues | None, visible: Visible, encoded: KeysAndValues, encoded_mask: Tensor | None
-    ) -> tuple[Tensor, KeysAndValues]:
-        """One layer over a whole target or over its newest position.
+        self,
+        x: Tensor,
+        visible: Visible,
+        encoded: KeysAndValues,
+        encoded_mask: Tensor,
+        past: KeysAndValues | None = None,
+        slots: slice = slice(0),
+    ) -> Tensor:
+        """One layer over a whole target, (B, T, D), or over the newest position of K hypotheses a sentence, (B, K, D).
 
         Args:
-            x: (B, T, D).
-            past: keys and values of the positions before x; None where there are none.
-            visible: (T, T), True where a position may see another; a neighbourhood; None for the newest position, which sees all.
+            x: see above.
+            visible: of the whole target (1, 1, T, T) or a neighbourhood; of hypotheses (B, 1, K, C), True at the slots each one sees.
             encoded: keys and values of the encoder's output for this layer.
             encoded_mask: (B, 1, 1, S), True at real source tokens.
+            past: keys and values in C slots a sentence; this position's are written there. None for a whole target.
+            slots: the K slots of this position.
 
         Returns:
-            (B, T, D), and the keys and values of all positions so far.
+            The shape of x.
         """
         read = self.round_self_attention.before(x)
         own = self.self_attention.keys_and_values(read)
         if past is not None:
-            own = KeysAndValues(torch.cat((past.key, own.key), dim=2), torch.cat((past.value, own.value), dim=2))
-        x = self.round_self_attention.after(x, self.self_attention(read, own, visible))
-        x = self.round_cross_attention.after(x, self._attend_to_source(self.round_cross_attention.before(x), encoded, encoded_mask))
-        return self.round_feed_forward.after(x, self.feed_forward(self.round_feed_forward.before(x))), own
-
-    def _attend_to_source(self, x: Tensor, encoded: KeysAndValues, mask: Tensor | None) -> Tensor:
-        """Queries of a sentence's K beams stand side by side, (B*K, 1, D) as (B, K, D), so keys and values are held once a sentence."""
-        sentences = encoded.key.shape[0]
-        grouped = x.reshape(sentences, -1, x.shape[-1])
-        return self.cross_attention(grouped, encoded, mask).reshape(x.shape)
+            past.key[:, :, slots], past.value[:, :, slots] = own
+            own = past
+        x = self.round_self_attention.after(x, self.self_attention(read, own, visible, few=past is not None))
+        read = self.round_cross_attention.before(x)
+        x = self.round_cross_attention.after(x, self.cross_attention(read, encoded, encoded_mask, few=past is not None))
+        return self.round_feed_forward.after(x, self.feed_forward(self.round_feed_forward.before(x)))

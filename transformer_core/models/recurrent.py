@@ -27,7 +27,7 @@ class RecurrentState:
         memory: (B, S, D), the encoder's states.
         keys: (B, S, D), what they are scored by.
         mask: (B, S), True at real source tokens.
-        hidden: for each layer, its output and, of an LSTM, its cell: (B*K, D); (B, D) before the first step.
+        hidden: for each layer, its output and, of an LSTM, its cell: (B*K, D).
     """
 
     memory: Tensor
@@ -35,9 +35,9 @@ class RecurrentState:
     mask: Tensor
     hidden: list[Hidden]
 
-    def select(self, beams: Tensor, sentences: Tensor | None) -> None:
-        """Keep and reorder rows, as TranslationModel's states do."""
-        self.hidden = [tuple(part.index_select(0, beams) for part in layer) for layer in self.hidden]
+    def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
+        """Keep and reorder, as a DecoderState does."""
+        self.hidden = [tuple(part.index_select(0, hypotheses) for part in layer) for layer in self.hidden]
         if sentences is not None:
             self.memory, self.keys = self.memory.index_select(0, sentences), self.keys.index_select(0, sentences)
             self.mask = self.mask.index_select(0, sentences)
@@ -117,9 +117,6 @@ class Recurrent(TranslationModel):
 
     def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
         """Decode one more position and add it to the state: (B*K,) newest tokens to (B*K, V) logits."""
-        hypotheses = len(tokens) // len(state.hidden[0][0])
-        if hypotheses > 1:
-            state.hidden = [tuple(part.repeat_interleave(hypotheses, dim=0) for part in layer) for layer in state.hidden]
         return self.project(self._advance(self.embedding(tokens), state))
 
     def _advance(self, x: Tensor, state: RecurrentState) -> Tensor:

@@ -1,9 +1,11 @@
 """The encoder-decoder (paper 3.1, Figure 1): whole targets for training, a step at a time for decoding."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from transformer_core.models.attention import KeysAndValues, Neighbourhood, Visible
 from transformer_core.models.dropout import Dropout
@@ -12,27 +14,60 @@ from transformer_core.models.layers import DecoderLayer, EncoderLayer
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import TransformerSize
 
+_ROOM = 8  # Positions that the buffers of keys and values grow by.
+
 
 @dataclass
 class TransformerState:
-    """What decoding a step at a time keeps of B sentences with K beams each.
+    """What decoding a step at a time keeps of B sentences with K hypotheses each.
+
+    Hypotheses of a sentence share most of their past, so keys and values stay in the slot they were written to, and what a hypothesis
+    carries with it is which of its sentence's slots it sees. Then no key or value is ever moved to follow a hypothesis, and the K
+    queries of a sentence are one matrix product with all its slots.
 
     Attributes:
-        encoded: for each layer, keys and values of the source, (B, H, S, d): once a sentence, not once a beam.
+        encoded: for each layer, keys and values of the source, (B, H, S, d): once a sentence, not once a hypothesis.
         mask: (B, 1, 1, S), True at real source tokens.
-        past: for each layer, keys and values of the target so far, (B*K, H, T, d); empty before the first step.
+        past: for each layer, keys and values of the target so far, (B, H, C, d): C slots, of which the first `used` are written.
+        seen: (B, K, C), True at the slots that a hypothesis sees.
+        positions: (C,) the target position that each slot is of.
+        used: slots written so far.
+        position: target positions decoded so far.
     """
 
     encoded: list[KeysAndValues]
     mask: Tensor
     past: list[KeysAndValues]
+    seen: Tensor
+    positions: Tensor
+    used: int = 0
+    position: int = 0
 
-    def select(self, beams: Tensor, sentences: Tensor | None) -> None:
-        """Keep and reorder rows: `beams` (B'*K) indexes the rows of `past`; `sentences` (B') those of the source, None keeps all."""
-        self.past = [KeysAndValues(key.index_select(0, beams), value.index_select(0, beams)) for key, value in self.past]
+    def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
+        """Keep and reorder, as a DecoderState does."""
         if sentences is not None:
-            self.encoded = [KeysAndValues(key.index_select(0, sentences), value.index_select(0, sentences)) for key, value in self.encoded]
+            self.encoded, self.past = ([_selected(layer, sentences) for layer in layers] for layers in (self.encoded, self.past))
             self.mask = self.mask.index_select(0, sentences)
+        self.seen = self.seen.flatten(0, 1).index_select(0, hypotheses).unflatten(0, (len(self.mask), -1))
+
+    def open(self, hypotheses: int) -> slice:
+        """Slots for the next position of so many hypotheses a sentence, each of which sees its own."""
+        slots = slice(self.used, self.used + hypotheses)
+        lacking = slots.stop - self.seen.shape[2]
+        if lacking > 0:
+            room = max(lacking, _ROOM * hypotheses)
+            # Zeros, since what nobody sees is multiplied by a weight of 0.
+            self.past = [KeysAndValues(*(functional.pad(part, (0, 0, 0, room)) for part in layer)) for layer in self.past]
+            self.seen = functional.pad(self.seen, (0, room))
+            self.positions = functional.pad(self.positions, (0, room))
+        self.seen[:, :, slots] = torch.eye(hypotheses, dtype=torch.bool, device=self.seen.device)
+        self.positions[slots] = self.position
+        self.used, self.position = slots.stop, self.position + 1
+        return slots
+
+
+def _selected(layer: KeysAndValues, sentences: Tensor) -> KeysAndValues:
+    return KeysAndValues(layer.key.index_select(0, sentences), layer.value.index_select(0, sentences))
 
 
 class Transformer(TranslationModel):
@@ -66,7 +101,7 @@ class Transformer(TranslationModel):
         x = self._embed_target(target, 0)
         visible = self._earlier(0, target.shape[1], target.device)
         for layer, encoded in zip(self._decoder_layers(), state.encoded, strict=True):
-            x, _ = layer(x, None, visible, encoded, state.mask)
+            x = layer(x, visible, encoded, state.mask)
         return _normed(x, self.decoder_norm)
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
@@ -82,27 +117,24 @@ class Transformer(TranslationModel):
         """Encode (B, S) sources and hold the keys and values that every decoder layer attends to."""
         memory = self.encode(source, source_mask)
         encoded = [layer.cross_attention.keys_and_values(memory) for layer in self._decoder_layers()]
-        return TransformerState(encoded, source_mask[:, None, None, :], [])
+        past = [KeysAndValues(layer.key[:, :, :0], layer.value[:, :, :0]) for layer in encoded]
+        seen = source_mask.new_zeros(len(source), 1, 0)
+        return TransformerState(encoded, source_mask[:, None, None, :], past, seen, torch.zeros(0, dtype=torch.long, device=source.device))
 
     def step(self, tokens: Tensor, state: TransformerState) -> Tensor:
-        """Decode one more position and add it to the state.
+        """Decode one more position and add it to the state: (B*K,) newest tokens to (B*K, V) logits."""
+        x = self._embed_target(tokens[:, None], state.position).view(len(state.mask), -1, self.d_model)
+        slots = state.open(x.shape[1])
+        visible = state.seen[:, None]
+        if self.size.neighbourhood is not None:
+            visible = visible & (state.positions >= state.position - self.size.neighbourhood)
+        for layer, past, encoded in zip(self._decoder_layers(), state.past, state.encoded, strict=True):
+            x = layer(x, visible, encoded, state.mask, past, slots)
+        return self.project(_normed(x, self.decoder_norm)).flatten(0, 1)
 
-        Args:
-            tokens: (B*K,) the newest token of each hypothesis.
-            state: from `start`, K hypotheses a sentence side by side.
-
-        Returns:
-            (B*K, V) logits of the next token.
-        """
-        position = state.past[0].key.shape[2] if state.past else 0
-        x = self._embed_target(tokens[:, None], position)
-        visible = None if self.size.neighbourhood is None else self._earlier(position, 1, tokens.device)
-        past: list[KeysAndValues | None] = [*state.past] or [None] * self.size.layers
-        state.past = []
-        for layer, before, encoded in zip(self._decoder_layers(), past, state.encoded, strict=True):
-            x, own = layer(x, before, visible, encoded, state.mask)
-            state.past.append(own)
-        return self.project(_normed(x, self.decoder_norm)[:, 0])
+    def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
+        """As TranslationModel."""
+        return self._decoder_layers()[-1].cross_attention.recording()
 
     def _earlier(self, first: int, count: int, device: torch.device) -> Visible:
         """What each of `count` target positions from `first` on may see: itself and those before it, at most a neighbourhood."""

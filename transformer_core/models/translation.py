@@ -1,20 +1,27 @@
 """What every architecture offers to training and to decoding."""
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from transformer_core.errors import configuration_error
 from transformer_core.models.embeddings import TokenEmbedding
 
 
 class DecoderState(Protocol):
-    """What decoding a step at a time keeps of B sentences with K hypotheses each."""
+    """What decoding a step at a time keeps of B sentences: with one hypothesis each at first, with K after a selection."""
 
-    def select(self, beams: Tensor, sentences: Tensor | None) -> None:
-        """Keep and reorder: `beams` (B'*K) numbers the hypotheses' rows to keep, `sentences` (B') the sentences, None keeps all."""
+    def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
+        """Keep, repeat and reorder.
+
+        Args:
+            hypotheses: (B'*K',) rows of hypotheses to go on with, each of them from its own sentence.
+            sentences: (B',) sentences to keep; None keeps all.
+        """
 
 
 class TranslationModel(nn.Module, ABC):
@@ -35,6 +42,11 @@ class TranslationModel(nn.Module, ABC):
         """(V, D) of the pre-softmax projection, which has no bias: the embedding's, unless a model says otherwise."""
         return self.embedding.weight
 
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.output_weight.device
+
     @abstractmethod
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
         """Read the source, then a whole shifted target (teacher forcing).
@@ -50,7 +62,7 @@ class TranslationModel(nn.Module, ABC):
 
     @abstractmethod
     def start(self, source: Tensor, source_mask: Tensor) -> DecoderState:
-        """Read (B, S) sources, for any number K of hypotheses a sentence."""
+        """Read (B, S) sources, for one hypothesis a sentence until a selection makes more of it."""
 
     @abstractmethod
     def step(self, tokens: Tensor, state: Any) -> Tensor:
@@ -62,6 +74,14 @@ class TranslationModel(nn.Module, ABC):
         Returns:
             (B*K, V) logits of the next token.
         """
+
+    def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
+        """Within the block, the weights (B, H, K, S) of the last layer's attention to the source in each step.
+
+        Raises:
+            UserError: exit code 78; the model does not tell.
+        """
+        raise configuration_error("the coverage penalty: needs the attention of a Transformer, and this model is none", "Set it to 0.")
 
     def project(self, x: Tensor) -> Tensor:
         """Pre-softmax linear map: (..., D) to logits (..., V)."""

@@ -4,16 +4,15 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed
 from torch import Tensor
 
 from transformer_core.errors import configuration_error
+from transformer_core.models.precision import Precision, low_precision
 from transformer_core.processes import cores
-
-Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
 
 Value = TypeVar("Value")
 
@@ -91,31 +90,6 @@ def joined(threads: int | None) -> Iterator[Devices]:
         yield Devices(rank, world_size, device)
     finally:
         torch.distributed.destroy_process_group()
-
-
-def has_fast_bf16(device: torch.device) -> bool:
-    """Whether the device multiplies bf16 matrices in hardware."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-
-
-def weights_dtype(precision: Precision) -> torch.dtype:
-    """In which type weights, gradients and the optimiser's state are held."""
-    return torch.float64 if precision == "float64" else torch.float32
-
-
-def low_precision(device: torch.device, precision: Precision) -> torch.dtype | None:
-    """In which type matrix products are computed where that is not the type of the weights.
-
-    `auto` is bf16 on a device that is fast at it, fp16 on a GPU that is not, else the weights' float32.
-    """
-    if precision == "auto" and has_fast_bf16(device):
-        return torch.bfloat16
-    if precision == "auto" and device.type == "cuda":
-        return torch.float16
-    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:

@@ -11,9 +11,10 @@ from torch import Tensor
 from transformer_core.config import Train
 from transformer_core.corpus.binary import BinarizedSplit, Sentences
 from transformer_core.models.architectures import build
+from transformer_core.models.precision import weights_dtype
 from transformer_core.presets import ModelSize
 from transformer_core.training.checkpoint import StateDirectory
-from transformer_core.training.devices import joined, weights_dtype
+from transformer_core.training.devices import joined
 from transformer_core.training.records import Nobody, UpdateRecord
 from transformer_core.training.trainer import Trainer
 

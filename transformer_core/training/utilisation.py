@@ -4,8 +4,9 @@ import time
 
 import torch
 
+from transformer_core.models.precision import Precision
 from transformer_core.models.translation import TranslationModel
-from transformer_core.training.devices import Devices, Precision, autocast
+from transformer_core.training.devices import Devices, autocast
 
 # A forward pass multiplies and adds once a weight, a backward pass twice.
 _FLOPS_A_WEIGHT = 6

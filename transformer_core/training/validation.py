@@ -6,9 +6,10 @@ import torch
 
 from transformer_core.corpus.batches import BatchPlan
 from transformer_core.corpus.binary import BinarizedSplit
+from transformer_core.models.precision import Precision
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.batch import make_batch
-from transformer_core.training.devices import Devices, Precision, autocast
+from transformer_core.training.devices import Devices, autocast
 from transformer_core.training.loss import cross_entropy
 
 _TOKENS_PER_BATCH = 8192

@@ -1,0 +1,196 @@
+"""The hypotheses of a batch of sentences, a token longer with each step: what beam search and sampling have in common."""
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from transformer_core.corpus.subword import BOS, EOS, PAD, UNK
+from transformer_core.decoding.logits import logsumexp
+from transformer_core.models.translation import DecoderState
+
+# To learn how many sentences are done the host has to wait for a GPU, so it asks once in so many steps. On a CPU nothing waits.
+_STEPS_BETWEEN_LOOKS = 8
+# Taking sentences out copies what is kept of the others, so done ones stay until they are this share.
+_SHARE_DONE = 1 / 8
+
+
+class StepModel(Protocol):
+    """What decoding needs of a model."""
+
+    def start(self, source: Tensor, source_mask: Tensor) -> DecoderState: ...
+
+    def step(self, tokens: Tensor, state: Any) -> Tensor: ...
+
+    def attention_to_source(self) -> AbstractContextManager[list[Tensor]]: ...
+
+
+class Finished(NamedTuple):
+    """A complete output: token ids with the end token, its log-probability, and what it is ranked by."""
+
+    tokens: list[int]
+    log_probability: float
+    score: float
+
+
+class Limits(NamedTuple):
+    """What bounds the outputs of B sentences.
+
+    Attributes:
+        greatest_length: (B,) tokens, end token included.
+        prefix: (B, P) tokens that each output begins with, padded on the right; None for any beginning.
+    """
+
+    greatest_length: Tensor
+    prefix: Tensor | None
+
+    @classmethod
+    def of(cls, source_mask: Tensor, max_extra: int, prefix: Tensor | None, most_positions: int | None) -> "Limits":
+        """As many tokens as the source has, its end token left out, and `max_extra` more; at most the positions a model has learned."""
+        greatest = source_mask.sum(dim=1) - 1 + max_extra
+        if prefix is not None:
+            greatest = torch.maximum(greatest, (prefix != PAD).sum(dim=1) + 1)
+        return cls(greatest if most_positions is None else greatest.clamp(max=most_positions), prefix)
+
+
+class _Pool(NamedTuple):
+    """Up to K finished hypotheses a sentence, best first, all (B, K'): score, log-probability, length, and the last live hypothesis."""
+
+    scores: Tensor
+    log_probability: Tensor
+    length: Tensor
+    parent: Tensor
+
+
+class Hypotheses(ABC):
+    """Live and finished hypotheses of the sentences that have not left; B counts these.
+
+    Attributes:
+        live: (B, K) log-probabilities.
+        done: (B,), True where nothing more is wanted; such a sentence goes on without effect until it leaves.
+        finished: of each sentence.
+        length: tokens that every live hypothesis has.
+    """
+
+    def __init__(self, limits: Limits, most: int) -> None:
+        batch, self.device = len(limits.greatest_length), limits.greatest_length.device
+        self.greatest_length, self._prefix = limits
+        self.live = torch.zeros(batch, 1, device=self.device)
+        self.done = torch.zeros(batch, dtype=torch.bool, device=self.device)
+        nothing = torch.zeros(batch, 0, device=self.device)
+        self.finished = _Pool(nothing, nothing, nothing.long(), nothing.long())
+        self.length = 0
+        self._most = most
+        self._results: list[list[Finished]] = [[] for _ in range(batch)]
+        self._sentences: NDArray[np.int64] = np.arange(batch)
+        self._greatest_known: NDArray[np.int64] = self.greatest_length.numpy(force=True)
+        # Of each step its tokens and the hypotheses that they continue.
+        self._trace = torch.zeros(int(self._greatest_known.max()), 2, batch, most, dtype=torch.long, device=self.device)
+
+    @abstractmethod
+    def extend(self, logits: Tensor) -> Tensor:
+        """Make the live hypotheses a token longer, K of them to K' (one at the beginning).
+
+        Args:
+            logits: (B*K, V); changed.
+
+        Returns:
+            (B, K') number, within its sentence, of the hypothesis that each new one continues.
+        """
+
+    def run(self, model: StepModel, source: Tensor, source_mask: Tensor) -> list[list[Finished]]:
+        """Extend until every sentence is done; the finished outputs of each, best first."""
+        state = model.start(source, source_mask)
+        while True:
+            before = self.live.shape[1]
+            parents = self.extend(model.step(self._newest_tokens(), state))
+            rows = parents + before * torch.arange(len(parents), device=self.device)[:, None]
+            kept = self._leave()
+            if not len(self._sentences):
+                return self._results
+            state.select((rows if kept is None else rows[kept]).flatten(), kept)
+
+    def keep(self, places: Tensor) -> None:
+        """Go on with the sentences at these places, (B',), alone."""
+        known = places.numpy(force=True)
+        self._sentences, self._greatest_known = self._sentences[known], self._greatest_known[known]
+        self.greatest_length, self.live, self.done = self.greatest_length[places], self.live[places], self.done[places]
+        self.finished = _Pool(*(part[places] for part in self.finished))
+        self._prefix = None if self._prefix is None else self._prefix[places]
+        self._trace = self._trace.index_select(2, places)
+
+    def normalised(self, logits: Tensor) -> Tensor:
+        """(B*K,) what to take off the logits to have log-probabilities; then makes the reserved tokens impossible in `logits`.
+
+        The probabilities are the model's own, over the whole vocabulary.
+        """
+        normaliser = logsumexp(logits)
+        logits[:, [PAD, UNK, BOS]] = -torch.inf
+        return normaliser
+
+    def forced(self) -> Tensor | None:
+        """(B,) the only token possible next, PAD where there is a choice; None where all have it.
+
+        It is the prefix's, and the end token at the greatest length.
+        """
+        last = self.length + 1 >= self._greatest_known.min()
+        inside = self._prefix is not None and self.length < self._prefix.shape[1]
+        if not (last or inside):
+            return None
+        given = self._prefix[:, self.length] if inside and self._prefix is not None else torch.full_like(self.greatest_length, PAD)
+        return given.masked_fill(self.greatest_length <= self.length + 1, EOS)
+
+    def advance(self, live: Tensor, parents: Tensor, tokens: Tensor) -> None:
+        """Go on with these hypotheses, all (B, K'): log-probabilities, what each continues, its newest token."""
+        self.live = live
+        self._trace[self.length, 0, :, : tokens.shape[1]], self._trace[self.length, 1, :, : tokens.shape[1]] = tokens, parents
+        self.length += 1
+
+    def finish(self, scores: Tensor, log_probability: Tensor, parents: Tensor) -> None:
+        """Keep the best of the finished hypotheses and new ones, (B, n), of one token more; a score of minus infinity stands for none."""
+        new = _Pool(scores.masked_fill(self.done[:, None], -torch.inf), log_probability, torch.full_like(parents, self.length + 1), parents)
+        both = _Pool(*(torch.cat(parts, dim=1) for parts in zip(self.finished, new, strict=True)))
+        best, order = both.scores.topk(min(self._most, both.scores.shape[1]), dim=1)
+        self.finished = _Pool(best, *(part.gather(1, order) for part in both[1:]))
+
+    def _newest_tokens(self) -> Tensor:
+        """(B*K,) the last token of each live hypothesis."""
+        if self.length == 0:
+            return torch.full((len(self.live),), BOS, device=self.device)
+        return self._trace[self.length - 1, 0, :, : self.live.shape[1]].flatten()
+
+    def _leave(self) -> Tensor | None:
+        """Take sentences that are done out, now or in a later step; returns the places of those that stay, None for all."""
+        if self.length < self._greatest_known.max():
+            if self.device.type != "cpu" and self.length % _STEPS_BETWEEN_LOOKS:
+                return None
+            if int(self.done.sum()) < max(1, len(self.done) * _SHARE_DONE):
+                return None
+        self._collect(self.done.nonzero().flatten())
+        kept = (~self.done).nonzero().flatten()
+        self.keep(kept)
+        return kept
+
+    def _collect(self, places: Tensor) -> None:
+        pool = [part[places].tolist() for part in self.finished]
+        trace = self._trace[: self.length, :, places].numpy(force=True)
+        for row, sentence in enumerate(self._sentences[places.numpy(force=True)]):
+            entries = zip(*(part[row] for part in pool), strict=True)
+            self._results[sentence] = [
+                Finished(_tokens(trace[:, :, row], length, parent), log_probability, score)
+                for score, log_probability, length, parent in entries
+                if score > -torch.inf
+            ]
+
+
+def _tokens(trace: NDArray[np.int64], length: int, hypothesis: int) -> list[int]:
+    """Follow an output of this length back from the live hypothesis that its end token stands behind; trace is (T, 2, K)."""
+    tokens = [EOS]
+    for tokens_of_step, parents in trace[: length - 1][::-1]:
+        tokens.append(int(tokens_of_step[hypothesis]))
+        hypothesis = parents[hypothesis]
+    return tokens[::-1]

@@ -1,0 +1,116 @@
+"""Translations drawn from the model's distribution instead of searched for."""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transformer_core.corpus.subword import EOS, PAD
+from transformer_core.decoding.hypotheses import Finished, Hypotheses, Limits, StepModel
+
+# Samples of a sentence at a time: decoding K hypotheses of a sentence takes attention K^2 time.
+_TOGETHER = 16
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How translations are drawn.
+
+    Attributes:
+        samples: how many of each sentence, independent of one another.
+        temperature: logits are divided by it, above 0; below 1 favours the likely.
+        top_k: only so many likeliest tokens are drawn from, 0 for all (Fan et al. 2018).
+        top_p: only the fewest likeliest tokens that have this probability together, 1 for all (Holtzman et al. 2020).
+        seed: with the source's tokens it fixes what is drawn, so that a sentence gives the same whatever stands beside it.
+        max_extra: an output has at most the tokens of its source, end token left out, and so many more; at least 1.
+    """
+
+    samples: int = 1
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 1
+    max_extra: int = 50
+
+
+@torch.inference_mode()
+def sample(
+    model: StepModel,
+    source: Tensor,
+    source_mask: Tensor,
+    settings: Sampling,
+    prefix: Tensor | None = None,
+    most_positions: int | None = None,
+) -> list[list[Finished]]:
+    """`settings.samples` outputs of each sentence, the likeliest first; arguments as `beam_search` has them.
+
+    Log-probabilities and scores are the model's, whatever the temperature and the tokens that were left out.
+    """
+    limits = Limits.of(source_mask, settings.max_extra, prefix, most_positions)
+    sentences = [row[mask].tolist() for row, mask in zip(source.numpy(force=True), source_mask.numpy(force=True), strict=True)]
+    drawn: list[list[Finished]] = [[] for _ in sentences]
+    for numbers in _uniform(settings, sentences, int(limits.greatest_length.max())).split(_TOGETHER, dim=1):
+        outputs = _Samples(limits, settings, numbers.to(source.device)).run(model, source, source_mask)
+        drawn = [before + new for before, new in zip(drawn, outputs, strict=True)]
+    return [sorted(outputs, key=lambda output: -output.score) for outputs in drawn]
+
+
+def _uniform(settings: Sampling, sentences: list[list[int]], steps: int) -> Tensor:
+    """(B, samples, steps) numbers in [0, 1) that depend on seed, sentence and sample alone."""
+    digests = (blake2b(repr((settings.seed, tokens)).encode(), digest_size=16).digest() for tokens in sentences)
+    streams = (np.random.default_rng(int.from_bytes(digest)).spawn(settings.samples) for digest in digests)
+    return torch.from_numpy(np.stack([[stream.random(steps) for stream in samples] for samples in streams]))
+
+
+class _Samples(Hypotheses):
+    """A hypothesis a sample, from the first step on; one that has ended goes on at minus infinity."""
+
+    def __init__(self, limits: Limits, settings: Sampling, numbers: Tensor) -> None:
+        super().__init__(limits, numbers.shape[1])
+        self._settings = settings
+        self._numbers = numbers  # (B, K, steps)
+
+    def extend(self, logits: Tensor) -> Tensor:
+        """As Hypotheses: each sample by the token that its random number falls on."""
+        batch, samples = self._numbers.shape[:2]
+        normaliser = self.normalised(logits)
+        rows = torch.arange(len(logits), device=self.device).view(batch, -1).expand(-1, samples).flatten()
+        token = self._drawn(logits, rows)
+        forced = self.forced()
+        if forced is not None:
+            only = forced.repeat_interleave(samples)
+            token = torch.where(only == PAD, token, only)
+        log_probability = logits[rows, token].to(normaliser.dtype) - normaliser[rows]
+        live, token = self.live + log_probability.view(batch, samples), token.view(batch, samples)
+        parents = torch.arange(samples, device=self.device).expand(batch, -1) if self.length else torch.zeros_like(token)
+        ended = live.masked_fill(token != EOS, -torch.inf)
+        self.finish(ended, ended, parents)
+        self.advance(live.masked_fill(token == EOS, -torch.inf), parents, token)
+        self.done |= (self.live == -torch.inf).all(dim=1)
+        return parents
+
+    def keep(self, places: Tensor) -> None:
+        """As Hypotheses."""
+        super().keep(places)
+        self._numbers = self._numbers[places]
+
+    def _drawn(self, logits: Tensor, rows: Tensor) -> Tensor:
+        """(B*samples,) the token of each sample, from these rows of (R, V) logits: the inverse of the distribution's cumulative sum."""
+        settings = self._settings
+        scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / settings.temperature
+        tokens = torch.arange(scaled.shape[1], device=self.device).expand_as(scaled)
+        if settings.top_k or settings.top_p < 1:
+            scaled, tokens = scaled.topk(min(settings.top_k or scaled.shape[1], scaled.shape[1]), dim=1)
+        probability = scaled.softmax(dim=1)
+        cumulative = probability.cumsum(dim=1)
+        # A token is in while those before it have not reached top_p.
+        inside = cumulative - probability < settings.top_p
+        probability = probability.masked_fill(~inside, 0.0)
+        cumulative = probability.cumsum(dim=1)
+        total = cumulative[rows, -1:]
+        number = self._numbers[:, :, self.length].flatten()[:, None].to(total.dtype) * total
+        # Rounded up to the total itself it would fall behind the last token.
+        number = torch.minimum(number, total.nextafter(torch.zeros_like(total)))
+        return tokens[rows, (cumulative[rows] <= number).sum(dim=1)]
