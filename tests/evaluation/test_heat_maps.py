@@ -47,6 +47,16 @@ def test_each_token_takes_sixteen_pixels_and_each_layer_and_head_a_map(tmp_path:
     assert size(30, 20, layers=3)[1] - size(30, 20, layers=2)[1] == pytest.approx(20 * 16 + 50, abs=20)
 
 
+def test_labels_have_the_room_that_they_take(tmp_path: Path) -> None:
+    for piece in ("▁WWWWWWWWWWWWWWW", "ЩЩЩЩЩЩЩЩЩЩЩЩЩЩЩЩ", "iiiiiiiiiiiiiiii", NO_CHARACTER * 8):
+        pixels = np.asarray(drawn(maps_of([piece] * 20, [piece] * 3), tmp_path / "a.png"))
+        heading = 55  # Pixels; below it the left edge has labels, and so has the lower one.
+        assert (pixels[heading:, 0] == 255).all()
+        assert (pixels[heading:, 1:6] < 128).any()
+        assert (pixels[-1] == 255).all()
+        assert (pixels[-6:-1] < 128).any()
+
+
 def test_a_weight_of_one_is_the_darkest_cell_and_a_weight_of_nothing_is_no_colour(tmp_path: Path) -> None:
     source, target = ["a"] * 30, ["b"] * 20
     empty = blocks(drawn(maps_of(source, target), tmp_path / "a.png"))  # The scale's upper end alone.
@@ -74,12 +84,13 @@ def test_a_letter_that_matplotlibs_font_lacks_is_looked_for_in_others() -> None:
     assert more.missing == ""
 
 
-def test_what_no_font_draws_is_told_once_and_not_warned_of(tmp_path: Path) -> None:
+def test_what_no_font_draws_is_told_once_and_neither_warned_of_nor_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fonts = find_fonts(["a\u200d", NO_CHARACTER, f"b{NO_CHARACTER}"])
     assert fonts.missing == NO_CHARACTER  # The joiner has no shape of its own.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         save_png(heat_maps(maps_of([NO_CHARACTER], ["a"]), "cross", [1], [1], fonts), tmp_path / "a.png")
+    assert caplog.records == []
 
 
 def test_a_picture_of_hundreds_of_megapixels_is_refused() -> None:

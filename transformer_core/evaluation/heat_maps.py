@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import unicodedata
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -26,8 +28,7 @@ DOTS_PER_INCH = 100
 MOST_MEGAPIXELS = 60
 
 # Inches.
-_CELL, _GAP, _TITLE, _HEADING, _MARGIN = 0.16, 0.2, 0.25, 0.55, 0.08
-_CHARACTER, _LABEL_GAP = 0.068, 0.04
+_CELL, _GAP, _LABEL_GAP, _TITLE, _HEADING, _MARGIN = 0.16, 0.2, 0.04, 0.25, 0.55, 0.08
 _BAR_WIDTH, _BAR_HEIGHT, _BAR_AND_LABELS = 0.1, 1.5, 0.6
 _LEAST_WIDTH, _LEAST_HEIGHT = 4.0, _HEADING + _TITLE + _BAR_HEIGHT + _MARGIN
 
@@ -51,6 +52,20 @@ class Fonts:
     missing: str
 
 
+@contextmanager
+def _without_a_word_on_fonts() -> Iterator[None]:
+    """matplotlib warns of each character that no font draws (`Fonts.missing` has them, once) and logs each weight that a family lacks."""
+    log = logging.getLogger("matplotlib.font_manager")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            yield
+    finally:
+        log.setLevel(level)
+
+
 class Box(NamedTuple):
     """A rectangle, in inches from the left and upper edges."""
 
@@ -63,10 +78,11 @@ class Box(NamedTuple):
 class _Grid:
     """Where things stand, in inches from the top left corner: `down` maps under each other, `across` side by side."""
 
-    def __init__(self, rows: Sequence[str], columns: Sequence[str], down: int, across: int) -> None:
-        self._beside, self._map_width, self._map_height = _room(rows), len(columns) * _CELL, len(rows) * _CELL
+    def __init__(self, rows: Sequence[str], columns: Sequence[str], down: int, across: int, fonts: Fonts) -> None:
+        self._map_width, self._map_height = len(columns) * _CELL, len(rows) * _CELL
+        self._beside, below = _room(rows, fonts), _room(columns, fonts)
         self._panel_width = self._beside + self._map_width + _GAP
-        self._panel_height = _TITLE + self._map_height + _room(columns)
+        self._panel_height = _TITLE + self._map_height + below
         self._bar_left = across * self._panel_width
         self.width = max(_LEAST_WIDTH, self._bar_left + _BAR_AND_LABELS)
         self.height = max(_LEAST_HEIGHT, _HEADING + down * self._panel_height)
@@ -94,7 +110,7 @@ def heat_maps(maps: AttentionMaps, kind: Kind, layers: Sequence[int], heads: Seq
     from matplotlib.figure import Figure
 
     rows, columns = maps.rows(kind), maps.columns(kind)
-    grid = _Grid(rows, columns, len(layers), len(heads))
+    grid = _Grid(rows, columns, len(layers), len(heads), fonts)
     _check_size(grid)
     figure = Figure((grid.width, grid.height), dpi=DOTS_PER_INCH)
     FigureCanvasAgg(figure)
@@ -130,14 +146,14 @@ def _draw_scale(axes: Axes, place: Box) -> None:
 
 
 def _label(axes: Axes, place: Box, rows: Sequence[str], columns: Sequence[str], fonts: Fonts) -> None:
-    # Pieces may hold "$", which is not meant as mathematics.
-    style: dict[str, Any] = {"parse_math": False, "fontfamily": fonts.families, "fontsize": _POINTS}
+    style = _style(fonts)
     for number, piece in enumerate(rows):
         axes.text(place.left - _LABEL_GAP, place.top + (number + 0.5) * _CELL, piece, ha="right", va="center_baseline", **style)
     for number, piece in enumerate(columns):
         axes.text(place.left + (number + 0.5) * _CELL, place.bottom + _LABEL_GAP, piece, ha="center", va="top", rotation=90, **style)
 
 
+@_without_a_word_on_fonts()
 def find_fonts(texts: Iterable[str]) -> Fonts:
     """Look among the installed fonts for what draws all characters of the texts."""
     from matplotlib.font_manager import FontProperties, findfont, fontManager
@@ -158,8 +174,7 @@ def find_fonts(texts: Iterable[str]) -> Fonts:
 
 def save_png(figure: Figure, path: Path) -> None:
     """Write a picture, whole or not at all."""
-    with new_file(path) as temporary, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `Fonts.missing` has them, once.
+    with new_file(path) as temporary, _without_a_word_on_fonts():
         figure.savefig(temporary, format="png")
 
 
@@ -172,10 +187,21 @@ def _drawn_by(file: str) -> set[str]:
         return set()
 
 
-def _room(labels: Sequence[str]) -> float:
-    """Inches that the longest label takes; Chinese characters are twice as wide as Latin ones."""
-    longest = max(sum(2 if unicodedata.east_asian_width(one) in "FW" else 1 for one in label) for label in labels)
-    return 2 * _LABEL_GAP + _CHARACTER * longest
+def _style(fonts: Fonts) -> dict[str, Any]:
+    # Pieces may hold "$", which is not meant as mathematics.
+    return {"parse_math": False, "fontfamily": fonts.families, "fontsize": _POINTS}
+
+
+def _room(labels: Iterable[str], fonts: Fonts) -> float:
+    """Inches that the longest label takes, with the gaps at both its ends."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(dpi=DOTS_PER_INCH)
+    FigureCanvasAgg(figure)
+    with _without_a_word_on_fonts():
+        longest = max(figure.text(0, 0, label, **_style(fonts)).get_window_extent().width for label in set(labels))
+    return 2 * _LABEL_GAP + longest / DOTS_PER_INCH
 
 
 def _check_size(grid: _Grid) -> None:
