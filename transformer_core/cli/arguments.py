@@ -1,9 +1,12 @@
 """What the commands' modules share: types of arguments, and the options that name a model."""
 
 import argparse
+import re
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    import torch
+
     from transformer_core.config import Model
     from transformer_core.presets import ModelSize
 
@@ -56,6 +59,36 @@ def _vocab_size(text: str) -> int:
     if not (text.isdecimal() and int(text) > 16):
         raise argparse.ArgumentTypeError(f"must be a whole number above 16, got {text!r}")
     return int(text)
+
+
+def _device(text: str) -> str:
+    """A device by torch's name for it."""
+    if not re.fullmatch(r"cpu|cuda(:(0|[1-9][0-9]?))?", text):
+        raise argparse.ArgumentTypeError(f"must be cpu, cuda or cuda:N, got {text!r}")
+    return text
+
+
+def add_device_argument(parser: argparse.ArgumentParser) -> None:
+    """The option that says where a model computes."""
+    parser.add_argument("--device", metavar="D", type=_device, help="cpu, cuda or cuda:N; a GPU if there is one where none is named")
+
+
+def chosen_device(name: str | None) -> "torch.device":
+    """What `--device` means on this machine.
+
+    Raises:
+        UserError: exit code 78; a GPU that the machine has not got.
+    """
+    import torch
+
+    from transformer_core.errors import configuration_error
+
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise configuration_error(f"--device: {name} asked for, {torch.cuda.device_count()} GPUs here")
+    return device
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,106 @@
+"""transformer-core attention: the files it leaves, and what it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+
+def refused(done: Any) -> tuple[int, str]:
+    assert done.out == ""
+    assert done.err.count("\n") == 1
+    return done.code, done.err.rstrip("\n")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_pair_gives_a_picture_of_each_kind_and_the_numbers(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
+    done = call("attention", "--model", models / "transformer", "--out", "seen/it", "the dog sees", "der Hund sieht")
+    assert done == (0, "seen/it: encoder.png, decoder.png, cross.png, attention.json (layers 1, 2; heads 1, 2)\n", "")
+    assert names(tmp_path / "seen" / "it") == ["attention.json", "cross.png", "decoder.png", "encoder.png"]
+    document = json.loads((tmp_path / "seen" / "it" / "attention.json").read_text(encoding="utf-8"))
+    assert "".join(document["source"]) == "▁the▁dog▁sees</s>"
+    assert "".join(document["target_predicted"]) == "▁der▁Hund▁sieht</s>"
+    assert len(document["attention"]) == 3 * 2 * 2
+    for one in document["attention"]:
+        assert np.array(one["weights"]).sum(axis=1) == pytest.approx(1, abs=1e-4)
+    for kind in ("encoder", "decoder", "cross"):
+        with Image.open(tmp_path / "seen" / "it" / f"{kind}.png") as image:
+            assert image.size[0] >= 400
+
+
+def test_layers_heads_and_a_kind_can_be_chosen(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
+    chosen = ("--kind", "cross", "--layers", "2", "--heads", "2,1,2")
+    done = call("attention", "--model", models / "transformer", "--out", "a", *chosen, "the dog", "der Hund")
+    assert done.out == "a: cross.png, attention.json (layers 2; heads 1, 2)\n"
+    document = json.loads((tmp_path / "a" / "attention.json").read_text(encoding="utf-8"))
+    assert [(one["kind"], one["layer"], one["head"]) for one in document["attention"]] == [("cross", 2, 1), ("cross", 2, 2)]
+
+
+def test_without_a_target_the_models_own_translation_is_shown(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
+    done = call("attention", "--model", models / "transformer", "--out", "a", "--kind", "cross", "the dog sees a cat")
+    translation, made, end = done.out.split("\n")
+    assert (made[:2], end) == ("a:", "")
+    document = json.loads((tmp_path / "a" / "attention.json").read_text(encoding="utf-8"))
+    shown = "".join(document["target_predicted"]).removesuffix("</s>").replace("▁", " ").strip()
+    assert shown == translation != ""
+
+
+def test_a_recurrent_model_has_one_map(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
+    done = call("attention", "--model", models / "recurrent", "--out", "a", "the dog", "der Hund")
+    assert done.out == "a: cross.png, attention.json (layers 1; heads 1)\n"
+    assert names(tmp_path / "a") == ["attention.json", "cross.png"]
+
+
+def test_characters_that_no_font_draws_are_named_once(models: Path, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_core.evaluation.heat_maps._drawn_by", lambda _: set("▁thedog</s>"))
+    done = call("attention", "--model", models / "transformer", "--out", "a", "the dog", "der Hund")
+    assert done.code == 0
+    assert done.err.startswith("no installed font draws H n r u: boxes in the pictures.")
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (("--model", "transformer", "--layers", "3", "a"), 78, "--layers: 3 asked for, and the model has 2"),
+        (("--model", "transformer", "--heads", "1,5", "a"), 78, "--heads: 5 asked for, and the model has 2"),
+        (("--model", "transformer", "--heads", "0", "a"), 78, "argument --heads: must be a whole number above 0, got '0'"),
+        (("--model", "transformer", "--layers", "1,", "a"), 78, "argument --layers: must be a whole number above 0, got ''"),
+        (("--model", "transformer", "--kind", "self", "a"), 78, "argument --kind: invalid choice: 'self'"),
+        (("--model", "transformer", " "), 78, "SOURCE_SENTENCE: no text"),
+        (("--model", "transformer", "th\udcff"), 78, "argument SOURCE_SENTENCE: not valid UTF-8"),
+        (("--model", "transformer", "--device", "cuda:99", "a"), 78, "--device: cuda:99 asked for"),
+        (("--model", "recurrent", "--kind", "encoder", "a"), 78, "--kind: this model has no encoder attention. It has: cross."),
+        (("--model", "convolutional", "a"), 78, "this model keeps no attention weights"),
+        (
+            ("--model", "learned", "the house the house the house"),
+            65,
+            "tokens, but this model has learned 6 positions. Split the sentence.",
+        ),
+        (("--model", "learned", "a", "the house the house the house"), 65, "TARGET_SENTENCE: "),
+        (("--model", "nowhere", "a"), 65, "nowhere/config.json: no such file"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line_and_leaves_nothing(
+    arguments: tuple[str, ...], code: int, line: str, models: Path, call: Callable[..., Any], tmp_path: Path
+) -> None:
+    for model in ("transformer", "recurrent", "convolutional", "learned"):
+        (tmp_path / model).symlink_to(models / model)
+    found, said = refused(call("attention", "--out", "a", *arguments))
+    assert found == code
+    assert line in said
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("mine", encoding="utf-8")
+    done = call("attention", "--model", models / "transformer", "--out", "a", "the dog", "der Hund")
+    assert refused(done) == (78, "--out: a cannot be written to (File exists)")
+    assert (tmp_path / "a").read_text(encoding="utf-8") == "mine"

@@ -1,0 +1,156 @@
+"""transformer-core score: its lines, its last line, and what it refuses."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SOURCES = ["the dog sees a cat", "a cat sees the house", "the house"]
+TARGETS = ["der Hund sieht eine Katze", "", "das Haus"]
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    write(tmp_path / "a.en", SOURCES)
+    write(tmp_path / "a.de", TARGETS)
+    return tmp_path
+
+
+def write(path: Path, lines: list[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def rows(out: str) -> list[list[str]]:
+    return [line.split("\t") for line in out.split("\n")[:-1]]
+
+
+def refused(done: Any) -> tuple[int, str]:
+    assert done.out == ""
+    assert done.err.count("\n") == 1
+    return done.code, done.err.rstrip("\n")
+
+
+@pytest.mark.parametrize("architecture", ["transformer", "recurrent", "convolutional"])
+def test_each_pair_has_its_log_probability_and_tokens_and_all_have_a_perplexity(
+    architecture: str, models: Path, call: Callable[..., Any], pairs: Path
+) -> None:
+    done = call("score", "--model", models / architecture, pairs / "a.en", pairs / "a.de")
+    assert done.code == 0
+    found = [(float(log_probability), int(tokens)) for log_probability, tokens in rows(done.out)]
+    assert len(found) == 3
+    assert all(log_probability < 0 for log_probability, _ in found)
+    assert found[1][1] == 1  # The end token.
+    total, tokens = sum(one for one, _ in found), sum(one for _, one in found)
+    said = re.fullmatch(r"perplexity ([0-9.]+), (\d+) tokens, 3 lines\n", done.err)
+    assert said is not None
+    assert int(said[2]) == tokens
+    assert float(said[1]) == pytest.approx(math.exp(-total / tokens), rel=1e-4)
+
+
+def test_tokens_are_pieces_with_log_probabilities_that_add_up(models: Path, call: Callable[..., Any], pairs: Path) -> None:
+    done = call("score", "--model", models / "transformer", "--tokens", pairs / "a.en", pairs / "a.de")
+    for (log_probability, tokens, column), target in zip(rows(done.out), TARGETS, strict=True):
+        words = column.split(" ")
+        pieces, found = words[::2], [float(word) for word in words[1::2]]
+        assert "".join(pieces) == "".join(f"▁{word}" for word in target.split()) + "</s>"
+        assert len(found) == int(tokens)
+        assert sum(found) == pytest.approx(float(log_probability), abs=1e-4 * (len(found) + 1))
+
+
+def test_documents_say_the_same_a_line_each(models: Path, call: Callable[..., Any], pairs: Path) -> None:
+    plain = call("score", "--model", models / "transformer", "--tokens", pairs / "a.en", pairs / "a.de")
+    done = call("score", "--model", models / "transformer", "--json", pairs / "a.en", pairs / "a.de")
+    for line, (log_probability, tokens, column) in zip(done.out.split("\n")[:-1], rows(plain.out), strict=True):
+        document = json.loads(line)
+        assert f"{document['log_probability']:.4f}" == log_probability
+        assert len(document["tokens"]) == int(tokens)
+        assert " ".join(f"{one['piece']} {one['log_probability']:.4f}" for one in document["tokens"]) == column
+    assert done.err == plain.err
+
+
+def test_a_translation_that_keeps_its_tokens_has_the_log_probability_of_the_search(
+    models: Path, call: Callable[..., Any], pairs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"the dog sees a cat\n")))
+    best = rows(call("translate", "--model", models / "transformer", "--nbest").out)
+    write(pairs / "b.en", ["the dog sees a cat"] * len(best))
+    write(pairs / "b.de", [text for *_, text in best])
+    scored = rows(call("score", "--model", models / "transformer", pairs / "b.en", pairs / "b.de").out)
+    # A text encoded again may be other tokens than the search's; short ones seldom are.
+    same = [one[3] for one, (found, _) in zip(best, scored, strict=True) if float(found) == pytest.approx(float(one[2]), abs=2e-4)]
+    assert any(same)
+
+
+def test_the_budget_of_tokens_changes_no_score(models: Path, call: Callable[..., Any], pairs: Path) -> None:
+    one, other = (
+        call("score", "--model", models / "transformer", "--device", "cpu", "--batch-tokens", tokens, pairs / "a.en", pairs / "a.de")
+        for tokens in ("1", "4096")
+    )
+    assert [float(row[0]) for row in rows(one.out)] == pytest.approx([float(row[0]) for row in rows(other.out)], abs=2e-4)
+
+
+def test_lines_without_a_source_are_impossible_or_certain_and_left_out_of_the_perplexity(
+    models: Path, call: Callable[..., Any], pairs: Path
+) -> None:
+    plain = call("score", "--model", models / "transformer", pairs / "a.en", pairs / "a.de")
+    write(pairs / "b.en", [*SOURCES, "", "  "])
+    write(pairs / "b.de", [*TARGETS, "das Haus", ""])
+    done = call("score", "--model", models / "transformer", "--tokens", pairs / "b.en", pairs / "b.de")
+    assert [row[0] for row in rows(done.out)[3:]] == ["-inf", "0.0000"]
+    assert rows(done.out)[4][1:] == ["1", "</s> 0.0000"]
+    assert done.err == plain.err.replace("3 lines\n", "3 lines; 2 with an empty source left out\n")
+    document = call("score", "--model", models / "transformer", "--json", pairs / "b.en", pairs / "b.de").out.split("\n")[3]
+    assert json.loads(document)["log_probability"] is None
+
+
+def test_empty_files_have_no_perplexity(models: Path, call: Callable[..., Any], pairs: Path) -> None:
+    write(pairs / "b.en", [])
+    done = call("score", "--model", models / "transformer", pairs / "b.en", pairs / "b.en")
+    assert done == (0, "", "perplexity nan, 0 tokens, 0 lines\n")
+
+
+def test_sides_of_unequal_length_are_refused_before_anything_is_scored(models: Path, call: Callable[..., Any], pairs: Path) -> None:
+    write(pairs / "b.de", ["ein Haus"] * 4)
+    code, line = refused(call("score", "--model", models / "transformer", "a.en", "b.de"))
+    assert (code, line.split(". ")[0]) == (65, "a.en: 3 lines, but b.de has 4")
+
+
+def test_a_line_that_is_no_text_is_named(models: Path, call: Callable[..., Any], pairs: Path) -> None:
+    (pairs / "b.de").write_bytes(b"das\nd\xff\nHaus\n")
+    code, line = refused(call("score", "--model", models / "transformer", "a.en", "b.de"))
+    assert (code, line) == (65, "b.de:2: not valid UTF-8 (byte 0xff at column 2). Re-encode the file as UTF-8.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "fault"),
+    [
+        (("--model", "transformer", "a.en", "none.de"), 65, "none.de: no such file"),
+        (("--model", "nowhere", "a.en", "a.de"), 65, "nowhere/config.json: no such file"),
+        (("--model", "transformer", "--device", "cuda:99", "a.en", "a.de"), 78, "--device: cuda:99 asked for"),
+        (("--model", "transformer", "--device", "gpu", "a.en", "a.de"), 78, "argument --device: must be cpu, cuda or cuda:N, got 'gpu'"),
+        (("--model", "transformer", "--batch-tokens", "0", "a.en", "a.de"), 78, "argument --batch-tokens: must be a whole number above 0"),
+        (("--model", "transformer", "a.en"), 78, "the following arguments are required: TARGET"),
+    ],
+)
+def test_what_cannot_be_scored_is_one_line(
+    arguments: tuple[str, ...], code: int, fault: str, models: Path, call: Callable[..., Any], pairs: Path
+) -> None:
+    (pairs / "transformer").symlink_to(models / "transformer")
+    found, line = refused(call("score", *arguments))
+    assert found == code
+    assert fault in line
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_sentence_longer_than_the_learned_positions_is_named(side: str, models: Path, call: Callable[..., Any], pairs: Path) -> None:
+    long, short = ["das", "das Haus das Haus das Haus"], ["das", "das"]
+    write(pairs / "b.en", long if side == "source" else short)
+    write(pairs / "b.de", long if side == "target" else short)
+    code, line = refused(call("score", "--model", models / "learned", "b.en", "b.de"))
+    assert code == 65
+    assert re.match(rf"b\.{'en' if side == 'source' else 'de'}:2: \d+ tokens, but this model has learned 6 positions\. Split", line)

@@ -1,0 +1,154 @@
+"""Forced decoding against a softmax by hand, beam search, and itself in other batches; of every architecture."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_core.corpus.subword import BOS, EOS
+from transformer_core.decoding import scoring
+from transformer_core.decoding.beam import beam_search
+from transformer_core.decoding.scoring import check_length, perplexity, score_tokens
+from transformer_core.errors import UserError
+from transformer_core.models.architectures import build
+from transformer_core.models.translation import TranslationModel
+from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
+
+VOCAB = 23
+PAPER = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.1)
+SIZES: dict[str, ModelSize] = {
+    "transformer": PAPER,
+    "pre-norm": replace(PAPER, norm="pre"),
+    "learned positions": replace(PAPER, positions="learned", most_positions=12),
+    "no tying": replace(PAPER, tied="none"),
+    "neighbourhood of 3": replace(PAPER, neighbourhood=3),
+    "lstm without attention": RecurrentSize(layers=2, d_model=16, dropout=0.1, attention="none"),
+    "lstm, additive": RecurrentSize(layers=2, d_model=16, dropout=0.1, attention="additive"),
+    "gru, dot": RecurrentSize(layers=1, d_model=16, dropout=0.1, cell="gru", attention="dot"),
+    "convolutional": ConvolutionalSize(layers=3, d_model=16, dropout=0.1),
+}
+SOURCES = [[5, 9, 4, EOS], [17, EOS], [6, 7, 8, 9, 10, 11, EOS], [4, 4, EOS]]
+TARGETS = [[8, EOS], [9, 20, 4, 4, 17, EOS], [EOS], [12, 1, 13, EOS]]  # An empty one, and one with an unknown token, among them.
+
+
+def built(size: ModelSize) -> TranslationModel:
+    torch.manual_seed(0)
+    return build(size, VOCAB).double().eval()
+
+
+@pytest.fixture(params=SIZES.values(), ids=list(SIZES))
+def model(request: pytest.FixtureRequest) -> TranslationModel:
+    return built(request.param)
+
+
+def by_hand(model: TranslationModel, source: list[int], target: list[int]) -> list[float]:
+    """Each token's exponential over the sum of all V exponentials."""
+    read, found = torch.tensor([source]), []
+    with torch.no_grad():
+        for place, token in enumerate(target):
+            before = torch.tensor([[BOS, *target[:place]]])
+            exponentials = model.project(model(read, read > 0, before))[0, -1].exp()
+            found.append(math.log(exponentials[token] / exponentials.sum()))
+    return found
+
+
+def test_a_token_has_the_logarithm_of_its_softmax_over_the_whole_vocabulary(model: TranslationModel) -> None:
+    for source, target, found in zip(SOURCES, TARGETS, score_tokens(model, SOURCES, TARGETS, 16), strict=True):
+        assert found == pytest.approx(by_hand(model, source, target), abs=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_output_of_beam_search_has_its_log_probability_there(model: TranslationModel, dtype: torch.dtype) -> None:
+    model = model.to(dtype)
+    source = torch.tensor(SOURCES[2:3])
+    # A penalty so high that long outputs win.
+    outputs = beam_search(model, source, source > 0, beam=4, alpha=4.0, max_extra=4, most_positions=model.most_positions)[0]
+    assert max(len(output.tokens) for output in outputs) == 10
+    scored = score_tokens(model, SOURCES[2:3] * len(outputs), [output.tokens for output in outputs], 64)
+    # Ten float32 sums of numbers below 10, each exact to 6e-8 of itself: below 1e-5.
+    assert [math.fsum(found) for found in scored] == pytest.approx([output.log_probability for output in outputs], abs=1e-5)
+
+
+TOKENS = st.lists(st.integers(4, VOCAB - 1), max_size=11).map(lambda tokens: [*tokens, EOS])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    size=st.sampled_from(list(SIZES.values())),
+    pairs=st.lists(st.tuples(TOKENS.filter(lambda source: source != [EOS]), TOKENS), min_size=1, max_size=8),
+    batch_tokens=st.integers(1, 60),
+)
+def test_a_pair_is_scored_as_it_is_alone_whatever_is_scored_with_it(
+    size: ModelSize, pairs: list[tuple[list[int], list[int]]], batch_tokens: int
+) -> None:
+    model = built(size)
+    sources, targets = (list(side) for side in zip(*pairs, strict=True))
+    together = score_tokens(model, sources, targets, batch_tokens)
+    backwards = score_tokens(model, sources[::-1], targets[::-1], 1_000)[::-1]
+    alone = [score_tokens(model, [source], [target], 1)[0] for source, target in pairs]
+    # Kernels sum in another order where shapes differ: float64 of some hundred operations on numbers below 10, 2e-16 of itself each.
+    for one, other, single in zip(together, backwards, alone, strict=True):
+        assert one == pytest.approx(single, abs=1e-12, rel=0)
+        assert other == pytest.approx(single, abs=1e-12, rel=0)
+
+
+def test_logits_stand_a_few_rows_at_a_time_and_their_number_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = built(PAPER)
+    whole = score_tokens(model, SOURCES, TARGETS, 1_000)
+    rows: list[int] = []
+    project = model.project
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        rows.append(x.numel() // x.shape[-1])
+        return project(x)
+
+    monkeypatch.setattr(model, "project", counted)
+    monkeypatch.setattr(scoring, "_LOGITS_AT_ONCE", 3 * VOCAB)
+    sliced = score_tokens(model, SOURCES, TARGETS, 1_000)
+    assert rows == [3, 3, 3, 3, 1]
+    assert [found for each in sliced for found in each] == pytest.approx([found for each in whole for found in each], abs=1e-12)
+
+
+def test_memory_is_bounded_by_rows_times_the_longest_side() -> None:
+    model = built(PAPER)
+    shapes: list[tuple[int, ...]] = []
+    model.register_forward_pre_hook(lambda _, inputs: shapes.append((len(inputs[0]), max(inputs[0].shape[1], inputs[2].shape[1]))))
+    score_tokens(model, SOURCES * 5, TARGETS * 5, 14)
+    assert sum(rows for rows, _ in shapes) == 20
+    assert max(rows * longest for rows, longest in shapes) <= 14
+    score_tokens(model, SOURCES, TARGETS, 2)
+    assert [rows for rows, _ in shapes[-4:]] == [1, 1, 1, 1]
+
+
+def test_an_empty_source_has_the_empty_translation_for_certain_and_no_other() -> None:
+    scored = score_tokens(built(PAPER), [[EOS], [EOS], [5, EOS]], [[EOS], [7, EOS], [EOS]], 64)
+    assert scored[:2] == [[0.0], [-math.inf, -math.inf]]
+    assert scored[2] == pytest.approx(by_hand(built(PAPER), [5, EOS], [EOS]), abs=1e-10)
+
+
+def test_low_precision_is_summed_in_float32(model: TranslationModel) -> None:
+    exact = score_tokens(model.float(), SOURCES, TARGETS, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = score_tokens(model, SOURCES, TARGETS, 64)
+    # Of bf16 numbers, of 8 bits, nearly none is left after a softmax over V in float32.
+    numbers = torch.tensor([found for each in rough for found in each], dtype=torch.float64)
+    assert (numbers.bfloat16().double() != numbers).double().mean() > 0.9
+    assert numbers.tolist() == pytest.approx([found for each in exact for found in each], abs=0.3)
+
+
+def test_more_tokens_than_learned_positions_are_refused_by_name() -> None:
+    model = built(SIZES["learned positions"])
+    check_length(model, [4] * 12, "a.de:3")
+    with pytest.raises(UserError, match=r"a\.de:3: 13 tokens, but this model has learned 12 positions\. Split the sentence\.") as caught:
+        check_length(model, [4] * 13, "a.de:3")
+    assert caught.value.exit_code == 65
+    check_length(built(PAPER), [4] * 10_000, "a.de:3")
+
+
+def test_perplexity_is_the_exponential_of_the_mean() -> None:
+    assert perplexity(-6.0, 3) == pytest.approx(math.e**2)
+    assert perplexity(-1e6, 3) == math.inf
+    assert math.isnan(perplexity(0.0, 0))

@@ -1,0 +1,175 @@
+"""Attention weights of a pair against formulas written out here."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from transformer_core.config import Bpe
+from transformer_core.corpus.subword import BOS, Subword, train_subword
+from transformer_core.errors import UserError
+from transformer_core.evaluation.attention import KINDS, AttentionMaps, attention_maps
+from transformer_core.models.architectures import build
+from transformer_core.models.embeddings import sinusoidal_positions
+from transformer_core.models.recurrent import AdditiveAttention, Recurrent
+from transformer_core.models.transformer import Transformer
+from transformer_core.models.translation import TranslationModel
+from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
+
+SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.1)
+LINES = ["the dog sees a cat", "a cat sees the house", "der Hund sieht eine Katze", "eine Katze sieht das Haus"]
+
+
+@pytest.fixture(scope="module")
+def subword(tmp_path_factory: pytest.TempPathFactory) -> Subword:
+    path = tmp_path_factory.mktemp("subword") / "spm.model"
+    settings = Bpe(init_from=None, vocab_size=40, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
+    train_subword(LINES, path, settings)
+    return Subword.load(path)
+
+
+def built(size: ModelSize, subword: Subword) -> TranslationModel:
+    torch.manual_seed(3)
+    return build(size, subword.vocab_size).double().eval()
+
+
+def maps_of(size: ModelSize, subword: Subword) -> AttentionMaps:
+    return attention_maps(built(size, subword), subword, subword.encode(LINES[0]), subword.encode(LINES[2]))
+
+
+def embedded(model: Transformer, tokens: list[int]) -> Tensor:
+    positions = sinusoidal_positions(len(tokens), 16).double()
+    return model.embedding.weight[tokens].detach() * 4 + positions  # 4 is the root of d_model.
+
+
+def softmax_by_hand(query: Tensor, key: Tensor, head: int, row: int, seen: int) -> list[float]:
+    """Of the first `seen` positions, for (T, H * 6) queries and (S, H * 6) keys."""
+    own = query[row, 6 * head : 6 * head + 6]
+    energies = [math.exp(float((own @ key[column, 6 * head : 6 * head + 6]).detach()) / math.sqrt(6)) for column in range(seen)]
+    return [energy / sum(energies) for energy in energies]
+
+
+def test_the_first_encoder_layer_is_the_papers_equation_1(subword: Subword) -> None:
+    model = built(SIZE, subword)
+    assert isinstance(model, Transformer)
+    maps = maps_of(SIZE, subword)
+    source = subword.encode(LINES[0])
+    x, attention = embedded(model, source), model.encoder[0].self_attention
+    for head in range(4):
+        for row in range(len(source)):
+            wanted = softmax_by_hand(attention.query(x), attention.key(x), head, row, len(source))
+            assert maps.of("encoder", 1, head + 1)[row].tolist() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_the_first_decoder_layer_is_the_same_of_what_it_has_read(subword: Subword) -> None:
+    model = built(SIZE, subword)
+    assert isinstance(model, Transformer)
+    maps = maps_of(SIZE, subword)
+    read = [BOS, *subword.encode(LINES[2])[:-1]]
+    x, attention = embedded(model, read), model.decoder[0].self_attention
+    for head in range(4):
+        for row in range(len(read)):
+            wanted = softmax_by_hand(attention.query(x), attention.key(x), head, row, row + 1)
+            assert maps.of("decoder", 1, head + 1)[row].tolist() == pytest.approx([*wanted, *[0.0] * (len(read) - row - 1)], abs=1e-6)
+
+
+def test_cross_attention_asks_the_encoders_output(subword: Subword) -> None:
+    model = built(SIZE, subword)
+    assert isinstance(model, Transformer)
+    source, read = subword.encode(LINES[0]), [BOS, *subword.encode(LINES[2])[:-1]]
+    layer, x = model.decoder[0], embedded(model, read)[None]
+    with torch.no_grad():
+        memory = model.encode(torch.tensor([source]), torch.ones(1, len(source), dtype=torch.bool))
+        causal = torch.ones(len(read), len(read), dtype=torch.bool).tril()
+        x = layer.round_self_attention.after(x, layer.self_attention(x, layer.self_attention.keys_and_values(x), causal))
+        query, key = layer.cross_attention.query(x)[0], layer.cross_attention.key(memory)[0]
+    maps = maps_of(SIZE, subword)
+    for head in range(4):
+        for row in range(len(read)):
+            wanted = softmax_by_hand(query, key, head, row, len(source))
+            assert maps.of("cross", 1, head + 1)[row].tolist() == pytest.approx(wanted, abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [SIZE, replace(SIZE, norm="pre"), replace(SIZE, neighbourhood=3)], ids=["paper", "pre-norm", "neighbours"])
+def test_every_row_sums_to_one_and_no_position_looks_ahead(size: TransformerSize, subword: Subword) -> None:
+    maps = maps_of(size, subword)
+    assert tuple(maps.weights) == KINDS
+    for kind, weights in maps.weights.items():
+        assert weights.shape == (2, 4, len(maps.rows(kind)), len(maps.columns(kind)))
+        assert weights.dtype == np.float32
+        assert weights.sum(axis=3) == pytest.approx(1, abs=1e-6)
+    ahead = np.triu(np.ones(maps.weights["decoder"].shape[2:], dtype=bool), 1)
+    assert not maps.weights["decoder"][:, :, ahead].any()
+
+
+def test_a_neighbourhood_is_all_that_self_attention_sees(subword: Subword) -> None:
+    maps = maps_of(replace(SIZE, neighbourhood=3), subword)
+    assert ((maps.weights["encoder"] > 0).sum(axis=3) == 3).all()
+    assert (maps.weights["cross"] > 0).all()
+
+
+def test_pieces_say_what_is_read_and_what_is_predicted(subword: Subword) -> None:
+    maps = maps_of(SIZE, subword)
+    assert "".join(maps.source) == "▁the▁dog▁sees▁a▁cat</s>"
+    assert "".join(maps.read) == "<s>▁der▁Hund▁sieht▁eine▁Katze"
+    assert "".join(maps.predicted) == "▁der▁Hund▁sieht▁eine▁Katze</s>"
+    assert (maps.rows("cross"), maps.columns("cross")) == (maps.predicted, maps.source)
+    assert (maps.rows("decoder"), maps.columns("decoder")) == (maps.read, maps.read)
+    assert (maps.rows("encoder"), maps.columns("encoder")) == (maps.source, maps.source)
+
+
+def test_looking_changes_nothing(subword: Subword) -> None:
+    model = built(SIZE, subword)
+    source, target = torch.tensor([subword.encode(LINES[0])]), torch.tensor([[BOS, 7, 8]])
+    with torch.no_grad():
+        before = model(source, source > 0, target)
+        attention_maps(model, subword, subword.encode(LINES[0]), subword.encode(LINES[2]))
+        assert torch.equal(model(source, source > 0, target), before)
+
+
+def test_an_additive_attention_is_bahdanaus_of_the_state_before(subword: Subword) -> None:
+    size = RecurrentSize(layers=2, d_model=16, dropout=0.1)
+    model = built(size, subword)
+    assert isinstance(model, Recurrent)
+    assert isinstance(model.attention, AdditiveAttention)
+    maps = maps_of(size, subword)
+    assert list(maps.weights) == ["cross"]
+    assert maps.weights["cross"].shape == (1, 1, len(maps.predicted), len(maps.source))
+    source, read = torch.tensor([subword.encode(LINES[0])]), [BOS, *subword.encode(LINES[2])[:-1]]
+    with torch.no_grad():
+        state = model.start(source, source > 0)
+        for row, token in enumerate(read):
+            asked = model.attention.of_state.weight @ state.hidden[-1][0][0]
+            keys = state.memory[0] @ model.attention.of_memory.weight.T
+            energies = [math.exp(float(model.attention.energy.weight[0] @ torch.tanh(asked + key))) for key in keys]
+            wanted = [energy / sum(energies) for energy in energies]
+            assert maps.of("cross", 1, 1)[row].tolist() == pytest.approx(wanted, abs=1e-6)
+            model.step(torch.tensor([token]), state)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [RecurrentSize(layers=1, d_model=16, dropout=0.0, attention="none"), ConvolutionalSize(layers=2, d_model=16, dropout=0.0)],
+    ids=["no attention", "convolutional"],
+)
+def test_a_model_that_keeps_no_weights_is_refused(size: ModelSize, subword: Subword) -> None:
+    with pytest.raises(UserError, match="this model keeps no attention weights") as caught:
+        maps_of(size, subword)
+    assert caught.value.exit_code == 78
+
+
+def test_a_document_has_the_chosen_maps_and_is_json(subword: Subword) -> None:
+    maps = maps_of(SIZE, subword)
+    document = json.loads(json.dumps(maps.document(["cross", "decoder"], [2], [1, 4])))
+    assert [(one["kind"], one["layer"], one["head"]) for one in document["attention"]] == [
+        ("cross", 2, 1),
+        ("cross", 2, 4),
+        ("decoder", 2, 1),
+        ("decoder", 2, 4),
+    ]
+    assert np.array(document["attention"][1]["weights"]) == pytest.approx(maps.of("cross", 2, 4), abs=1e-6)
+    assert (document["source"], document["target_read"], document["target_predicted"]) == (maps.source, maps.read, maps.predicted)

@@ -1,0 +1,96 @@
+"""`transformer-core score`: how probable a model holds the translations in a file."""
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformer_core.cli.arguments import Commands, add_device_argument, chosen_device, positive_int
+
+if TYPE_CHECKING:
+    from transformer_core.decoding.scoring import Score
+
+_PAIRS_AT_ONCE = 1_024  # Enough for batches of like length.
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("score", help="how probable given translations are")
+    parser.add_argument("source", metavar="SOURCE", type=Path, help="a file of sentences, one a line")
+    parser.add_argument("target", metavar="TARGET", type=Path, help="their translations, line by line")
+    parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--tokens", action="store_true", help="a third column: each piece and its log-probability, parted by spaces")
+    shown.add_argument("--json", action="store_true", help="for machines: a document a line, tokens included")
+    parser.add_argument(
+        "--batch-tokens",
+        metavar="N",
+        type=positive_int,
+        default=4096,
+        help="sentences times longest one of what is scored together; bounds memory (4096)",
+    )
+    add_device_argument(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write log-probability and tokens of each pair, and on standard error the perplexity of all whose source is not empty."""
+    from transformer_core.corpus.subword import EOS
+    from transformer_core.corpus.text import read_pairs
+    from transformer_core.decoding.scoring import check_length, score_pairs
+    from transformer_core.decoding.translator import Translator
+
+    pairs = list(read_pairs(arguments.source, arguments.target))  # All of it, so that a fault in the last line is told before the work.
+    device = chosen_device(arguments.device)
+    translator = Translator.load(arguments.model)
+    model, subword = translator.model.to(device), translator.subword
+    counted: list[tuple[float, int]] = []
+    for first in range(0, len(pairs), _PAIRS_AT_ONCE):
+        chunk = [(subword.encode(source), subword.encode(target)) for source, target in pairs[first : first + _PAIRS_AT_ONCE]]
+        for line, pair in enumerate(chunk, start=first + 1):
+            for tokens, path in zip(pair, (arguments.source, arguments.target), strict=True):
+                check_length(model, tokens, f"{path}:{line}")
+        sources, targets = (list(side) for side in zip(*chunk, strict=True))
+        scores = score_pairs(model, subword, sources, targets, arguments.batch_tokens)
+        for score in scores:
+            _write(score, arguments.tokens, arguments.json)
+        sys.stdout.flush()
+        counted += [(score.log_probability, len(score.pieces)) for source, score in zip(sources, scores, strict=True) if source != [EOS]]
+    print(_summary(counted, len(pairs)), file=sys.stderr)
+    return 0
+
+
+def _write(score: "Score", tokens: bool, as_json: bool) -> None:
+    sys.stdout.buffer.write(f"{_document(score) if as_json else _row(score, tokens)}\n".encode())
+
+
+def _row(score: "Score", tokens: bool) -> str:
+    row = f"{score.log_probability:.4f}\t{len(score.pieces)}"
+    if not tokens:
+        return row
+    each = " ".join(f"{piece} {found:.4f}" for piece, found in zip(score.pieces, score.log_probabilities, strict=True))
+    return f"{row}\t{each}"
+
+
+def _document(score: "Score") -> str:
+    """JSON has no infinity: null stands for it."""
+    tokens = [
+        {"piece": piece, "log_probability": _finite(found)} for piece, found in zip(score.pieces, score.log_probabilities, strict=True)
+    ]
+    return json.dumps({"log_probability": _finite(score.log_probability), "tokens": tokens}, ensure_ascii=False)
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _summary(counted: list[tuple[float, int]], lines: int) -> str:
+    from transformer_core.decoding.scoring import perplexity
+
+    tokens = sum(count for _, count in counted)
+    left_out = lines - len(counted)
+    note = f"; {left_out:,} with an empty source left out" if left_out else ""
+    value = perplexity(math.fsum(log_probability for log_probability, _ in counted), tokens)
+    return f"perplexity {value:,.4f}, {tokens:,} tokens, {len(counted):,} lines{note}"

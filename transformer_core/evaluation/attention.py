@@ -1,0 +1,127 @@
+"""What a model attends to while it reads one sentence and writes another: the numbers behind the paper's Figures 3-5."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from transformer_core.corpus.subword import BOS, Subword
+from transformer_core.errors import configuration_error
+from transformer_core.models.attention import MultiHeadAttention
+from transformer_core.models.layers import DecoderLayer, EncoderLayer
+from transformer_core.models.recurrent import Recurrent
+from transformer_core.models.transformer import Transformer
+from transformer_core.models.translation import TranslationModel
+
+Kind = Literal["encoder", "decoder", "cross"]
+KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
+
+_DECIMALS = 6
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """All attention weights over one pair. Layers and heads count from 1, as in the paper.
+
+    Attributes:
+        source: the S pieces that the encoder reads, the end token last.
+        read: the T pieces that the decoder reads, the begin token first.
+        predicted: the T pieces that it is to predict, the end token last: position t has read `read[:t + 1]` when it predicts
+            `predicted[t]`.
+        weights: of each kind that the model has, (N, H, S or T, S or T) float32; what a row attends to sums to 1.
+    """
+
+    source: list[str]
+    read: list[str]
+    predicted: list[str]
+    weights: Mapping[Kind, NDArray[np.float32]]
+
+    def rows(self, kind: Kind) -> list[str]:
+        """The pieces that attend: where the decoder looks at the source, what it is about to predict."""
+        return {"encoder": self.source, "decoder": self.read, "cross": self.predicted}[kind]
+
+    def columns(self, kind: Kind) -> list[str]:
+        """The pieces that are attended to."""
+        return self.read if kind == "decoder" else self.source
+
+    def of(self, kind: Kind, layer: int, head: int) -> NDArray[np.float32]:
+        """(rows, columns) of one head."""
+        weights: NDArray[np.float32] = self.weights[kind][layer - 1, head - 1]
+        return weights
+
+    def document(self, kinds: Sequence[Kind], layers: Sequence[int], heads: Sequence[int]) -> dict[str, Any]:
+        """The chosen maps for a JSON file, weights rounded to six decimals."""
+        return {
+            "source": self.source,
+            "target_read": self.read,
+            "target_predicted": self.predicted,
+            "attention": [
+                {"kind": kind, "layer": layer, "head": head, "weights": _rounded(self.of(kind, layer, head))}
+                for kind in kinds
+                for layer in layers
+                for head in heads
+            ],
+        }
+
+
+def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[int], target: Sequence[int]) -> AttentionMaps:
+    """Read a source, then a target that is given, and keep every attention's weights.
+
+    A recurrent model has one map, of its decoder's attention to the source: one layer, one head.
+
+    Args:
+        model: in evaluation mode.
+        source: token ids, end token included.
+        target: the same.
+
+    Raises:
+        UserError: exit code 78; a model without attention, or a convolutional one, whose attentions are not kept.
+    """
+    read = [BOS, *target[:-1]]
+    with torch.inference_mode():
+        weights = _weights(model, *(torch.tensor([tokens], device=model.output_weight.device) for tokens in (source, read)))
+    source_pieces, read_pieces, predicted_pieces = (subword.processor.id_to_piece(list(tokens)) for tokens in (source, read, target))
+    arrays = {kind: found.float().cpu().numpy() for kind, found in weights.items()}
+    return AttentionMaps(source_pieces, read_pieces, predicted_pieces, arrays)
+
+
+def _weights(model: TranslationModel, source: Tensor, read: Tensor) -> dict[Kind, Tensor]:
+    """(1, S) and (1, T) token ids to (N, H, rows, columns) of each kind."""
+    if isinstance(model, Transformer):
+        return _transformer_weights(model, source, read)
+    if isinstance(model, Recurrent) and model.attention is not None:
+        return {"cross": _recurrent_weights(model, source, read)}
+    raise configuration_error("this model keeps no attention weights: a Transformer does, and a recurrent one whose attention is not none")
+
+
+def _transformer_weights(model: Transformer, source: Tensor, read: Tensor) -> dict[Kind, Tensor]:
+    decoder = [layer for layer in model.decoder if isinstance(layer, DecoderLayer)]
+    attentions: dict[Kind, list[MultiHeadAttention]] = {
+        "encoder": [layer.self_attention for layer in model.encoder if isinstance(layer, EncoderLayer)],
+        "decoder": [layer.self_attention for layer in decoder],
+        "cross": [layer.cross_attention for layer in decoder],
+    }
+    with ExitStack() as stack:
+        recorded = {kind: [stack.enter_context(one.recording()) for one in each] for kind, each in attentions.items()}
+        model(source, torch.ones_like(source, dtype=torch.bool), read)
+        return {kind: torch.cat([calls[0] for calls in layers]) for kind, layers in recorded.items()}
+
+
+def _recurrent_weights(model: Recurrent, source: Tensor, read: Tensor) -> Tensor:
+    """(1, 1, T, S): at each step the softmax of the energies that the decoder's state before it has with the encoder's states."""
+    assert model.attention is not None
+    state = model.start(source, torch.ones_like(source, dtype=torch.bool))
+    steps = []
+    for token in read.unbind(dim=1):
+        steps.append(model.attention(state.hidden[-1][0][:, None], state.keys).softmax(dim=-1))
+        model.step(token, state)
+    return torch.cat(steps, dim=1)[None]
+
+
+def _rounded(weights: NDArray[np.float32]) -> list[list[float]]:
+    return [[round(weight, _DECIMALS) for weight in row] for row in weights.tolist()]
