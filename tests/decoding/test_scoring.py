@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from transformer_core.corpus.subword import BOS, EOS
 from transformer_core.decoding import scoring
-from transformer_core.decoding.beam import beam_search
+from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.scoring import check_length, perplexity, score_tokens
 from transformer_core.errors import UserError
 from transformer_core.models.architectures import build
@@ -65,7 +65,7 @@ def test_an_output_of_beam_search_has_its_log_probability_there(model: Translati
     model = model.to(dtype)
     source = torch.tensor(SOURCES[2:3])
     # A penalty so high that long outputs win.
-    outputs = beam_search(model, source, source > 0, beam=4, alpha=4.0, max_extra=4, most_positions=model.most_positions)[0]
+    outputs = beam_search(model, source, source > 0, Search(4, 4.0, max_extra=4), most_positions=model.most_positions)[0]
     assert max(len(output.tokens) for output in outputs) == 10
     scored = score_tokens(model, SOURCES[2:3] * len(outputs), [output.tokens for output in outputs], 64)
     # Ten float32 sums of numbers below 10, each exact to 6e-8 of itself: below 1e-5.

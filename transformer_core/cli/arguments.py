@@ -68,7 +68,7 @@ def _device(text: str) -> str:
     return text
 
 
-def add_device_argument(parser: argparse.ArgumentParser) -> None:
+def add_device_argument(parser: argparse._ActionsContainer) -> None:
     """The option that says where a model computes."""
     parser.add_argument("--device", metavar="D", type=_device, help="cpu, cuda or cuda:N; a GPU if there is one where none is named")
 

@@ -11,7 +11,7 @@ from transformer_core.cli.arguments import Commands, add_device_argument, chosen
 from transformer_core.errors import configuration_error
 
 if TYPE_CHECKING:
-    from transformer_core.decoding.translator import Translator
+    from transformer_core.corpus.subword import Subword
     from transformer_core.evaluation.attention import AttentionMaps, Kind
     from transformer_core.models.translation import TranslationModel
 
@@ -35,16 +35,14 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write a picture for each kind of attention, and the numbers; print the translation where none was given, and what was written."""
-    from transformer_core.decoding.translator import Translator
+    from transformer_core.decoding.translator import load_with_subword
     from transformer_core.evaluation.attention import attention_maps
 
-    device = chosen_device(arguments.device)
-    translator = Translator.load(arguments.model)
-    model, subword = translator.model.to(device), translator.subword
-    source = _tokens(translator, arguments.source, "SOURCE_SENTENCE")
+    model, subword = load_with_subword(arguments.model, device=chosen_device(arguments.device))
+    source = _tokens(model, subword, arguments.source, "SOURCE_SENTENCE")
     if len(source) == 1:
         raise configuration_error("SOURCE_SENTENCE: no text")
-    target = _translated(model, source) if arguments.target is None else _tokens(translator, arguments.target, "TARGET_SENTENCE")
+    target = _translated(model, source) if arguments.target is None else _tokens(model, subword, arguments.target, "TARGET_SENTENCE")
     maps = attention_maps(model, subword, source, target)
     kinds = _chosen_kinds(arguments.kind, maps)
     counts = maps.weights[kinds[0]].shape
@@ -79,11 +77,11 @@ def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int]
     return [*figures, _NUMBERS]
 
 
-def _tokens(translator: "Translator", sentence: str, name: str) -> list[int]:
+def _tokens(model: "TranslationModel", subword: "Subword", sentence: str, name: str) -> list[int]:
     from transformer_core.decoding.scoring import check_length
 
-    tokens = translator.subword.encode(sentence)
-    check_length(translator.model, tokens, name)
+    tokens = subword.encode(sentence)
+    check_length(model, tokens, name)
     return tokens
 
 
@@ -91,11 +89,11 @@ def _translated(model: "TranslationModel", source: list[int]) -> list[int]:
     """The best output as the search found it: its text encoded again may be other tokens."""
     import torch
 
-    from transformer_core.decoding.beam import beam_search
+    from transformer_core.decoding.beam import Search, beam_search
 
-    tokens = torch.tensor([source], device=model.output_weight.device)
+    tokens = torch.tensor([source], device=model.device)
     mask = torch.ones_like(tokens, dtype=torch.bool)
-    outputs = beam_search(model, tokens, mask, beam=4, alpha=0.6, max_extra=50, most_positions=model.most_positions)
+    outputs = beam_search(model, tokens, mask, Search(), most_positions=model.most_positions)
     return outputs[0][0].tokens
 
 

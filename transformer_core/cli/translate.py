@@ -9,7 +9,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from transformer_core.cli.arguments import Commands, fraction, non_negative_float, non_negative_int, positive_float, positive_int
+from transformer_core.cli.arguments import (
+    Commands,
+    add_device_argument,
+    chosen_device,
+    fraction,
+    non_negative_float,
+    non_negative_int,
+    positive_float,
+    positive_int,
+)
 from transformer_core.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
@@ -60,7 +69,7 @@ def add_to(commands: Commands) -> None:
     computing = parser.add_argument_group("computing")
     add = computing.add_argument
     add("--batch-tokens", metavar="N", type=positive_int, default=4_096, help="most source tokens at a time: bounds memory (4096)")
-    add("--device", metavar="D", help="cpu, cuda, cuda:1, ...; a GPU where there is one")
+    add_device_argument(computing)
     add(
         "--precision",
         choices=("auto", "bf16", "fp16", "float32", "float64"),
@@ -76,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     from transformer_core.decoding.translator import Translator
     from transformer_core.files import new_file
 
-    translator = Translator.load(*arguments.model, precision=arguments.precision, device=arguments.device)
+    translator = Translator.load(*arguments.model, precision=arguments.precision, device=chosen_device(arguments.device))
     limit = _Limit(arguments.max_input, arguments.longer == "cut", translator)
     lines = enumerate(read_lines(arguments.input) if arguments.input else _stdin_lines(), start=1)
     prefixes = read_lines(arguments.prefixes) if arguments.prefixes else None

@@ -56,7 +56,7 @@ def score_tokens(
         For each pair as many numbers as its target has tokens; not less exact than float32.
     """
     results = [[0.0 if target == [EOS] else -math.inf] * len(target) for target in targets]
-    device = model.output_weight.device
+    device = model.device
     for numbers in _batches(sources, targets, batch_tokens):
         source, target = (_padded([side[number] for number in numbers]).to(device) for side in (sources, targets))
         shifted = torch.cat((torch.full_like(target[:, :1], BOS), target[:, :-1]), dim=1)

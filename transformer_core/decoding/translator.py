@@ -41,25 +41,18 @@ class Translator:
     subword: Subword
 
     @classmethod
-    def load(cls, *directories: Path, precision: Precision = "float32", device: str | None = None) -> "Translator":
-        """Read model directories, the models of which translate together.
-
-        Args:
-            directories: one or more.
-            precision: of weights and matrix products.
-            device: as torch names it; None takes a GPU if there is one.
+    def load(cls, *directories: Path, precision: Precision = "float32", device: torch.device | None = None) -> "Translator":
+        """Read model directories, the models of which translate together; arguments and errors as `load_with_subword` has them.
 
         Raises:
-            UserError: exit code 65; a file is missing or damaged, or a vocabulary is not the one the weights were trained with.
-                78: the models have different vocabularies, or there is no such device.
+            UserError: exit code 78; the models have different vocabularies.
         """
-        place = _device(device)
-        loaded = [load_model(directory) for directory in directories]
-        models = [model.to(place, low_precision(place, precision) or weights_dtype(precision)) for model, _ in loaded]
-        subword = Subword.load(directories[0] / SUBWORD)
-        for directory, (_, config) in zip(directories, loaded, strict=True):
-            _check_vocabulary(subword, directories[0], config.vocabulary.hash, directory)
-        return cls(models[0] if len(models) == 1 else Ensemble(models), subword)
+        models, subwords = zip(*(load_with_subword(directory, precision, device) for directory in directories), strict=True)
+        for directory, subword in zip(directories, subwords, strict=True):
+            if subword.hash != subwords[0].hash:
+                message = f"{directory}: vocabulary {subword.hash[:12]}, but {directories[0]} has {subwords[0].hash[:12]}"
+                raise configuration_error(message, "Models that translate together share their vocabulary.")
+        return cls(models[0] if len(models) == 1 else Ensemble(models), subwords[0])
 
     def translate(
         self,
@@ -120,24 +113,28 @@ class Translator:
         return Hypothesis(text, finished.score, finished.log_probability, len(finished.tokens))
 
 
-def _device(name: str | None) -> torch.device:
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise configuration_error(f"device {name}: {str(error).splitlines()[0]}") from None
-    return device
+def load_with_subword(
+    directory: Path, precision: Precision = "float32", device: torch.device | None = None
+) -> tuple[TranslationModel, Subword]:
+    """The model of a directory and its vocabulary.
 
+    Args:
+        directory: with weights, config.json and spm.model.
+        precision: of weights and matrix products.
+        device: None takes a GPU if there is one.
 
-def _check_vocabulary(subword: Subword, where: Path, trained_with: str, directory: Path) -> None:
-    if subword.hash == trained_with:
-        return
-    message = f"{where / SUBWORD}: vocabulary {subword.hash[:12]}, but {directory / CONFIG} names {trained_with[:12]}"
-    if where == directory:
-        raise UserError(message, "Take spm.model and weights from the same training.")
-    raise configuration_error(message, "Models that translate together share their vocabulary.")
+    Raises:
+        UserError: exit code 65; a file is missing or damaged, or the vocabulary is not the one the weights were trained with.
+    """
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, config = load_model(directory)
+    subword = Subword.load(directory / SUBWORD)
+    if subword.hash != config.vocabulary.hash:
+        raise UserError(
+            f"{directory / SUBWORD}: vocabulary {subword.hash[:12]}, but {directory / CONFIG} names {config.vocabulary.hash[:12]}",
+            "Take spm.model and weights from the same training.",
+        )
+    return model.to(device, low_precision(device, precision) or weights_dtype(precision)), subword
 
 
 def _batches(lengths: list[int], batch_tokens: int) -> list[list[int]]:
