@@ -84,6 +84,49 @@ def test_a_beam_as_wide_as_the_space_finds_what_brute_force_finds(seed: int, alp
     assert found[0].score == pytest.approx(score, abs=1e-9)
 
 
+def plain_beam_search(model: ScriptedModel, greatest_length: int, settings: Search) -> list[tuple[float, list[int]]]:
+    """The search as one writes it down, for one sentence, in lists; best first."""
+    live: list[tuple[float, list[int]]] = [(0.0, [])]
+    finished: list[tuple[float, list[int]]] = []
+    ended = 0
+    for length in range(1, greatest_length + 1):
+        candidates = []
+        for log_probability, output in live:
+            step = model.logits((BOS, *output)).log_softmax(-1).tolist()
+            allowed = (EOS,) if length == greatest_length else (EOS, *WORDS)
+            candidates += [(log_probability + step[token], [*output, token]) for token in allowed]
+        candidates = sorted(candidates, reverse=True)[: 2 * settings.beam]
+        counted = candidates if settings.patience is None else candidates[: settings.beam]
+        new = [(score / PENALTIES[settings.penalty](length, settings.alpha), output) for score, output in counted if output[-1] == EOS]
+        ended += len(new)
+        finished = sorted([*finished, *new], reverse=True)[: settings.beam]
+        live = [candidate for candidate in candidates if candidate[1][-1] != EOS][: settings.beam]
+        if settings.patience is not None:
+            done = ended >= settings.beam * settings.patience
+        else:
+            reachable = max((score for score, _ in live), default=-math.inf) / PENALTIES[settings.penalty](greatest_length, settings.alpha)
+            done = bool(finished) and finished[0][0] >= reachable
+        if done:
+            break
+    return finished
+
+
+@pytest.mark.parametrize("patience", [None, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("beam", [2, 3, 5])
+def test_a_narrow_beam_is_the_search_as_one_writes_it_down(beam: int, patience: float | None) -> None:
+    settings = Search(beam, 0.6, "power", max_extra=8, patience=patience)
+    ends = set()
+    for seed in range(12):
+        model = ScriptedModel(seed)
+        source = torch.tensor([[4, 4, EOS]])
+        found = beam_search(model, source, source > 0, settings)[0]
+        wanted = plain_beam_search(model, 10, settings)
+        assert [output.tokens for output in found] == [output for _, output in wanted]
+        assert [output.score for output in found] == pytest.approx([score for score, _ in wanted], abs=1e-9)
+        ends.add(max(len(output.tokens) for output in found))
+    assert len(ends) > 2  # Searches of different lengths were compared.
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 @pytest.mark.parametrize("seed", range(6))
 def test_stopping_early_never_costs_the_best_output(seed: int, alpha: float) -> None:

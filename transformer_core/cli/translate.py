@@ -44,6 +44,12 @@ def add_to(commands: Commands) -> None:
     add("--alpha", metavar="A", type=non_negative_float, default=0.6, help="exponent of the length penalty, 0 for none (0.6)")
     add("--penalty", choices=("wu", "power"), default="wu", help="wu: ((5+|Y|)/6)^A, the paper's; power: |Y|^A (wu)")
     add("--coverage", metavar="B", type=non_negative_float, default=0.0, help="weight of the coverage penalty of Wu et al. (0)")
+    add(
+        "--patience",
+        metavar="P",
+        type=positive_float,
+        help="stop when K times P translations have ended; without it when the best is proved to be the best",
+    )
     sampling = parser.add_argument_group("sampling instead of beam search")
     add = sampling.add_argument
     add("--sample", metavar="N", type=positive_int, help="draw N translations of each line")
@@ -135,7 +141,7 @@ def _search(arguments: argparse.Namespace) -> "Search | Sampling":
 
     if arguments.sample:
         return Sampling(arguments.sample, arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed, arguments.max_extra)
-    return Search(arguments.beam, arguments.alpha, arguments.penalty, arguments.coverage, arguments.max_extra)
+    return Search(arguments.beam, arguments.alpha, arguments.penalty, arguments.coverage, arguments.max_extra, arguments.patience)
 
 
 def _stdin_lines() -> Iterator[str]:

@@ -23,6 +23,8 @@ class Search:
         penalty: which length penalty, see `length_penalty`.
         coverage: weight of the coverage penalty, see `coverage_penalty`; 0 for none.
         max_extra: an output has at most the tokens of its source, end token left out, and so many more; at least 1.
+        patience: a sentence is done when `beam` times this many hypotheses have ended among its K best (Kasai et al. 2022; 1 is the rule
+            of fairseq and CTranslate2); None searches on until the best is proved to be the best.
     """
 
     beam: int = 4
@@ -30,6 +32,7 @@ class Search:
     penalty: Penalty = "wu"
     coverage: float = 0.0
     max_extra: int = 50
+    patience: float | None = None
 
 
 def length_penalty(length: Tensor, alpha: float, penalty: Penalty) -> Tensor:
@@ -64,9 +67,10 @@ def beam_search(
 ) -> list[list[Finished]]:
     """The best finished outputs of each sentence, best first; at least one, at most `settings.beam`.
 
-    A sentence is done when its best finished score is not below what its best unfinished hypothesis could still reach: log P can only
-    fall, the length penalty divides by most at the greatest length, and the coverage penalty is at most 0, so log P / penalty(greatest
-    length) is that bound. A beam of 1 is greedy search: it ends with the end token, as there is nothing to choose between.
+    Without a patience a sentence is done when its best finished score is not below what its best unfinished hypothesis could still reach:
+    log P can only fall, the length penalty divides by most at the greatest length, and the coverage penalty is at most 0, so log P /
+    penalty(greatest length) is that bound. A beam of 1 is greedy search: it ends with the end token, as there is nothing to choose
+    between.
 
     Args:
         model: its `start` and `step`.
@@ -113,6 +117,7 @@ class _BeamSearch(Hypotheses):
         super().__init__(limits, settings.beam)
         self._settings = settings
         self._coverage = coverage
+        self._ended = torch.zeros_like(limits.greatest_length)
         lengths = torch.arange(int(limits.greatest_length.max()) + 1, dtype=torch.float64, device=self.device)
         self._penalties = length_penalty(lengths, settings.alpha, settings.penalty)
 
@@ -127,19 +132,30 @@ class _BeamSearch(Hypotheses):
         best, choice = total.flatten(1).topk(min(wanted, total[0].numel()), dim=1)
         parents, token = choice // total.shape[2], token.view(batch, -1).gather(1, choice)
         ended = token == EOS
-        self._rank(best.masked_fill(~ended, -torch.inf), parents)
+        if self._settings.patience is not None:
+            # The ends that are not among the K best are no hypotheses here.
+            best[:, beam:] = best[:, beam:].masked_fill(ended[:, beam:], -torch.inf)
+        finished = best.masked_fill(~ended, -torch.inf)
+        self._ended = self._ended + (finished > -torch.inf).sum(dim=1)
+        self._rank(finished, parents)
         live, order = best.masked_fill(ended, -torch.inf).topk(max(1, min(beam, best.shape[1] - hypotheses)), dim=1)
         parents = parents.gather(1, order)
         self.advance(live, parents, token.gather(1, order))
         if self._coverage is not None:
             self._coverage.follow(parents)
-        reachable = live[:, 0] / self._penalties[self.greatest_length].to(live.dtype)
-        self.done |= (self.finished.scores[:, 0] >= reachable) | (self.greatest_length <= self.length)
+        self.done |= self._enough() | (self.greatest_length <= self.length)
         return parents
+
+    def _enough(self) -> Tensor:
+        """(B,) whether no more is wanted than what has been finished."""
+        if self._settings.patience is not None:
+            return self._ended >= self._settings.beam * self._settings.patience
+        return self.finished.scores[:, 0] >= self.live[:, 0] / self._penalties[self.greatest_length].to(self.live.dtype)
 
     def keep(self, places: Tensor) -> None:
         """As Hypotheses."""
         super().keep(places)
+        self._ended = self._ended[places]
         if self._coverage is not None:
             self._coverage.keep(places)
 
