@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,11 +17,14 @@ from transformer_core.errors import UserError
 from transformer_core.files import new_directory, write_json
 from transformer_core.processes import cores
 
+if TYPE_CHECKING:
+    from transformer_core.decoding.ctranslate2 import CTranslate2Engine
+
 
 def run(params: Params) -> str:
     """Translate valid and test, with every line's n-best list and the speed beside it."""
     torch.set_num_threads(params.machine.threads or cores())
-    translator = Translator.load(AVERAGED)
+    translator = _engine(params)
     meta = read_meta(BINARIZED)
     if meta.vocabulary_hash != translator.subword.hash:
         raise UserError(
@@ -29,12 +33,20 @@ def run(params: Params) -> str:
         )
     with new_directory(DECODED) as folder:
         statistics = {split: _decode(translator, split, params, folder) for split in ("valid", "test")}
-        write_json(folder / "statistics.json", {**statistics, "beam": params.decode.beam, "alpha": params.decode.alpha})
+        write_json(folder / "statistics.json", {**statistics, **params.decode.model_dump(include={"engine", "beam", "penalty", "alpha"})})
     test = statistics["test"]
     return f"{DECODED}: test in {test['seconds']:.1f} s, {test['tokens_per_second']:,} target tok/s"
 
 
-def _decode(translator: Translator, split: str, params: Params, folder: Path) -> dict[str, float]:
+def _engine(params: Params) -> "Translator | CTranslate2Engine":
+    if params.decode.engine == "torch":
+        return Translator.load(AVERAGED)
+    from transformer_core.decoding.ctranslate2 import CTranslate2Engine  # Here, for the package is an extra.
+
+    return CTranslate2Engine.load(AVERAGED, params.machine.threads or cores())
+
+
+def _decode(translator: "Translator | CTranslate2Engine", split: str, params: Params, folder: Path) -> dict[str, float]:
     check_split(BINARIZED, split)
     sources = open_split(BINARIZED, split).source
     settings = params.decode
