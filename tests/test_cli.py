@@ -264,6 +264,21 @@ def test_a_device_that_is_not_here_is_one_line(model: Path, tmp_path: Path) -> N
     assert (code, line) == (78, "--device: cuda:77 asked for, 0 GPUs here") or torch.cuda.is_available()
 
 
+# --- export
+
+
+def test_an_export_says_what_was_made_and_where(model: Path, tmp_path: Path) -> None:
+    done = call(tmp_path, "export", "--format", "ctranslate2", "--model", str(model), "--out", "ct2")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert re.fullmatch(r"ct2: a model for CTranslate2, \d+ kB\n", done.stdout.decode())
+    assert (tmp_path / "ct2/spm.model").read_bytes() == (model / "spm.model").read_bytes()
+
+
+def test_an_export_over_a_model_of_ours_is_refused(model: Path, tmp_path: Path) -> None:
+    code, line = refusal(call(tmp_path, "export", "--format", "ctranslate2", "--model", str(model), "--out", str(model)))
+    assert (code, line) == (78, f"{model}: exists and is no exported model. Name another directory or remove it.")
+
+
 # --- info
 
 

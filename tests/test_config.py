@@ -31,6 +31,13 @@ FAULTS = [
     ("  keep_best: 0\n  seed: 1", "  keep_best: 0\n  seed: -1", ": train.seed: must be a whole number, 0 or more, got -1"),
     ("  alpha: 0.6", "  alpha: -0.6", ": decode.alpha: must be a number, 0 or more, got -0.6"),
     ("  vocab_size: 2000", "  vocab_size: 8", ": bpe.vocab_size: must be a whole number above 16, got 8"),
+    ("  engine: torch", "  engine: onnx", ": decode.engine: must be one of torch, ctranslate2, got 'onnx'"),
+    ("  penalty: wu", "  penalty: none", ": decode.penalty: must be one of wu, power, got 'none'"),
+    (
+        "  engine: torch",
+        "  engine: ctranslate2",
+        ": decode.penalty: must be power with decode.engine ctranslate2, which has no other, got 'wu'",
+    ),
     ("  max_ratio: 3.0", "  max_ratio: 0.5", ": clean.max_ratio: must be a number, 1 or more, got 0.5"),
     ("  preset: tiny", "  preset: tiny\n  layers: 0", ": model.layers: must be a whole number above 0, got 0"),
     ("  preset: tiny", "  preset: tiny\n  dropout: 1.5", ": model.dropout: must be a number from 0 to below 1, got 1.5"),
@@ -93,6 +100,23 @@ def test_a_fault_is_one_line_that_names_file_key_and_remedy(standing: str, put: 
     with pytest.raises(UserError) as error:
         load_params()
     assert str(error.value) == f"params.yaml{line}"
+    assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ("neighbourhood: 8", "model.neighbourhood: CTranslate2 has no attention over a neighbourhood. Set decode.engine: torch."),
+        ("architecture: recurrent", "model.architecture: CTranslate2 has no recurrent model. Set decode.engine: torch."),
+    ],
+)
+@pytest.mark.usefixtures("in_tmp_path")
+def test_a_model_that_the_engine_cannot_hold_is_refused_before_it_is_trained(model: str, line: str) -> None:
+    text = WHOLE.replace("engine: torch", "engine: ctranslate2").replace("penalty: wu", "penalty: power")
+    Path("params.yaml").write_text(text.replace("  preset: tiny", f"  preset: tiny\n  {model}"), encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        load_params()
+    assert str(error.value) == f"params.yaml: {line}"
     assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
 
 

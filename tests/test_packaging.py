@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 REPOSITORY = Path(__file__).parents[1]
 PYPROJECT_TEXT = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
 PYPROJECT = tomllib.loads(PYPROJECT_TEXT)
+OPTIONAL = [Requirement(line) for line in PYPROJECT["project"]["optional-dependencies"]["ctranslate2"]]
 REQUIRED = [Requirement(line) for line in PYPROJECT["project"]["dependencies"]]
 FOR_DEVELOPERS = [Requirement(line) for line in PYPROJECT["project"]["optional-dependencies"]["dev"]]
 PINS = [line for line in (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
@@ -38,7 +39,12 @@ def test_every_dependency_is_pinned_within_its_bounds(requirement: Requirement) 
     assert requirement.specifier.contains(pinned()[canonicalize_name(requirement.name)])
 
 
-@pytest.mark.parametrize("requirement", REQUIRED, ids=str)
+@pytest.mark.parametrize("requirement", OPTIONAL, ids=str)
+def test_developers_have_what_is_optional(requirement: Requirement) -> None:
+    assert str(requirement) in map(str, FOR_DEVELOPERS)
+
+
+@pytest.mark.parametrize("requirement", REQUIRED + OPTIONAL, ids=str)
 def test_every_bound_has_a_reason_beside_it(requirement: Requirement) -> None:
     line = next(line for line in PYPROJECT_TEXT.splitlines() if re.match(rf'\s*"{re.escape(requirement.name)}[^a-z-]', line))
     assert re.search(r'",\s+# \w+', line)
@@ -57,7 +63,7 @@ def imported() -> set[str]:
 
 
 def test_what_is_imported_is_declared() -> None:
-    declared = {canonicalize_name(requirement.name) for requirement in REQUIRED}
+    declared = {canonicalize_name(requirement.name) for requirement in REQUIRED + OPTIONAL}
     distributions = packages_distributions()
     undeclared = {name for name in imported() if not declared & {canonicalize_name(of) for of in distributions[name]}}
     assert undeclared - PARTS_OF_OTHERS == set()
@@ -66,7 +72,7 @@ def test_what_is_imported_is_declared() -> None:
 def test_what_is_declared_is_imported() -> None:
     distributions = packages_distributions()
     used = {canonicalize_name(of) for name in imported() for of in distributions[name]}
-    assert {requirement.name for requirement in REQUIRED if canonicalize_name(requirement.name) not in used} == NOT_IMPORTED
+    assert {requirement.name for requirement in REQUIRED + OPTIONAL if canonicalize_name(requirement.name) not in used} == NOT_IMPORTED
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -17,6 +17,7 @@ ROOMS = [
     {"config"},
     {"presets"},
     {"corpus", "models"},
+    {"export"},
     {"training", "decoding", "evaluation"},
     {"recipes", "doctor", "data_plan"},
     {"cli"},

@@ -200,9 +200,18 @@ class Average(Section):
 
 
 class Decode(Section):
-    """Beam search (paper 6.1): penalty ((5+|Y|)/6)^alpha, at most source length + `max_extra` tokens."""
+    """Beam search (paper 6.1): at most source length + `max_extra` tokens.
 
+    Attributes:
+        engine: ours in PyTorch, or CTranslate2, which holds the Transformer alone.
+        precision: of weights and matrix products; `auto` is the fastest that the device has. CTranslate2 computes in float32.
+        penalty: of a length |Y|: `wu` is the paper's ((5+|Y|)/6)^alpha (Wu et al. 2016), `power` is |Y|^alpha, all that CTranslate2 has.
+    """
+
+    engine: Literal["torch", "ctranslate2"]
+    precision: Literal["auto", "bf16", "fp16", "float32", "float64"]
     beam: PositiveInt
+    penalty: Literal["wu", "power"]
     alpha: NonNegativeFloat
     max_extra: PositiveInt
     batch_tokens: PositiveInt
@@ -384,5 +393,23 @@ def check_across_sections(params: Params, path: Path = PARAMS_FILE) -> None:
             f"({train.tokens_per_microbatch}) and train.tokens_per_update ({train.tokens_per_update})",
             "Lower it or raise them.",
         )
+    if params.decode.engine == "ctranslate2":
+        _check_ctranslate2(params, path)
     if params.download.source == params.download.target:
         raise configuration_error(f"{path}: download.target: must differ from download.source, got {params.download.target!r}")
+
+
+def _check_ctranslate2(params: Params, path: Path) -> None:
+    remedy = "Set decode.engine: torch."
+    if params.decode.penalty != "power":
+        raise configuration_error(
+            f"{path}: decode.penalty: must be power with decode.engine ctranslate2, which has no other, got {params.decode.penalty!r}"
+        )
+    if params.decode.precision != "float32":
+        raise configuration_error(
+            f"{path}: decode.precision: must be float32 with decode.engine ctranslate2, got {params.decode.precision!r}"
+        )
+    if params.model.architecture != "transformer":
+        raise configuration_error(f"{path}: model.architecture: CTranslate2 has no {params.model.architecture} model", remedy)
+    if params.model.neighbourhood is not None:
+        raise configuration_error(f"{path}: model.neighbourhood: CTranslate2 has no attention over a neighbourhood", remedy)

@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,11 +18,14 @@ from transformer_core.errors import UserError
 from transformer_core.files import new_directory, write_json
 from transformer_core.processes import cores
 
+if TYPE_CHECKING:
+    from transformer_core.decoding.ctranslate2 import CTranslate2Engine
+
 
 def run(params: Params) -> str:
     """Translate valid and test, with every line's n-best list and the speed beside it."""
     torch.set_num_threads(params.machine.threads or cores())
-    translator = Translator.load(AVERAGED)
+    translator = _engine(params)
     meta = read_meta(BINARIZED)
     if meta.vocabulary_hash != translator.subword.hash:
         raise UserError(
@@ -30,16 +34,25 @@ def run(params: Params) -> str:
         )
     with new_directory(DECODED) as folder:
         statistics = {split: _decode(translator, split, params, folder) for split in ("valid", "test")}
-        write_json(folder / "statistics.json", {**statistics, "beam": params.decode.beam, "alpha": params.decode.alpha})
+        settings = params.decode.model_dump(include={"engine", "precision", "beam", "penalty", "alpha"})
+        write_json(folder / "statistics.json", {**statistics, **settings})
     test = statistics["test"]
     return f"{DECODED}: test in {test['seconds']:.1f} s, {test['tokens_per_second']:,} target tok/s"
 
 
-def _decode(translator: Translator, split: str, params: Params, folder: Path) -> dict[str, float]:
+def _engine(params: Params) -> "Translator | CTranslate2Engine":
+    if params.decode.engine == "torch":
+        return Translator.load(AVERAGED, precision=params.decode.precision)
+    from transformer_core.decoding.ctranslate2 import CTranslate2Engine  # Here, for the package is an extra.
+
+    return CTranslate2Engine.load(AVERAGED, params.machine.threads or cores())
+
+
+def _decode(translator: "Translator | CTranslate2Engine", split: str, params: Params, folder: Path) -> dict[str, float]:
     check_split(BINARIZED, split)
     sources = open_split(BINARIZED, split).source
     settings = params.decode
-    search = Search(settings.beam, settings.alpha, max_extra=settings.max_extra)
+    search = Search(settings.beam, settings.alpha, settings.penalty, max_extra=settings.max_extra)
     began = time.monotonic()
     lists = translator.translate_tokens([sources[number] for number in range(len(sources))], search, settings.batch_tokens)
     seconds = time.monotonic() - began

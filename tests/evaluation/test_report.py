@@ -81,7 +81,8 @@ def a_report(synthetic: bool = False) -> Report:
         parameters=3_412_992,
         training={"updates": 1200, "warmup": 400},
         decoding={
-            "beam": 4, "alpha": 0.6, "valid": {"lines": 3, "seconds": 1.0, "target_tokens": 20, "tokens_per_second": 20.0},
+            "engine": "torch", "beam": 4, "penalty": "wu", "alpha": 0.6,
+            "valid": {"lines": 3, "seconds": 1.0, "target_tokens": 20, "tokens_per_second": 20.0},
             "test": {"lines": 3, "seconds": 1.0, "target_tokens": 21, "tokens_per_second": 21.0},
         },
         updates=[
@@ -174,6 +175,18 @@ def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
         "git 0123456789ab",
     ):
         assert fact in text
+
+
+@pytest.mark.parametrize(
+    ("decoding", "words"),
+    [
+        ({"engine": "torch", "penalty": "wu"}, "length penalty ((5 + length) / 6)\u03b1 with \u03b1 = 0.6."),
+        ({"engine": "ctranslate2", "penalty": "power"}, "length penalty length\u03b1 with \u03b1 = 0.6, by CTranslate2."),
+    ],
+)
+def test_the_page_says_how_it_was_translated(decoding: dict[str, str], words: str) -> None:
+    report = replace(a_report(), decoding={**a_report().decoding, **decoding})
+    assert words in " ".join(Page(render(report)).all_text().split())
 
 
 def test_the_lengths_of_a_language_are_drawn_before_and_after_cleaning_without_the_few_longest() -> None:

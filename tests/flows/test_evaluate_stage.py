@@ -39,7 +39,7 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
             "training": {"fingerprint": "f00d", "updates": 40, "target_tokens": 900, "seconds": 2.0},
         },
         "results/training/metrics.json": {"parameters": 12_345},
-        "results/decode/statistics.json": {"valid": speed, "test": speed, "beam": 4, "alpha": 0.6},
+        "results/decode/statistics.json": {"valid": speed, "test": speed, "engine": "torch", "beam": 4, "penalty": "wu", "alpha": 0.6},
     }  # fmt: skip
     for name, document in documents.items():
         write(root / name, json.dumps(document))

@@ -1,0 +1,116 @@
+"""Two searches over one model, compared output by output; and a small model that has learnt something to search for."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tests.models.on_disk import VOCAB
+from transformer_core.corpus.subword import BOS, EOS, PAD, UNK
+from transformer_core.decoding.hypotheses import Finished
+from transformer_core.models.transformer import Transformer
+from transformer_core.models.translation import TranslationModel
+from transformer_core.presets import TransformerSize
+
+TIE = 1e-4  # Of scores: what float32 leaves open between two engines, as it does between two batch sizes.
+_WORDS = range(EOS + 1, EOS + 13)
+_TIMES = (0, 1, 1, 1, 1, 1, 1, 2)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A sentence whose best outputs differ.
+
+    Attributes:
+        number: of the sentence, from 0.
+        kind: a tie is a difference of scores below `TIE`; an output without an end token is cut, and has no score to compare.
+        ours: score of our output, log P / |Y|^alpha by our model.
+        theirs: that of the other one.
+    """
+
+    number: int
+    kind: Literal["tie", "ours is better", "theirs is better", "theirs is cut"]
+    ours: float
+    theirs: float
+
+
+def differences(
+    model: TranslationModel,
+    sources: Sequence[Sequence[int]],
+    ours: Sequence[Sequence[Finished]],
+    theirs: Sequence[Sequence[Finished]],
+    alpha: float,
+) -> list[Difference]:
+    """Where the best outputs of two searches differ, and which is better by the probability that our model gives either.
+
+    Args:
+        sources: token ids with an end token.
+        ours: for each source its outputs, best first.
+        theirs: the same of the other search.
+        alpha: exponent of the length penalty |Y|^alpha, |Y| counting the end token.
+    """
+    found = []
+    for number, (source, (mine, *_), (other, *_)) in enumerate(zip(sources, ours, theirs, strict=True)):
+        if mine.tokens != other.tokens:
+            scores = [forced_log_probabilities(model, source, one.tokens).sum().item() / len(one.tokens) ** alpha for one in (mine, other)]
+            found.append(Difference(number, _kind(*scores, cut=other.tokens[-1] != EOS), *scores))
+    return found
+
+
+def _kind(ours: float, theirs: float, cut: bool) -> Literal["tie", "ours is better", "theirs is better", "theirs is cut"]:
+    if cut:
+        return "theirs is cut"
+    if abs(ours - theirs) < TIE:
+        return "tie"
+    return "ours is better" if ours > theirs else "theirs is better"
+
+
+@torch.inference_mode()
+def forced_log_probabilities(model: TranslationModel, source: Sequence[int], output: Sequence[int]) -> Tensor:
+    """(T,) log-probability of each token of an output, given the source and the tokens before."""
+    device = model.output_weight.device
+    tokens, shifted = torch.tensor([source], device=device), torch.tensor([[BOS, *output[:-1]]], device=device)
+    log_probabilities = model.project(model(tokens, tokens != PAD, shifted)).log_softmax(dim=-1)[0]
+    return log_probabilities.gather(1, torch.tensor(output, device=device)[:, None])[:, 0]
+
+
+def made_up_pairs(count: int, seed: int) -> Iterator[tuple[list[int], list[int]]]:
+    """Sources of 1 to 9 words; the target is the source backwards, a word in eight left out and one in eight twice. End tokens included."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        words = draw.choices(_WORDS, k=draw.randint(1, 9))
+        target = [word for word in reversed(words) for _ in range(draw.choice(_TIMES))]
+        yield [*words, EOS], [*target, EOS]
+
+
+class WordsOnly(Transformer):
+    """Gives PAD, UNK and BOS no probability, as CTranslate2 does; ours keeps them out of outputs and takes nothing from their share."""
+
+    def project(self, x: Tensor) -> Tensor:
+        return super().project(x).index_fill(-1, torch.tensor([PAD, UNK, BOS]), -torch.inf)
+
+
+def learnt(updates: int) -> WordsOnly:
+    """A small model after some updates on made-up pairs: its outputs end, hang on the source, and have close rivals of other lengths."""
+    torch.manual_seed(1)
+    size = TransformerSize(layers=2, d_model=32, d_ff=64, heads=4, d_k=8, d_v=8, dropout=0.0)
+    model = WordsOnly(size, VOCAB)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for update in range(updates):
+        sources, targets = map(padded, zip(*made_up_pairs(16, seed=update), strict=True))
+        shifted = functional.pad(targets[:, :-1], (1, 0), value=BOS)
+        logits = model.project(model(sources, sources != PAD, shifted))
+        loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+def padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    """(rows, longest), padded on the right."""
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)

@@ -1,0 +1,185 @@
+"""CTranslate2 beside our own model and search, on the same weights."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import pytest
+import sentencepiece
+import torch
+
+from tests.decoding.parity import TIE, WordsOnly, differences, forced_log_probabilities, learnt, made_up_pairs, padded
+from tests.models.on_disk import VOCAB, write_model
+from transformer_core.corpus.subword import EOS, PAD
+from transformer_core.decoding import ctranslate2 as engine_module
+from transformer_core.decoding.beam import Search, beam_search
+from transformer_core.decoding.ctranslate2 import CTranslate2Engine
+from transformer_core.decoding.hypotheses import Finished
+from transformer_core.decoding.translator import Hypothesis
+from transformer_core.errors import ExitCode, UserError
+from transformer_core.export.ctranslate2 import export_model
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
+
+SIZE = TransformerSize(layers=2, d_model=24, d_ff=40, heads=4, d_k=6, d_v=6, dropout=0.1)
+MAX_EXTRA = 10
+THEIRS = Search(4, 0.6, "power", max_extra=MAX_EXTRA, patience=1)
+
+
+def drawn(**changes: Any) -> Transformer:
+    """A model that has learnt nothing: its outputs never end."""
+    torch.manual_seed(0)
+    model = Transformer(replace(SIZE, **changes), VOCAB).eval()
+    with torch.no_grad():  # Fresh norms and biases are ones and zeros, which would hide one that stands in the wrong place.
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.normal_(mean=1.0, std=0.2)
+    return model
+
+
+def load(model: Transformer, folder: Path, threads: int = 2) -> CTranslate2Engine:
+    return CTranslate2Engine.load(write_model(model, folder / "model"), threads)
+
+
+@pytest.fixture(scope="module")
+def model() -> WordsOnly:
+    return learnt(updates=100)
+
+
+@pytest.fixture(scope="module")
+def engine(model: WordsOnly, tmp_path_factory: pytest.TempPathFactory) -> CTranslate2Engine:
+    return load(model, tmp_path_factory.mktemp("learnt"))
+
+
+@pytest.fixture(scope="module")
+def sources() -> list[list[int]]:
+    return [source for source, _ in made_up_pairs(200, seed=1_000)]
+
+
+def ours(model: WordsOnly, sources: list[list[int]], settings: Search) -> list[list[Finished]]:
+    tokens = padded(sources)
+    return beam_search(model, tokens, tokens != PAD, settings)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "pre"},
+        {"tied": "decoder"},
+        {"tied": "none"},
+        {"d_k": 5, "d_v": 5},
+        {"d_k": 3, "d_v": 7},
+        {"d_k": 9, "d_v": 2, "norm": "pre"},
+        {"positions": "learned", "most_positions": 30},
+    ],
+    ids=str,
+)
+def test_forced_log_probabilities_equal_ours(changes: dict[str, Any], tmp_path: Path) -> None:
+    model = drawn(**changes)
+    engine = load(model, tmp_path)
+    pairs = list(made_up_pairs(20, seed=3))
+    pieces = [[[engine.subword.processor.id_to_piece(token) for token in side[:-1]] for side in pair] for pair in pairs]
+    scored = engine.translator.score_batch([source for source, _ in pieces], [target for _, target in pieces])
+    for (source, target), theirs in zip(pairs, scored, strict=True):
+        # Float32, and sums of at most some 40 terms of size 1.
+        assert torch.allclose(forced_log_probabilities(model, source, target), torch.tensor(theirs.log_probs), atol=1e-4)
+
+
+def test_what_is_exported_translates_pieces_of_a_text_as_they_are(model: WordsOnly, engine: CTranslate2Engine, tmp_path: Path) -> None:
+    """As a user does it who has the exported directory, CTranslate2 and SentencePiece."""
+    source = write_model(model, tmp_path / "model")
+    export_model(model, source, tmp_path / "out")
+    subword = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out/spm.model"))
+    line = "the dog sees a cat"
+    pieces = subword.encode(line, out_type=str)
+    options = {"beam_size": 4, "max_decoding_length": len(pieces) + MAX_EXTRA, "min_decoding_length": 0, "length_penalty": 0.6}
+    (result,) = ctranslate2.Translator(str(tmp_path / "out")).translate_batch([pieces], disable_unk=True, **options)
+    ((best, *_),) = engine.translate_tokens([engine.subword.encode(line)], THEIRS, 4096)
+    assert subword.decode(result.hypotheses[0]) == best.text != ""
+
+
+def test_greedy_outputs_equal_ours_but_for_ties(model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]) -> None:
+    settings = replace(THEIRS, beam=1)
+    mine, theirs = ours(model, sources, settings), engine.search(sources, settings, 4096)
+    found = differences(model, sources, mine, theirs, alpha=0.6)
+    assert [difference for difference in found if difference.kind not in ("tie", "theirs is cut")] == []
+    cut = [difference.number for difference in found if difference.kind == "theirs is cut"]
+    assert [mine[number][0].tokens[:-1] for number in cut] == [theirs[number][0].tokens[:-1] for number in cut]
+    assert len({tuple(output.tokens) for output, *_ in theirs}) > 100  # Or equality would say little.
+
+
+@pytest.mark.parametrize("beam", [2, 4, 6])
+@pytest.mark.parametrize("alpha", [0.3, 0.6, 1.0])
+def test_with_their_stopping_rule_our_beam_finds_theirs_but_for_ties(
+    beam: int, alpha: float, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
+) -> None:
+    settings = replace(THEIRS, beam=beam, alpha=alpha)
+    theirs = engine.search(sources, settings, 4096)
+    found = differences(model, sources, ours(model, sources, settings), theirs, alpha)
+    assert [difference for difference in found if difference.kind not in ("tie", "theirs is cut")] == []
+    assert len(found) < len(sources) / 10
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_the_proved_stop_finds_what_theirs_finds_or_better(
+    alpha: float, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
+) -> None:
+    """Both keep the same live hypotheses; theirs lets fewer of them end, and stops earlier, so it cannot find what ours has not found."""
+    settings = replace(THEIRS, alpha=alpha, patience=None)
+    theirs = engine.search(sources, settings, 4096)
+    found = Counter(difference.kind for difference in differences(model, sources, ours(model, sources, settings), theirs, alpha))
+    assert found["theirs is better"] == 0
+    assert found.total() < len(sources)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_scores_are_log_probabilities_given_no_special_token_over_the_powered_length(
+    beam: int, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
+) -> None:
+    for source, outputs in zip(sources[:40], engine.search(sources[:40], replace(THEIRS, beam=beam), 4096), strict=True):
+        assert [output.score for output in outputs] == sorted((output.score for output in outputs), reverse=True)
+        for output in outputs:
+            forced = forced_log_probabilities(model, source, output.tokens).sum().item()
+            assert output.log_probability == pytest.approx(forced, abs=TIE)
+            assert output.score == pytest.approx(forced / len(output.tokens) ** 0.6, abs=TIE)
+
+
+def test_the_greatest_length_is_each_sentences_own(tmp_path: Path) -> None:
+    sources = [[*[5] * count, EOS] for count in (7, 1, 3, 1)]
+    lists = load(drawn(), tmp_path).search(sources, Search(2, 0.6, "power", max_extra=4), 4096)
+    assert [{len(output.tokens) for output in outputs} for outputs in lists] == [{11}, {5}, {7}, {5}]
+
+
+def test_outputs_are_bounded_by_the_positions_that_were_learned(tmp_path: Path) -> None:
+    engine = load(drawn(positions="learned", most_positions=9), tmp_path)
+    assert {len(output.tokens) for output in engine.search([[4, 5, 6, EOS]], Search(2, 0.6, "power", max_extra=50), 4096)[0]} == {9}
+    with pytest.raises(UserError, match="sentence 2: 10 tokens, but this model has 9 positions in CTranslate2") as error:
+        engine.search([[4, EOS], [*[4] * 9, EOS]], Search(2, 0.6, "power", max_extra=50), 4096)
+    assert error.value.exit_code == ExitCode.BAD_DATA
+
+
+def test_translations_come_in_the_order_of_the_sources_and_an_empty_one_is_empty(
+    engine: CTranslate2Engine, sources: list[list[int]]
+) -> None:
+    translated = engine.translate_tokens([sources[0], [EOS], *sources[1:9]], THEIRS, 4096)
+    backwards = engine.translate_tokens(sources[8::-1], THEIRS, 16)[::-1]
+    assert translated[1] == [Hypothesis("", 0.0, 0.0, 0)]
+    assert [one[0].text for one in (translated[0], *translated[2:])] == [one[0].text for one in backwards]
+    assert len({one[0].text for one in backwards}) > 5
+
+
+def test_the_number_of_threads_changes_no_bit(
+    engine: CTranslate2Engine, model: WordsOnly, sources: list[list[int]], tmp_path: Path
+) -> None:
+    assert load(model, tmp_path, threads=1).search(sources, THEIRS, 64) == engine.search(sources, THEIRS, 64)
+
+
+def test_a_gpu_without_the_library_that_it_needs_is_one_line(model: Transformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: 1)
+    monkeypatch.setattr(engine_module, "_CUBLAS", "libnowhere.so.12")
+    with pytest.raises(UserError, match=r"libnowhere\.so\.12: cannot be loaded, and CTranslate2 needs it on a GPU") as error:
+        load(model, tmp_path)
+    assert error.value.exit_code == ExitCode.BAD_CONFIGURATION

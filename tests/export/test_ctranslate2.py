@@ -1,0 +1,107 @@
+"""A directory for CTranslate2: what is in it, what it takes the place of, and what is refused."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import ctranslate2
+import pytest
+import torch
+
+from tests.models.on_disk import VOCAB, write_model
+from transformer_core.errors import ExitCode, UserError
+from transformer_core.export.ctranslate2 import SINUSOIDAL_POSITIONS, export_model
+from transformer_core.models.architectures import build
+from transformer_core.models.directory import load_model
+from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
+
+SIZE = TransformerSize(layers=1, d_model=32, d_ff=16, heads=2, d_k=16, d_v=16, dropout=0.0)
+
+
+def written(size: ModelSize, folder: Path) -> Path:
+    torch.manual_seed(1)
+    return write_model(build(size, VOCAB), folder / "model")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return written(SIZE, tmp_path)
+
+
+def export(directory: Path, out: Path) -> None:
+    export_model(load_model(directory)[0], directory, out)
+
+
+def refusal(directory: Path, out: Path) -> str:
+    """The line of an export that must fail, as bad configuration and leaving nothing behind."""
+    before = sorted(out.parent.rglob("*"))
+    with pytest.raises(UserError) as error:
+        export(directory, out)
+    assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
+    assert sorted(out.parent.rglob("*")) == before
+    return str(error.value)
+
+
+def test_the_directory_holds_weights_settings_vocabulary_and_the_subword_model(directory: Path, tmp_path: Path) -> None:
+    export(directory, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"config.json", "model.bin", "shared_vocabulary.json", "spm.model"}
+    assert (tmp_path / "out/spm.model").read_bytes() == (directory / "spm.model").read_bytes()
+    assert json.loads((tmp_path / "out/shared_vocabulary.json").read_text(encoding="utf-8"))[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
+    settings = json.loads((tmp_path / "out/config.json").read_text(encoding="utf-8"))
+    assert (settings["decoder_start_token"], settings["eos_token"], settings["add_source_eos"]) == ("<s>", "</s>", True)
+
+
+@pytest.mark.parametrize("tied", ["all", "decoder", "none"])
+def test_a_shared_matrix_is_written_once(tied: Literal["all", "decoder", "none"], tmp_path: Path) -> None:
+    size = replace(SIZE, tied=tied)
+    export(written(size, tmp_path), tmp_path / "out")
+    numbers = sum(parameter.numel() for parameter in build(size, VOCAB).parameters()) + SINUSOIDAL_POSITIONS * SIZE.d_model
+    # Names and shapes take some 40 bytes each, of fewer than 60 entries; one matrix more would take 5 kB.
+    assert 0 < (tmp_path / "out/model.bin").stat().st_size - 4 * numbers < 4 * VOCAB * SIZE.d_model
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        (replace(SIZE, neighbourhood=4), "CTranslate2 has no attention over a neighbourhood, and this model's sees 4"),
+        (RecurrentSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has no recurrent model"),
+        (ConvolutionalSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has no convolutional model"),
+    ],
+)
+def test_what_ctranslate2_cannot_hold_is_refused_with_the_reason(size: ModelSize, reason: str, tmp_path: Path) -> None:
+    directory = written(size, tmp_path)
+    assert refusal(directory, tmp_path / "out") == f"{directory}: {reason}"
+
+
+def test_without_the_package_it_is_named(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    line = "CTranslate2 is not installed. pip install 'transformer-pipeline[ctranslate2]'"
+    assert refusal(directory, tmp_path / "out") == line
+
+
+def test_an_earlier_export_is_replaced_and_an_empty_directory_filled(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    export(directory, tmp_path / "out")
+    (tmp_path / "out/model.bin").write_bytes(b"old")
+    export(directory, tmp_path / "out")
+    assert (tmp_path / "out/model.bin").stat().st_size > 3
+
+
+def test_what_is_no_export_is_kept(directory: Path, tmp_path: Path) -> None:
+    remedy = "exists and is no exported model. Name another directory or remove it."
+    assert refusal(directory, directory) == f"{directory}: {remedy}"
+    (tmp_path / "file").touch()
+    assert refusal(directory, tmp_path / "file") == f"{tmp_path / 'file'}: {remedy}"
+
+
+def test_an_export_that_fails_leaves_nothing(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object, output_dir: str) -> None:
+        (Path(output_dir) / "model.bin").touch()
+        raise OSError("disk full")
+
+    monkeypatch.setattr(ctranslate2.specs.TransformerSpec, "save", fail)
+    with pytest.raises(OSError, match="disk full"):
+        export(directory, tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "spm.model"}

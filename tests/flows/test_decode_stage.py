@@ -1,0 +1,55 @@
+"""Stage decode with either engine, on a model and sources of its own."""
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+
+from flows.stages.decode import run
+from tests.models.on_disk import TEXT, VOCAB, write_model
+from transformer_core import recipes
+from transformer_core.config import Params
+from transformer_core.corpus.binarizing import EncodedPairs, write_split
+from transformer_core.corpus.binary import Meta, write_meta
+from transformer_core.corpus.subword import Subword
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
+
+SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    torch.manual_seed(1)
+    model = write_model(Transformer(SIZE, VOCAB), tmp_path / "models" / "averaged")
+    subword = Subword.load(model / "spm.model")
+    lines = [subword.encode(line) for line in [*TEXT, ""]]
+    data = tmp_path / "data" / "binarized"
+    splits = {split: write_split(data / split, [EncodedPairs.of(lines, lines, 1, VOCAB, None)]) for split in ("valid", "test")}
+    write_meta(data, Meta(vocabulary_hash=subword.hash, vocab_size=VOCAB, source="en", target="de", splits=splits))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def params(engine: Literal["torch", "ctranslate2"]) -> Params:
+    whole = recipes.load("synthetic")
+    penalty = "power" if engine == "ctranslate2" else "wu"
+    decode = whole.decode.model_copy(update={"engine": engine, "penalty": penalty, "max_extra": 3})
+    threads = torch.get_num_threads()  # The stage sets them, for this process too.
+    return whole.model_copy(update={"decode": decode, "machine": whole.machine.model_copy(update={"threads": threads})})
+
+
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_each_engine_leaves_translations_n_best_lists_and_how_they_were_made(engine: Literal["torch", "ctranslate2"], here: Path) -> None:
+    assert run(params(engine)).startswith("results/decode: test in ")
+    translated = (here / "results/decode/test.hyp").read_text(encoding="utf-8").split("\n")
+    lists = [json.loads(line) for line in (here / "results/decode/test.nbest.jsonl").read_text(encoding="utf-8").split("\n")[:-1]]
+    assert translated[-2:] == ["", ""]
+    assert all(translated[:4])
+    assert [one[0]["text"] for one in lists] == translated[:-1]
+    assert [len(one) for one in lists] == [4, 4, 4, 4, 1]
+    statistics = json.loads((here / "results/decode/statistics.json").read_text(encoding="utf-8"))
+    assert statistics["engine"] == engine
+    assert (statistics["beam"], statistics["alpha"], statistics["test"]["lines"]) == (4, 0.6, 5)

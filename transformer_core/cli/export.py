@@ -1,0 +1,29 @@
+"""`transformer-core export`: a model directory for another engine."""
+
+import argparse
+from pathlib import Path
+
+from transformer_core.cli.arguments import Commands, in_bytes
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("export", help="write a model for another engine")
+    parser.add_argument("--format", choices=("ctranslate2",), required=True, help="which engine: %(choices)s")
+    parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, required=True, help="the directory to write; an earlier export there is replaced"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the directory and say what it takes."""
+    from transformer_core.decoding.translator import load_with_subword
+    from transformer_core.export.ctranslate2 import export_model
+
+    model, _ = load_with_subword(arguments.model)
+    export_model(model, arguments.model, arguments.out)
+    size = sum(file.stat().st_size for file in arguments.out.iterdir())
+    print(f"{arguments.out}: a model for CTranslate2, {in_bytes(size)}")
+    return 0

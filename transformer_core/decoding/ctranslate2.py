@@ -1,0 +1,147 @@
+"""The translator's work done by CTranslate2: the same model, another search."""
+
+import ctypes
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from transformer_core.corpus.subword import BOS, PAD, Subword
+from transformer_core.decoding.beam import Search
+from transformer_core.decoding.hypotheses import Finished
+from transformer_core.decoding.translator import Hypothesis, TokenIds, load_with_subword
+from transformer_core.errors import UserError, configuration_error
+from transformer_core.export.ctranslate2 import SINUSOIDAL_POSITIONS, export_model, library
+
+_CUBLAS = "libcublas.so.12"
+
+
+@dataclass(frozen=True)
+class CTranslate2Engine:
+    """A model in CTranslate2, in float32, with its vocabulary.
+
+    Its beam search is not ours. A sentence is done when K hypotheses have ended, each among the K best of its position, whatever an
+    unfinished one could still reach; without penalty, the best of a position must have ended too. They are ranked by log P / |Y|^alpha, |Y|
+    counting the end token. PAD, UNK and BOS are forbidden before the softmax, so log P is given that none of them comes.
+
+    Attributes:
+        translator: a ctranslate2.Translator.
+        most_positions: most tokens on either side.
+    """
+
+    translator: Any
+    subword: Subword
+    most_positions: int
+
+    @classmethod
+    def load(cls, directory: Path, threads: int) -> "CTranslate2Engine":
+        """Read a model directory of ours; on a GPU if there is one.
+
+        Args:
+            threads: sentences' batches translated at once on a CPU, each by one thread, so that their number changes no bit.
+
+        Raises:
+            UserError: exit code 65 as `load_with_subword`; 78 where CTranslate2 is not installed, lacks cuBLAS or cannot hold the model.
+        """
+        package = library()
+        on_gpu = package.get_cuda_device_count() > 0
+        if on_gpu:
+            _check_cublas()
+        model, subword = load_with_subword(directory)
+        with TemporaryDirectory() as folder:
+            exported = Path(folder) / "model"
+            export_model(model, directory, exported)
+            translator = package.Translator(
+                str(exported),
+                device="cuda" if on_gpu else "cpu",
+                compute_type="float32",
+                inter_threads=1 if on_gpu else threads,
+                intra_threads=1,
+            )
+        return cls(translator, subword, model.most_positions or SINUSOIDAL_POSITIONS)
+
+    def translate_tokens(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int) -> list[list[Hypothesis]]:
+        """`search.beam` translations of each source, best first, in the order of the sources; of an empty one, an empty one.
+
+        Args:
+            sources: token ids with an end token.
+            search: its penalty is `power`, without coverage; a patience of None is one of 1 here.
+            batch_tokens: most source tokens translated together.
+
+        Raises:
+            UserError: exit code 65; a source has more tokens than the model has positions.
+        """
+        lists = self.search(sources, search, batch_tokens)
+        return [[self._hypothesis(output) for output in outputs] for outputs in lists]
+
+    def search(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int) -> list[list[Finished]]:
+        """As `translate_tokens`, in token ids. An output that met the greatest length before its end has no end token."""
+        self._check_lengths(sources)
+        pieces = [self.subword.processor.id_to_piece(token) for token in range(self.subword.vocab_size)]
+        ids = {piece: token for token, piece in enumerate(pieces)}
+        results = [[Finished([], 0.0, 0.0)] for _ in sources]
+        running: list[tuple[int, Any]] = []
+        for length, numbers in _by_length(sources):
+            # The greatest length is one of a call; a call that does not wait leaves no thread idle when it holds few sentences.
+            outputs = self.translator.translate_batch(
+                [[pieces[token] for token in sources[number][:-1]] for number in numbers],
+                asynchronous=True,
+                max_batch_size=batch_tokens,
+                batch_type="tokens",
+                beam_size=search.beam,
+                patience=search.patience or 1,
+                num_hypotheses=search.beam,
+                length_penalty=search.alpha,
+                max_input_length=0,
+                max_decoding_length=min(length - 1 + search.max_extra, self.most_positions),
+                min_decoding_length=0,
+                disable_unk=True,
+                suppress_sequences=[[pieces[PAD]], [pieces[BOS]]],
+                return_scores=True,
+                return_end_token=True,
+            )
+            running += zip(numbers, outputs, strict=True)
+        for number, output in running:
+            found = output.result()
+            results[number] = [
+                _finished([ids[piece] for piece in hypothesis], score, search.alpha)
+                for hypothesis, score in zip(found.hypotheses, found.scores, strict=True)
+            ]
+        return results
+
+    def _check_lengths(self, sources: Sequence[TokenIds]) -> None:
+        for number, source in enumerate(sources, 1):
+            if len(source) > self.most_positions:
+                raise UserError(
+                    f"sentence {number}: {len(source)} tokens, but this model has {self.most_positions} positions in CTranslate2",
+                    "Split the sentence.",
+                )
+
+    def _hypothesis(self, finished: Finished) -> Hypothesis:
+        return Hypothesis(self.subword.decode(finished.tokens), finished.score, finished.log_probability, len(finished.tokens))
+
+
+def _by_length(sources: Sequence[TokenIds]) -> list[tuple[int, list[int]]]:
+    """Lengths and the numbers of the sources that long, the longest first, so that the last to run are short; empty ones left out."""
+    numbers: dict[int, list[int]] = defaultdict(list)
+    for number, source in enumerate(sources):
+        if len(source) > 1:
+            numbers[len(source)].append(number)
+    return sorted(numbers.items(), reverse=True)
+
+
+def _finished(tokens: list[int], score: float, alpha: float) -> Finished:
+    return Finished(tokens, score * len(tokens) ** alpha, score)
+
+
+def _check_cublas() -> None:
+    """CTranslate2 loads cuBLAS when it first multiplies, and then fails with a traceback."""
+    try:
+        ctypes.CDLL(_CUBLAS)
+    except OSError:
+        raise configuration_error(
+            f"{_CUBLAS}: cannot be loaded, and CTranslate2 needs it on a GPU",
+            "pip install nvidia-cublas-cu12 and put its folder into LD_LIBRARY_PATH, or set decode.engine: torch.",
+        ) from None

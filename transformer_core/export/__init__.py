@@ -1,0 +1,1 @@
+"""Models of ours in the formats of other engines."""

@@ -1,0 +1,168 @@
+"""A Transformer of ours as a model directory of CTranslate2, an engine for inference (https://opennmt.net/CTranslate2)."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from transformer_core.corpus.subword import BOS, EOS, UNK, Subword
+from transformer_core.errors import configuration_error
+from transformer_core.files import new_directory
+from transformer_core.models.attention import MultiHeadAttention
+from transformer_core.models.directory import SUBWORD
+from transformer_core.models.embeddings import LearnedPositions, sinusoidal_positions
+from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
+from transformer_core.models.transformer import Transformer
+from transformer_core.models.translation import TranslationModel
+
+# CTranslate2 reads encodings from a table; its own sinusoids are tensor2tensor's, which differ from the paper's.
+SINUSOIDAL_POSITIONS = 4096
+
+_FILES = {"model.bin", "config.json", "shared_vocabulary.json", SUBWORD}
+
+
+def library() -> Any:
+    """The package ctranslate2, which has no types.
+
+    Raises:
+        UserError: exit code 78; it is not installed.
+    """
+    try:
+        import ctranslate2  # type: ignore[import-untyped]
+    except ModuleNotFoundError:
+        raise configuration_error("CTranslate2 is not installed", "pip install 'transformer-pipeline[ctranslate2]'") from None
+    return ctranslate2
+
+
+def export_model(model: TranslationModel, source: Path, out: Path) -> None:
+    """Write a whole directory for CTranslate2, or none: float32 weights, settings, vocabulary, and the subword model beside them.
+
+    The end token of a source is added by CTranslate2, so a text's pieces are its input as they are. An earlier export is replaced.
+
+    Args:
+        model: what is exported.
+        source: the model directory that it was read from.
+        out: the new directory.
+
+    Raises:
+        UserError: exit code 78; CTranslate2 is not installed or cannot hold the model, or something else stands in `out`.
+    """
+    specs = library().specs
+    spec = _specification(specs, _transformer(model, source), Subword.load(source / SUBWORD))
+    out = out.resolve()
+    _check_free(out)
+    spec.validate()
+    spec.optimize()  # A shared matrix is written once.
+    with new_directory(out) as temporary:
+        spec.save(str(temporary))
+        shutil.copyfile(source / SUBWORD, temporary / SUBWORD)
+
+
+def _transformer(model: TranslationModel, source: Path) -> Transformer:
+    if not isinstance(model, Transformer):
+        raise configuration_error(f"{source}: CTranslate2 has no {type(model).__name__.lower()} model")
+    if model.size.neighbourhood is not None:
+        raise configuration_error(
+            f"{source}: CTranslate2 has no attention over a neighbourhood, and this model's sees {model.size.neighbourhood}"
+        )
+    return model
+
+
+def _check_free(out: Path) -> None:
+    if out.is_dir() and {path.name for path in out.iterdir()} <= _FILES:
+        return
+    if out.exists():
+        raise configuration_error(f"{out}: exists and is no exported model", "Name another directory or remove it.")
+
+
+def _specification(specs: Any, model: Transformer, subword: Subword) -> Any:
+    """CTranslate2's own description of a model (a TransformerSpec), filled with ours."""
+    size = model.size
+    settings = {"pre_norm": size.norm == "pre", "head_dim": _head_width(model)}
+    spec = specs.TransformerSpec(
+        specs.TransformerEncoderSpec(size.layers, size.heads, **settings), specs.TransformerDecoderSpec(size.layers, size.heads, **settings)
+    )
+    _fill_encoder(spec.encoder, model)
+    _fill_decoder(spec.decoder, model)
+    pieces = [subword.processor.id_to_piece(token) for token in range(subword.vocab_size)]
+    spec.register_source_vocabulary(pieces)
+    spec.register_target_vocabulary(pieces)
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = pieces[UNK], pieces[BOS], pieces[EOS]
+    spec.config.decoder_start_token = pieces[BOS]
+    spec.config.add_source_eos = True
+    return spec
+
+
+def _fill_encoder(spec: Any, model: Transformer) -> None:
+    spec.embeddings[0].weight = _plain(model.embedding.weight)
+    spec.position_encodings.encodings = _encodings(model.source_positions, model.d_model)
+    _fill_last_norm(spec, model.encoder_norm)
+    for theirs, ours in zip(spec.layer, model.encoder, strict=True):
+        assert isinstance(ours, EncoderLayer)
+        _fill_attention(theirs.self_attention, ours.self_attention, ours.round_attention, _head_width(model))
+        _fill_feed_forward(theirs.ffn, ours.feed_forward, ours.round_feed_forward)
+
+
+def _fill_decoder(spec: Any, model: Transformer) -> None:
+    spec.embeddings.weight = _plain((model.target_embedding or model.embedding).weight)
+    spec.projection.weight = _plain(model.output_weight)
+    spec.position_encodings.encodings = _encodings(model.target_positions, model.d_model)
+    _fill_last_norm(spec, model.decoder_norm)
+    for theirs, ours in zip(spec.layer, model.decoder, strict=True):
+        assert isinstance(ours, DecoderLayer)
+        _fill_attention(theirs.self_attention, ours.self_attention, ours.round_self_attention, _head_width(model))
+        _fill_attention(theirs.attention, ours.cross_attention, ours.round_cross_attention, _head_width(model))
+        _fill_feed_forward(theirs.ffn, ours.feed_forward, ours.round_feed_forward)
+
+
+def _fill_attention(spec: Any, attention: MultiHeadAttention, around: Residual, width: int) -> None:
+    """The first maps are one matrix: all three where query and memory are the same, else those of the memory."""
+    d_k = attention.query.out_features // attention.heads
+    query, key, value = (_widened(part.weight, attention.heads, width) for part in (attention.query, attention.key, attention.value))
+    if len(spec.linear) == 2:
+        spec.linear[0].weight = torch.cat((query, key, value))
+    else:
+        spec.linear[0].weight, spec.linear[1].weight = query, torch.cat((key, value))
+    spec.linear[-1].weight = _widened(attention.output.weight.T, attention.heads, width).T
+    spec.queries_scale = d_k**-0.5
+    _fill_norm(spec.layer_norm, around.norm)
+
+
+def _fill_feed_forward(spec: Any, network: FeedForward, around: Residual) -> None:
+    for theirs, ours in ((spec.linear_0, network.inner), (spec.linear_1, network.outer)):
+        theirs.weight, theirs.bias = _plain(ours.weight), _plain(ours.bias)
+    _fill_norm(spec.layer_norm, around.norm)
+
+
+def _fill_last_norm(spec: Any, norm: nn.LayerNorm | None) -> None:
+    if norm is not None:
+        _fill_norm(spec.layer_norm, norm)
+
+
+def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
+    spec.gamma, spec.beta = _plain(norm.weight), _plain(norm.bias)
+
+
+def _encodings(positions: nn.Module, d_model: int) -> Tensor:
+    """(positions, D)."""
+    if isinstance(positions, LearnedPositions):
+        return _plain(positions.weight)
+    return sinusoidal_positions(SINUSOIDAL_POSITIONS, d_model)
+
+
+def _head_width(model: Transformer) -> int:
+    """CTranslate2 has one size for keys and values. Zeros fill up the smaller: they add nothing to a product."""
+    return max(model.size.d_k, model.size.d_v)
+
+
+def _widened(weight: Tensor, heads: int, width: int) -> Tensor:
+    """(H*d, D) to (H*width, D), each head's rows filled up with zeros."""
+    by_head = _plain(weight).unflatten(0, (heads, -1))
+    return functional.pad(by_head, (0, 0, 0, width - by_head.shape[1])).flatten(0, 1)
+
+
+def _plain(parameter: Tensor) -> Tensor:
+    return parameter.detach().cpu().float()
