@@ -29,7 +29,7 @@ def shares(plan: BatchPlan, split: BinarizedSplit, devices: Devices, cursor: Cur
     def make() -> Share:
         update, after = next(updates)
         mine = islice(enumerate(update.microbatches), devices.rank, None, devices.world_size)
-        batches = {position: make_batch(split, pairs) for position, pairs in mine}
+        batches = {position: make_batch(split.pairs(pairs)) for position, pairs in mine}
         if devices.device.type == "cuda":
             batches = {position: batch.pinned() for position, batch in batches.items()}
         return Share(update, after, batches)

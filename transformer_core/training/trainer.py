@@ -106,7 +106,7 @@ class Trainer:
         lacking = torch.zeros((), device=self._devices.device)
         try:
             for pairs in self._plan.largest():
-                self._add_gradients(make_batch(self._split, pairs).to(self._devices.device), tokens_of_update=1)
+                self._add_gradients(make_batch(self._split.pairs(pairs)).to(self._devices.device), tokens_of_update=1)
             self._step(self.progress.update + 1, broken=torch.ones_like(lacking))
         except (RuntimeError, MemoryError) as error:
             if not _is_out_of_memory(error):
