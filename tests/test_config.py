@@ -72,6 +72,7 @@ FAULTS = [
         ": bpe.init_from: missing, train.init_from starts from models/parent. Weights belong to their vocabulary: name the same model "
         "directory in both.",
     ),
+    ("  bpe_dropout: 0", "  bpe_dropout: 1", ": train.bpe_dropout: must be a number from 0 to below 1, got 1"),
     (
         "  max_tokens: 128",
         "  max_tokens: 5000",
@@ -140,6 +141,21 @@ def test_a_file_that_is_no_params_file_is_one_line(content: bytes, line: str) ->
     with pytest.raises(UserError) as error:
         load_params()
     assert str(error.value) == line
+
+
+@pytest.mark.usefixtures("in_tmp_path")
+def test_bpe_dropout_is_refused_where_params_say_that_the_subwords_are_not_bpe() -> None:
+    both = WHOLE.replace("  bpe_dropout: 0\n", "  bpe_dropout: 0.1\n").replace("  type: bpe\n", "  type: unigram\n")
+    Path("params.yaml").write_text(both, encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        load_params()
+    assert str(error.value) == (
+        "params.yaml: train.bpe_dropout: must be 0 where bpe.type is unigram, got 0.1. Only BPE has merges to leave out."
+    )
+    assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
+    # Subwords that are taken from a model are of its type, which stage train looks at.
+    Path("params.yaml").write_text(both.replace("bpe:\n  init_from:", "bpe:\n  init_from: models/parent"), encoding="utf-8")
+    assert load_params().train.bpe_dropout == 0.1
 
 
 def test_a_missing_file_says_how_to_write_one(tmp_path: Path) -> None:

@@ -150,10 +150,11 @@ class Train(Section):
     Attributes:
         init_from: a model directory to start from; None starts from random weights.
         updates: at most.
-        tokens_per_update: most source tokens, and most target tokens, of a global batch, padding left out.
+        tokens_per_update: most source tokens, and most target tokens, of a global batch, padding left out; before `bpe_dropout`.
         tokens_per_microbatch: most rows times longest side of a micro-batch, padding counted: it is what memory sees.
         learning_rate: multiplies the paper's formula: 1.0 is the paper.
         cooldown: share of the updates, the last ones, over which the rate falls linearly to zero; 0 is the paper.
+        bpe_dropout: probability with which each merge of BPE is left out, anew whenever a pair is trained on; 0 is the paper.
         max_skipped: updates in a row whose loss or gradient is not finite; after one more the weights go back to the last state, once.
         precision: of the matrix products; `auto` is the fastest that the device has.
         validate_every: updates; a multiple of `save_every`, so that each validated model is also saved.
@@ -175,6 +176,7 @@ class Train(Section):
     adam_beta2: Probability
     adam_epsilon: PositiveFloat
     label_smoothing: Probability
+    bpe_dropout: Probability
     max_skipped: NonNegativeInt
     precision: Literal["auto", "bf16", "fp16", "float32", "float64"]
     validate_every: PositiveInt
@@ -386,6 +388,11 @@ def check_across_sections(params: Params, path: Path = PARAMS_FILE) -> None:
         raise configuration_error(
             f"{path}: bpe.init_from: missing, train.init_from starts from {train.init_from}",
             "Weights belong to their vocabulary: name the same model directory in both.",
+        )
+    if train.bpe_dropout and params.bpe.init_from is None and params.bpe.type != "bpe":
+        raise configuration_error(
+            f"{path}: train.bpe_dropout: must be 0 where bpe.type is {params.bpe.type}, got {train.bpe_dropout}",
+            "Only BPE has merges to leave out.",
         )
     if binarize.max_tokens > min(train.tokens_per_microbatch, train.tokens_per_update):
         raise configuration_error(

@@ -85,7 +85,7 @@ def _train(model: MarianMTModel, split: BinarizedSplit, updates: list[list[list[
 
 
 def _add_gradients(model: MarianMTModel, split: BinarizedSplit, pairs: list[int], tokens_of_update: int, device: torch.device) -> None:
-    batch = make_batch(split, np.array(pairs)).to(device)
+    batch = make_batch(split.pairs(np.array(pairs))).to(device)
     target = torch.full((batch.shifted.numel(),), PAD, device=device).index_copy(0, batch.places, batch.truth)
     with autocast(device, "auto"):
         mask = batch.source_mask.long()

@@ -26,6 +26,7 @@ from flows.runner import STOP_SIGNALS, run_stage
 from flows.tracking import Sender
 from transformer_core.config import Params, load_params, tracking_uri
 from transformer_core.corpus.binary import check_split, open_split, read_meta
+from transformer_core.corpus.bpe_dropout import BpeDropout
 from transformer_core.corpus.subword import Subword
 from transformer_core.corpus.text import read_lines
 from transformer_core.decoding.beam import Search
@@ -51,7 +52,7 @@ _RANK_ENDED = STATE / "exit" / "train-rank.json"
 
 def run(params: Params) -> str:
     """Train here, or through torchrun where several devices train together."""
-    _check_data()
+    _check_data(params)
     devices = params.machine.devices or default_devices(params.train.microbatches)
     if devices == 1:
         train(params)
@@ -64,14 +65,24 @@ def run(params: Params) -> str:
     )
 
 
-def _check_data() -> None:
-    """Raise a `UserError` (exit code 65) where a file of the data is damaged or the data is of another vocabulary."""
+def _check_data(params: Params) -> None:
+    """See that data, vocabulary and settings belong together.
+
+    Raises:
+        UserError: exit code 65 where a file of the data is damaged or the data is of another vocabulary; 78 for BPE-dropout with a
+            vocabulary that is not BPE.
+    """
     for split in ("train", "valid"):
         check_split(BINARIZED, split)
-    binarized, subword = read_meta(BINARIZED).vocabulary_hash, Subword.load(SUBWORD_MODEL).hash
-    if binarized != subword:
+    binarized, subword = read_meta(BINARIZED).vocabulary_hash, Subword.load(SUBWORD_MODEL)
+    if binarized != subword.hash:
         raise UserError(
-            f"{BINARIZED}: vocabulary {binarized[:12]}, but {SUBWORD_MODEL} is {subword[:12]}", "Run the whole pipeline: dvc repro"
+            f"{BINARIZED}: vocabulary {binarized[:12]}, but {SUBWORD_MODEL} is {subword.hash[:12]}", "Run the whole pipeline: dvc repro"
+        )
+    if params.train.bpe_dropout and not subword.is_bpe:
+        raise configuration_error(
+            f"train.bpe_dropout: must be 0 where {SUBWORD_MODEL} is no BPE model, got {params.train.bpe_dropout}",
+            "Only BPE has merges to leave out.",
         )
 
 
@@ -130,16 +141,18 @@ def train(params: Params) -> None:
         model = _new_model(params).to(devices.device, weights_dtype(precision))
         _check_positions(model)
         recorder = stack.enter_context(_recording(params, mark, state, devices, model)) if devices.rank == 0 else None
+        split, subword = open_split(BINARIZED, "train"), Subword.load(SUBWORD_MODEL)
         trainer = Trainer(
             model,
-            open_split(BINARIZED, "train"),
+            split,
             params.train,
             devices,
             StateDirectory(state, params.train.keep),
             recorder or Nobody(),
-            _validation(params, model, devices),
+            _validation(params, model, subword, devices),
             stop_asked,
             matrix_rate(devices, precision),
+            BpeDropout(subword, split, params.train) if params.train.bpe_dropout else None,
         )
         resumed = trainer.resume()
         if recorder is not None and resumed:
@@ -182,9 +195,9 @@ def _without_dropout(size: ModelSize) -> dict[str, Any]:
     return {name: value for name, value in asdict(size).items() if not name.endswith("dropout")}
 
 
-def _validation(params: Params, model: TranslationModel, devices: Devices) -> Callable[[], dict[str, float]]:
+def _validation(params: Params, model: TranslationModel, subword: Subword, devices: Devices) -> Callable[[], dict[str, float]]:
     """Teacher-forced measures of valid, and BLEU of a greedy translation of `train.bleu_sentences` of it."""
-    valid, translator = open_split(BINARIZED, "valid"), Translator(model, Subword.load(SUBWORD_MODEL))
+    valid, translator = open_split(BINARIZED, "valid"), Translator(model, subword)
     chosen = np.linspace(0, len(valid) - 1, min(params.train.bleu_sentences, len(valid)), dtype=np.int64).tolist()
     lines = list(read_lines(RAW / f"valid.{params.download.target}"))
     references = [lines[number] for number in chosen]

@@ -121,6 +121,12 @@ def test_a_user_s_symbol_is_one_token_wherever_it_stands(tmp_path: Path) -> None
         assert subword.decode([piece]) == symbol
 
 
+@pytest.mark.parametrize(("kind", "is_bpe"), [("bpe", True), ("unigram", False)])
+def test_a_model_knows_whether_it_is_bpe(tmp_path: Path, kind: str, is_bpe: bool) -> None:
+    train_subword(SENTENCES, tmp_path / "spm.model", settings.model_copy(update={"type": kind, "vocab_size": 70}))
+    assert Subword.load(tmp_path / "spm.model").is_bpe is is_bpe
+
+
 @given(st.integers(0, 60), st.integers(1, 60), st.integers(0, 5))
 def test_a_sample_has_the_size_asked_for_in_order_and_is_the_same_again(total: int, wanted: int, seed: int) -> None:
     lines = [str(number) for number in range(total)]

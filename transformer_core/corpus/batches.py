@@ -97,7 +97,7 @@ class BatchPlan:
     def _microbatches(self, random: np.random.Generator) -> "_Microbatches":
         ordered = self._by_length(random)
         source, target = self._source_lengths[ordered], self._target_lengths[ordered]
-        starts = np.fromiter(self._cut(np.maximum(source, target)), np.int64)
+        starts = np.fromiter(microbatch_starts(np.maximum(source, target), self._rows_times_longest), np.int64)
         rows = np.diff(starts, append=len(ordered))
         positions = rows * (np.maximum.reduceat(source, starts).astype(np.int64) + np.maximum.reduceat(target, starts))
         source_tokens, target_tokens = (np.add.reduceat(side, starts, dtype=np.int64) for side in (source, target))
@@ -113,16 +113,6 @@ class BatchPlan:
             keys |= lengths.astype(np.uint64)
         return shuffled[np.argsort(keys[shuffled], kind="stable")]
 
-    def _cut(self, longest: Lengths) -> Iterator[int]:
-        """Where each micro-batch starts among pairs of these ascending lengths."""
-        start = 0
-        while start < len(longest):
-            yield start
-            # Lengths ascend, so rows * longest ascends too, and the last row that fits is found by bisection.
-            window = longest[start : start + self._rows_times_longest // int(longest[start])]
-            sizes = window * np.arange(1, len(window) + 1)
-            start += int(np.searchsorted(sizes, self._rows_times_longest, side="right"))
-
     def _fill(self, microbatches: "_Microbatches", order: Indices) -> Iterator[Update]:
         chosen: list[Indices] = []
         source_tokens = target_tokens = positions = 0
@@ -137,6 +127,17 @@ class BatchPlan:
             positions += int(microbatches.positions[number])
         if chosen:
             yield Update(tuple(chosen), source_tokens, target_tokens, positions)
+
+
+def microbatch_starts(longest: Lengths, rows_times_longest: int) -> Iterator[int]:
+    """Where each micro-batch starts among pairs whose longer sides have these ascending lengths, none above the budget."""
+    start = 0
+    while start < len(longest):
+        yield start
+        # Lengths ascend, so rows * longest ascends too, and the last row that fits is found by bisection.
+        window = longest[start : start + rows_times_longest // int(longest[start])]
+        sizes = window * np.arange(1, len(window) + 1)
+        start += int(np.searchsorted(sizes, rows_times_longest, side="right"))
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,27 @@ class Sentences:
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """Some pairs of a split: their numbers in it, and the token ids of either side, each with its eos."""
+
+    numbers: NDArray[np.int64]
+    sources: Sequence[TokenIds]
+    targets: Sequence[TokenIds]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """(2, pairs): tokens of each source and of each target, eos counted."""
+        return np.array([[*map(len, self.sources)], [*map(len, self.targets)]], np.int64)
+
+    def take(self, rows: NDArray[np.int64]) -> Pairs:
+        """Those at these places among them."""
+        return Pairs(self.numbers[rows], *([side[row] for row in rows.tolist()] for side in (self.sources, self.targets)))
+
+
+@dataclass(frozen=True)
 class BinarizedSplit:
     """The two sides of a split; pair i is `source[i]`, `target[i]`, from line `lines[i]` (from 1) of the text that was binarized."""
 
@@ -93,6 +114,10 @@ class BinarizedSplit:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def pairs(self, numbers: NDArray[np.int64]) -> Pairs:
+        """The pairs of these numbers."""
+        return Pairs(numbers, *([side[number] for number in numbers.tolist()] for side in (self.source, self.target)))
 
 
 def token_type(vocab_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -21,7 +21,7 @@ from transformer_core.files import new_file
 PAD, UNK, BOS, EOS = range(4)
 
 # SentencePiece writes spaces as U+2581 and would give that character back as a space.
-_SPACE_MARK, _PLAIN = "\u2581", "_"
+SPACE_MARK, _PLAIN = "\u2581", "_"
 # SentencePiece leaves longer lines out of its training without an error; cleaning bounds words, not bytes.
 _LONGEST_LINE_BYTES = 1 << 20
 
@@ -68,9 +68,15 @@ class Subword:
 
     def encode_clean(self, texts: Sequence[str]) -> list[list[int]]:
         """As `encode`, of many texts that have been normalised."""
-        marked = [text.replace(_SPACE_MARK, _PLAIN) for text in texts]
+        marked = [text.replace(SPACE_MARK, _PLAIN) for text in texts]
         encoded: list[list[int]] = self.processor.encode(marked, add_eos=True, num_threads=1)
         return encoded
+
+    @property
+    def is_bpe(self) -> bool:
+        """Whether this is a BPE model. SentencePiece names no type, but of its four BPE alone samples segmentations and ranks none."""
+        samples = _works(lambda: self.processor.encode("a", enable_sampling=True, alpha=0.5, nbest_size=-1))
+        return samples and not _works(lambda: self.processor.nbest_encode("a", nbest_size=2))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids up to the first eos or the end; pad and bos say nothing."""
@@ -128,8 +134,16 @@ def _no_model(path: Path) -> UserError:
     return UserError(f"{path}: not a SentencePiece model with pad, unk, bos, eos at 0, 1, 2, 3", "Make it with: dvc repro bpe")
 
 
+def _works(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except RuntimeError:
+        return False
+    return True
+
+
 def _prepared(text: str) -> str:
-    return normalise(text).replace(_SPACE_MARK, _PLAIN)
+    return normalise(text).replace(SPACE_MARK, _PLAIN)
 
 
 def _filled(lines: Iterable[str]) -> Iterator[str]:

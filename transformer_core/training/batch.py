@@ -1,5 +1,6 @@
 """Pairs of token ids as padded tensors."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -7,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transformer_core.corpus.binary import BinarizedSplit, Sentences
+from transformer_core.corpus.binary import Pairs, TokenIds
 from transformer_core.corpus.subword import BOS, PAD
 
 
@@ -37,18 +38,18 @@ class Batch(NamedTuple):
         return Batch(*(tensor.pin_memory() for tensor in self))
 
 
-def make_batch(split: BinarizedSplit, pairs: NDArray[np.int64]) -> Batch:
-    """The pairs of these numbers as one batch, in the CPU's memory."""
-    source, target = padded(split.source, pairs), padded(split.target, pairs)
+def make_batch(pairs: Pairs) -> Batch:
+    """The pairs as one batch, in the CPU's memory."""
+    source, target = padded(pairs.sources), padded(pairs.targets)
     shifted = np.full_like(target, BOS)
     shifted[:, 1:] = target[:, :-1]
     places = np.flatnonzero(target != PAD)
     return Batch(*map(torch.from_numpy, (source, source != PAD, shifted, places, target.ravel()[places])))
 
 
-def padded(sentences: Sentences, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sentences of these numbers as rows, padded to the longest: (B, T)."""
-    lengths = sentences.lengths[numbers]
-    rows = np.full((len(numbers), int(lengths.max())), PAD, dtype=np.int64)
-    rows[np.arange(rows.shape[1]) < lengths[:, None]] = np.concatenate([sentences[int(number)] for number in numbers])
+def padded(sentences: Sequence[TokenIds]) -> NDArray[np.int64]:
+    """Sentences as rows, padded to the longest: (B, T)."""
+    lengths = np.array([*map(len, sentences)])
+    rows = np.full((len(sentences), int(lengths.max())), PAD, dtype=np.int64)
+    rows[np.arange(rows.shape[1]) < lengths[:, None]] = np.concatenate(sentences)
     return rows

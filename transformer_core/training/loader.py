@@ -3,11 +3,11 @@
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import NamedTuple
 
 from transformer_core.corpus.batches import BatchPlan, Cursor, Update
 from transformer_core.corpus.binary import BinarizedSplit
+from transformer_core.corpus.bpe_dropout import BpeDropout
 from transformer_core.training.batch import Batch, make_batch
 from transformer_core.training.devices import Devices
 
@@ -22,14 +22,25 @@ class Share(NamedTuple):
     microbatches: dict[int, Batch]
 
 
-def shares(plan: BatchPlan, split: BinarizedSplit, devices: Devices, cursor: Cursor) -> Generator[Share]:
-    """This rank's shares of the updates from a place in the plan on, without end; a few are made ahead, in pinned memory for a GPU."""
+def shares(
+    plan: BatchPlan, split: BinarizedSplit, devices: Devices, cursor: Cursor, bpe_dropout: BpeDropout | None = None
+) -> Generator[Share]:
+    """This rank's shares of the updates from a place in the plan on, without end; a few are made ahead, in pinned memory for a GPU.
+
+    With `bpe_dropout` every rank segments the whole update, whose tokens all must count alike, and makes tensors of its own part.
+    """
     updates = plan.updates_from(cursor)
+    mine = slice(devices.rank, None, devices.world_size)
 
     def make() -> Share:
         update, after = next(updates)
-        mine = islice(enumerate(update.microbatches), devices.rank, None, devices.world_size)
-        batches = {position: make_batch(split, pairs) for position, pairs in mine}
+        if bpe_dropout is None:
+            pairs = list(map(split.pairs, update.microbatches[mine]))
+        else:
+            update, segmented = bpe_dropout.segmented(update, Cursor(after.epoch, after.done - 1))
+            pairs = segmented[mine]
+        positions = range(len(update.microbatches))[mine]
+        batches = dict(zip(positions, map(make_batch, pairs), strict=True))
         if devices.device.type == "cuda":
             batches = {position: batch.pinned() for position, batch in batches.items()}
         return Share(update, after, batches)

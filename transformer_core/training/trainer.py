@@ -15,6 +15,7 @@ from torch import Tensor
 from transformer_core.config import Train
 from transformer_core.corpus.batches import BatchPlan, Cursor, Update
 from transformer_core.corpus.binary import BinarizedSplit
+from transformer_core.corpus.bpe_dropout import BpeDropout
 from transformer_core.errors import Interrupted, configuration_error
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.batch import Batch, make_batch
@@ -47,6 +48,7 @@ class Trainer:
         validate: scores the model as it is; every rank calls it at the same updates and gets the same.
         stop_asked: whether this process was told to stop; all ranks then stop after the same update.
         machine_flops: FLOP/s that all devices together reach in a matrix product: what MFU is a share of.
+        bpe_dropout: segments each update anew; None trains on the split as it is.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Trainer:
         validate: Callable[[], dict[str, float]],
         stop_asked: Callable[[], bool],
         machine_flops: float = math.inf,
+        bpe_dropout: BpeDropout | None = None,
     ) -> None:
         self._model = model
         self._split = split
@@ -70,6 +73,7 @@ class Trainer:
         self._validate = validate
         self._stop_asked = stop_asked
         self._machine_flops = machine_flops
+        self._bpe_dropout = bpe_dropout
         self._plan = BatchPlan(
             split.source.lengths, split.target.lengths, settings.tokens_per_update, settings.tokens_per_microbatch, settings.seed
         )
@@ -106,7 +110,7 @@ class Trainer:
         lacking = torch.zeros((), device=self._devices.device)
         try:
             for pairs in self._plan.largest():
-                self._add_gradients(make_batch(self._split, pairs).to(self._devices.device), tokens_of_update=1)
+                self._add_gradients(make_batch(self._split.pairs(pairs)).to(self._devices.device), tokens_of_update=1)
             self._step(self.progress.update + 1, broken=torch.ones_like(lacking))
         except (RuntimeError, MemoryError) as error:
             if not _is_out_of_memory(error):
@@ -131,7 +135,7 @@ class Trainer:
         self._clock_began = time.monotonic()
         self._interval_began = self._clock_began - self._interval.seconds
         cursor = Cursor(self.progress.epoch, self.progress.done_in_epoch)
-        with closing(shares(self._plan, self._split, self._devices, cursor)) as coming:
+        with closing(shares(self._plan, self._split, self._devices, cursor, self._bpe_dropout)) as coming:
             while not self._ended():
                 began = time.monotonic()
                 share = next(coming)

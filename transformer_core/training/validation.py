@@ -28,7 +28,7 @@ def score_split(model: TranslationModel, split: BinarizedSplit, devices: Devices
     totals = torch.zeros(2, dtype=torch.float64, device=devices.device)
     with torch.no_grad(), autocast(devices.device, precision):
         for pairs in microbatches[devices.rank :: devices.world_size]:
-            batch = make_batch(split, pairs).to(devices.device)
+            batch = make_batch(split.pairs(pairs)).to(devices.device)
             decoded = model(batch.source, batch.source_mask, batch.shifted)
             loss = cross_entropy(decoded.flatten(0, 1)[batch.places], model.output_weight, batch.truth, label_smoothing=0.0)
             totals += torch.stack((loss.nll, loss.correct)).double()
