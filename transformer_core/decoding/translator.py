@@ -1,6 +1,7 @@
 """Lines in, translations out: subwords, batches of similar length, a search, text again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,14 +36,24 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Translator:
-    """A model, or several, with their vocabulary. A translation depends on its sentence alone, whatever stands in the batch with it."""
+    """A model, or several, with their vocabulary. A translation depends on its sentence alone, whatever stands in the batch with it.
+
+    Attributes:
+        model: in evaluation mode.
+        subword: its vocabulary.
+        at_once: batches decoded at a time, on a CPU by one thread each: what lies between the matrix products is too short to be shared out
+            among threads, so two batches side by side are done sooner than one after the other by two threads.
+    """
 
     model: TranslationModel | Ensemble
     subword: Subword
+    at_once: int = 1
 
     @classmethod
     def load(cls, *directories: Path, precision: Precision = "float32", device: torch.device | None = None) -> "Translator":
         """Read model directories, the models of which translate together; arguments and errors as `load_with_subword` has them.
+
+        On a CPU as many batches are decoded at once as torch has threads.
 
         Raises:
             UserError: exit code 78; the models have different vocabularies.
@@ -52,7 +63,8 @@ class Translator:
             if subword.hash != subwords[0].hash:
                 message = f"{directory}: vocabulary {subword.hash[:12]}, but {directories[0]} has {subwords[0].hash[:12]}"
                 raise configuration_error(message, "Models that translate together share their vocabulary.")
-        return cls(models[0] if len(models) == 1 else Ensemble(models), subwords[0])
+        at_once = torch.get_num_threads() if models[0].device.type == "cpu" else 1
+        return cls(models[0] if len(models) == 1 else Ensemble(models), subwords[0], at_once)
 
     def translate(
         self,
@@ -90,14 +102,19 @@ class Translator:
                 raise UserError(
                     f"sentence {number}: {len(source)} tokens, but this model has learned {most} positions", "Split the sentence."
                 )
-        results = [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]
-        for numbers in _batches([len(source) for source in sources], batch_tokens):
+
+        def decode(numbers: list[int]) -> list[list[Finished]]:
             tokens = self._padded([sources[number] for number in numbers])
             prefix = None if prefixes is None else self._padded([prefixes[number] for number in numbers])
             if isinstance(search, Search):
-                outputs = beam_search(self.model, tokens, tokens != PAD, search, prefix, most)
-            else:
-                outputs = sample(self.model, tokens, tokens != PAD, search, prefix, most)
+                return beam_search(self.model, tokens, tokens != PAD, search, prefix, most)
+            return sample(self.model, tokens, tokens != PAD, search, prefix, most)
+
+        batches = _batches([len(source) for source in sources], batch_tokens)
+        # The coverage penalty reads what the model has just attended to, of which there is one record.
+        at_once = 1 if isinstance(search, Search) and search.coverage else min(self.at_once, len(batches))
+        results = [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]
+        for numbers, outputs in zip(batches, _side_by_side(decode, batches, at_once), strict=True):
             for number, finished in zip(numbers, outputs, strict=True):
                 results[number] = [self._hypothesis(output) for output in finished]
         return results
@@ -137,11 +154,30 @@ def load_with_subword(
     return model.to(device, low_precision(device, precision) or weights_dtype(precision)), subword
 
 
+def _side_by_side(
+    decode: Callable[[list[int]], list[list[Finished]]], batches: list[list[int]], at_once: int
+) -> Iterator[list[list[Finished]]]:
+    """The outputs of the batches, in their order, so many of them decoded at a time by a thread each."""
+    if at_once <= 1:
+        yield from map(decode, batches)
+        return
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(at_once, "decoder", torch.set_num_threads, (1,))
+    try:
+        yield from pool.map(decode, batches)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)  # Part of what was set in a thread counts for all of the process.
+
+
 def _batches(lengths: list[int], batch_tokens: int) -> list[list[int]]:
-    """Numbers of the sources that hold more than an end token, shortest first, cut where rows times longest passes the budget."""
+    """Numbers of the sources that hold more than an end token, longest first, cut where rows times longest passes the budget.
+
+    The longest first, so that memory runs out at once or never, and the last to be decoded side by side are short.
+    """
     batches: list[list[int]] = []
     for number in sorted((number for number, length in enumerate(lengths) if length > 1), key=lambda number: lengths[number]):
         if not batches or (len(batches[-1]) + 1) * lengths[number] > batch_tokens:
             batches.append([])
         batches[-1].append(number)
-    return batches
+    return batches[::-1]
