@@ -1,1 +1,1 @@
-"""The contenders of benchmarks/training.py, a file each, run as processes of their own."""
+"""The contenders of benchmarks/training.py and benchmarks/decoding.py, run as processes of their own, and what they share."""

@@ -148,9 +148,35 @@ def test_scores_are_log_probabilities_given_no_special_token_over_the_powered_le
 
 
 def test_the_greatest_length_is_each_sentences_own(tmp_path: Path) -> None:
-    sources = [[*[5] * count, EOS] for count in (7, 1, 3, 1)]
+    sources = [[*[5] * count, EOS] for count in (7, 1, 4, 3, 1)]
     lists = load(drawn(), tmp_path).search(sources, Search(2, 0.6, "power", max_extra=4), 4096)
-    assert [{len(output.tokens) for output in outputs} for outputs in lists] == [{11}, {5}, {7}, {5}]
+    assert [{len(output.tokens) for output in outputs} for outputs in lists] == [{11}, {5}, {8}, {7}, {5}]
+
+
+@pytest.mark.parametrize(("beam", "patience"), [(1, 1.0), (4, 1.0), (4, 2.0), (4, 0.6)])
+def test_outputs_are_those_of_a_search_that_had_the_greatest_length_from_the_start(
+    beam: int, patience: float, engine: CTranslate2Engine, sources: list[list[int]]
+) -> None:
+    """Each source also in a call of its own. Some outputs come to the greatest length and some do not."""
+    piece = engine.subword.processor.id_to_piece
+    settings = Search(beam, 0.6, "power", max_extra=2, patience=patience)
+    cut = 0
+    for source, outputs in zip(sources[:60], engine.search(sources[:60], settings, 4096), strict=True):
+        (result,) = engine.translator.translate_batch(
+            [[piece(token) for token in source[:-1]]],
+            beam_size=beam,
+            patience=patience,
+            num_hypotheses=len(outputs),
+            length_penalty=0.6,
+            max_decoding_length=len(source) + 1,
+            min_decoding_length=0,
+            disable_unk=True,
+            suppress_sequences=[["<pad>"], ["<s>"]],
+            return_end_token=True,
+        )
+        assert [[piece(token) for token in output.tokens] for output in outputs] == result.hypotheses
+        cut += outputs[0].tokens[-1] != EOS
+    assert 0 < cut < 60
 
 
 def test_outputs_are_bounded_by_the_positions_that_were_learned(tmp_path: Path) -> None:

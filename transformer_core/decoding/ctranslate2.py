@@ -1,8 +1,7 @@
 """The translator's work done by CTranslate2: the same model, another search."""
 
 import ctypes
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -77,25 +76,48 @@ class CTranslate2Engine:
         return [[self._hypothesis(output) for output in outputs] for outputs in lists]
 
     def search(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int) -> list[list[Finished]]:
-        """As `translate_tokens`, in token ids. An output that met the greatest length before its end has no end token."""
+        """As `translate_tokens`, in token ids. An output that met the greatest length before its end has no end token.
+
+        A call has one greatest length, and calls for each length would be slow. So sources share that of the next power of two, and those
+        whose outputs have come to their own are searched again with it: what comes out hangs on the source alone.
+        """
         self._check_lengths(sources)
+        results = [[Finished([], 0.0, 0.0)] for _ in sources]
+        own = {number: self._greatest_length(len(source), search) for number, source in enumerate(sources) if len(source) > 1}
+        shared = {number: self._greatest_length(1 << (len(sources[number]) - 1).bit_length(), search) for number in own}
+        for number, outputs in self._searched(sources, shared, search, batch_tokens):
+            results[number] = outputs
+        too_far = {
+            number: greatest
+            for number, greatest in own.items()
+            if greatest < shared[number] and any(len(output.tokens) >= greatest for output in results[number])
+        }
+        for number, outputs in self._searched(sources, too_far, search, batch_tokens):
+            results[number] = outputs
+        return [outputs[: search.beam] for outputs in results]
+
+    def _searched(
+        self, sources: Sequence[TokenIds], greatest_lengths: dict[int, int], search: Search, batch_tokens: int
+    ) -> Iterator[tuple[int, list[Finished]]]:
+        """Numbers of those sources for which there is a greatest length, each with all outputs that have ended."""
+        patience = search.patience or 1.0
         pieces = [self.subword.processor.id_to_piece(token) for token in range(self.subword.vocab_size)]
         ids = {piece: token for token, piece in enumerate(pieces)}
-        results = [[Finished([], 0.0, 0.0)] for _ in sources]
         running: list[tuple[int, Any]] = []
-        for length, numbers in _by_length(sources):
-            # The greatest length is one of a call; a call that does not wait leaves no thread idle when it holds few sentences.
+        # The longest first, so that the last to run are short; without waiting, so that no thread is idle when a call holds few sentences.
+        for greatest in sorted(set(greatest_lengths.values()), reverse=True):
+            numbers = [number for number, length in greatest_lengths.items() if length == greatest]
             outputs = self.translator.translate_batch(
                 [[pieces[token] for token in sources[number][:-1]] for number in numbers],
                 asynchronous=True,
                 max_batch_size=batch_tokens,
                 batch_type="tokens",
                 beam_size=search.beam,
-                patience=search.patience or 1,
-                num_hypotheses=search.beam,
+                patience=patience,
+                num_hypotheses=max(1, int(search.beam * patience + 0.5)),  # As many as it waits for, rounded as it does.
                 length_penalty=search.alpha,
                 max_input_length=0,
-                max_decoding_length=min(length - 1 + search.max_extra, self.most_positions),
+                max_decoding_length=greatest,
                 min_decoding_length=0,
                 disable_unk=True,
                 suppress_sequences=[[pieces[PAD]], [pieces[BOS]]],
@@ -105,11 +127,11 @@ class CTranslate2Engine:
             running += zip(numbers, outputs, strict=True)
         for number, output in running:
             found = output.result()
-            results[number] = [
-                _finished([ids[piece] for piece in hypothesis], score, search.alpha)
-                for hypothesis, score in zip(found.hypotheses, found.scores, strict=True)
-            ]
-        return results
+            ranked = zip(found.hypotheses, found.scores, strict=True)
+            yield number, [_finished([ids[piece] for piece in hypothesis], score, search.alpha) for hypothesis, score in ranked]
+
+    def _greatest_length(self, source_length: int, search: Search) -> int:
+        return min(source_length - 1 + search.max_extra, self.most_positions)
 
     def _check_lengths(self, sources: Sequence[TokenIds]) -> None:
         for number, source in enumerate(sources, 1):
@@ -121,15 +143,6 @@ class CTranslate2Engine:
 
     def _hypothesis(self, finished: Finished) -> Hypothesis:
         return Hypothesis(self.subword.decode(finished.tokens), finished.score, finished.log_probability, len(finished.tokens))
-
-
-def _by_length(sources: Sequence[TokenIds]) -> list[tuple[int, list[int]]]:
-    """Lengths and the numbers of the sources that long, the longest first, so that the last to run are short; empty ones left out."""
-    numbers: dict[int, list[int]] = defaultdict(list)
-    for number, source in enumerate(sources):
-        if len(source) > 1:
-            numbers[len(source)].append(number)
-    return sorted(numbers.items(), reverse=True)
 
 
 def _finished(tokens: list[int], score: float, alpha: float) -> Finished:

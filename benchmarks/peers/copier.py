@@ -1,0 +1,86 @@
+"""A model of base size that has learnt nothing and still translates: it copies the source and ends where that ends."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentencepiece import sentencepiece_model_pb2
+from torch import Tensor
+
+from transformer_core.corpus.subword import BOS, EOS, PAD, UNK, Subword
+from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
+from transformer_core.models.layers import DecoderLayer
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
+
+_ModelProto: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]  # It is made when the module is imported.
+_OTHERS = 0.1  # Of their usual size, all weights that have no part in copying: they cost the same time and say little.
+_SHARPNESS = 5.0  # Of the attention to the position at hand: its neighbours get some e^-14 of the weight.
+_FOR_THE_SHIFT = 32  # Dimensions, the slowest sines and cosines.
+_LOUDNESS = 4.0  # Of what is copied, beside what stood there before.
+
+
+def write_copier(size: TransformerSize, vocab_size: int, directory: Path) -> None:
+    """A model directory; of a size like the base model's, for narrower vectors hold tokens too badly to copy all of them.
+
+    Of each vector the first d_k dimensions hold the position alone, for tokens are zero there. In the last layer each head attends to the
+    source position of its own number, by these, and hands over its share of the other dimensions: the token there. The last dimensions
+    hold next to nothing where they are sines, and so show by how much the layer norm has shifted all.
+    """
+    torch.manual_seed(1)
+    model = Transformer(size, vocab_size)
+    last = model.decoder[-1]
+    assert isinstance(last, DecoderLayer)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name != "embedding.weight" and parameter.dim() == 2:
+                parameter.mul_(_OTHERS)
+        model.embedding.weight[:, : size.d_k] = 0
+        model.embedding.weight[:, -_FOR_THE_SHIFT:] = 0
+        where, what = _positions(size), _shares(size)
+        attention = last.cross_attention
+        for projection, weight in (
+            (attention.query, where.repeat(size.heads, 1)),
+            (attention.key, where.repeat(size.heads, 1)),
+            (attention.value, what),
+            (attention.output, what.T * _LOUDNESS),
+        ):
+            projection.weight.copy_(weight)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    subword = directory.parent / "spm.model"
+    subword.write_bytes(_vocabulary(vocab_size))
+    config = ModelConfig(
+        model=size,
+        vocabulary=Vocabulary(size=vocab_size, hash=Subword.load(subword).hash),
+        source="en",
+        target="en",
+        training=Training(fingerprint="0", updates=0, target_tokens=0, seconds=0.0),
+    )
+    save_model(directory, dict(model.state_dict()), config, subword)
+
+
+def _positions(size: TransformerSize) -> Tensor:
+    """(d_k, D): the dimensions of the position, without the shift."""
+    picked = torch.eye(size.d_k, size.d_model)
+    picked[:, -_FOR_THE_SHIFT::2] = -2 / _FOR_THE_SHIFT
+    return picked * _SHARPNESS
+
+
+def _shares(size: TransformerSize) -> Tensor:
+    """(H*d_v, D): each head picks its own of the dimensions that hold tokens."""
+    picked = torch.zeros(size.heads, size.d_v, size.d_model)
+    for number, dimension in enumerate(range(size.d_k, size.d_model - _FOR_THE_SHIFT)):
+        picked[number % size.heads, number // size.heads, dimension] = 1.0
+    return picked.flatten(0, 1)
+
+
+def _vocabulary(size: int) -> bytes:
+    """A SentencePiece model of so many words."""
+    model, kinds = _ModelProto(), _ModelProto.SentencePiece
+    special = {PAD: ("<pad>", kinds.CONTROL), UNK: ("<unk>", kinds.UNKNOWN), BOS: ("<s>", kinds.CONTROL), EOS: ("</s>", kinds.CONTROL)}
+    for token in range(size):
+        piece, kind = special.get(token, (f"\u2581w{token}", kinds.NORMAL))
+        model.pieces.add(piece=piece, score=-float(token), type=kind)
+    spec = model.trainer_spec
+    spec.vocab_size, spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = size, PAD, UNK, BOS, EOS
+    return bytes(model.SerializeToString())
