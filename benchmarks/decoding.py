@@ -9,8 +9,8 @@ tokens a second are those of the best outputs, end tokens included.
 - CTranslate2 computes in float32 or int8; all sentences are one call of it.
 - Hugging Face is `generate` in bf16: Marian for a post-norm model, M2M100 for a pre-norm one. Where these cannot hold the model it is left
   out.
-Each gets the batch size and the threads that are fastest for it: all for one batch or one, and with CTranslate2 one for each of several
-batches at once. Runs before the first round settle that, and are the warm-up too.
+Each gets the batch size and the threads that are fastest for it: all for one batch or one, and with CTranslate2 and ours one for each of
+several batches at once. Runs before the first round settle that, and are the warm-up too.
 
 An engine's speed hangs on how many steps it decodes, so that a random model says nothing: its outputs end at once or never. Without
 --model the weights are those of a base-sized copier: it puts out the source token by token and ends where the source ends, with next to no
@@ -47,7 +47,7 @@ from transformer_core.presets import BASE
 from transformer_core.processes import cores
 
 BATCHES = (1_024, 2_048, 4_096, 8_192)
-ONE_BY_ONE = ("ours, float32", "CTranslate2, float32")
+ONE_BY_ONE = ("ours, float32", "ours, bf16", "CTranslate2, float32", "CTranslate2, int8")
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,13 @@ class Contender:
 
     def choose(self, sources: list[list[int]], threads: int, *, one_by_one: bool) -> None:
         """Settle what is fastest: the batches, then how many threads."""
-        batches = BATCHES[:1] if one_by_one else BATCHES
-        self._take_fastest([Choice(tokens, 1, threads) for tokens in batches], sources, one_by_one)
-        # Engines in PyTorch have one batch at a time, and more threads do not always make it faster.
-        several = threads if self.engine.startswith("CTranslate2") and not one_by_one else 1
-        self._take_fastest([self.choice, replace(self.choice, at_once=several, threads=1)], sources, one_by_one)
+        if one_by_one:
+            self._take_fastest([Choice(BATCHES[0], 1, threads), Choice(BATCHES[0], 1, 1)], sources, one_by_one)
+            return
+        # Hugging Face has one batch at a time, and more threads do not always make it faster.
+        several = 1 if self.engine.startswith("Hugging Face") else threads
+        self._take_fastest([Choice(tokens, several, 1) for tokens in BATCHES], sources, one_by_one)
+        self._take_fastest([self.choice, replace(self.choice, at_once=1, threads=threads)], sources, one_by_one)
 
     def _take_fastest(self, rivals: Sequence[Choice], sources: list[list[int]], one_by_one: bool) -> None:
         if len(set(rivals)) == 1:

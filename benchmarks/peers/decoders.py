@@ -69,7 +69,7 @@ class _Ours:
 
     def translate(self, sources: Sequence[list[int]], choice: Choice) -> list[tuple[str, int]]:
         torch.set_num_threads(choice.threads)
-        lists = self._translator.translate_tokens(sources, self._search, choice.batch_tokens)
+        lists = replace(self._translator, at_once=choice.at_once).translate_tokens(sources, self._search, choice.batch_tokens)
         return [(best.text, best.tokens) for best, *_ in lists]
 
 
@@ -157,6 +157,7 @@ ENGINES: dict[str, Callable[[Path], Engine]] = {
     "ours, float32": partial(_Ours, precision="float32", patience=None),
     "ours, float32, patience 1": partial(_Ours, precision="float32", patience=1.0),
     "ours, bf16": partial(_Ours, precision="bf16", patience=None),
+    "ours, bf16, patience 1": partial(_Ours, precision="bf16", patience=1.0),
     "CTranslate2, float32": partial(_CTranslate2, compute_type="float32"),
     "CTranslate2, int8": partial(_CTranslate2, compute_type="int8"),
     "Hugging Face, bf16": _HuggingFace,
