@@ -45,6 +45,8 @@ def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.delenv(name, raising=False)
         patch.setenv("PREFECT_HOME", str(home / "prefect"))
         patch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+        # As prefect.toml has it, which tests in folders of their own do not meet; Prefect's 20 are too few on a busy machine.
+        patch.setenv("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "300")
         patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
         patch.setenv("DVC_GLOBAL_CONFIG_DIR", str(home / "dvc"))
         patch.setenv("DVC_SITE_CACHE_DIR", str(home / "dvc-site"))

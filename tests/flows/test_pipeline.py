@@ -312,9 +312,10 @@ def start_flow(server: str | None) -> "subprocess.Popen[str]":
     )
 
 
-def wait_for_stage() -> psutil.Process:
+def wait_for_stage(flow: "subprocess.Popen[str]") -> psutil.Process:
     deadline = time.monotonic() + 300
     while not (found := list(Path().glob("*.pid"))):
+        assert flow.poll() is None, flow.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return psutil.Process(int(found[0].stem))
@@ -349,7 +350,7 @@ def test_a_sigterm_ends_every_process_after_it_has_saved(to_the_group: bool, pre
     behave("train", TRAIN_UNTIL_STOPPED)
     process = start_flow(prefect_server)
     nobody_left.append(process.pid)
-    wait_for_stage()
+    wait_for_stage(process)
     (os.killpg if to_the_group else os.kill)(process.pid, signal.SIGTERM)
     output, _ = process.communicate(timeout=GRACE_SECONDS + 60)
     assert process.returncode == 75, output
@@ -377,7 +378,7 @@ def test_without_a_server_a_signal_to_the_group_still_ends_well(number: signal.S
     behave("train", TRAIN_UNTIL_STOPPED)
     process = start_flow(None)
     nobody_left.append(process.pid)
-    wait_for_stage()
+    wait_for_stage(process)
     os.killpg(process.pid, number)
     output, _ = process.communicate(timeout=GRACE_SECONDS + 60)
     assert process.returncode == 75, output
