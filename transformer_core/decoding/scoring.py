@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from transformer_core.corpus.subword import BOS, EOS, PAD, Subword
+from transformer_core.decoding.translator import batches_of, padded
 from transformer_core.errors import UserError
 from transformer_core.models.translation import TranslationModel
 
@@ -57,8 +58,10 @@ def score_tokens(
     """
     results = [[0.0 if target == [EOS] else -math.inf] * len(target) for target in targets]
     device = model.device
-    for numbers in _batches(sources, targets, batch_tokens):
-        source, target = (_padded([side[number] for number in numbers]).to(device) for side in (sources, targets))
+    # An empty source is left out of the batches, as it is in translating.
+    longest = [max(len(source), len(target)) if source != [EOS] else 0 for source, target in zip(sources, targets, strict=True)]
+    for numbers in batches_of(longest, batch_tokens):
+        source, target = (padded([side[number] for number in numbers]).to(device) for side in (sources, targets))
         shifted = torch.cat((torch.full_like(target[:, :1], BOS), target[:, :-1]), dim=1)
         decoded = model(source, source != PAD, shifted)
         real = target != PAD
@@ -88,22 +91,6 @@ def perplexity(log_probability: float, tokens: int) -> float:
         return math.exp(-log_probability / tokens)
     except OverflowError:
         return math.inf
-
-
-def _batches(sources: Sequence[list[int]], targets: Sequence[list[int]], batch_tokens: int) -> list[list[int]]:
-    """Numbers of the pairs whose source is not empty, shortest first, cut where rows times longest side passes the budget."""
-    longest = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
-    batches: list[list[int]] = []
-    for number in sorted((number for number, source in enumerate(sources) if source != [EOS]), key=lambda number: longest[number]):
-        if not batches or (len(batches[-1]) + 1) * longest[number] > batch_tokens:
-            batches.append([])
-        batches[-1].append(number)
-    return batches
-
-
-def _padded(rows: list[list[int]]) -> Tensor:
-    width = max(len(row) for row in rows)
-    return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
 
 
 def _log_probabilities(model: TranslationModel, decoded: Tensor, truth: Tensor) -> Tensor:

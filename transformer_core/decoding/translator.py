@@ -104,13 +104,13 @@ class Translator:
                 )
 
         def decode(numbers: list[int]) -> list[list[Finished]]:
-            tokens = self._padded([sources[number] for number in numbers])
-            prefix = None if prefixes is None else self._padded([prefixes[number] for number in numbers])
+            tokens = padded([sources[number] for number in numbers]).to(self.model.device)
+            prefix = None if prefixes is None else padded([prefixes[number] for number in numbers]).to(self.model.device)
             if isinstance(search, Search):
                 return beam_search(self.model, tokens, tokens != PAD, search, prefix, most)
             return sample(self.model, tokens, tokens != PAD, search, prefix, most)
 
-        batches = _batches([len(source) for source in sources], batch_tokens)
+        batches = batches_of([len(source) for source in sources], batch_tokens)
         # The coverage penalty reads what the model has just attended to, of which there is one record.
         at_once = 1 if isinstance(search, Search) and search.coverage else min(self.at_once, len(batches))
         results = [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]
@@ -118,12 +118,6 @@ class Translator:
             for number, finished in zip(numbers, outputs, strict=True):
                 results[number] = [self._hypothesis(output) for output in finished]
         return results
-
-    def _padded(self, rows: list[TokenIds]) -> torch.Tensor:
-        padded = torch.full((len(rows), max(map(len, rows))), PAD, dtype=torch.long)
-        for row, tokens in zip(padded, rows, strict=True):
-            row[: len(tokens)] = torch.as_tensor(np.asarray(tokens, dtype=np.int64))
-        return padded.to(self.model.device)
 
     def _hypothesis(self, finished: Finished) -> Hypothesis:
         text = self.subword.decode([token for token in finished.tokens if token != EOS])
@@ -170,7 +164,15 @@ def _side_by_side(
         torch.set_num_threads(threads)  # Part of what was set in a thread counts for all of the process.
 
 
-def _batches(lengths: list[int], batch_tokens: int) -> list[list[int]]:
+def padded(rows: Sequence[TokenIds]) -> torch.Tensor:
+    """Token ids as rows, padded on the right to the longest: (B, T)."""
+    padded = torch.full((len(rows), max(map(len, rows))), PAD, dtype=torch.long)
+    for row, tokens in zip(padded, rows, strict=True):
+        row[: len(tokens)] = torch.as_tensor(np.asarray(tokens, dtype=np.int64))
+    return padded
+
+
+def batches_of(lengths: list[int], batch_tokens: int) -> list[list[int]]:
     """Numbers of the sources that hold more than an end token, longest first, cut where rows times longest passes the budget.
 
     The longest first, so that memory runs out at once or never, and the last to be decoded side by side are short.
