@@ -8,8 +8,11 @@ import pytest
 
 from flows.compare import main
 from flows.journal import Journal
-from flows.tracking import connect, find_training, sync
+from flows.stages import evaluate as stage
+from flows.tracking import connect, experiment_id, find_training, sync
+from tests.flows.test_evaluate_stage import HYPOTHESES, TARGET, lay_out
 from transformer_core import recipes
+from transformer_core.config import load_params
 from transformer_core.errors import ExitCode
 from transformer_core.files import write_json
 
@@ -78,6 +81,24 @@ def test_two_trainings_are_compared_by_their_evaluations(evaluate: Evaluate, mlf
     assert gains == "B better than A by most chrF2:"
     assert [line[13:] for line in gained.split("\n")[1:]] == [SOURCE[1], REFERENCES[1], BAD[1], GOOD[1]]
     assert losses == "A better than B by most chrF2: no sentence"
+
+
+def test_what_stage_evaluate_records_can_be_compared(
+    mlflow_store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
+    lay_out(Path())
+    for hypotheses in (HYPOTHESES, TARGET):
+        write(Path("results/decode/test.hyp"), hypotheses)
+        stage.run(load_params())
+        sync(mlflow_store)
+    client = connect(mlflow_store)
+    found = client.search_runs([experiment_id(client)], "tags.kind = 'evaluation'", order_by=["attributes.start_time ASC"])
+    capsys.readouterr()
+    assert main([run.info.run_id for run in found]) == 0
+    out = capsys.readouterr().out
+    assert ["BLEU", "66.97", "100.00", "+33.03"] in [line.split()[:4] for line in out.split("\n")]
+    assert out.count(" in A, 100.0 in B") == 2
 
 
 def test_two_evaluations_of_one_training_are_named_by_their_own_names(
