@@ -28,6 +28,7 @@ FAULTS = [
     ("  label_smoothing: 0.1", "  label_smoothing: 1", ": train.label_smoothing: must be a number from 0 to below 1, got 1"),
     ("  precision: auto", "  precision: half", ": train.precision: must be one of auto, bf16, fp16, float32, float64, got 'half'"),
     ("  drop_copies: true", "  drop_copies: yes", ": clean.drop_copies: must be true or false, got 'yes'"),
+    ("  allow_tokenised: false", "  allow_tokenised: 0", ": evaluate.allow_tokenised: must be true or false, got 0"),
     ("  keep_best: 0\n  seed: 1", "  keep_best: 0\n  seed: -1", ": train.seed: must be a whole number, 0 or more, got -1"),
     ("  alpha: 0.6", "  alpha: -0.6", ": decode.alpha: must be a number, 0 or more, got -0.6"),
     ("  vocab_size: 2000", "  vocab_size: 8", ": bpe.vocab_size: must be a whole number above 16, got 8"),
