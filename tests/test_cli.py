@@ -362,10 +362,10 @@ def test_an_estimate_at_a_given_rate_is_tokens_over_rate(tmp_path: Path) -> None
 
 
 def test_an_estimate_without_a_rate_measures_this_machines(tmp_path: Path) -> None:
-    (tmp_path / "params.yaml").write_text(
-        re.sub("tokens_per_(update|microbatch): .*", r"tokens_per_\1: 256", recipes.read("synthetic")), encoding="utf-8"
-    )
+    params = re.sub("tokens_per_(update|microbatch): .*", r"tokens_per_\1: 256", recipes.read("synthetic"))
+    (tmp_path / "params.yaml").write_text(params.replace("bpe_dropout: 0\n", "bpe_dropout: 0.1\n"), encoding="utf-8")
     document = json.loads(call(tmp_path, "estimate", "--json").stdout)
+    assert "256 tokens before BPE-dropout" in call(tmp_path, "estimate", "--rate", "1").stdout.decode()
     assert document["tokens_per_second"] > 0
     assert (document["devices"], document["busy_devices"]) == (1, 1)
     assert document["hours"] == pytest.approx(document["target_tokens"] / document["tokens_per_second"] / 3600)

@@ -53,13 +53,28 @@ def _decode(translator: "Translator | CTranslate2Engine", split: str, params: Pa
     sources = open_split(BINARIZED, split).source
     settings = params.decode
     search = Search(settings.beam, settings.alpha, settings.penalty, max_extra=settings.max_extra)
+    tokens = [sources[number] for number in range(len(sources))]
     began = time.monotonic()
-    lists = translator.translate_tokens([sources[number] for number in range(len(sources))], search, settings.batch_tokens)
+    lists = translator.translate_tokens(tokens, search, settings.batch_tokens)
     seconds = time.monotonic() - began
     write_lines(folder / f"{split}.hyp", (hypotheses[0].text for hypotheses in lists))
     write_lines(folder / f"{split}.nbest.jsonl", map(_as_json, lists))
-    tokens = sum(hypotheses[0].tokens for hypotheses in lists)
-    return {"lines": len(lists), "seconds": round(seconds, 2), "target_tokens": tokens, "tokens_per_second": round(tokens / seconds)}
+    return _statistics(list(map(len, tokens)), lists, settings.max_extra, seconds)
+
+
+def _statistics(lengths: list[int], lists: list[list[Hypothesis]], max_extra: int, seconds: float) -> dict[str, float]:
+    """Speed, and how the search went: an output as long as it may be was cut off there, as a rule because it repeats itself."""
+    best = [hypotheses[0] for hypotheses in lists]
+    tokens = sum(one.tokens for one in best)
+    return {
+        "lines": len(lists),
+        "seconds": round(seconds, 2),
+        "target_tokens": tokens,
+        "tokens_per_second": round(tokens / seconds),
+        "cut_off": sum(one.tokens == length - 1 + max_extra for one, length in zip(best, lengths, strict=True)),
+        "log_probability_a_token": round(sum(one.log_probability for one in best) / max(tokens, 1), 4),
+        "hypotheses_a_line": round(sum(map(len, lists)) / len(lists), 2),
+    }
 
 
 def _as_json(hypotheses: list[Hypothesis]) -> str:

@@ -53,3 +53,15 @@ def test_each_engine_leaves_translations_n_best_lists_and_how_they_were_made(eng
     statistics = json.loads((here / "results/decode/statistics.json").read_text(encoding="utf-8"))
     assert statistics["engine"] == engine
     assert (statistics["beam"], statistics["alpha"], statistics["test"]["lines"]) == (4, 0.6, 5)
+    assert statistics["test"]["hypotheses_a_line"] == 17 / 5
+    tokens, log_probability = statistics["test"]["target_tokens"], sum(one[0]["log_probability"] for one in lists)
+    assert statistics["test"]["log_probability_a_token"] == pytest.approx(log_probability / tokens, abs=1e-4)
+
+
+def test_outputs_that_are_as_long_as_they_may_be_are_counted(here: Path) -> None:
+    subword = Subword.load(here / "models/averaged/spm.model")
+    run(params("torch"))
+    statistics = json.loads((here / "results/decode/statistics.json").read_text(encoding="utf-8"))["test"]
+    # A model that has learnt nothing ends where it must.
+    longest = [len(subword.encode(line)) - 1 + 3 for line in TEXT]
+    assert (statistics["cut_off"], statistics["target_tokens"]) == (4, sum(longest))

@@ -229,6 +229,14 @@ def test_with_bpe_dropout_too_stopped_and_resumed_is_never_stopped_to_the_bit(te
     assert torch.equal(weights(straight), weights(resumed))
 
 
+def test_settings_with_bpe_dropout_and_a_trainer_without_are_refused(text: Path, tmp_path: Path) -> None:
+    split, bpe_dropout = segmenting(text)
+    with pytest.raises(ValueError, match=r"bpe_dropout is 0\.3"):
+        trainer_of(build(), split, tmp_path, SEGMENTED_ANEW)
+    with pytest.raises(ValueError, match=r"bpe_dropout is 0,"):
+        trainer_of(build(), split, tmp_path, bpe_dropout=bpe_dropout)
+
+
 def test_bpe_dropout_trains_on_other_tokens_and_counts_these(text: Path, tmp_path: Path) -> None:
     """Two epochs: the tokens of the updates segmented anew are what loss, rate and padding share are of."""
     split, bpe_dropout = segmenting(text)

@@ -59,7 +59,7 @@ def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int
         rates = []
         for updates in (_WARM_UP, _MEASURED):
             watch = _Watch()
-            short = settings.model_copy(update={"updates": updates, "patience": 0})
+            short = settings.model_copy(update={"updates": updates, "patience": 0, "bpe_dropout": 0.0})
             Trainer(model, split, short, devices, _Nowhere(Path(), 1), watch, _no_scores, lambda: False).run()
             rates.append(watch.rate)
     if torch.cuda.is_available():

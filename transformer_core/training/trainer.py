@@ -49,6 +49,9 @@ class Trainer:
         stop_asked: whether this process was told to stop; all ranks then stop after the same update.
         machine_flops: FLOP/s that all devices together reach in a matrix product: what MFU is a share of.
         bpe_dropout: segments each update anew; None trains on the split as it is.
+
+    Raises:
+        ValueError: `bpe_dropout` is there and `settings.bpe_dropout` is 0, or the other way round.
     """
 
     def __init__(
@@ -64,6 +67,8 @@ class Trainer:
         machine_flops: float = math.inf,
         bpe_dropout: BpeDropout | None = None,
     ) -> None:
+        if (bpe_dropout is None) != (settings.bpe_dropout == 0):
+            raise ValueError(f"settings.bpe_dropout is {settings.bpe_dropout:g}, and bpe_dropout is {bpe_dropout}")
         self._model = model
         self._split = split
         self._settings = settings
