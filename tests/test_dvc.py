@@ -19,6 +19,7 @@ NO_RESULT = {
     "flows/journal.py",
     "flows/paths.py",
     "flows/runner.py",
+    "flows/times.py",
     "flows/tracking.py",
     "transformer_core/config.py",
     "transformer_core/errors.py",

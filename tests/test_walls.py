@@ -88,6 +88,11 @@ def test_reading_a_corpus_needs_no_torch() -> None:
     assert loaded.stdout == "False\n", loaded.stderr
 
 
+def test_drawing_a_report_needs_no_torch() -> None:
+    loaded = run_python("import transformer_core.evaluation.report, sys; print('torch' in sys.modules)", REPOSITORY)
+    assert loaded.stdout == "False\n", loaded.stderr
+
+
 def test_importing_does_no_work(tmp_path: Path) -> None:
     """Nothing printed, no file written, no thread started by importing any module but the flow's (Prefect starts threads of its own)."""
     named = [".".join(module.with_suffix("").parts) for module in MODULES if "prefect" not in packages_of(module)]

@@ -3,16 +3,20 @@
 import csv
 import hashlib
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flows.journal import Journal
+from flows.lineage import STAGES, lineage
 from flows.paths import AVERAGED, BY_LENGTH, BY_PHENOMENON, CLEAN, DECODED, METRICS, RAW, REPORT, TRAINING
 from flows.runner import run_stage
+from flows.times import seconds_of
 from transformer_core.config import Params
+from transformer_core.corpus.subword import Subword
 from transformer_core.errors import UserError
+from transformer_core.evaluation.attention import attention_maps, keeps_weights
+from transformer_core.evaluation.attention_figures import choose_sentence
 from transformer_core.evaluation.metrics import (
     GroupScore,
     Scores,
@@ -22,8 +26,9 @@ from transformer_core.evaluation.metrics import (
     read_aligned,
     score,
 )
-from transformer_core.evaluation.report import Report, render
+from transformer_core.evaluation.report import Attended, Report, render
 from transformer_core.files import new_file, read_json, write_json
+from transformer_core.models.directory import SUBWORD, load_model
 
 MADE_BY = {
     RAW / "manifest.json": "download",
@@ -32,6 +37,7 @@ MADE_BY = {
     TRAINING / "updates.csv": "train",
     TRAINING / "validation.csv": "train",
     AVERAGED / "config.json": "average",
+    AVERAGED / SUBWORD: "average",
     DECODED / "statistics.json": "decode",
 }
 
@@ -60,7 +66,7 @@ def gather(params: Params) -> Report:
     for path, stage in MADE_BY.items():
         if not path.exists():
             raise UserError(f"{path}: no such file", f"Make it with: dvc repro {stage}")
-    manifest = read_json(RAW / "manifest.json")
+    manifest, model = read_json(RAW / "manifest.json"), read_json(AVERAGED / "config.json")
     source, target = manifest["source"], manifest["target"]
     labels = [path for path in [RAW / "test.phenomena"] if path.exists()]
     hypotheses, references, sources, *phenomena = read_aligned(
@@ -70,9 +76,10 @@ def gather(params: Params) -> Report:
     return Report(
         manifest=manifest,
         cleaning=read_json(CLEAN / "report.json"),
-        model=read_json(AVERAGED / "config.json"),
+        model=model,
         parameters=read_json(TRAINING / "metrics.json")["parameters"],
-        training=params.train.model_dump(),
+        settings=params.model_dump(exclude={"machine"}),
+        seconds=stage_seconds(params, model["training"]["seconds"]),
         decoding=read_json(DECODED / "statistics.json"),
         updates=read_table(TRAINING / "updates.csv"),
         validation=read_table(TRAINING / "validation.csv"),
@@ -83,8 +90,34 @@ def gather(params: Params) -> Report:
         sources=sources,
         references=references,
         hypotheses=hypotheses,
-        commit=git_commit(),
+        attention=look(sources, hypotheses),
+        lineage=lineage(model["training"]["fingerprint"]),
     )
+
+
+def look(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended | str:
+    """What the model attends to in a sentence of the test set, or why there is nothing to see.
+
+    The tokens of the translation are those of its text, which now and then are others than the search had.
+
+    Raises:
+        UserError: exit code 65; the model's directory is damaged.
+    """
+    model, _ = load_model(AVERAGED)
+    if not keeps_weights(model):
+        return "This model keeps no attention weights: a Transformer does, and a recurrent one with attention."
+    subword = Subword.load(AVERAGED / SUBWORD)
+    pairs = [(subword.encode(source), subword.encode(hypothesis)) for source, hypothesis in zip(sources, hypotheses, strict=True)]
+    index = choose_sentence([(len(source), len(target)) for source, target in pairs])
+    if index is None:
+        return "No sentence of the test set is short enough for a figure, with a translation that is."
+    return Attended(index, attention_maps(model, subword, *pairs[index]))
+
+
+def stage_seconds(params: Params, training: float) -> dict[str, float | None]:
+    """How long each stage before this one took here; of a training that was stopped and went on, or came from a cache, its updates."""
+    seconds = {stage: seconds_of(stage, params) for stage in STAGES}
+    return {**seconds, "train": max(seconds["train"] or 0, training)}
 
 
 def headline(report: Report) -> dict[str, Any]:
@@ -149,15 +182,6 @@ def table(scores: Mapping[str, Scores], synthetic: bool) -> str:
 def label(name: str, synthetic: bool) -> str:
     """The name, marked where its scores say nothing about real text."""
     return f"{name} (synthetic)" if synthetic and name != "synthetic" else name
-
-
-def git_commit() -> str:
-    """The commit of the working tree, ending in "-dirty" where tracked files differ from it; empty where git knows none."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
 
 
 if __name__ == "__main__":
