@@ -13,7 +13,7 @@ from transformer_core.evaluation.report import Lineage
 # What an evaluation is made of, in order.
 STAGES = ("download", "clean", "bpe", "binarize", "train", "average", "decode")
 # What its numbers can depend on.
-PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")
+PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "sacremoses")
 
 
 def lineage(fingerprint: str) -> Lineage:

@@ -23,13 +23,17 @@ from transformer_core.evaluation.metrics import (
     bleu_by_length,
     bleu_by_phenomenon,
     choose_examples,
+    output_shares,
     read_aligned,
     score,
 )
 from transformer_core.evaluation.report import Attended, Report, render
-from transformer_core.files import new_file, read_json, write_json
+from transformer_core.evaluation.tokenised import refuse_tokenised
+from transformer_core.files import new_file, read_json, sha256_of, write_json
 from transformer_core.models.directory import SUBWORD, load_model
 
+SCORES = ("bleu", "bleu_low", "bleu_high", "chrf", "ter", "paper_bleu")
+SHARES = ("copied", "empty", "over_long")
 MADE_BY = {
     RAW / "manifest.json": "download",
     CLEAN / "report.json": "clean",
@@ -61,7 +65,8 @@ def gather(params: Params) -> Report:
     """Read what the stages before have made and score it.
 
     Raises:
-        UserError: exit code 65; a file is missing, not UTF-8, or has another number of lines than what it belongs to.
+        UserError: exit code 65; a file is missing, not UTF-8, or has another number of lines than what it belongs to; references look
+            tokenised and evaluate.allow_tokenised does not allow it.
     """
     for path, stage in MADE_BY.items():
         if not path.exists():
@@ -73,6 +78,9 @@ def gather(params: Params) -> Report:
         DECODED / "test.hyp", RAW / f"test.{target}", RAW / f"test.{source}", *labels
     )
     valid_hypotheses, valid_references = read_aligned(DECODED / "valid.hyp", RAW / f"valid.{target}")
+    if not params.evaluate.allow_tokenised:
+        refuse_tokenised(RAW / f"test.{target}", references)
+        refuse_tokenised(RAW / f"valid.{target}", valid_references)
     return Report(
         manifest=manifest,
         cleaning=read_json(CLEAN / "report.json"),
@@ -83,7 +91,8 @@ def gather(params: Params) -> Report:
         decoding=read_json(DECODED / "statistics.json"),
         updates=read_table(TRAINING / "updates.csv"),
         validation=read_table(TRAINING / "validation.csv"),
-        scores={"test": score(hypotheses, references), "valid": score(valid_hypotheses, valid_references)},
+        scores={"test": score(hypotheses, references, target), "valid": score(valid_hypotheses, valid_references, target)},
+        shares=output_shares(sources, hypotheses, references),
         by_length=bleu_by_length(sources, hypotheses, references),
         by_phenomenon=bleu_by_phenomenon(phenomena[0], hypotheses, references) if phenomena else [],
         examples=choose_examples(hypotheses, references, params.evaluate.examples),
@@ -126,18 +135,21 @@ def headline(report: Report) -> dict[str, Any]:
     return {
         **in_percent(test),
         "signature": test.bleu_signature,
+        "paper_bleu_signature": test.paper_bleu_signature,
         "corpus": report.manifest["corpus"],
         "synthetic": report.manifest["synthetic"],
         "lines": test.lines,
+        "references_sha256": sha256_of(RAW / f"test.{report.manifest['target']}"),
         "brevity_penalty": round(test.brevity_penalty, 3),
         "length_ratio": round(test.length_ratio, 3),
+        **{name: round(getattr(report.shares, name), 2) for name in SHARES},
         "valid": in_percent(valid),
     }
 
 
 def in_percent(scores: Scores) -> dict[str, float]:
-    """BLEU, chrF2 and TER as they are published: to two decimals."""
-    return {"bleu": round(scores.bleu, 2), "chrf": round(scores.chrf, 2), "ter": round(scores.ter, 2)}
+    """BLEU with its interval, chrF2, TER and the paper's BLEU as they are published: to two decimals."""
+    return {name: round(getattr(scores, name), 2) for name in SCORES}
 
 
 def read_table(path: Path) -> list[dict[str, float]]:
@@ -164,8 +176,8 @@ def record(figures: Mapping[str, Any], training: Mapping[str, Any]) -> None:
 
     journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"])
     journal.tags({"kind": "evaluation", "corpus": figures["corpus"], "synthetic": str(figures["synthetic"]).lower()})
-    journal.parameters({"signature": figures["signature"], "lines": figures["lines"]})
-    journal.metrics(training["updates"], {name: figures[name] for name in ("bleu", "chrf", "ter")})
+    journal.parameters({name: figures[name] for name in ("signature", "paper_bleu_signature", "lines", "references_sha256")})
+    journal.metrics(training["updates"], {name: figures[name] for name in (*SCORES, *SHARES)})
     journal.metrics(training["updates"], figures["valid"], context="valid")
     for path in (REPORT, *hypotheses):
         journal.artifact(path)
@@ -174,8 +186,10 @@ def record(figures: Mapping[str, Any], training: Mapping[str, Any]) -> None:
 
 def table(scores: Mapping[str, Scores], synthetic: bool) -> str:
     """The scores as lines for a terminal."""
-    rows = [f"{'split':<18}{'lines':>8}{'BLEU':>8}{'chrF2':>8}{'TER':>8}"]
-    rows += [f"{label(split, synthetic):<18}{s.lines:>8,}{s.bleu:>8.2f}{s.chrf:>8.2f}{s.ter:>8.2f}" for split, s in scores.items()]
+    rows = [f"{'split':<18}{'lines':>8}{'BLEU':>8}{'95% interval':>15}{'chrF2':>8}{'TER':>8}"]
+    for split, s in scores.items():
+        interval = f"{s.bleu_low:.2f}-{s.bleu_high:.2f}"
+        rows.append(f"{label(split, synthetic):<18}{s.lines:>8,}{s.bleu:>8.2f}{interval:>15}{s.chrf:>8.2f}{s.ter:>8.2f}")
     return "\n".join([*rows, f"BLEU is {scores['test'].bleu_signature}"])
 
 

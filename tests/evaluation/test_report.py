@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from transformer_core.evaluation.attention import AttentionMaps
 from transformer_core.evaluation.charts import training_charts
-from transformer_core.evaluation.metrics import Example, GroupScore, bleu_by_length, choose_examples, score
+from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, bleu_by_length, choose_examples, score
 from transformer_core.evaluation.report import Attended, Lineage, Report, differences, duration, render
 
 ATTACK = '<script>alert(\'x\')</script><img src=https://example.org/x.png onerror="alert(1)"> & "quoted"'
@@ -104,7 +104,8 @@ def a_report(synthetic: bool = False) -> Report:
             for n in range(1, 61)
         ],
         validation=[{"update": 200.0 * n, "perplexity": 20 / n, "bleu": 5.0 * n} for n in range(1, 7)],
-        scores={"test": score(HYPOTHESES, REFERENCES), "valid": score(REFERENCES, REFERENCES)},
+        scores={"test": score(HYPOTHESES, REFERENCES, "de"), "valid": score(REFERENCES, REFERENCES, "de")},
+        shares=OutputShares(copied=0.5, empty=0.0, over_long=2.0),
         by_length=bleu_by_length(SOURCES, HYPOTHESES, REFERENCES),
         by_phenomenon=[GroupScore("verb-last", 2, 71.5)],
         examples=choose_examples(HYPOTHESES, REFERENCES, 3),

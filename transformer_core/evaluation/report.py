@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from transformer_core.evaluation.attention_figures import LayerFigures, cross_figures, encoder_figures, opacity
 from transformer_core.evaluation.charts import grouped, length_charts, training_charts
-from transformer_core.evaluation.metrics import Example, GroupScore, Scores
+from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, Scores
 
 if TYPE_CHECKING:
     from transformer_core.evaluation.attention import AttentionMaps
@@ -67,6 +67,7 @@ class Report:
         updates: a row of numbers for each logged update.
         validation: a row of numbers for each validation.
         scores: by split; "test" makes the headline.
+        shares: of outputs of the test set that are wrong whatever the reference.
         by_length: BLEU of the test set by words of the source.
         by_phenomenon: BLEU of the test set by phenomenon, empty where the corpus has no labels.
         examples: the chosen sentences of the test set.
@@ -84,6 +85,7 @@ class Report:
     updates: Sequence[Mapping[str, float]]
     validation: Sequence[Mapping[str, float]]
     scores: Mapping[str, Scores]
+    shares: OutputShares
     by_length: Sequence[GroupScore]
     by_phenomenon: Sequence[GroupScore]
     examples: Sequence[Example]
