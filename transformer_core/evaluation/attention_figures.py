@@ -25,7 +25,7 @@ FEW_PIECES, MANY_PIECES, MOST_PIECES = 8, 20, 24
 _BETWEEN, _LINE_HEIGHT, _LINE, _CELL, _EDGE, _COLUMN = 56, 13, 1.5, 12, 3, 6
 _MOST_COLUMNS, _LEAST_COLUMNS = 10, 5
 _LEVELS = 12
-_SPECIAL = frozenset({"<unk>", "<s>", "</s>"})
+_AS_THEY_ARE = frozenset({"<unk>", "<s>", "</s>", SPACE_MARK})
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def encoder_figures(maps: AttentionMaps) -> LayerFigures:
     def figure(head: int) -> HeadFigure:
         weights = _finite(maps, "encoder", layer, head)
         width, height = right + left, _LINE_HEIGHT * len(pieces) + 2 * _EDGE
-        return HeadFigure(head, _habit(weights), width, height, labels, _marks(weights, line))
+        return HeadFigure(head, _habit(weights, pieces), width, height, labels, _marks(weights, line))
 
     layers, heads = maps.weights["encoder"].shape[:2]
     layer = max(1, layers - 1)
@@ -141,9 +141,9 @@ def _room(labels: Sequence[str]) -> int:
 
 def readable(piece: str) -> str:
     """A piece as one reads it: its word's beginning without SentencePiece's mark, any other part with a dot before it; long ones cut."""
-    if piece.startswith(SPACE_MARK) and len(piece) > 1:
-        return _cut(piece[1:])
-    return piece if piece in _SPECIAL else f"·{_cut(piece)}"
+    if piece in _AS_THEY_ARE:
+        return piece
+    return _cut(piece[1:]) if piece.startswith(SPACE_MARK) else f"·{_cut(piece)}"
 
 
 def _cut(text: str) -> str:
@@ -178,8 +178,8 @@ def _marks(weights: NDArray[np.float32], stroke: Callable[[int, int], str]) -> l
     return [Mark(level / _LEVELS, "".join(stroke(row, column) for row, column in found)) for level, found in places.items() if found]
 
 
-def _habit(weights: NDArray[np.float32]) -> str:
-    """Where most of a head's attention goes, all rows together, if it is a third or more."""
+def _habit(weights: NDArray[np.float32], pieces: Sequence[str]) -> str:
+    """Where a third or more of a head's attention goes, all rows together; where there is no such place, its strongest weight."""
     count = len(weights)
     shares = {
         "on the piece itself": np.trace(weights) / count,
@@ -188,7 +188,7 @@ def _habit(weights: NDArray[np.float32]) -> str:
         "on the end": weights[:, -1].sum() / count,
     }
     where = max(shares, key=lambda name: shares[name])
-    return f"{shares[where]:.0%} {where}" if shares[where] >= 1 / 3 else "spread out"
+    return f"{shares[where]:.0%} {where}" if shares[where] >= 1 / 3 else _strongest(weights, pieces, pieces)
 
 
 def _strongest(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[str]) -> str:
