@@ -19,6 +19,11 @@ def maps_of(encoder: NDArray[np.float32], layers: int = 6, heads: int = 2) -> At
     return AttentionMaps(SOURCE, ["<s>", *TARGET[:-1]], TARGET, {"encoder": np.tile(encoder, (layers, heads, 1, 1)), "cross": cross})
 
 
+def in_words(figure: HeadFigure) -> str:
+    """Without the marks around pieces that keep text from right to left in its place."""
+    return figure.in_words.replace("\N{FIRST STRONG ISOLATE}", "").replace("\N{POP DIRECTIONAL ISOLATE}", "")
+
+
 def strokes(figure: HeadFigure) -> dict[float, list[str]]:
     return {mark.opacity: re.findall("M[^M]+", mark.path) for mark in figure.marks}
 
@@ -94,16 +99,16 @@ def test_all_is_drawn_within_the_figure() -> None:
     ],
 )
 def test_a_head_is_described_by_where_most_of_its_attention_goes(weights: object, words: str) -> None:
-    assert encoder_figures(maps_of(np.array(weights, dtype=np.float32))).heads[0].in_words == words
+    assert in_words(encoder_figures(maps_of(np.array(weights, dtype=np.float32))).heads[0]) == words
 
 
 def test_a_head_of_the_decoder_is_described_by_its_strongest_weight() -> None:
-    assert cross_figures(maps_of(np.eye(4, dtype=np.float32)))[0].heads[0].in_words == "strongest: die ← the, 1.00"
+    assert in_words(cross_figures(maps_of(np.eye(4, dtype=np.float32)))[0].heads[0]) == "strongest: die ← the, 1.00"
 
 
 def test_weights_of_a_training_that_diverged_are_not_drawn() -> None:
     figure = encoder_figures(maps_of(np.full((4, 4), np.nan, dtype=np.float32))).heads[0]
-    assert (figure.marks, figure.in_words) == ([], "strongest: the ← the, 0.00")
+    assert (figure.marks, in_words(figure)) == ([], "strongest: the ← the, 0.00")
 
 
 @given(st.floats(0, 1), st.floats(0, 1))

@@ -193,4 +193,9 @@ def _habit(weights: NDArray[np.float32], pieces: Sequence[str]) -> str:
 
 def _strongest(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[str]) -> str:
     row, column = divmod(int(weights.argmax()), len(columns))
-    return f"strongest: {rows[row]} ← {columns[column]}, {weights[row, column]:.2f}"
+    return f"strongest: {_apart(rows[row])} ← {_apart(columns[column])}, {weights[row, column]:.2f}"
+
+
+def _apart(text: str) -> str:
+    """The text between marks that keep letters from right to left from turning round what stands beside them."""
+    return f"\N{FIRST STRONG ISOLATE}{text}\N{POP DIRECTIONAL ISOLATE}"
