@@ -3,12 +3,12 @@
 import csv
 import hashlib
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.journal import Journal
+from flows.journal import DESCRIPTION, NAME, Journal
+from flows.lineage import corpus_label, datasets, git_commit, lineage
 from flows.paths import AVERAGED, BY_LENGTH, BY_PHENOMENON, CLEAN, DECODED, METRICS, RAW, REPORT, TRAINING
 from flows.runner import run_stage
 from transformer_core.config import Params
@@ -46,7 +46,7 @@ def run(params: Params) -> str:
     write_groups(BY_PHENOMENON, "phenomenon", report.by_phenomenon)
     with new_file(REPORT) as temporary:
         temporary.write_text(page, encoding="utf-8", newline="\n")
-    record(figures, report.model["training"])
+    record(figures, report)
     print(table(report.scores, report.manifest["synthetic"]))
     return f"BLEU {figures['bleu']:.2f} on the test set of {label(figures['corpus'], figures['synthetic'])}: {REPORT}"
 
@@ -121,20 +121,34 @@ def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
         writer.writerows([group.label, group.sentences, f"{group.bleu:.2f}"] for group in groups)
 
 
-def record(figures: Mapping[str, Any], training: Mapping[str, Any]) -> None:
-    """Write the journal of this evaluation, a child of the training's run, named after what was scored and how well."""
+def record(figures: Mapping[str, Any], report: Report) -> None:
+    """Write the journal of this evaluation, a child of the training's run, known by what was scored and how well."""
     hypotheses = [DECODED / "test.hyp", DECODED / "valid.hyp"]
     digest = hashlib.sha256()
     for path in hypotheses:
         digest.update(path.read_bytes())
-    digest.update(json.dumps(figures, sort_keys=True).encode())
+    training, decoding = report.model["training"], report.decoding
+    settings = {name: value for name, value in decoding.items() if name not in report.scores}
+    digest.update(json.dumps([figures, settings], sort_keys=True).encode())
 
+    searched = f"beam {decoding['beam']}, alpha {decoding['alpha']}"
     journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"])
-    journal.tags({"kind": "evaluation", "corpus": figures["corpus"], "synthetic": str(figures["synthetic"]).lower()})
-    journal.parameters({"signature": figures["signature"], "lines": figures["lines"]})
-    journal.metrics(training["updates"], {name: figures[name] for name in ("bleu", "chrf", "ter")})
+    journal.parameters({"decode": settings, "signature": figures["signature"], "lines": figures["lines"]})
+    journal.inputs(datasets(report.manifest, "valid", "test"))
+    journal.tags(
+        {
+            **lineage(),
+            "kind": "evaluation",
+            "corpus": figures["corpus"],
+            "synthetic": str(figures["synthetic"]).lower(),
+            NAME: f"BLEU {figures['bleu']:.2f}, {searched}",
+            DESCRIPTION: f"{figures['lines']:,} lines of test of {corpus_label(report.manifest)}, decoded with {searched}: "
+            f"**BLEU {figures['bleu']:.2f}** ({figures['signature']}). The report is among the artifacts.",
+        }
+    )
+    journal.metrics(training["updates"], {name: figures[name] for name in ("bleu", "chrf", "ter")}, context="test")
     journal.metrics(training["updates"], figures["valid"], context="valid")
-    for path in (REPORT, *hypotheses):
+    for path in (REPORT, *hypotheses, BY_LENGTH, BY_PHENOMENON):
         journal.artifact(path)
     journal.end()
 
@@ -149,15 +163,6 @@ def table(scores: Mapping[str, Scores], synthetic: bool) -> str:
 def label(name: str, synthetic: bool) -> str:
     """The name, marked where its scores say nothing about real text."""
     return f"{name} (synthetic)" if synthetic and name != "synthetic" else name
-
-
-def git_commit() -> str:
-    """The commit of the working tree, ending in "-dirty" where tracked files differ from it; empty where git knows none."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
 
 
 if __name__ == "__main__":

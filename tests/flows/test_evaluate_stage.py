@@ -132,14 +132,28 @@ def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
     run(params)
     events = journal()
     assert events[0]["parent"] == "f00d"
-    assert {"kind": "evaluation", "corpus": "tiny", "synthetic": "true"} in [event.get("values") for event in events]
-    assert {"bleu": 66.97, "chrf": 76.39, "ter": 22.73} in [event.get("values") for event in events if event.get("step") == 40]
-    assert [event["path"] for event in events if event["type"] == "artifact"] == [
-        "results/report.html",
-        "results/decode/test.hyp",
-        "results/decode/valid.hyp",
+    values = {event["type"]: event["values"] for event in events if "values" in event}
+    assert values["tags"].items() >= {"kind": "evaluation", "corpus": "tiny", "synthetic": "true"}.items()
+    assert values["tags"]["mlflow.runName"] == "BLEU 66.97, beam 4, alpha 0.6"
+    assert values["parameters"].items() >= {"decode.beam": "4", "decode.alpha": "0.6", "lines": "3"}.items()
+    assert [(data["name"], data["context"]) for data in values["inputs"]] == [("tiny valid en-de", "validation"), ("tiny test en-de", "test")]
+    assert {"test/bleu": 66.97, "test/chrf": 76.39, "test/ter": 22.73} in [event.get("values") for event in events if event.get("step") == 40]
+    assert [Path(event["path"]).name for event in events if event["type"] == "artifact"] == [
+        "report.html",
+        "test.hyp",
+        "valid.hyp",
+        "bleu_by_length.csv",
+        "bleu_by_phenomenon.csv",
     ]
     assert events[-1]["status"] == "FINISHED"
+
+
+def test_the_same_translations_by_another_beam_are_another_run(here: Path, params: Params) -> None:
+    run(params)
+    statistics = here / "results/decode/statistics.json"
+    write(statistics, statistics.read_text(encoding="utf-8").replace('"beam": 4', '"beam": 5'))
+    run(params)
+    assert len(list(Path(".state/journal").glob("evaluation-*.jsonl"))) == 2
 
 
 def test_other_translations_are_another_run(here: Path, params: Params) -> None:
