@@ -1,7 +1,6 @@
 """The model as MLflow serves it: this file is stored beside the weights and run where the model is loaded (models-from-code)."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,12 +11,15 @@ from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator
+from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_with_subword
+
+Scored = dict[str, str | float]
+Answer = str | Scored | list[Scored]
 
 MOST_TOKENS = 1024
 # Far above what 1,024 tokens of any language take, and so few that no time is spent on cutting them into tokens.
 MOST_CHARACTERS = 20_000
-MOST_BEAMS = 32
+MOST_BEAMS = 100
 _USUAL_BEAM = 4
 
 
@@ -59,10 +61,10 @@ class ServedTranslator(PythonModel):
 
     def load_context(self, context: PythonModelContext) -> None:
         """Read the model directory that was published as the artifact "model"."""
-        # Requests side by side are what keeps the cores busy.
-        self.translator = replace(Translator.load(Path(context.artifacts["model"])), at_once=1)
+        # Not Translator.load, which decodes several batches at once: requests side by side are what keeps the cores busy.
+        self.translator = Translator(*load_with_subword(Path(context.artifacts["model"])))
 
-    def predict(self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None) -> list[Any]:  # noqa: ARG002
+    def predict(self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None) -> list[Answer]:  # noqa: ARG002
         """The best translation of each line; with `scores` or `nbest` as {"text", "score", "log_probability"} or lists of such.
 
         Args:
@@ -79,16 +81,18 @@ class ServedTranslator(PythonModel):
         batch_tokens = BATCH_TOKENS * _USUAL_BEAM // max(asked.beam, _USUAL_BEAM)
         search = Search(asked.beam, asked.alpha, asked.penalty, max_extra=asked.max_extra)
         found = self.translator.translate_tokens(tokens, search, batch_tokens)
-        return [[_shown(one, asked) for one in ranked] if asked.nbest else _shown(ranked[0], asked) for ranked in found]
+        if asked.nbest:
+            return [[_scored(one) for one in ranked] for ranked in found]
+        return [_scored(ranked[0]) if asked.scores else ranked[0].text for ranked in found]
 
     def _tokens(self, number: int, line: str) -> list[int]:
         if len(line) > MOST_CHARACTERS:
-            raise Refused(f"inputs[{number}]: {len(line):,} characters, at most {MOST_CHARACTERS:,} are translated. Split it into sentences.")
+            raise _too_long(number, len(line), "characters", MOST_CHARACTERS)
         tokens = self.translator.subword.encode(line)
         learned = self.translator.model.most_positions
         most = MOST_TOKENS if learned is None else min(MOST_TOKENS, learned - 1)
         if len(tokens) - 1 > most:
-            raise Refused(f"inputs[{number}]: {len(tokens) - 1:,} tokens, at most {most:,} are translated. Split it into sentences.")
+            raise _too_long(number, len(tokens) - 1, "tokens", most)
         return tokens
 
 
@@ -100,9 +104,11 @@ def _asked(params: dict[str, Any]) -> Asked:
         raise Refused(f"params.{fault['loc'][0]}: {fault['msg']}, got {fault['input']!r}") from error
 
 
-def _shown(one: Hypothesis, asked: Asked) -> Any:
-    if not (asked.scores or asked.nbest):
-        return one.text
+def _too_long(number: int, count: int, unit: str, most: int) -> Refused:
+    return Refused(f"inputs[{number}]: {count:,} {unit}, at most {most:,} are translated. Split it into sentences.")
+
+
+def _scored(one: Hypothesis) -> Scored:
     return {"text": one.text, "score": one.score, "log_probability": one.log_probability}
 
 

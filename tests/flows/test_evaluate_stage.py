@@ -136,8 +136,13 @@ def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
     assert values["tags"].items() >= {"kind": "evaluation", "corpus": "tiny", "synthetic": "true"}.items()
     assert values["tags"]["mlflow.runName"] == "BLEU 66.97, beam 4, alpha 0.6"
     assert values["parameters"].items() >= {"decode.beam": "4", "decode.alpha": "0.6", "lines": "3"}.items()
-    assert [(data["name"], data["context"]) for data in values["inputs"]] == [("tiny valid en-de", "validation"), ("tiny test en-de", "test")]
-    assert {"test/bleu": 66.97, "test/chrf": 76.39, "test/ter": 22.73} in [event.get("values") for event in events if event.get("step") == 40]
+    assert [(data["name"], data["context"]) for data in values["inputs"]] == [
+        ("tiny valid en-de", "validation"),
+        ("tiny test en-de", "test"),
+    ]
+    assert {"test/bleu": 66.97, "test/chrf": 76.39, "test/ter": 22.73} in [
+        event.get("values") for event in events if event.get("step") == 40
+    ]
     assert [Path(event["path"]).name for event in events if event["type"] == "artifact"] == [
         "report.html",
         "test.hyp",
