@@ -12,10 +12,17 @@ from transformer_core.files import read_json
 def table(figures: dict[str, Any]) -> str:
     """The content of results/metrics.json for a terminal of 80 columns."""
     corpus = f"{figures['corpus']} (generated text)" if figures["synthetic"] else figures["corpus"]
-    rows = [f"{corpus:<40}{'BLEU':>8}{'chrF2':>8}{'TER':>8}"]
+    rows = [f"{corpus:<36}{'BLEU':>8}{'95% interval':>15}{'chrF2':>8}{'TER':>8}"]
     for split, scores in (("valid", figures["valid"]), ("test", figures)):
-        rows.append(f"{split:<40}{scores['bleu']:>8.2f}{scores['chrf']:>8.2f}{scores['ter']:>8.2f}")
-    return "\n".join([*rows, f"BLEU is {figures['signature']}, test has {figures['lines']:,} lines", f"Report: {REPORT}"])
+        interval = f"{scores['bleu_low']:.2f}-{scores['bleu_high']:.2f}"
+        rows.append(f"{split:<36}{scores['bleu']:>8.2f}{interval:>15}{scores['chrf']:>8.2f}{scores['ter']:>8.2f}")
+    notes = [
+        f"BLEU is {figures['signature']}, test has {figures['lines']:,} lines",
+        f"The paper's BLEU, {figures['paper_bleu']:.2f} on test, is {figures['paper_bleu_signature']}",
+        f"Of the test outputs {figures['copied']:.1f}% are copies, {figures['empty']:.1f}% empty, {figures['over_long']:.1f}% over-long",
+        f"Report: {REPORT}",
+    ]
+    return "\n".join([*rows, *notes])
 
 
 def main(path: Path = METRICS) -> int:

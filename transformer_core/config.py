@@ -220,8 +220,14 @@ class Decode(Section):
 
 
 class Evaluate(Section):
-    """What the report shows besides the scores."""
+    """What is scored, and what the report shows besides the scores.
 
+    Args:
+        allow_tokenised: score against references that look tokenised; the score is then no BLEU that others have.
+        examples: sentences that the report shows.
+    """
+
+    allow_tokenised: Flag
     examples: PositiveInt
 
 

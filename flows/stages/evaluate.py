@@ -19,12 +19,16 @@ from transformer_core.evaluation.metrics import (
     bleu_by_length,
     bleu_by_phenomenon,
     choose_examples,
+    output_shares,
     read_aligned,
     score,
 )
 from transformer_core.evaluation.report import Report, render
-from transformer_core.files import new_file, read_json, write_json
+from transformer_core.evaluation.tokenised import refuse_tokenised
+from transformer_core.files import new_file, read_json, sha256_of, write_json
 
+SCORES = ("bleu", "bleu_low", "bleu_high", "chrf", "ter", "paper_bleu")
+SHARES = ("copied", "empty", "over_long")
 MADE_BY = {
     RAW / "manifest.json": "download",
     CLEAN / "report.json": "clean",
@@ -55,7 +59,8 @@ def gather(params: Params) -> Report:
     """Read what the stages before have made and score it.
 
     Raises:
-        UserError: exit code 65; a file is missing, not UTF-8, or has another number of lines than what it belongs to.
+        UserError: exit code 65; a file is missing, not UTF-8, or has another number of lines than what it belongs to; references look
+            tokenised and evaluate.allow_tokenised does not allow it.
     """
     for path, stage in MADE_BY.items():
         if not path.exists():
@@ -67,6 +72,9 @@ def gather(params: Params) -> Report:
         DECODED / "test.hyp", RAW / f"test.{target}", RAW / f"test.{source}", *labels
     )
     valid_hypotheses, valid_references = read_aligned(DECODED / "valid.hyp", RAW / f"valid.{target}")
+    if not params.evaluate.allow_tokenised:
+        refuse_tokenised(RAW / f"test.{target}", references)
+        refuse_tokenised(RAW / f"valid.{target}", valid_references)
     return Report(
         manifest=manifest,
         cleaning=read_json(CLEAN / "report.json"),
@@ -76,7 +84,7 @@ def gather(params: Params) -> Report:
         decoding=read_json(DECODED / "statistics.json"),
         updates=read_table(TRAINING / "updates.csv"),
         validation=read_table(TRAINING / "validation.csv"),
-        scores={"test": score(hypotheses, references), "valid": score(valid_hypotheses, valid_references)},
+        scores={"test": score(hypotheses, references, target), "valid": score(valid_hypotheses, valid_references, target)},
         by_length=bleu_by_length(sources, hypotheses, references),
         by_phenomenon=bleu_by_phenomenon(phenomena[0], hypotheses, references) if phenomena else [],
         examples=choose_examples(hypotheses, references, params.evaluate.examples),
@@ -90,21 +98,25 @@ def gather(params: Params) -> Report:
 def headline(report: Report) -> dict[str, Any]:
     """What metrics.json holds: scores of the test split at the top, of the validation split under "valid", in percent."""
     test, valid = report.scores["test"], report.scores["valid"]
+    shares = output_shares(report.sources, report.hypotheses, report.references)
     return {
         **in_percent(test),
         "signature": test.bleu_signature,
+        "paper_bleu_signature": test.paper_bleu_signature,
         "corpus": report.manifest["corpus"],
         "synthetic": report.manifest["synthetic"],
         "lines": test.lines,
+        "references_sha256": sha256_of(RAW / f"test.{report.manifest['target']}"),
         "brevity_penalty": round(test.brevity_penalty, 3),
         "length_ratio": round(test.length_ratio, 3),
+        **{name: round(getattr(shares, name), 2) for name in SHARES},
         "valid": in_percent(valid),
     }
 
 
 def in_percent(scores: Scores) -> dict[str, float]:
-    """BLEU, chrF2 and TER as they are published: to two decimals."""
-    return {"bleu": round(scores.bleu, 2), "chrf": round(scores.chrf, 2), "ter": round(scores.ter, 2)}
+    """BLEU with its interval, chrF2, TER and the paper's BLEU as they are published: to two decimals."""
+    return {name: round(getattr(scores, name), 2) for name in SCORES}
 
 
 def read_table(path: Path) -> list[dict[str, float]]:
@@ -133,7 +145,8 @@ def record(figures: Mapping[str, Any], report: Report) -> None:
 
     searched = f"beam {decoding['beam']}, alpha {decoding['alpha']}"
     journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"])
-    journal.parameters({"decode": settings, "signature": figures["signature"], "lines": figures["lines"]})
+    described = {name: figures[name] for name in ("signature", "paper_bleu_signature", "lines", "references_sha256")}
+    journal.parameters({"decode": settings, **described})
     journal.inputs(datasets(report.manifest, "valid", "test"))
     journal.tags(
         {
@@ -146,7 +159,7 @@ def record(figures: Mapping[str, Any], report: Report) -> None:
             f"**BLEU {figures['bleu']:.2f}** ({figures['signature']}). The report is among the artifacts.",
         }
     )
-    journal.metrics(training["updates"], {name: figures[name] for name in ("bleu", "chrf", "ter")}, context="test")
+    journal.metrics(training["updates"], {name: figures[name] for name in (*SCORES, *SHARES)}, context="test")
     journal.metrics(training["updates"], figures["valid"], context="valid")
     for path in (REPORT, *hypotheses, BY_LENGTH, BY_PHENOMENON):
         journal.artifact(path)
@@ -155,8 +168,10 @@ def record(figures: Mapping[str, Any], report: Report) -> None:
 
 def table(scores: Mapping[str, Scores], synthetic: bool) -> str:
     """The scores as lines for a terminal."""
-    rows = [f"{'split':<18}{'lines':>8}{'BLEU':>8}{'chrF2':>8}{'TER':>8}"]
-    rows += [f"{label(split, synthetic):<18}{s.lines:>8,}{s.bleu:>8.2f}{s.chrf:>8.2f}{s.ter:>8.2f}" for split, s in scores.items()]
+    rows = [f"{'split':<18}{'lines':>8}{'BLEU':>8}{'95% interval':>15}{'chrF2':>8}{'TER':>8}"]
+    for split, s in scores.items():
+        interval = f"{s.bleu_low:.2f}-{s.bleu_high:.2f}"
+        rows.append(f"{label(split, synthetic):<18}{s.lines:>8,}{s.bleu:>8.2f}{interval:>15}{s.chrf:>8.2f}{s.ter:>8.2f}")
     return "\n".join([*rows, f"BLEU is {scores['test'].bleu_signature}"])
 
 

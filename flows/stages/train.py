@@ -34,7 +34,7 @@ from transformer_core.corpus.text import read_lines
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
-from transformer_core.evaluation.metrics import corpus_bleu
+from transformer_core.evaluation.bleu import corpus_bleu
 from transformer_core.files import new_directory, read_json, sha256_of, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Training, Vocabulary, load_model

@@ -68,7 +68,7 @@ def test_bleu_of_a_wmt17_system_is_the_published_one(system: str, bleu: float) -
 def test_the_headline_bleu_is_the_published_one_for_the_best_system_and_the_one_that_begins_with_a_byte_order_mark(
     system: str, bleu: float
 ) -> None:
-    assert round(score(*system_output(system)).bleu, 2) == bleu
+    assert round(score(*system_output(system), "de").bleu, 2) == bleu
 
 
 def test_scores_and_signature_are_those_of_the_sacrebleu_command(tmp_path: Path) -> None:
@@ -78,38 +78,38 @@ def test_scores_and_signature_are_those_of_the_sacrebleu_command(tmp_path: Path)
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     bleu, chrf, ter = json.loads(done.stdout)
 
-    ours = score(HYPOTHESES, REFERENCES)
+    ours = score(HYPOTHESES, REFERENCES, "de")
 
     assert (round(ours.bleu, 6), round(ours.chrf, 6), round(ours.ter, 6)) == (bleu["score"], chrf["score"], ter["score"])
     assert (ours.bleu_signature, ours.chrf_signature, ours.ter_signature) == (bleu["signature"], chrf["signature"], ter["signature"])
 
 
 def test_bleu_is_13a_and_cased() -> None:
-    assert score(HYPOTHESES, REFERENCES).bleu_signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|")
-    assert score([line.lower() for line in HYPOTHESES], REFERENCES).bleu < score(HYPOTHESES, REFERENCES).bleu
+    assert score(HYPOTHESES, REFERENCES, "de").bleu_signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|")
+    assert score([line.lower() for line in HYPOTHESES], REFERENCES, "de").bleu < score(HYPOTHESES, REFERENCES, "de").bleu
 
 
 def test_a_perfect_translation_scores_a_hundred_without_penalty() -> None:
-    scores = score(REFERENCES, REFERENCES)
+    scores = score(REFERENCES, REFERENCES, "de")
     assert (scores.bleu, scores.chrf, scores.ter) == pytest.approx((100, 100, 0))
     assert (scores.brevity_penalty, scores.length_ratio, scores.lines) == (1, 1, 4)
 
 
 def test_translations_half_as_long_pay_the_brevity_penalty() -> None:
-    scores = score(["a b c d e"], ["a b c d e f g h i j"])
+    scores = score(["a b c d e"], ["a b c d e f g h i j"], "de")
     assert scores.length_ratio == 0.5
     assert scores.brevity_penalty == pytest.approx(0.36788, abs=1e-5)  # exp(1 - 10 / 5)
 
 
 def test_empty_translations_score_zero() -> None:
-    scores = score(["", ""], REFERENCES[:2])
+    scores = score(["", ""], REFERENCES[:2], "de")
     assert (scores.bleu, scores.chrf, scores.ter) == pytest.approx((0, 0, 100))
 
 
 @pytest.mark.parametrize("hypotheses", [HYPOTHESES[:3], [*HYPOTHESES, "Noch eine."]])
 def test_scoring_lists_of_unequal_length_is_refused(hypotheses: list[str]) -> None:
     with pytest.raises(ValueError, match="hypotheses for 4 references"):
-        score(hypotheses, REFERENCES)
+        score(hypotheses, REFERENCES, "de")
 
 
 def test_reading_keeps_every_character_of_a_line(tmp_path: Path) -> None:
@@ -144,14 +144,14 @@ def test_buckets_of_length_end_after_every_tenth_word_and_at_fifty() -> None:
 
 def test_bleu_of_a_bucket_is_that_of_its_sentences_alone() -> None:
     sources = ["short", "word " * 11, "short", "word " * 12]
-    long = score(HYPOTHESES[1::2], REFERENCES[1::2]).bleu
+    long = score(HYPOTHESES[1::2], REFERENCES[1::2], "de").bleu
     assert bleu_by_length(sources, HYPOTHESES, REFERENCES)[1] == GroupScore("11-20", 2, long)
 
 
 def test_a_sentence_counts_once_for_each_of_its_phenomena() -> None:
     groups = bleu_by_phenomenon(["verb-last date", "date date", "", "negation"], HYPOTHESES, REFERENCES)
     assert [(group.label, group.sentences) for group in groups] == [("date", 2), ("negation", 1), ("verb-last", 1)]
-    assert groups[0].bleu == score(HYPOTHESES[:2], REFERENCES[:2]).bleu
+    assert groups[0].bleu == score(HYPOTHESES[:2], REFERENCES[:2], "de").bleu
 
 
 def test_a_corpus_without_labels_has_no_phenomena() -> None:

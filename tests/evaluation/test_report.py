@@ -90,7 +90,7 @@ def a_report(synthetic: bool = False) -> Report:
             for n in range(1, 61)
         ],
         validation=[{"update": 200.0 * n, "perplexity": 20 / n} for n in range(1, 7)],
-        scores={"test": score(HYPOTHESES, REFERENCES), "valid": score(REFERENCES, REFERENCES)},
+        scores={"test": score(HYPOTHESES, REFERENCES, "de"), "valid": score(REFERENCES, REFERENCES, "de")},
         by_length=bleu_by_length(SOURCES, HYPOTHESES, REFERENCES),
         by_phenomenon=[GroupScore("verb-last", 2, 71.5)],
         examples=choose_examples(HYPOTHESES, REFERENCES, 3),

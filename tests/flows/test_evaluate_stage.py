@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,17 @@ def test_metrics_are_flat_rounded_and_of_the_test_split(here: Path, params: Para
     write(here / "results/decode/valid.hyp", "\n".join(TARGET) + "\n")
     run(params)
     metrics = json.loads(Path("results/metrics.json").read_text(encoding="utf-8"))
-    signature = metrics.pop("signature")
-    # What `sacrebleu ref -i hyp -m bleu chrf ter -w 2` prints for these three lines (23 tokens for 25: penalty exp(1 - 25 / 23)).
+    signature, paper_signature = metrics.pop("signature"), metrics.pop("paper_bleu_signature")
+    perfect = {"bleu": 100.0, "bleu_low": 100.0, "bleu_high": 100.0, "chrf": 100.0, "ter": 0.0, "paper_bleu": 100.0}
+    # What `sacrebleu ref -i hyp -m bleu chrf ter -w 2 --confidence` prints for these three lines (23 tokens for 25: penalty
+    # exp(1 - 25 / 23)); the interval is 64.90 +- 44.98, and Moses parts these lines into the same tokens.
     assert metrics == {
-        "bleu": 66.97, "chrf": 76.39, "ter": 22.73, "corpus": "tiny", "synthetic": True, "lines": 3,
-        "brevity_penalty": 0.917, "length_ratio": 0.92, "valid": {"bleu": 100.0, "chrf": 100.0, "ter": 0.0},
+        "bleu": 66.97, "bleu_low": 19.92, "bleu_high": 100.0, "chrf": 76.39, "ter": 22.73, "paper_bleu": 66.97,
+        "corpus": "tiny", "synthetic": True, "lines": 3, "references_sha256": sha256(Path("data/raw/test.de").read_bytes()).hexdigest(),
+        "brevity_penalty": 0.917, "length_ratio": 0.92, "copied": 0.0, "empty": 0.0, "over_long": 0.0, "valid": perfect,
     }  # fmt: skip
     assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert paper_signature.startswith("multi-bleu|nrefs:1|case:mixed|tok:moses-de|compounds-split:yes|smooth:none|sacremoses:")
 
 
 def test_bleu_by_length_and_by_phenomenon_are_tables(here: Path, params: Params) -> None:
@@ -109,8 +114,8 @@ def test_a_corpus_without_labels_has_a_table_of_phenomena_with_a_header_only(her
 def test_the_table_on_the_terminal_says_synthetic(here: Path, params: Params, capsys: pytest.CaptureFixture[str]) -> None:
     closing = run(params)
     lines = capsys.readouterr().out.split("\n")
-    assert lines[0].split() == ["split", "lines", "BLEU", "chrF2", "TER"]
-    assert lines[1].split() == ["test", "(synthetic)", "3", "66.97", "76.39", "22.73"]
+    assert lines[0].split() == ["split", "lines", "BLEU", "95%", "interval", "chrF2", "TER"]
+    assert lines[1].split() == ["test", "(synthetic)", "3", "66.97", "19.92-100.00", "76.39", "22.73"]
     assert lines[2].startswith("valid (synthetic)")
     assert lines[3].startswith("BLEU is nrefs:1|case:mixed|eff:no|tok:13a|")
     assert closing == "BLEU 66.97 on the test set of tiny (synthetic): results/report.html"
@@ -140,9 +145,12 @@ def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
         ("tiny valid en-de", "validation"),
         ("tiny test en-de", "test"),
     ]
-    assert {"test/bleu": 66.97, "test/chrf": 76.39, "test/ter": 22.73} in [
-        event.get("values") for event in events if event.get("step") == 40
-    ]
+    assert values["parameters"]["references_sha256"] == sha256(Path("data/raw/test.de").read_bytes()).hexdigest()
+    scores = {
+        "bleu": 66.97, "bleu_low": 19.92, "bleu_high": 100.0, "chrf": 76.39, "ter": 22.73, "paper_bleu": 66.97,
+        "copied": 0.0, "empty": 0.0, "over_long": 0.0,
+    }  # fmt: skip
+    assert {f"test/{name}": value for name, value in scores.items()} in [event.get("values") for event in events if event.get("step") == 40]
     assert [Path(event["path"]).name for event in events if event["type"] == "artifact"] == [
         "report.html",
         "test.hyp",

@@ -1,4 +1,4 @@
-"""Scores of translations, all by sacreBLEU: nothing is tokenised, counted or averaged here.
+"""Scores of translations, all by sacreBLEU, and what else can be counted in them.
 
 Hypotheses and references are detokenised text, one sentence a line, one reference each.
 """
@@ -12,22 +12,28 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from transformer_core.corpus.text import read_lines, unequal_sides
+from transformer_core.corpus.text import read_lines, unequal_sides, with_single_spaces
 from transformer_core.errors import UserError
+from transformer_core.evaluation.paper_bleu import paper_bleu
+from transformer_core.evaluation.significance import bleu_interval
 
 BUCKET_WORDS = 10
 LAST_BUCKET = 51
+OVER_LONG_RATIO, OVER_LONG_CHARACTERS = 2, 20
 
 
 @dataclass(frozen=True)
 class Scores:
     """Scores of one set of translations; BLEU, chrF2 and TER in percent (TER: edits, so lower is better).
 
-    `brevity_penalty` (BLEU's factor, 1.0 is none) and `length_ratio` (hypothesis to reference) count 13a tokens. A signature is
-    sacreBLEU's record of how a score was computed: two scores compare only where theirs are equal.
+    From `bleu_low` to `bleu_high` is BLEU's 95% interval by bootstrap. `brevity_penalty` (BLEU's factor, 1.0 is none) and `length_ratio`
+    (hypothesis to reference) count 13a tokens. `paper_bleu` is another BLEU, of other tokens: paper_bleu.py. A signature is the record of
+    how a score was computed: two scores compare only where theirs are equal.
     """
 
     bleu: float
+    bleu_low: float
+    bleu_high: float
     chrf: float
     ter: float
     brevity_penalty: float
@@ -36,6 +42,23 @@ class Scores:
     bleu_signature: str
     chrf_signature: str
     ter_signature: str
+    paper_bleu: float
+    paper_bleu_signature: str
+
+
+@dataclass(frozen=True)
+class OutputShares:
+    """How many sentences in a hundred came out in a way that is wrong whatever the reference's wording.
+
+    Attributes:
+        copied: the source again, but for case and white space, where the reference is another text.
+        empty: nothing, for a source that is not empty.
+        over_long: more than twice as many characters as the reference, and more than 20 beyond it.
+    """
+
+    copied: float
+    empty: float
+    over_long: float
 
 
 @dataclass(frozen=True)
@@ -71,8 +94,13 @@ def read_aligned(*paths: Path) -> list[list[str]]:
     return files
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
-    """Corpus BLEU (13a, cased), chrF2 and TER with sacreBLEU's defaults.
+def score(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Scores:
+    """Corpus BLEU (13a, cased) with its interval, chrF2 and TER with sacreBLEU's defaults, and the paper's BLEU.
+
+    Args:
+        hypotheses: a sentence each.
+        references: the same number.
+        language: of both; only the paper's BLEU asks for it.
 
     Raises:
         ValueError: the two differ in length (sacreBLEU would cut the longer one without a word) or are empty.
@@ -81,8 +109,12 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
     bleu_metric, chrf_metric, ter_metric = BLEU(), CHRF(), TER()
     bleu = bleu_metric.corpus_score(hypotheses, [references])
+    low, high = bleu_interval(hypotheses, references)
+    paper = paper_bleu(hypotheses, references, language)
     return Scores(
         bleu=bleu.score,
+        bleu_low=low,
+        bleu_high=high,
         chrf=chrf_metric.corpus_score(hypotheses, [references]).score,
         ter=ter_metric.corpus_score(hypotheses, [references]).score,
         brevity_penalty=bleu.bp,
@@ -91,13 +123,24 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
         bleu_signature=str(bleu_metric.get_signature()),
         chrf_signature=str(chrf_metric.get_signature()),
         ter_signature=str(ter_metric.get_signature()),
+        paper_bleu=paper.score,
+        paper_bleu_signature=paper.signature,
     )
 
 
-def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """BLEU alone, in percent, as `score` counts it."""
-    found: float = BLEU().corpus_score(hypotheses, [references]).score
-    return found
+def output_shares(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> OutputShares:
+    """Copied, empty and over-long outputs, in percent of the sentences.
+
+    Raises:
+        ValueError: the three differ in length or are empty.
+    """
+    triples = list(zip(sources, hypotheses, references, strict=True))
+    if not triples:
+        raise ValueError("no sentence")
+    copied = sum(1 for source, hypothesis, reference in triples if _folded(hypothesis) == _folded(source) != _folded(reference))
+    empty = sum(1 for source, hypothesis, _ in triples if source.strip() and not hypothesis.strip())
+    over_long = sum(1 for _, hypothesis, reference in triples if _is_over_long(hypothesis.strip(), reference.strip()))
+    return OutputShares(*(100 * count / len(triples) for count in (copied, empty, over_long)))
 
 
 def bleu_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
@@ -124,8 +167,7 @@ def choose_examples(hypotheses: Sequence[str], references: Sequence[str], count:
 
     None is chosen twice; all are where there are no more than `count`. The worst come worst first, the others best first.
     """
-    metric = CHRF()
-    chrf = [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in zip(hypotheses, references, strict=True)]
+    chrf = sentence_chrf(hypotheses, references)
     ranking = sorted(range(len(chrf)), key=lambda index: -chrf[index])
     count = min(count, len(ranking))
     best, worst = (count + 2) // 3, count // 3
@@ -134,6 +176,20 @@ def choose_examples(hypotheses: Sequence[str], references: Sequence[str], count:
     middle = best + (last - best - median) // 2
     chosen = {"best": ranking[:best], "median": ranking[middle : middle + median], "worst": ranking[last:][::-1]}
     return [Example(rank, index, chrf[index]) for rank, indices in chosen.items() for index in indices]
+
+
+def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    """chrF2 of each sentence by itself, in percent."""
+    metric = CHRF()
+    return [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in zip(hypotheses, references, strict=True)]
+
+
+def _folded(text: str) -> str:
+    return with_single_spaces(text).casefold()
+
+
+def _is_over_long(hypothesis: str, reference: str) -> bool:
+    return len(hypothesis) > max(OVER_LONG_RATIO * len(reference), len(reference) + OVER_LONG_CHARACTERS)
 
 
 def _bucket(words: int) -> str:
