@@ -1,6 +1,7 @@
 """The model as MLflow serves it: this file is stored beside the weights and run where the model is loaded (models-from-code)."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,7 +65,7 @@ class ServedTranslator(PythonModel):
         # Not Translator.load, which decodes several batches at once: requests side by side are what keeps the cores busy.
         self.translator = Translator(*load_with_subword(Path(context.artifacts["model"])))
 
-    def predict(self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None) -> list[Answer]:  # noqa: ARG002
+    def predict(self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None) -> Sequence[Answer]:  # noqa: ARG002
         """The best translation of each line; with `scores` or `nbest` as {"text", "score", "log_probability"} or lists of such.
 
         Args:

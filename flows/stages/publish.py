@@ -7,6 +7,7 @@ This stage alone needs MLflow. `dvc repro` skips it while results/published.json
 import csv
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -63,8 +64,9 @@ def run(params: Params) -> str:
         sync(uri)
         client = connect(uri)
         training = training_run(client, uri, params, made_by["fingerprint"])
+        log_scores(client, training, figures, made_by["updates"])
         model = log_model(client, uri, params, training, made_by["updates"])
-        tags = version_tags(figures, manifest, training)
+        tags = version_tags(figures, training)
         version = register(client, name, model.model_uri, str(model.model_id), training.info.run_id, tags)
         decision = decide(client, uri, version, hypotheses, references)
         for key, value in decision.tags().items():
@@ -72,7 +74,7 @@ def run(params: Params) -> str:
         text = card(name, decision.alias, training_name(params), figures, manifest, decision.reason)
         client.update_model_version(name, version.version, text)
         client.set_registered_model_alias(name, decision.alias, version.version)
-        finish_training(client, training, params, figures, str(model.model_id), made_by["updates"])
+        finish_training(client, training, params, figures)
         link = run_link(client, uri, training.info.run_id)
     model_uri = f"models:/{name}@{decision.alias}"
     published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": model_uri}
@@ -140,26 +142,30 @@ def log_model(client: MlflowClient, uri: str, params: Params, training: Run, upd
     return logged
 
 
-def version_tags(figures: Mapping[str, Any], manifest: Mapping[str, Any], training: Run) -> dict[str, str]:
+def version_tags(figures: Mapping[str, Any], training: Run) -> dict[str, str]:
     """Score and origin of a version; of equal `references` and `signature` two scores compare."""
     return {
         **{key: str(figures[key]) for key in ("bleu", "corpus", "synthetic", "signature")},
-        "references": manifest["splits"]["test"]["files"][manifest["target"]]["sha256"],
+        "references": figures["references_sha256"],
         "hypotheses": sha256_of(DECODED / HYPOTHESES),
         "fingerprint": training.data.tags["fingerprint"],
     }
 
 
-def finish_training(client: MlflowClient, training: Run, params: Params, figures: Mapping[str, Any], model_id: str, updates: int) -> None:
-    """Let the page of the training tell what came of it: its name, its text, scores, report and translations."""
+def log_scores(client: MlflowClient, training: Run, figures: Mapping[str, Any], updates: int) -> None:
+    """Scores of the test set among the training's metrics; a model that is logged at the same step later takes them over."""
+    scores = {f"test/{name}": figures[name] for name in ("bleu", "chrf", "ter")}
+    now = time.time_ns() // 1_000_000
+    new = [Metric(name, value, now, updates) for name, value in scores.items() if training.data.metrics.get(name) != value]
+    client.log_batch(training.info.run_id, metrics=new)
+
+
+def finish_training(client: MlflowClient, training: Run, params: Params, figures: Mapping[str, Any]) -> None:
+    """Let the page of the training tell what came of it: by its name, its text, the report and the translations."""
     run_id, bleu = training.info.run_id, f"BLEU {figures['bleu']:.2f}"
     client.update_run(run_id, name=f"{training_name(params)}, {bleu}")
     begun = training.data.tags.get(DESCRIPTION, "").split("\n\n")[0]
     client.set_tag(run_id, DESCRIPTION, f"{begun}\n\n**{bleu}** on {figures['lines']:,} lines of test ({figures['signature']}).")
-    # At the time at which the training ended, so that publishing again repeats the points instead of adding some.
-    when = training.info.end_time
-    scores = [Metric(f"test/{name}", figures[name], when, updates, model_id=model_id) for name in ("bleu", "chrf", "ter")]
-    client.log_batch(run_id, metrics=scores)
     client.log_artifact(run_id, str(REPORT), EVALUATION)
     client.log_artifact(run_id, str(DECODED / HYPOTHESES), EVALUATION)
 
