@@ -28,9 +28,11 @@ JOURNALS = STATE / "journal"
 
 Event = dict[str, Any]
 
-# Tags that MLflow's pages show as the name of a run and as the text at its top.
+# Tags that MLflow's pages show at the top of a run: its name, its text, what code it ran and of which commit.
 NAME = "mlflow.runName"
 DESCRIPTION = "mlflow.note.content"
+SOURCE = "mlflow.source.name"
+COMMIT = "mlflow.source.git.commit"
 
 
 @dataclass(frozen=True)

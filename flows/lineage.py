@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from flows.journal import DESCRIPTION, NAME, Dataset, Journal
+from flows.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Dataset, Journal
 from flows.paths import RAW
 from transformer_core.config import Params
 from transformer_core.files import read_json, sha256_of
@@ -27,6 +27,8 @@ def lineage() -> dict[str, str]:
     """Tags that say which code and data made a run, where they are known: no commit outside git, no Prefect run without a flow."""
     commit = git_commit()
     tags = {
+        COMMIT: commit.removesuffix("-dirty"),
+        SOURCE: "transformer-pipeline",
         "git_commit": commit.removesuffix("-dirty"),
         "git_dirty": str(commit.endswith("-dirty")).lower() if commit else "",
         "dvc_lock": sha256_of(LOCK) if LOCK.exists() else "",
@@ -50,7 +52,7 @@ def describe_training(journal: Journal, params: Params) -> None:
             NAME: training_name(params),
             DESCRIPTION: f"A {model.architecture} of preset *{model.preset}*, trained from {manifest['source']} to {manifest['target']} on "
             f"{corpus_label(manifest)}: {train.pairs:,} sentence pairs before cleaning, at most {settings.updates:,} updates of "
-            f"{settings.tokens_per_update:,} tokens. Its evaluations are the runs below it.",
+            f"{settings.tokens_per_update:,} tokens. Its child runs are its evaluations.",
         }
     )
 

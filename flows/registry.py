@@ -28,6 +28,9 @@ CHAMPION, CHALLENGER = "champion", "challenger"
 ARTIFACTS = "artifacts"
 # Where a logged model keeps its translations of the test set, and of which version's tags theirs is the SHA-256.
 EVALUATION, HYPOTHESES = "evaluation", "test.hyp"
+RULE = f"""\
+`{CHAMPION}` is the last version that was not significantly worse than the best there ever was (paired bootstrap of BLEU on the same test
+set, p < {SIGNIFICANT}); `{CHALLENGER}` is the last one that was. Each version's tags say with which it was compared and how that ended."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Decision:
 def register(client: MlflowClient, name: str, model_uri: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion:
     """Make a logged model a new version in the registry."""
     try:
-        client.create_registered_model(name)
+        client.create_registered_model(name, description=RULE)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
@@ -123,12 +126,11 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
     Raises:
         UserError: exit code 78 where the registry has no such version, 69 where it is away.
     """
-    connect(uri)
-    mlflow.set_tracking_uri(uri)
-    mlflow.set_registry_uri(uri)
     with reaching(uri):
+        client = connect(uri)
         try:
-            return Path(mlflow.artifacts.download_artifacts(f"models:/{model}/{ARTIFACTS}/{AVERAGED.name}", dst_path=str(folder)))
+            address = f"{_address(client, model)}/{ARTIFACTS}/{AVERAGED.name}"
+            return Path(mlflow.artifacts.download_artifacts(address, dst_path=str(folder), tracking_uri=uri))
         except MlflowException as error:
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise
@@ -136,12 +138,24 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
             raise configuration_error(f"MLflow at {uri} has no model {model}: {first_line(error)}", remedy) from error
 
 
+def _address(client: MlflowClient, model: str) -> str:
+    """Where the files of a version lie."""
+    name, at, alias = model.rpartition("@")
+    if at:
+        return client.get_model_version_download_uri(name, client.get_model_version_by_alias(name, alias).version)
+    name, _, version = model.rpartition("/")
+    return client.get_model_version_download_uri(name, version)
+
+
 def card(name: str, alias: str, training: str, figures: Mapping[str, Any], manifest: Mapping[str, Any], reason: str) -> str:
     """The text on a version's page: what was trained on what, how good it is, under which terms, how to use it."""
     source, target = manifest["source"], manifest["target"]
     synthetic = " The text is **generated**: the score says that the pipeline works, and nothing about real language."
     licence = manifest["licence"] or ("none needed, the text is generated" if manifest["synthetic"] else "not stated by its source")
+    mark = " (generated text)" if manifest["synthetic"] else ""
     return f"""\
+{source} to {target}, BLEU {figures["bleu"]:.2f} on {manifest["corpus"]}{mark}
+
 Translates **{source}** to **{target}**, a sentence a line. Trained as *{training}*.
 
 | | |

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from flows.journal import JOURNALS, Event, position_file, read_events
+from flows.journal import DESCRIPTION, JOURNALS, Event, position_file, read_events
 from transformer_core.config import load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError, configuration_error
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from mlflow.entities import DatasetInput, Run
 
 EXPERIMENT = "transformer-pipeline"
+EXPERIMENT_TAGS = {
+    "mlflow.experimentKind": "custom_model_development",  # Or MLflow's pages take it for an application of language models.
+    DESCRIPTION: "A run is a training; its child runs are evaluations of what it trained, one for each way of decoding.",
+}
 INTERVAL_SECONDS = 3.0
 LONGEST_INTERVAL_SECONDS = 60.0
 CLOSING_SECONDS = 8.0
@@ -169,7 +173,7 @@ def experiment_id(client: "MlflowClient") -> str:
     found = client.get_experiment_by_name(EXPERIMENT)
     if found is None:
         with suppress(MlflowException):  # Another process may have been faster.
-            client.create_experiment(EXPERIMENT)
+            client.create_experiment(EXPERIMENT, tags=EXPERIMENT_TAGS)
         found = client.get_experiment_by_name(EXPERIMENT)
     if found is None:
         raise UserError(f"MLflow: the experiment {EXPERIMENT} could not be created", "Was it deleted? Restore it.", ExitCode.UNAVAILABLE)
