@@ -23,7 +23,7 @@ ROOMS = [
     {"cli"},
 ]
 WHERE_PREFECT_IS_ALLOWED = {"flows/pipeline.py", "flows/cluster.py"}
-WHERE_MLFLOW_IS_ALLOWED = {"flows/tracking.py", "flows/compare.py", "flows/served_model.py", "flows/stages/publish.py"}
+WHERE_MLFLOW_IS_ALLOWED = {"flows/tracking.py", "flows/compare.py", "flows/registry.py", "flows/served_model.py", "flows/stages/publish.py"}
 
 
 def imports_of(module: Path) -> set[str]:

@@ -69,7 +69,8 @@ class _Ours:
 
     def translate(self, sources: Sequence[list[int]], choice: Choice) -> list[tuple[str, int]]:
         torch.set_num_threads(choice.threads)
-        lists = replace(self._translator, at_once=choice.at_once).translate_tokens(sources, self._search, choice.batch_tokens)
+        translator = replace(self._translator, replicas=(self._translator.model,) * (choice.at_once - 1))
+        lists = translator.translate_tokens(sources, self._search, choice.batch_tokens)
         return [(best.text, best.tokens) for best, *_ in lists]
 
 

@@ -113,7 +113,7 @@ def a_report(synthetic: bool = False) -> Report:
         references=REFERENCES,
         hypotheses=HYPOTHESES,
         attention=Attended(1, a_sentence(["▁Two", "▁dog", "s", "</s>"], ["▁Zwei", "▁Hunde", "</s>"])),
-        lineage=Lineage("0123456789ab", {"data/raw": "raw-hash.dir"}, {"torch": "2.13.0"}, {"devices": "8 x cuda"}),
+        lineage=Lineage({"git_commit": "0123456789ab", "torch": "2.13.0"}, {"device": "8 x cuda"}, {"data/raw": "raw-hash.dir"}),
     )  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def attacked(report: Report) -> Report:
         hypotheses=[f"x {ATTACK}"] * 3,
         settings={"download": {"corpus": ATTACK}},
         attention=Attended(0, a_sentence([f"▁{tag}" for tag in ("<b>", "</svg>", "&amp;")], ["<i>", "</s>"])),
-        lineage=Lineage(ATTACK, {ATTACK: "hash"}, {"torch": "2"}, {"devices": ATTACK}),
+        lineage=Lineage({"git_commit": ATTACK}, {"device": ATTACK}, {ATTACK: "hash"}),
     )
 
 
@@ -192,9 +192,9 @@ def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
         "dropped: too long270.09%",
         "training-fingerprint",
         "vocabulary-hash",
-        "git 0123456789ab",
+        "git_commit0123456789ab",
         "torch2.13.0",
-        "Training devices8 x cuda",
+        "device8 x cuda",
         "data/rawraw-hash.dir",
         "vocab_size2000init_fromnone",
     ):

@@ -70,11 +70,11 @@ def _device(text: str) -> str:
 
 def add_device_argument(parser: argparse._ActionsContainer) -> None:
     """The option that says where a model computes."""
-    parser.add_argument("--device", metavar="D", type=_device, help="cpu, cuda or cuda:N; a GPU if there is one where none is named")
+    parser.add_argument("--device", metavar="D", type=_device, help="cpu, cuda or cuda:N; GPUs if there are any where none is named")
 
 
-def chosen_device(name: str | None) -> "torch.device":
-    """What `--device` means on this machine.
+def chosen_device(name: str | None) -> "torch.device | None":
+    """What `--device` means on this machine; None where it was not given.
 
     Raises:
         UserError: exit code 78; a GPU that the machine has not got.
@@ -84,7 +84,7 @@ def chosen_device(name: str | None) -> "torch.device":
     from transformer_core.errors import configuration_error
 
     if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return None
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise configuration_error(f"--device: {name} asked for, {torch.cuda.device_count()} GPUs here")

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from transformer_core.models.precision import Precision, low_precision, weights_
 from transformer_core.models.translation import TranslationModel
 
 TokenIds = Sequence[int] | NDArray[np.integer]
+Decoded = TranslationModel | Ensemble
 
 BATCH_TOKENS = 4096
 
@@ -41,19 +44,20 @@ class Translator:
     Attributes:
         model: in evaluation mode.
         subword: its vocabulary.
-        at_once: batches decoded at a time, on a CPU by one thread each: what lies between the matrix products is too short to be shared out
-            among threads, so two batches side by side are done sooner than one after the other by two threads.
+        replicas: the same model again, for each batch more that is decoded at the same time: a copy on every other GPU; on a CPU itself,
+            for what lies between the matrix products is too short to be shared out among threads, so two batches side by side are done
+            sooner than one after the other by two threads.
     """
 
-    model: TranslationModel | Ensemble
+    model: Decoded
     subword: Subword
-    at_once: int = 1
+    replicas: tuple[Decoded, ...] = ()
 
     @classmethod
     def load(cls, *directories: Path, precision: Precision = "float32", device: torch.device | None = None) -> "Translator":
         """Read model directories, the models of which translate together; arguments and errors as `load_with_subword` has them.
 
-        On a CPU as many batches are decoded at once as torch has threads.
+        Where no device is named, all GPUs share the sentences. On a CPU as many batches are decoded at once as torch has threads.
 
         Raises:
             UserError: exit code 78; the models have different vocabularies.
@@ -63,8 +67,13 @@ class Translator:
             if subword.hash != subwords[0].hash:
                 message = f"{directory}: vocabulary {subword.hash[:12]}, but {directories[0]} has {subwords[0].hash[:12]}"
                 raise configuration_error(message, "Models that translate together share their vocabulary.")
-        at_once = torch.get_num_threads() if models[0].device.type == "cpu" else 1
-        return cls(models[0] if len(models) == 1 else Ensemble(models), subwords[0], at_once)
+        if models[0].device.type == "cpu":
+            model = _together(models)
+            return cls(model, subwords[0], (model,) * (torch.get_num_threads() - 1))
+        others = range(1, torch.cuda.device_count()) if device is None else ()
+        return cls(
+            _together(models), subwords[0], tuple(_together([deepcopy(model).cuda(number) for model in models]) for number in others)
+        )
 
     def translate(
         self,
@@ -103,18 +112,18 @@ class Translator:
                     f"sentence {number}: {len(source)} tokens, but this model has learned {most} positions", "Split the sentence."
                 )
 
-        def decode(numbers: list[int]) -> list[list[Finished]]:
-            tokens = padded([sources[number] for number in numbers]).to(self.model.device)
-            prefix = None if prefixes is None else padded([prefixes[number] for number in numbers]).to(self.model.device)
+        def decode(model: Decoded, numbers: list[int]) -> list[list[Finished]]:
+            tokens = padded([sources[number] for number in numbers]).to(model.device)
+            prefix = None if prefixes is None else padded([prefixes[number] for number in numbers]).to(model.device)
             if isinstance(search, Search):
-                return beam_search(self.model, tokens, tokens != PAD, search, prefix, most)
-            return sample(self.model, tokens, tokens != PAD, search, prefix, most)
+                return beam_search(model, tokens, tokens != PAD, search, prefix, most)
+            return sample(model, tokens, tokens != PAD, search, prefix, most)
 
         batches = batches_of([len(source) for source in sources], batch_tokens)
         # The coverage penalty reads what the model has just attended to, of which there is one record.
-        at_once = 1 if isinstance(search, Search) and search.coverage else min(self.at_once, len(batches))
+        replicas = () if isinstance(search, Search) and search.coverage else self.replicas
         results = [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]
-        for numbers, outputs in zip(batches, _side_by_side(decode, batches, at_once), strict=True):
+        for numbers, outputs in zip(batches, _side_by_side(decode, batches, (self.model, *replicas)), strict=True):
             for number, finished in zip(numbers, outputs, strict=True):
                 results[number] = [self._hypothesis(output) for output in finished]
         return results
@@ -148,17 +157,32 @@ def load_with_subword(
     return model.to(device, low_precision(device, precision) or weights_dtype(precision)), subword
 
 
+def _together(models: Sequence[TranslationModel]) -> Decoded:
+    return models[0] if len(models) == 1 else Ensemble(models)
+
+
 def _side_by_side(
-    decode: Callable[[list[int]], list[list[Finished]]], batches: list[list[int]], at_once: int
+    decode: Callable[[Decoded, list[int]], list[list[Finished]]], batches: list[list[int]], models: Sequence[Decoded]
 ) -> Iterator[list[list[Finished]]]:
-    """The outputs of the batches, in their order, so many of them decoded at a time by a thread each."""
-    if at_once <= 1:
-        yield from map(decode, batches)
+    """The outputs of the batches, in their order, as many of them decoded at a time as there are models, each by one thread."""
+    if len(models) == 1 or len(batches) <= 1:
+        yield from (decode(models[0], numbers) for numbers in batches)
         return
+    idle: SimpleQueue[Decoded] = SimpleQueue()
+    for model in models:
+        idle.put(model)
+
+    def on_idle(numbers: list[int]) -> list[list[Finished]]:
+        model = idle.get()
+        try:
+            return decode(model, numbers)
+        finally:
+            idle.put(model)
+
     threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(at_once, "decoder", torch.set_num_threads, (1,))
+    pool = ThreadPoolExecutor(min(len(models), len(batches)), "decoder", torch.set_num_threads, (1,))
     try:
-        yield from pool.map(decode, batches)
+        yield from pool.map(on_idle, batches)
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)  # Part of what was set in a thread counts for all of the process.

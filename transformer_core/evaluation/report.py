@@ -40,16 +40,14 @@ class Lineage:
     """What the report was made from, and with what.
 
     Args:
-        commit: the code's git commit, or empty.
+        report: commit, versions and so on where the report was made.
+        training: the same and the devices where the model was trained; empty where that came from a cache.
         outputs: the hash that DVC knows each stage's output by, as dvc.lock has it; empty outside of DVC.
-        versions: of Python and of the packages that numbers depend on.
-        training: what was recorded of the training as a whole (devices and so on), empty where it came from a cache.
     """
 
-    commit: str
-    outputs: Mapping[str, str]
-    versions: Mapping[str, str]
+    report: Mapping[str, str]
     training: Mapping[str, str]
+    outputs: Mapping[str, str]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,72 @@
+"""Lines in, translations out, in the same order, however they were shared out."""
+
+from collections import Counter
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tests.models.on_disk import TEXT, VOCAB, write_model
+from transformer_core.decoding.beam import Search
+from transformer_core.decoding.translator import Translator, batches_of
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
+
+LINES = ["", *(f"{line} {end}" for line in TEXT for end in ("", "dog", "a house", "the cat sees"))]
+SEARCH = Search(beam=2, max_extra=4)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(1)
+    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
+    return write_model(Transformer(size, VOCAB), tmp_path_factory.mktemp("model") / "model")
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 5])
+def test_replicas_share_the_batches_and_change_no_translation(directory: Path, replicas: int) -> None:
+    alone = Translator.load(directory, precision="float64", device=torch.device("cpu"))
+    model = alone.model
+    assert isinstance(model, nn.Module)
+    copies = tuple(deepcopy(model) for _ in range(replicas))
+    used = Counter[int]()
+    for number, copied in enumerate(copies):
+        start = copied.start
+
+        def counted(source: Tensor, mask: Tensor, number: int = number, start: object = start) -> object:
+            used[number] += 1
+            return start(source, mask)  # type: ignore[operator]
+
+        copied.start = counted  # type: ignore[method-assign]
+
+    shared = Translator(copies[0], alone.subword, copies[1:]).translate(LINES, SEARCH, batch_tokens=20)
+    single = Translator(model, alone.subword).translate(LINES, SEARCH, batch_tokens=20)
+
+    assert [[one.text for one in hypotheses] for hypotheses in shared] == [[one.text for one in hypotheses] for hypotheses in single]
+    batches = len(batches_of([len(alone.subword.encode(line)) for line in LINES], 20))
+    assert sum(used.values()) == batches
+    assert len(used) == min(replicas, batches)
+
+
+def test_the_fault_of_one_replica_is_the_fault_of_all(directory: Path) -> None:
+    translator = Translator.load(directory, device=torch.device("cpu"))
+    broken = deepcopy(translator.model)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    broken.start = fail  # type: ignore[method-assign, assignment]
+    with pytest.raises(RuntimeError, match="out of memory"):
+        Translator(translator.model, translator.subword, (broken,)).translate(LINES, SEARCH, batch_tokens=20)
+
+
+@given(lengths=st.lists(st.integers(1, 60), max_size=60), budget=st.integers(1, 200))
+def test_each_sentence_is_in_one_batch_and_none_passes_the_budget(lengths: list[int], budget: int) -> None:
+    batches = batches_of(lengths, budget)
+    assert sorted(number for batch in batches for number in batch) == [number for number, length in enumerate(lengths) if length > 1]
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(lengths[number] for number in batch) <= budget
