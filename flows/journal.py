@@ -7,25 +7,50 @@
     {"type": "parameters", "values": {"train.warmup": "400"}, ...}
     {"type": "tags", "values": {"corpus": "synthetic"}, ...}
     {"type": "metrics", "step": 100, "values": {"train/loss": 3.2}, ...}
-    {"type": "artifact", "path": "results/report.html", "folder": "", ...}
+    {"type": "inputs", "values": [{"name": "multi30k train en-de", "digest": "1f0c...", "context": "training", ...}], ...}
+    {"type": "artifact", "path": ".state/journal/files/8d2c.../report.html", "folder": "", ...}
 """
 
 import json
+import shutil
+import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.paths import STATE
+from transformer_core.files import new_file, sha256_of
 
 JOURNALS = STATE / "journal"
 
 Event = dict[str, Any]
 
+# Tags that MLflow's pages show at the top of a run: its name, its text, what code it ran and of which commit.
+NAME = "mlflow.runName"
+DESCRIPTION = "mlflow.note.content"
+SOURCE = "mlflow.source.name"
+COMMIT = "mlflow.source.git.commit"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Data that a run has read: what it is called, where it is from, how many sentence pairs, what for (training, validation, test).
+
+    Two with the same name and digest are the same data.
+    """
+
+    name: str
+    digest: str
+    source: str
+    pairs: int
+    context: str
+
 
 class Journal:
-    """The journal of one run, opened for appending; every call is on disk (flushed) when it returns.
+    """The journal of one run, opened for appending; every call, from whichever thread, is on disk (flushed) when it returns.
 
     Opening the journal of a run that was stopped goes on with it: points, parameters and tags that stand in it already are not written
     again, so a resumed training repeats no point. Opening the journal of a training that has FINISHED begins a new one, because it is
@@ -49,6 +74,8 @@ class Journal:
         self._points = {(event["step"], name) for event in events if event["type"] == "metrics" for name in event["values"]}
         self._parameters = _values(events, "parameters")
         self._tags = _values(events, "tags")
+        self._inputs = [value for event in events if event["type"] == "inputs" for value in event["values"]]
+        self._lock = threading.Lock()
         if not events:
             self._append(type="run", id=f"{parent}/{run}" if parent else uuid.uuid4().hex, run=run, parent=parent)
         self._append(type="status", status="RUNNING")
@@ -75,9 +102,24 @@ class Journal:
             self._tags.update(new)
             self._append(type="tags", values=new)
 
+    def inputs(self, datasets: Sequence[Dataset]) -> None:
+        """Record the data that the run reads."""
+        new = [value for value in map(asdict, datasets) if value not in self._inputs]
+        if new:
+            self._inputs += new
+            self._append(type="inputs", values=new)
+
+    def next_step(self, name: str) -> int:
+        """The step after the last of a number that is counted by its own points, as a thing measured every few seconds is."""
+        return max((step for step, known in self._points if known == name), default=-1) + 1
+
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Record a file or directory by its path: what lies there when it is sent is what MLflow keeps, under `folder`."""
-        self._append(type="artifact", path=path.as_posix(), folder=folder)
+        """Record a file, for MLflow to keep under `folder`; a copy is made, since the next run may write another before it is sent."""
+        kept = self.path.parent / "files" / sha256_of(path)[:16] / path.name
+        if not kept.exists():
+            with new_file(kept) as temporary:
+                shutil.copyfile(path, temporary)
+        self._append(type="artifact", path=kept.as_posix(), folder=folder)
 
     def end(self, status: str = "FINISHED") -> None:
         """Record the end: FINISHED, FAILED, or KILLED for a run that was stopped and will go on."""
@@ -85,7 +127,7 @@ class Journal:
 
     def _append(self, **event: Any) -> None:
         line = json.dumps({**event, "timestamp_ms": time.time_ns() // 1_000_000}, ensure_ascii=False)
-        with self.path.open("ab") as file:
+        with self._lock, self.path.open("ab") as file:
             file.write(line.encode() + b"\n")
 
     def _put_aside(self, header: Event) -> None:

@@ -19,12 +19,14 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.exceptions import TerminationSignal
+from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Failed
 from prefect.tasks import Task, exponential_backoff
 
 from flows import tracking
 from flows.child import run_child
+from flows.lineage import FLOW_RUN_ID, FLOW_RUN_NAME
 from flows.paths import METRICS, PUBLISHED
 from flows.runner import BUG, exit_file, stop_on_signals
 from transformer_core.config import load_params, tracking_uri
@@ -164,7 +166,8 @@ def _repro(name: str, started: float, *options: str) -> Outcome:
     # dvc.yaml says `python`: the one that runs this, whichever comes first in the user's path.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", *options, name]
-    code = run_child(command, on_line, environment={"PATH": path})
+    environment = {"PATH": path, FLOW_RUN_ID: flow_run.get_id() or "", FLOW_RUN_NAME: flow_run.get_name() or ""}
+    code = run_child(command, on_line, environment=environment)
     seconds = time.monotonic() - started
     if code == ExitCode.DONE:
         return Outcome(name, "ran" if ended.exists() else "cached", ExitCode.DONE, seconds)

@@ -16,6 +16,7 @@ from types import FrameType
 import psutil
 
 from flows.paths import STATE
+from flows.times import record_seconds
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError
 from transformer_core.files import write_json
@@ -44,7 +45,7 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
         stop_on_signals()
         _follow_dvc()
         with _only_one(name):
-            closing = _to_its_end(body)
+            closing = _to_its_end(name, body)
     except (UserError, Interrupted) as error:
         return _report(ended, name, error)
     except BaseException as error:
@@ -61,15 +62,18 @@ def exit_file(name: str, root: Path = Path()) -> Path:
     return root / STATE / "exit" / f"{name}.json"
 
 
-def _to_its_end(body: Callable[[Params], str]) -> str:
+def _to_its_end(name: str, body: Callable[[Params], str]) -> str:
     from transformer_core.presets import resolve  # Here, for a stage that builds no model does not depend on this code.
 
     try:
         params = load_params()
         resolve(params.model)  # Sizes that cannot be built are refused before the first stage has cost anything.
-        return body(params)
+        began = time.monotonic()
+        closing = body(params)
     finally:
         _ignore_stop_signals()  # The end is near and must be written down.
+    record_seconds(name, params, time.monotonic() - began)
+    return closing
 
 
 def _report(ended: Path, name: str, error: UserError | Interrupted) -> int:

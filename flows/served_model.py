@@ -1,31 +1,116 @@
 """The model as MLflow serves it: this file is stored beside the weights and run where the model is loaded (models-from-code)."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.translator import Translator
+from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_with_subword
+
+Scored = dict[str, str | float]
+Answer = str | Scored | list[Scored]
+
+MOST_TOKENS = 1024
+# Far above what 1,024 tokens of any language take, and so few that no time is spent on cutting them into tokens.
+MOST_CHARACTERS = 20_000
+MOST_BEAMS = 100
+_USUAL_BEAM = 4
+
+
+class Asked(BaseModel):
+    """The `params` of a request; defaults are those of the signature.
+
+    Attributes:
+        nbest: all translations that the search ended with instead of the best.
+        scores: score and log-probability with each translation.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    beam: int = Field(_USUAL_BEAM, ge=1, le=MOST_BEAMS)
+    alpha: float = Field(0.6, ge=0, le=10)
+    penalty: Literal["wu", "power"] = "wu"
+    max_extra: int = Field(50, ge=1, le=MOST_TOKENS)
+    nbest: bool = False
+    scores: bool = False
+
+
+class Refused(MlflowException):
+    """A request that cannot be answered: status 400 and one line, without the whole request before it, which is what MLflow makes of it."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(line, INVALID_PARAMETER_VALUE)
+        self._line = line
+
+    def serialize_as_json(self) -> str:
+        """The body of the answer."""
+        return json.dumps({"error_code": self.error_code, "message": self._line})
 
 
 class ServedTranslator(PythonModel):
-    """Lines of the source language in, lines of the target language out."""
+    """Lines of the source language in, lines of the target language out.
+
+    The server runs each request in a thread of its own and several at a time; nothing here changes after `load_context`.
+    """
 
     def load_context(self, context: PythonModelContext) -> None:
         """Read the model directory that was published as the artifact "model"."""
-        self.translator = Translator.load(Path(context.artifacts["model"]))
+        # Not Translator.load, which decodes several batches at once: requests side by side are what keeps the cores busy.
+        self.translator = Translator(*load_with_subword(Path(context.artifacts["model"])))
 
-    def predict(self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None) -> list[str]:  # noqa: ARG002
-        """The best translation of each line.
+    def predict(self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None) -> Sequence[Answer]:  # noqa: ARG002
+        """The best translation of each line; with `scores` or `nbest` as {"text", "score", "log_probability"} or lists of such.
 
         Args:
             context: MLflow's; what is needed of it has been read.
-            model_input: lines of the source language.
-            params: `beam` and `alpha`, of the types and with the defaults of the signature.
+            model_input: lines of the source language, of `MOST_TOKENS` tokens at most.
+            params: those of `Asked`.
+
+        Raises:
+            Refused: a line that is too long, or params that make no sense.
         """
-        return [hypotheses[0].text for hypotheses in self.translator.translate(model_input, Search(**(params or {})))]
+        asked = _asked(params or {})
+        tokens = [self._tokens(number, line) for number, line in enumerate(model_input)]
+        # A wide beam with fewer sentences beside each other takes no more memory than a usual one.
+        batch_tokens = BATCH_TOKENS * _USUAL_BEAM // max(asked.beam, _USUAL_BEAM)
+        search = Search(asked.beam, asked.alpha, asked.penalty, max_extra=asked.max_extra)
+        found = self.translator.translate_tokens(tokens, search, batch_tokens)
+        if asked.nbest:
+            return [[_scored(one) for one in ranked] for ranked in found]
+        return [_scored(ranked[0]) if asked.scores else ranked[0].text for ranked in found]
+
+    def _tokens(self, number: int, line: str) -> list[int]:
+        if len(line) > MOST_CHARACTERS:
+            raise _too_long(number, len(line), "characters", MOST_CHARACTERS)
+        tokens = self.translator.subword.encode(line)
+        learned = self.translator.model.most_positions
+        most = MOST_TOKENS if learned is None else min(MOST_TOKENS, learned - 1)
+        if len(tokens) - 1 > most:
+            raise _too_long(number, len(tokens) - 1, "tokens", most)
+        return tokens
+
+
+def _asked(params: dict[str, Any]) -> Asked:
+    try:
+        return Asked(**params)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise Refused(f"params.{fault['loc'][0]}: {fault['msg']}, got {fault['input']!r}") from error
+
+
+def _too_long(number: int, count: int, unit: str, most: int) -> Refused:
+    return Refused(f"inputs[{number}]: {count:,} {unit}, at most {most:,} are translated. Split it into sentences.")
+
+
+def _scored(one: Hypothesis) -> Scored:
+    return {"text": one.text, "score": one.score, "log_probability": one.log_probability}
 
 
 set_model(ServedTranslator())

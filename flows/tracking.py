@@ -16,17 +16,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
-from flows.journal import JOURNALS, Event, position_file, read_events
+from flows.journal import DESCRIPTION, JOURNALS, Event, position_file, read_events
 from transformer_core.config import load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError, configuration_error
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import DatasetInput, Run
 
 EXPERIMENT = "transformer-pipeline"
+EXPERIMENT_TAGS = {
+    "mlflow.experimentKind": "custom_model_development",  # Or MLflow's pages take it for an application of language models.
+    DESCRIPTION: "A run is a training; its child runs are evaluations of what it trained, one for each way of decoding.",
+}
 INTERVAL_SECONDS = 3.0
 LONGEST_INTERVAL_SECONDS = 60.0
 CLOSING_SECONDS = 8.0
@@ -169,7 +173,7 @@ def experiment_id(client: "MlflowClient") -> str:
     found = client.get_experiment_by_name(EXPERIMENT)
     if found is None:
         with suppress(MlflowException):  # Another process may have been faster.
-            client.create_experiment(EXPERIMENT)
+            client.create_experiment(EXPERIMENT, tags=EXPERIMENT_TAGS)
         found = client.get_experiment_by_name(EXPERIMENT)
     if found is None:
         raise UserError(f"MLflow: the experiment {EXPERIMENT} could not be created", "Was it deleted? Restore it.", ExitCode.UNAVAILABLE)
@@ -301,14 +305,23 @@ def _send_events(client: "MlflowClient", run_id: str, group: list[Event]) -> Non
         case "tags":
             for some in _slices(event["values"]):
                 client.log_batch(run_id, tags=[RunTag(name, value) for name, value in some])
-        case "artifact" if Path(event["path"]).is_dir():
-            client.log_artifacts(run_id, event["path"], event["folder"] or None)
+        case "inputs":
+            client.log_inputs(run_id, [_dataset_input(value) for value in event["values"]])
         case "artifact" if Path(event["path"]).exists():
             client.log_artifact(run_id, event["path"], event["folder"] or None)
         case "status" if event["status"] == "RUNNING":
             client.update_run(run_id, status="RUNNING")
         case "status":
             client.set_terminated(run_id, event["status"], event["timestamp_ms"])
+
+
+def _dataset_input(value: dict[str, Any]) -> "DatasetInput":
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+    from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
+
+    source, profile = json.dumps({"origin": value["source"]}), json.dumps({"num_rows": value["pairs"]})
+    dataset = Dataset(value["name"], value["digest"], "corpus", source, profile=profile)
+    return DatasetInput(dataset, [InputTag(MLFLOW_DATASET_CONTEXT, value["context"])])
 
 
 def _slices(values: dict[str, str]) -> Iterator[list[tuple[str, str]]]:

@@ -17,9 +17,12 @@ STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "dvc.yaml")["st
 NO_RESULT = {
     "flows/child.py",
     "flows/journal.py",
+    "flows/lineage.py",
     "flows/paths.py",
     "flows/runner.py",
+    "flows/times.py",
     "flows/tracking.py",
+    "flows/usage.py",
     "transformer_core/config.py",
     "transformer_core/errors.py",
     "transformer_core/files.py",

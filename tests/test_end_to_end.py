@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -36,6 +37,10 @@ TINY = {
     "average": {"count": 2},
     "decode": {"max_extra": 5},
 }
+
+
+def yaml_document(path: Path) -> Any:
+    return YAML(typ="safe").load(path)
 
 
 class Clone:
@@ -104,7 +109,10 @@ def test_repro_makes_a_model_its_scores_and_a_report(clone: Clone) -> None:
     assert 0 <= metrics["bleu"] <= 100
     assert "tok:13a" in metrics["signature"]
     assert len((clone.root / "results/decode/test.hyp").read_bytes().split(b"\n")) == 21
-    assert "synthetic" in (clone.root / "results/report.html").read_text(encoding="utf-8").lower()
+    report = (clone.root / "results/report.html").read_text(encoding="utf-8")
+    assert "synthetic" in report.lower()
+    assert "cached" not in report  # Each stage has just run, and DVC's hash of what it made is shown.
+    assert yaml_document(clone.root / "dvc.lock")["stages"]["binarize"]["outs"][0]["md5"] in report
     assert "update 30" in clone.output  # type: ignore[attr-defined]
     assert not (clone.root / ".state" / "train").exists()
 
@@ -157,6 +165,9 @@ def test_experiments_run_and_show(clone: Clone) -> None:
     assert "train.updates" in clone.run("dvc", "params", "diff")
     assert "bleu" in clone.run("dvc", "metrics", "diff", "--all")
     assert "index.html" in clone.run("dvc", "plots", "show")
+    plots = json.loads(clone.run("dvc", "plots", "show", "--json"))["data"]
+    assert set(plots) == {"perplexity", "valid_bleu", "loss", "learning_rate", "bleu_by_length", "bleu_by_phenomenon"}
+    assert {len(json.dumps(plot)) > 500 for plot in plots.values()} == {True}
 
 
 def test_a_stopped_training_saves_fails_and_goes_on(clone: Clone) -> None:

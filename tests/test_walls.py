@@ -23,7 +23,7 @@ ROOMS = [
     {"cli"},
 ]
 WHERE_PREFECT_IS_ALLOWED = {"flows/pipeline.py", "flows/cluster.py"}
-WHERE_MLFLOW_IS_ALLOWED = {"flows/tracking.py", "flows/compare.py", "flows/served_model.py", "flows/stages/publish.py"}
+WHERE_MLFLOW_IS_ALLOWED = {"flows/tracking.py", "flows/compare.py", "flows/registry.py", "flows/served_model.py", "flows/stages/publish.py"}
 
 
 def imports_of(module: Path) -> set[str]:
@@ -85,6 +85,11 @@ def test_a_stage_imports_no_other_stage(module: Path) -> None:
 def test_reading_a_corpus_needs_no_torch() -> None:
     corpus = [".".join(module.with_suffix("").parts) for module in MODULES if module.parts[:2] == ("transformer_core", "corpus")]
     loaded = run_python(f"import {', '.join(corpus)}, sys; print('torch' in sys.modules)", REPOSITORY)
+    assert loaded.stdout == "False\n", loaded.stderr
+
+
+def test_drawing_a_report_needs_no_torch() -> None:
+    loaded = run_python("import transformer_core.evaluation.report, sys; print('torch' in sys.modules)", REPOSITORY)
     assert loaded.stdout == "False\n", loaded.stderr
 
 

@@ -232,10 +232,9 @@ class Evaluate(Section):
 
 
 class Publish(Section):
-    """The name and alias in the MLflow model registry."""
+    """The name in the MLflow model registry; versions under it are compared with each other."""
 
     name: Name
-    alias: Name
 
 
 class Machine(Section):

@@ -3,16 +3,21 @@
 import csv
 import hashlib
 import json
-import subprocess
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.journal import Journal
+from flows.journal import DESCRIPTION, JOURNALS, NAME, Journal, read_events
+from flows.lineage import LOCK, corpus_label, datasets, lineage
 from flows.paths import AVERAGED, BY_LENGTH, BY_PHENOMENON, CLEAN, DECODED, METRICS, RAW, REPORT, TRAINING
 from flows.runner import run_stage
-from transformer_core.config import Params
+from flows.times import seconds_of
+from transformer_core.config import Params, read_yaml
+from transformer_core.corpus.subword import Subword
 from transformer_core.errors import UserError
+from transformer_core.evaluation.attention import attention_maps, keeps_weights
+from transformer_core.evaluation.attention_figures import choose_sentence
 from transformer_core.evaluation.metrics import (
     GroupScore,
     Scores,
@@ -23,10 +28,13 @@ from transformer_core.evaluation.metrics import (
     read_aligned,
     score,
 )
-from transformer_core.evaluation.report import Report, render
+from transformer_core.evaluation.report import Attended, Lineage, Report, render
 from transformer_core.evaluation.tokenised import refuse_tokenised
 from transformer_core.files import new_file, read_json, sha256_of, write_json
+from transformer_core.models.directory import SUBWORD, load_model
 
+# What an evaluation is made of, in order.
+STAGES = ("download", "clean", "bpe", "binarize", "train", "average", "decode")
 SCORES = ("bleu", "bleu_low", "bleu_high", "chrf", "ter", "paper_bleu")
 SHARES = ("copied", "empty", "over_long")
 MADE_BY = {
@@ -36,6 +44,7 @@ MADE_BY = {
     TRAINING / "updates.csv": "train",
     TRAINING / "validation.csv": "train",
     AVERAGED / "config.json": "average",
+    AVERAGED / SUBWORD: "average",
     DECODED / "statistics.json": "decode",
 }
 
@@ -50,7 +59,7 @@ def run(params: Params) -> str:
     write_groups(BY_PHENOMENON, "phenomenon", report.by_phenomenon)
     with new_file(REPORT) as temporary:
         temporary.write_text(page, encoding="utf-8", newline="\n")
-    record(figures, report.model["training"])
+    record(figures, report)
     print(table(report.scores, report.manifest["synthetic"]))
     return f"BLEU {figures['bleu']:.2f} on the test set of {label(figures['corpus'], figures['synthetic'])}: {REPORT}"
 
@@ -65,7 +74,7 @@ def gather(params: Params) -> Report:
     for path, stage in MADE_BY.items():
         if not path.exists():
             raise UserError(f"{path}: no such file", f"Make it with: dvc repro {stage}")
-    manifest = read_json(RAW / "manifest.json")
+    manifest, model = read_json(RAW / "manifest.json"), read_json(AVERAGED / "config.json")
     source, target = manifest["source"], manifest["target"]
     labels = [path for path in [RAW / "test.phenomena"] if path.exists()]
     hypotheses, references, sources, *phenomena = read_aligned(
@@ -78,27 +87,73 @@ def gather(params: Params) -> Report:
     return Report(
         manifest=manifest,
         cleaning=read_json(CLEAN / "report.json"),
-        model=read_json(AVERAGED / "config.json"),
+        model=model,
         parameters=read_json(TRAINING / "metrics.json")["parameters"],
-        training=params.train.model_dump(),
+        settings=params.model_dump(exclude={"machine"}),
+        seconds=stage_seconds(params, model["training"]["seconds"]),
         decoding=read_json(DECODED / "statistics.json"),
         updates=read_table(TRAINING / "updates.csv"),
         validation=read_table(TRAINING / "validation.csv"),
         scores={"test": score(hypotheses, references, target), "valid": score(valid_hypotheses, valid_references, target)},
+        shares=output_shares(sources, hypotheses, references),
         by_length=bleu_by_length(sources, hypotheses, references),
         by_phenomenon=bleu_by_phenomenon(phenomena[0], hypotheses, references) if phenomena else [],
         examples=choose_examples(hypotheses, references, params.evaluate.examples),
         sources=sources,
         references=references,
         hypotheses=hypotheses,
-        commit=git_commit(),
+        attention=look(sources, hypotheses),
+        lineage=Lineage(for_people(lineage()), training_tags(model["training"]["fingerprint"]), locked_outputs()),
     )
+
+
+def look(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended | str:
+    """What the model attends to in a sentence of the test set, or why there is nothing to see.
+
+    The tokens of the translation are those of its text, which now and then are others than the search had.
+
+    Raises:
+        UserError: exit code 65; the model's directory is damaged.
+    """
+    model, _ = load_model(AVERAGED)
+    if not keeps_weights(model):
+        return "This model keeps no attention weights: a Transformer does, and a recurrent one with attention."
+    subword = Subword.load(AVERAGED / SUBWORD)
+    pairs = [(subword.encode(source), subword.encode(hypothesis)) for source, hypothesis in zip(sources, hypotheses, strict=True)]
+    index = choose_sentence([(len(source), len(target)) for source, target in pairs])
+    if index is None:
+        return "No sentence of the test set is short enough for a figure, with a translation that is."
+    return Attended(index, attention_maps(model, subword, *pairs[index]))
+
+
+def stage_seconds(params: Params, training: float) -> dict[str, float | None]:
+    """How long each stage before this one took here; of a training that was stopped and went on, or came from a cache, its updates."""
+    seconds = {stage: seconds_of(stage, params) for stage in STAGES}
+    return {**seconds, "train": max(seconds["train"] or 0, training)}
+
+
+def training_tags(fingerprint: str) -> dict[str, str]:
+    """What the journal says of the training as a whole; nothing where it came from a cache."""
+    tags = [event["values"] for event in read_events(JOURNALS / f"{fingerprint}.jsonl") if event["type"] == "tags"]
+    return for_people({name: value for values in tags for name, value in values.items()})
+
+
+def for_people(tags: Mapping[str, str]) -> dict[str, str]:
+    """The tags without those that steer MLflow's pages."""
+    return {name: value for name, value in tags.items() if not name.startswith("mlflow.")}
+
+
+def locked_outputs() -> dict[str, str]:
+    """What DVC knows the outputs by that this stage runs on; nothing where DVC does not run it, for they may be others then."""
+    if "DVC_STAGE" not in os.environ or not LOCK.exists():
+        return {}
+    stages = read_yaml(LOCK)["stages"]
+    return {out["path"]: out["md5"] for stage in STAGES for out in stages.get(stage, {}).get("outs", [])}
 
 
 def headline(report: Report) -> dict[str, Any]:
     """What metrics.json holds: scores of the test split at the top, of the validation split under "valid", in percent."""
     test, valid = report.scores["test"], report.scores["valid"]
-    shares = output_shares(report.sources, report.hypotheses, report.references)
     return {
         **in_percent(test),
         "signature": test.bleu_signature,
@@ -109,7 +164,7 @@ def headline(report: Report) -> dict[str, Any]:
         "references_sha256": sha256_of(RAW / f"test.{report.manifest['target']}"),
         "brevity_penalty": round(test.brevity_penalty, 3),
         "length_ratio": round(test.length_ratio, 3),
-        **{name: round(getattr(shares, name), 2) for name in SHARES},
+        **{name: round(getattr(report.shares, name), 2) for name in SHARES},
         "valid": in_percent(valid),
     }
 
@@ -133,20 +188,35 @@ def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
         writer.writerows([group.label, group.sentences, f"{group.bleu:.2f}"] for group in groups)
 
 
-def record(figures: Mapping[str, Any], training: Mapping[str, Any]) -> None:
-    """Write the journal of this evaluation, a child of the training's run, named after what was scored and how well."""
+def record(figures: Mapping[str, Any], report: Report) -> None:
+    """Write the journal of this evaluation, a child of the training's run, known by what was scored and how well."""
     hypotheses = [DECODED / "test.hyp", DECODED / "valid.hyp"]
     digest = hashlib.sha256()
     for path in hypotheses:
         digest.update(path.read_bytes())
-    digest.update(json.dumps(figures, sort_keys=True).encode())
+    training, decoding = report.model["training"], report.decoding
+    settings = {name: value for name, value in decoding.items() if name not in report.scores}
+    digest.update(json.dumps([figures, settings], sort_keys=True).encode())
 
+    searched = f"beam {decoding['beam']}, alpha {decoding['alpha']}"
     journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"])
-    journal.tags({"kind": "evaluation", "corpus": figures["corpus"], "synthetic": str(figures["synthetic"]).lower()})
-    journal.parameters({name: figures[name] for name in ("signature", "paper_bleu_signature", "lines", "references_sha256")})
-    journal.metrics(training["updates"], {name: figures[name] for name in (*SCORES, *SHARES)})
+    described = {name: figures[name] for name in ("signature", "paper_bleu_signature", "lines", "references_sha256")}
+    journal.parameters({"decode": settings, **described})
+    journal.inputs(datasets(report.manifest, "valid", "test"))
+    journal.tags(
+        {
+            **lineage(),
+            "kind": "evaluation",
+            "corpus": figures["corpus"],
+            "synthetic": str(figures["synthetic"]).lower(),
+            NAME: f"BLEU {figures['bleu']:.2f}, {searched}",
+            DESCRIPTION: f"{figures['lines']:,} lines of test of {corpus_label(report.manifest)}, decoded with {searched}: "
+            f"**BLEU {figures['bleu']:.2f}** ({figures['signature']}). The report is among the artifacts.",
+        }
+    )
+    journal.metrics(training["updates"], {name: figures[name] for name in (*SCORES, *SHARES)}, context="test")
     journal.metrics(training["updates"], figures["valid"], context="valid")
-    for path in (REPORT, *hypotheses):
+    for path in (REPORT, *hypotheses, BY_LENGTH, BY_PHENOMENON):
         journal.artifact(path)
     journal.end()
 
@@ -163,15 +233,6 @@ def table(scores: Mapping[str, Scores], synthetic: bool) -> str:
 def label(name: str, synthetic: bool) -> str:
     """The name, marked where its scores say nothing about real text."""
     return f"{name} (synthetic)" if synthetic and name != "synthetic" else name
-
-
-def git_commit() -> str:
-    """The commit of the working tree, ending in "-dirty" where tracked files differ from it; empty where git knows none."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Stage publish: the averaged model into MLflow's registry, under a name and an alias, as part of the run of its training.
+"""Stage publish: the averaged model into MLflow's registry, as a version with an alias, as part of the run of its training.
 
 This stage alone needs MLflow. `dvc repro` skips it while results/published.json is there, whatever the registry holds; the flow
 (flows/pipeline.py) looks into the registry too.
@@ -7,6 +7,8 @@ This stage alone needs MLflow. `dvc repro` skips it while results/published.json
 import csv
 import os
 import shutil
+import time
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,23 +16,30 @@ from typing import Any
 
 import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import Run
-from mlflow.entities.model_registry import ModelVersion
-from mlflow.exceptions import MlflowException
+from mlflow.entities import Metric, Run
 from mlflow.models.model import ModelInfo
 
 import transformer_core
-from flows.journal import JOURNALS, Journal, position_file
-from flows.paths import AVERAGED, METRICS, PUBLISHED, REPORT, TRAINING
+from flows.journal import DESCRIPTION, JOURNALS, Journal, position_file
+from flows.lineage import describe_training, training_name
+from flows.paths import AVERAGED, DECODED, METRICS, PUBLISHED, RAW, REPORT, TRAINING
+from flows.registry import EVALUATION, HYPOTHESES, card, decide, register
 from flows.runner import run_stage
 from flows.tracking import connect, find_training, reaching, run_link, sync
 from transformer_core.config import DEFAULT_TRACKING_URI, Params, tracking_uri
 from transformer_core.errors import UserError
-from transformer_core.files import read_json, write_json
+from transformer_core.evaluation.metrics import read_aligned
+from transformer_core.files import read_json, sha256_of, write_json
 
 SERVED_MODEL = Path(__file__).parents[1] / "served_model.py"
 CONFIG = AVERAGED / "config.json"
-MADE_BY = {CONFIG: "average", METRICS: "evaluate"}
+MADE_BY = {
+    RAW / "manifest.json": "download",
+    AVERAGED / "config.json": "average",
+    DECODED / HYPOTHESES: "decode",
+    METRICS: "evaluate",
+    REPORT: "evaluate",
+}
 MODEL = "translator"
 EXAMPLE = ["A man is riding a bike."]
 # What the served model imports; named here because MLflow, left to find out, loads the model in another process first.
@@ -39,7 +48,7 @@ UPLOAD_SECONDS = "120"
 
 
 def run(params: Params) -> str:
-    """Send what the journals hold, register the model, give it the alias.
+    """Send what the journals hold, register the model, decide on its alias.
 
     Raises:
         UserError: exit code 69; MLflow is away. BLEU and report exist all the same.
@@ -47,30 +56,31 @@ def run(params: Params) -> str:
     for path, stage in MADE_BY.items():
         if not path.exists():
             raise UserError(f"{path}: no such file", f"Make it with: dvc repro {stage}")
-    figures, made_by = read_json(METRICS), read_json(CONFIG)["training"]
-    uri = tracking_uri(params.machine)
+    figures, manifest, made_by = read_json(METRICS), read_json(RAW / "manifest.json"), read_json(AVERAGED / "config.json")["training"]
+    hypotheses, references = read_aligned(DECODED / HYPOTHESES, RAW / f"test.{manifest['target']}")
+    name, uri = params.publish.name, tracking_uri(params.machine)
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", UPLOAD_SECONDS)
     with reaching(uri):
         sync(uri)
         client = connect(uri)
         training = training_run(client, uri, params, made_by["fingerprint"])
-        source = log_model(client, uri, params, training, made_by["updates"])
-        registered = register(client, params.publish.name, source, training, figures)
-        client.set_registered_model_alias(registered.name, params.publish.alias, registered.version)
+        log_scores(client, training, figures, made_by["updates"])
+        model = log_model(client, uri, params, training, made_by["updates"])
+        tags = version_tags(figures, training)
+        version = register(client, name, model.model_uri, str(model.model_id), training.info.run_id, tags)
+        decision = decide(client, uri, version, hypotheses, references)
+        for key, value in decision.tags().items():
+            client.set_model_version_tag(name, version.version, key, value)
+        text = card(name, decision.alias, training_name(params), figures, manifest, decision.reason)
+        client.update_model_version(name, version.version, text)
+        client.set_registered_model_alias(name, decision.alias, version.version)
+        finish_training(client, training, params, figures)
         link = run_link(client, uri, training.info.run_id)
-    model_uri = f"models:/{registered.name}@{params.publish.alias}"
-    write_json(
-        PUBLISHED,
-        {
-            "name": registered.name,
-            "version": str(registered.version),
-            "alias": params.publish.alias,
-            "run_id": training.info.run_id,
-            "model_uri": model_uri,
-        },
-    )
+    model_uri = f"models:/{name}@{decision.alias}"
+    published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": model_uri}
+    write_json(PUBLISHED, {**published, **decision.tags()})
     print(_where(figures, uri, link))
-    return f"{model_uri}: version {registered.version}"
+    return f"{model_uri}: version {version.version}, {decision.reason}"
 
 
 def training_run(client: MlflowClient, uri: str, params: Params, fingerprint: str) -> Run:
@@ -94,7 +104,7 @@ def training_run(client: MlflowClient, uri: str, params: Params, fingerprint: st
 def journal_from_tables(fingerprint: str, params: Params, tables: Path) -> None:
     """Write the journal of a training that ran elsewhere, from the CSV files it left; its times are those of now."""
     journal = Journal(fingerprint)
-    journal.parameters(params.model_dump(exclude={"machine"}, exclude_none=True))
+    describe_training(journal, params)
     journal.tags({"filled_from": tables.as_posix()})
     for context, name, left_out in (("train", "updates.csv", set[str]()), ("valid", "validation.csv", {"seconds"})):
         with (tables / name).open(encoding="utf-8", newline="") as file:
@@ -106,19 +116,23 @@ def journal_from_tables(fingerprint: str, params: Params, tables: Path) -> None:
 
 def log_model(client: MlflowClient, uri: str, params: Params, training: Run, updates: int) -> ModelInfo:
     """Log the model directory as a pyfunc in the training's run, which stays as it ended."""
+    search = params.decode.model_dump(include={"beam", "alpha", "penalty", "max_extra"})
     mlflow.set_tracking_uri(uri)
     mlflow.start_run(run_id=training.info.run_id)
     try:
         with TemporaryDirectory() as temporary:
             # A copy, because DVC may keep links to its cache here (cache.type symlink), which MLflow refuses as a way out of the folder.
             directory = shutil.copytree(AVERAGED, Path(temporary) / AVERAGED.name)
+            evaluation = Path(temporary) / EVALUATION
+            evaluation.mkdir()
+            shutil.copyfile(DECODED / HYPOTHESES, evaluation / HYPOTHESES)
             logged: ModelInfo = mlflow.pyfunc.log_model(
                 name=MODEL,
                 python_model=str(SERVED_MODEL),
-                artifacts={"model": str(directory)},
+                artifacts={"model": str(directory), "evaluation": str(evaluation)},
                 code_paths=[str(Path(transformer_core.__file__).parent)],
                 # With the types of `predict` the signature: lines in, lines out, and what a request may ask for, with its defaults.
-                input_example=(EXAMPLE, {"beam": params.decode.beam, "alpha": params.decode.alpha}),
+                input_example=(EXAMPLE, {**search, "nbest": False, "scores": False}),
                 pip_requirements=requirements(),
                 step=updates,
             )
@@ -128,15 +142,32 @@ def log_model(client: MlflowClient, uri: str, params: Params, training: Run, upd
     return logged
 
 
-def register(client: MlflowClient, name: str, model: ModelInfo, training: Run, figures: dict[str, Any]) -> ModelVersion:
-    """Make a logged model a new version in the registry, with its score as tags."""
-    try:
-        client.create_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-    tags = {key: str(figures[key]) for key in ("bleu", "corpus", "synthetic")}
-    return client.create_model_version(name, model.model_uri, training.info.run_id, tags, model_id=model.model_id)
+def version_tags(figures: Mapping[str, Any], training: Run) -> dict[str, str]:
+    """Score and origin of a version; of equal `references` and `signature` two scores compare."""
+    return {
+        **{key: str(figures[key]) for key in ("bleu", "corpus", "synthetic", "signature")},
+        "references": figures["references_sha256"],
+        "hypotheses": sha256_of(DECODED / HYPOTHESES),
+        "fingerprint": training.data.tags["fingerprint"],
+    }
+
+
+def log_scores(client: MlflowClient, training: Run, figures: Mapping[str, Any], updates: int) -> None:
+    """Scores of the test set among the training's metrics; a model that is logged at the same step later takes them over."""
+    scores = {f"test/{name}": figures[name] for name in ("bleu", "chrf", "ter")}
+    now = time.time_ns() // 1_000_000
+    new = [Metric(name, value, now, updates) for name, value in scores.items() if training.data.metrics.get(name) != value]
+    client.log_batch(training.info.run_id, metrics=new)
+
+
+def finish_training(client: MlflowClient, training: Run, params: Params, figures: Mapping[str, Any]) -> None:
+    """Let the page of the training tell what came of it: by its name, its text, the report and the translations."""
+    run_id, bleu = training.info.run_id, f"BLEU {figures['bleu']:.2f}"
+    client.update_run(run_id, name=f"{training_name(params)}, {bleu}")
+    begun = training.data.tags.get(DESCRIPTION, "").split("\n\n")[0]
+    client.set_tag(run_id, DESCRIPTION, f"{begun}\n\n**{bleu}** on {figures['lines']:,} lines of test ({figures['signature']}).")
+    client.log_artifact(run_id, str(REPORT), EVALUATION)
+    client.log_artifact(run_id, str(DECODED / HYPOTHESES), EVALUATION)
 
 
 def requirements() -> list[str]:

@@ -20,10 +20,12 @@ import numpy as np
 
 from flows.child import run_child
 from flows.journal import Journal
+from flows.lineage import describe_training, lineage
 from flows.paths import BINARIZED, CHECKPOINTS, RAW, SCORES, SPLITS, STATE, SUBWORD_MODEL, TRAINING
 from flows.recorder import SKIPPED, UPDATES, VALIDATION, Recorder
 from flows.runner import STOP_SIGNALS, run_stage
 from flows.tracking import Sender
+from flows.usage import Usage, device_name
 from transformer_core.config import Params, load_params, tracking_uri
 from transformer_core.corpus.binary import check_split, open_split, read_meta
 from transformer_core.corpus.bpe_dropout import BpeDropout
@@ -242,8 +244,8 @@ def fingerprint(params: Params) -> str:
 def _recording(params: Params, mark: str, state: Path, devices: Devices, model: TranslationModel) -> Iterator[Recorder]:
     """The journal of this training, what sends it to MLflow, and its recorder; the end of the block is the end of the run."""
     journal = Journal(mark)
-    journal.parameters(params.model_dump(exclude={"machine"}, exclude_none=True))
-    journal.tags({"devices": f"{devices.world_size} x {devices.device.type}"})
+    describe_training(journal, params)
+    journal.tags({**lineage(), "device": device_name(devices.device), "ranks": str(devices.world_size)})
     recorder = Recorder(state, journal, params.train.updates)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print(f"training {parameters:,} parameters on {devices.world_size} x {devices.device.type}", file=sys.stderr, flush=True)
@@ -251,7 +253,10 @@ def _recording(params: Params, mark: str, state: Path, devices: Devices, model: 
     try:
         with Sender(journal.path, tracking_uri(params.machine)):
             try:
-                yield recorder
+                with Usage(journal, devices.device):
+                    yield recorder
+                for name in (UPDATES, VALIDATION, SKIPPED):
+                    journal.artifact(TRAINING / name, folder="training")
                 status = "FINISHED"
             except Interrupted:
                 status = "KILLED"

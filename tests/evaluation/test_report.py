@@ -1,23 +1,20 @@
 import math
+import re
+import shutil
+import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
+import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_core.evaluation.metrics import GroupScore, bleu_by_length, choose_examples, score
-from transformer_core.evaluation.report import (
-    Axis,
-    Report,
-    differences,
-    duration,
-    length_charts,
-    line_chart,
-    render,
-    short,
-    training_charts,
-)
+from transformer_core.evaluation.attention import AttentionMaps
+from transformer_core.evaluation.charts import training_charts
+from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, bleu_by_length, choose_examples, score
+from transformer_core.evaluation.report import Attended, Lineage, Report, differences, duration, render
 
 ATTACK = '<script>alert(\'x\')</script><img src=https://example.org/x.png onerror="alert(1)"> & "quoted"'
 VOID = {"meta", "br", "wbr"}
@@ -53,10 +50,23 @@ class Page(HTMLParser):
         self.texts.append((self._open[-1] if self._open else "", data))
 
     def text_of(self, element: str) -> str:
-        return "".join(text for tag, text in self.texts if tag == element)
+        return "".join(self.texts_of(element))
+
+    def texts_of(self, element: str) -> list[str]:
+        return [text for tag, text in self.texts if tag == element]
 
     def all_text(self) -> str:
         return "".join(text for tag, text in self.texts if tag != "style")
+
+
+def a_sentence(source: list[str], target: list[str]) -> AttentionMaps:
+    """Two layers of three heads that attend to all pieces alike."""
+
+    def even(rows: int, columns: int) -> "np.typing.NDArray[np.float32]":
+        return np.full((2, 3, rows, columns), 1 / columns, dtype=np.float32)
+
+    weights = {"encoder": even(len(source), len(source)), "cross": even(len(target), len(source))}
+    return AttentionMaps(source, ["<s>", *target[:-1]], target, weights)
 
 
 def a_report(synthetic: bool = False) -> Report:
@@ -79,25 +89,31 @@ def a_report(synthetic: bool = False) -> Report:
             "averaged": 5,
         },
         parameters=3_412_992,
-        training={"updates": 1200, "warmup": 400},
+        settings={"bpe": {"vocab_size": 2000, "init_from": None}, "train": {"updates": 1200, "warmup": 400}},
+        seconds={"download": None, "train": 252.0, "decode": 3.0},
         decoding={
             "engine": "torch", "beam": 4, "penalty": "wu", "alpha": 0.6,
             "valid": {"lines": 3, "seconds": 1.0, "target_tokens": 20, "tokens_per_second": 20.0},
             "test": {"lines": 3, "seconds": 1.0, "target_tokens": 21, "tokens_per_second": 21.0},
         },
         updates=[
-            {"update": 20.0 * n, "loss": 8 / n, "perplexity": math.exp(7 / n), "learning_rate": 1e-4 * n, "tokens_per_second": 5000.0}
+            {
+                "update": 20.0 * n, "loss": 8 / n, "perplexity": math.exp(7 / n), "learning_rate": 1e-4 * n, "gradient_norm": 0.5,
+                "tokens_per_second": 5000.0,
+            }
             for n in range(1, 61)
         ],
-        validation=[{"update": 200.0 * n, "perplexity": 20 / n} for n in range(1, 7)],
+        validation=[{"update": 200.0 * n, "perplexity": 20 / n, "bleu": 5.0 * n} for n in range(1, 7)],
         scores={"test": score(HYPOTHESES, REFERENCES, "de"), "valid": score(REFERENCES, REFERENCES, "de")},
+        shares=OutputShares(copied=0.5, empty=0.0, over_long=2.0),
         by_length=bleu_by_length(SOURCES, HYPOTHESES, REFERENCES),
         by_phenomenon=[GroupScore("verb-last", 2, 71.5)],
         examples=choose_examples(HYPOTHESES, REFERENCES, 3),
         sources=SOURCES,
         references=REFERENCES,
         hypotheses=HYPOTHESES,
-        commit="0123456789ab",
+        attention=Attended(1, a_sentence(["▁Two", "▁dog", "s", "</s>"], ["▁Zwei", "▁Hunde", "</s>"])),
+        lineage=Lineage({"git_commit": "0123456789ab", "torch": "2.13.0"}, {"device": "8 x cuda"}, {"data/raw": "raw-hash.dir"}),
     )  # fmt: skip
 
 
@@ -113,7 +129,9 @@ def attacked(report: Report) -> Report:
         sources=[ATTACK] * 3,
         references=[ATTACK] * 3,
         hypotheses=[f"x {ATTACK}"] * 3,
-        commit=ATTACK,
+        settings={"download": {"corpus": ATTACK}},
+        attention=Attended(0, a_sentence([f"▁{tag}" for tag in ("<b>", "</svg>", "&amp;")], ["<i>", "</s>"])),
+        lineage=Lineage({"git_commit": ATTACK}, {"device": ATTACK}, {ATTACK: "hash"}),
     )
 
 
@@ -139,8 +157,10 @@ def test_hostile_text_changes_no_element_and_is_shown_as_it_is() -> None:
     calm, hostile = Page(render(a_report())), Page(render(attacked(a_report())))
     assert {tag for tag, _ in hostile.elements} == {tag for tag, _ in calm.elements}
     assert not {name for _, attributes in hostile.elements for name in attributes if name.startswith("on")}
-    # Corpus (title, heading, table), licence, origin, commit, phenomenon, two sides of a dropped pair, three sides of three examples.
-    assert hostile.all_text().count(ATTACK) == 9 + 9
+    # Corpus (title, heading, table), licence, origin, phenomenon, setting, commit, output, devices, two sides of a dropped pair, three of
+    # three examples and of the sentence looked at.
+    assert hostile.all_text().count(ATTACK) == 12 + 9 + 3
+    assert {"<b>", "</svg>", "&amp;", "·<i>"} <= set(hostile.texts_of("text"))
 
 
 def test_the_same_report_gives_the_same_bytes() -> None:
@@ -153,7 +173,7 @@ def test_a_synthetic_corpus_is_named_so_wherever_a_score_stands() -> None:
     assert "they say nothing about the translation of real text" in page.all_text()
     sections = render(a_report(synthetic=True)).split("<section ")
     headings = {section.split('"')[1]: "SYNTHETIC" in section.split("</h2>")[0] for section in sections[1:]}
-    assert {"scores", "groups", "examples", "data"} == {name for name, labelled in headings.items() if labelled}
+    assert {"scores", "groups", "examples", "attention", "data"} == {name for name, labelled in headings.items() if labelled}
 
 
 def test_a_real_corpus_is_not_called_synthetic() -> None:
@@ -162,7 +182,7 @@ def test_a_real_corpus_is_not_called_synthetic() -> None:
 
 def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
     report = a_report()
-    text = " ".join(Page(render(report)).all_text().split())
+    text = " ".join(Page(re.sub(r">\s+<", "><", render(report))).all_text().split())
     for fact in (
         "Translation en → de, trained on tiny-corpus",
         "A Transformer of 3,412,992 parameters learnt from 28,973 sentence pairs in 1,200 updates (4,668,000 target tokens, 4 min 12 s)",
@@ -172,7 +192,11 @@ def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
         "dropped: too long270.09%",
         "training-fingerprint",
         "vocabulary-hash",
-        "git 0123456789ab",
+        "git_commit0123456789ab",
+        "torch2.13.0",
+        "device8 x cuda",
+        "data/rawraw-hash.dir",
+        "vocab_size2000init_fromnone",
     ):
         assert fact in text
 
@@ -189,22 +213,12 @@ def test_the_page_says_how_it_was_translated(decoding: dict[str, str], words: st
     assert words in " ".join(Page(render(report)).all_text().split())
 
 
-def test_the_lengths_of_a_language_are_drawn_before_and_after_cleaning_without_the_few_longest() -> None:
-    before, after = [0] * 201, [0] * 201
-    before[3:6], before[200] = [100, 600, 299], 1
-    after[3:6] = [100, 500, 299]
-    (chart,) = length_charts({"lengths_in": {"de": before}, "lengths_out": {"de": after}})
-    assert [line.in_words for line in chart.lines] == ["before cleaning, most often 4 words", "after, most often 4 words"]
-    assert [len(line.dots) for line in chart.lines] == [6, 6]
-    highest, lower = (min(y for _, y, _ in line.dots) for line in chart.lines)
-    assert highest < lower
-
-
 def test_every_chart_says_in_words_what_it_shows() -> None:
     html = render(a_report())
     charts = [part.split("</svg>")[0] for part in html.split("<svg")[1:] if 'role="img"' in part.split(">")[0]]
-    assert len(charts) == 4 + 2 + 1 + 1  # curves, lengths of two languages, a bar for the bucket of length, a bar for the phenomenon
-    assert all("aria-label=" in chart and "<title>" in chart for chart in charts)
+    # Curves, lengths of two languages, bars of a bucket of length, a phenomenon and two stages, heads of three layers.
+    assert len(charts) == 6 + 2 + 1 + 1 + 2 + 3 * 3
+    assert all("aria-label=" in chart for chart in charts)
     assert "<title>Perplexity by update: training, at the end 1.124; validation, at the end 3.333</title>" in html
 
 
@@ -225,48 +239,153 @@ def test_marked_are_the_words_in_which_translation_and_reference_differ() -> Non
 
 @given(text=st.text("ab "), other=st.text("ab "))
 def test_marked_runs_joined_are_the_text(text: str, other: str) -> None:
-    assert " ".join(run for run, _ in differences(text, other)) == text
+    assert "".join(run for run, _ in differences(text, other)) == text
     assert any(differs for _, differs in differences(text, other)) <= (text != other)
-
-
-def test_a_training_that_diverged_is_drawn_as_far_as_it_can_be() -> None:
-    values = [9.0, math.inf, math.nan, 0.0, 3.0]
-    chart = line_chart("Perplexity", "", {"training": [(20.0 * n, value) for n, value in enumerate(values, 1)]}, logarithmic=True)
-    assert [label for _, _, label in chart.lines[0].dots] == ["update 20: 9", "update 100: 3"]
 
 
 def test_a_training_without_records_has_charts_without_lines() -> None:
     charts = training_charts([], [])
-    assert [chart.lines for chart in charts] == [[], [], [], []]
+    assert not any(chart.lines for chart in charts)
     assert "No values." in render(replace(a_report(), updates=[], validation=[]))
-
-
-def test_a_single_validation_is_a_dot() -> None:
-    chart = line_chart("Accuracy", "", {"validation": [(200, 0.5)]})
-    assert [(round(x), label) for x, _, label in chart.lines[0].dots] == [(350, "update 200: 0.5")]
-
-
-def test_a_long_training_is_drawn_with_few_places_and_without_dots() -> None:
-    chart = line_chart("Loss", "", {"loss": [(float(update), 1.0) for update in range(1, 100_001)]})
-    assert chart.lines[0].path.count("L") < 240
-    assert chart.lines[0].dots == []
-
-
-@example(low=1.0, factor=1.0000000000000002, logarithmic=False)  # one rounding step apart
-@given(low=st.floats(1e-6, 1e6), factor=st.floats(1, 1e9), logarithmic=st.booleans())
-def test_ticks_lie_on_the_axis_and_are_neither_none_nor_many(low: float, factor: float, logarithmic: bool) -> None:
-    ticks = Axis(low, low * factor, 0, 100, logarithmic).ticks()
-    assert all(-1e-6 <= tick.at <= 100 + 1e-6 for tick in ticks)
-    assert (1 if factor > 2 else 0) <= len(ticks) <= 10
-
-
-@pytest.mark.parametrize(
-    ("value", "label"), [(0.0007, "0.0007"), (250.0, "250"), (1200.0, "1,200"), (40_000.0, "40k"), (1.5e6, "1.5M"), (0.1 + 0.2, "0.3")]
-)
-def test_numbers_on_axes_are_short(value: float, label: str) -> None:
-    assert short(value) == label
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(4.21, "4.2 s"), (250, "4 min 10 s"), (3599.9, "1 h 00 min"), (3725, "1 h 02 min")])
 def test_durations_are_in_words(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_text_without_spaces_is_compared_by_characters() -> None:
+    assert differences("猫在桌上", "狗在桌上") == [("猫", True), ("", False), ("在桌上", False)]
+
+
+def test_every_head_of_the_chosen_layers_has_a_figure_with_all_pieces() -> None:
+    html = render(a_report())
+    sections = {name: html.split(f'<div class="heads {name}">')[1:] for name in ("encoder", "cross")}
+    assert [len(re.findall(r"Head \d", section.split("</div>")[0])) for section in (*sections["encoder"], *sections["cross"])] == [3, 3, 3]
+    assert Page(sections["encoder"][0].split("</figure>")[0] + "</figure>").texts_of("text") == ["Two", "dog", "·s", "</s>"] * 2
+    assert Page(sections["cross"][0].split("</figure>")[0] + "</figure>").texts_of("text") == [
+        "Zwei", "Hunde", "</s>", "Two", "dog", "·s", "</s>",
+    ]  # fmt: skip
+    assert "Encoder self-attention, layer 1 of 2" in html
+    assert html.index("Decoder to source, layer 2 of 2") < html.index("<summary>Decoder to source, layer 1 of 2")
+
+
+def test_a_recurrent_model_has_heat_maps_alone() -> None:
+    maps = a_sentence(["▁a", "</s>"], ["▁b", "</s>"])
+    html = render(replace(a_report(), attention=Attended(0, replace(maps, weights={"cross": maps.weights["cross"][:1, :1]}))))
+    assert ("Decoder to source, layer 1 of 1" in html, "Encoder self-attention" in html) == (True, False)
+
+
+def test_where_there_is_no_attention_the_page_says_why() -> None:
+    html = render(replace(a_report(), attention="This model keeps no attention weights."))
+    assert "<p>This model keeps no attention weights.</p>" in html
+    assert 'class="heads' not in html
+
+
+def test_stages_have_their_times_or_came_from_the_cache() -> None:
+    text = " ".join(Page(re.sub(r">\s+<", "><", render(a_report()))).all_text().split())
+    assert "downloadcachedtrain4 min 12 s" in text
+    assert "Cached: DVC had the outputs" in text
+    assert "Cached: DVC had" not in render(replace(a_report(), seconds={"train": 252.0}))
+
+
+def test_most_examples_of_a_rank_are_folded_away() -> None:
+    chosen = [Example("best", index % 3, 50.0) for index in range(7)]
+    html = render(replace(a_report(), examples=chosen))
+    assert html.count("<article") == 7
+    assert html.split("<summary>4 more</summary>")[0].count("<article") == 3
+
+
+def test_a_translation_that_is_the_reference_stands_once() -> None:
+    html = render(a_report())
+    assert html.count("Translation, word for word the reference") == 1
+    assert html.count(">Ein Mann fährt.</dd>") == 1
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        (OutputShares(0.5, 0.0, 2.0), "0.5% are copied from the source, 0.0% are empty and 2.0% are over-long."),
+        (OutputShares(0.0, 0.0, 0.0), "No translation of the test set is copied from the source, empty or over-long."),
+    ],
+)
+def test_outputs_that_are_wrong_in_any_case_are_counted(shares: OutputShares, words: str) -> None:
+    assert words in " ".join(Page(render(replace(a_report(), shares=shares))).all_text().split())
+
+
+def test_the_papers_bleu_stands_apart_with_its_own_signature() -> None:
+    report = a_report()
+    text = " ".join(Page(render(report)).all_text().split())
+    counted = "to compare with the paper's Table 2 alone: the BLEU of Moses' tokens, compounds split at hyphens, is"
+    assert f"{counted} {report.scores['test'].paper_bleu:.2f} on test" in text
+    assert report.scores["test"].paper_bleu_signature in text
+
+
+def test_an_empty_translation_is_called_empty() -> None:
+    html = render(replace(a_report(), hypotheses=["", *HYPOTHESES[1:]]))
+    assert html.count("(empty)") == 1
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))
+NUMBER = st.floats(width=32) | st.sampled_from([0.0, math.nan, math.inf])
+
+
+@settings(deadline=None, max_examples=30)  # A page takes some 50 ms.
+@given(texts=st.lists(TEXT, min_size=9, max_size=9), name=TEXT, pieces=st.lists(TEXT, min_size=2, max_size=30), number=NUMBER)
+def test_whatever_the_data_holds_the_page_is_balanced_and_has_the_same_elements(
+    texts: list[str], name: str, pieces: list[str], number: float
+) -> None:
+    updates = [{**row, "loss": number, "perplexity": number, "gradient_norm": number} for row in a_report().updates]
+    maps = a_sentence(pieces, [*pieces, "</s>"])
+    maps.weights["encoder"][0, 1] = number
+    html = render(
+        replace(
+            a_report(),
+            manifest={**a_report().manifest, "corpus": name, "licence": name},
+            updates=updates,
+            validation=[{"update": 200.0, "perplexity": number, "bleu": number}],
+            by_phenomenon=[GroupScore(name, 1, 0.0)],
+            sources=texts[:3],
+            references=texts[3:6],
+            hypotheses=texts[6:],
+            attention=Attended(2, maps),
+        )
+    )
+    assert {tag for tag, _ in Page(html).elements} <= {tag for tag, _ in Page(render(a_report())).elements}
+    assert not re.search(r'(?: d| x| y| cx| cy|width|height|opacity)="[^"]*(?:nan|inf)', html)
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FRAME = """<!DOCTYPE html><iframe src="report.html" width="{width}" height="800" style="border: 0"></iframe>
+<script>onload = () => {{ document.body.append("widest: " + frames[0].document.documentElement.scrollWidth) }}</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to look at the page with")
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_the_page_is_no_wider_than_the_window(width: int, tmp_path: Path) -> None:
+    """Also with texts that have no place to break; Chromium logs no error."""
+    long = "Donau" * 60
+    pieces = [f"▁{long}", *"bcdefghijklmnopqrstuvw", "</s>"]
+    report = replace(
+        a_report(),
+        manifest={**a_report().manifest, "corpus": long},
+        sources=[long] * 3,
+        hypotheses=[long, "שלום עולם", ""],
+        settings={"train": {long: long}},
+        by_phenomenon=[GroupScore(long, 1, 0.0)],
+        attention=Attended(0, a_sentence(pieces, pieces)),
+    )
+    (tmp_path / "report.html").write_text(render(report), encoding="utf-8")
+    (tmp_path / "frame.html").write_text(FRAME.format(width=width), encoding="utf-8")
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--allow-file-access-from-files",
+        "--enable-logging=stderr",
+    ]
+    command = [str(CHROMIUM), *options, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (tmp_path / "frame.html").as_uri()]
+    seen = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert f"widest: {width}<" in seen.stdout
+    assert "CONSOLE" not in seen.stderr

@@ -1,21 +1,29 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.stages.evaluate import run
+from flows.times import record_seconds
+from tests.models.on_disk import TEXT, VOCAB, write_model
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, UserError
+from transformer_core.models.recurrent import Recurrent
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import RecurrentSize, TransformerSize
 
 REPOSITORY = Path(__file__).parents[2]
 RECIPE = REPOSITORY / "transformer_core/recipes/synthetic.yaml"
 SOURCE = ["A man rides a bike through the town.", "Two dogs play in the snow today.", "The woman has not read the book."]
 TARGET = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde spielen heute im Schnee.", "Die Frau hat das Buch nicht gelesen."]
+SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=4, d_v=4, dropout=0.1)
 HYPOTHESES = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde spielen heute im Eis.", "Die Frau liest das Buch."]
 
 
@@ -35,10 +43,6 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
             "entities": 0, "lengths_in": {"en": [0, 1, 2], "de": [0, 0, 3]}, "lengths_out": {"en": [0, 1, 2], "de": [0, 0, 3]},
             "splits": {"valid": checked, "test": checked},
         },
-        "models/averaged/config.json": {
-            "model": {"architecture": "transformer", "layers": 2}, "vocabulary": {"size": 99, "hash": "abc"}, "averaged": 1,
-            "training": {"fingerprint": "f00d", "updates": 40, "target_tokens": 900, "seconds": 2.0},
-        },
         "results/training/metrics.json": {"parameters": 12_345},
         "results/decode/statistics.json": {"valid": speed, "test": speed, "engine": "torch", "beam": 4, "penalty": "wu", "alpha": 0.6},
     }  # fmt: skip
@@ -51,7 +55,8 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
     if synthetic:
         write(root / "data/raw/test.phenomena", "date verb-second\nverb-second\n\n")
     write(
-        root / "results/training/updates.csv", "update,loss,perplexity,learning_rate,tokens_per_second\n20,5,90,1e-4,50\n40,4,30,2e-4,60\n"
+        root / "results/training/updates.csv",
+        "update,loss,perplexity,learning_rate,gradient_norm,tokens_per_second\n20,5,90,1e-4,1,50\n40,4,30,2e-4,1,60\n",
     )
     write(root / "results/training/validation.csv", "update,nll,perplexity,accuracy,bleu,seconds\n40,3.5,33,0.4,12.5,2\n")
     write(root / "params.yaml", RECIPE.read_text(encoding="utf-8"))
@@ -67,9 +72,17 @@ def journal() -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
+def put_model(model: Transformer | Recurrent, root: Path) -> None:
+    directory = write_model(model, root / "models/averaged")
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    config["training"] = {"fingerprint": "f00d", "updates": 40, "target_tokens": 900, "seconds": 2.0}
+    write(directory / "config.json", json.dumps(config))
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lay_out(tmp_path)
+    put_model(Transformer(SIZE, VOCAB), tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -137,19 +150,36 @@ def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
     run(params)
     events = journal()
     assert events[0]["parent"] == "f00d"
-    assert {"kind": "evaluation", "corpus": "tiny", "synthetic": "true"} in [event.get("values") for event in events]
-    assert {
+    values = {event["type"]: event["values"] for event in events if "values" in event}
+    assert values["tags"].items() >= {"kind": "evaluation", "corpus": "tiny", "synthetic": "true"}.items()
+    assert values["tags"]["mlflow.runName"] == "BLEU 66.97, beam 4, alpha 0.6"
+    assert values["parameters"].items() >= {"decode.beam": "4", "decode.alpha": "0.6", "lines": "3"}.items()
+    assert [(data["name"], data["context"]) for data in values["inputs"]] == [
+        ("tiny valid en-de", "validation"),
+        ("tiny test en-de", "test"),
+    ]
+    assert values["parameters"]["references_sha256"] == sha256(Path("data/raw/test.de").read_bytes()).hexdigest()
+    scores = {
         "bleu": 66.97, "bleu_low": 19.92, "bleu_high": 100.0, "chrf": 76.39, "ter": 22.73, "paper_bleu": 66.97,
         "copied": 0.0, "empty": 0.0, "over_long": 0.0,
-    } in [event.get("values") for event in events if event.get("step") == 40]  # fmt: skip
-    (parameters,) = [event["values"] for event in events if event["type"] == "parameters"]
-    assert parameters["references_sha256"] == sha256(Path("data/raw/test.de").read_bytes()).hexdigest()
-    assert [event["path"] for event in events if event["type"] == "artifact"] == [
-        "results/report.html",
-        "results/decode/test.hyp",
-        "results/decode/valid.hyp",
+    }  # fmt: skip
+    assert {f"test/{name}": value for name, value in scores.items()} in [event.get("values") for event in events if event.get("step") == 40]
+    assert [Path(event["path"]).name for event in events if event["type"] == "artifact"] == [
+        "report.html",
+        "test.hyp",
+        "valid.hyp",
+        "bleu_by_length.csv",
+        "bleu_by_phenomenon.csv",
     ]
     assert events[-1]["status"] == "FINISHED"
+
+
+def test_the_same_translations_by_another_beam_are_another_run(here: Path, params: Params) -> None:
+    run(params)
+    statistics = here / "results/decode/statistics.json"
+    write(statistics, statistics.read_text(encoding="utf-8").replace('"beam": 4', '"beam": 5'))
+    run(params)
+    assert len(list(Path(".state/journal").glob("evaluation-*.jsonl"))) == 2
 
 
 def test_other_translations_are_another_run(here: Path, params: Params) -> None:
@@ -187,6 +217,72 @@ def test_a_file_with_a_line_too_many_is_named_beside_the_hypotheses(here: Path, 
     with pytest.raises(UserError, match=f"{name}: 4 lines, but results/decode/test.hyp has 3"):
         run(params)
     assert not list(here.glob("results/*.*"))
+
+
+def with_short_sentences(here: Path) -> None:
+    """Sentences of few subwords of the tests' vocabulary; the second is the first of median length."""
+    write(here / "data/raw/test.en", "a cat\nthe dog sees a cat\na cat sees the house\n")
+    write(here / "data/raw/test.de", "\n".join([TEXT[2], TEXT[2], TEXT[3]]) + "\n")
+    write(here / "results/decode/test.hyp", "\n".join([TEXT[3], TEXT[2], TEXT[3]]) + "\n")
+
+
+def page(here: Path, params: Params) -> str:
+    """The report, without the space between its elements and the places where a long word may break."""
+    run(params)
+    return re.sub(r">\s+<", "><", (here / "results/report.html").read_text(encoding="utf-8").replace("<wbr>", ""))
+
+
+def test_the_report_shows_what_each_head_attends_to_in_a_sentence(here: Path, params: Params) -> None:
+    with_short_sentences(here)
+    html = page(here, params)
+    assert "sentence 2, the first of the test set of about median length" in html
+    assert [html.count(f"Layer {layer}, head {head}:") for layer, head in ((1, 1), (1, 4), (2, 4))] == [2, 2, 1]
+    first = html.split('class="heads encoder">')[1].split("</svg>")[0]
+    pieces = re.findall(r">([^<]+)</text>", first)
+    assert "".join(pieces).replace("·", "") == "thedogseesacat&lt;/s&gt;" * 2
+
+
+def test_a_model_without_attention_has_a_sentence_instead_of_figures(here: Path, params: Params) -> None:
+    with_short_sentences(here)
+    put_model(Recurrent(RecurrentSize(layers=1, d_model=16, dropout=0.1, attention="none"), VOCAB), here)
+    html = page(here, params)
+    assert "This model keeps no attention weights" in html
+    assert 'class="heads' not in html
+
+
+def test_long_sentences_are_not_looked_at(here: Path, params: Params) -> None:
+    assert "No sentence of the test set is short enough for a figure" in page(here, params)
+
+
+def test_a_damaged_model_ends_the_stage_with_a_word(here: Path, params: Params) -> None:
+    (here / "models/averaged/model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"models/averaged/model.safetensors: not the weights of"):
+        run(params)
+    assert not list(here.glob("results/*.*"))
+
+
+def test_the_report_has_the_times_of_the_stages_that_ran_with_these_settings(here: Path, params: Params) -> None:
+    record_seconds("clean", params, 12.34)
+    record_seconds("decode", params.model_copy(update={"decode": params.decode.model_copy(update={"beam": 9})}), 56.78)
+    html = page(here, params)
+    assert '<th scope="row">clean</th><td class="number">12.3 s</td>' in html
+    assert '<th scope="row">decode</th><td class="number muted">cached</td>' in html
+    assert '<th scope="row">train</th><td class="number">2.0 s</td>' in html  # The model itself says so.
+
+
+def test_the_report_has_all_settings_and_what_it_was_made_from(here: Path, params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(
+        here / "dvc.lock",
+        "stages:\n  clean:\n    outs: [{path: data/clean, md5: 1234.dir}]\n  publish:\n    outs: [{path: p, md5: 5678}]\n",
+    )
+    write(here / ".state/journal/f00d.jsonl", '{"type": "tags", "values": {"devices": "8 x cuda"}}\n')
+    outside = page(here, params)
+    monkeypatch.setenv("DVC_STAGE", "evaluate")
+    html = page(here, params)
+    rows = dict(re.findall(r'<tr><th scope="row">([^<]*)</th><td><code>([^<]*)</code></td></tr>', html))
+    assert {"warmup": "400", "beam": "4", "drop_copies": "true", "user_symbols": "none"}.items() <= rows.items()
+    assert (rows["torch"], rows["sacrebleu"], rows["devices"]) == (version("torch"), version("sacrebleu"), "8 x cuda")
+    assert (rows["data/clean"], "5678" in html, "1234.dir" in outside) == ("1234.dir", False, False)
 
 
 @pytest.mark.parametrize("split", ["test", "valid"])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.journal import Journal, flatten, position_file, read_events
+from flows.journal import Dataset, Journal, flatten, position_file, read_events
 
 
 def events(directory: Path, kind: str, run: str = "run") -> list[dict[str, Any]]:
@@ -18,16 +18,37 @@ def test_every_event_is_a_line_with_its_time_on_disk_when_the_call_returns(tmp_p
     journal.parameters({"train": {"warmup": 400}, "model": {"preset": "tiny"}})
     journal.tags({"corpus": "Größe"})
     journal.metrics(100, {"loss": 3.5, "perplexity": 33.1}, context="train")
-    journal.artifact(Path("results/report.html"), folder="reports")
+    report = tmp_path / "results/report.html"
+    report.parent.mkdir()
+    report.write_text("<h1>BLEU</h1>", encoding="utf-8")
+    journal.artifact(report, folder="reports")
+    report.write_text("of the next run", encoding="utf-8")
     journal.end()
     lines = [json.loads(line) for line in journal.path.read_bytes().split(b"\n")[:-1]]
     assert [line["type"] for line in lines] == ["run", "status", "parameters", "tags", "metrics", "artifact", "status"]
     assert lines[2]["values"] == {"train.warmup": "400", "model.preset": "tiny"}
     assert lines[3]["values"] == {"corpus": "Größe"}
     assert (lines[4]["step"], lines[4]["values"]) == (100, {"train/loss": 3.5, "train/perplexity": 33.1})
-    assert (lines[5]["path"], lines[5]["folder"]) == ("results/report.html", "reports")
+    assert Path(lines[5]["path"]).name == "report.html"
+    assert Path(lines[5]["path"]).read_text(encoding="utf-8") == "<h1>BLEU</h1>"
+    assert lines[5]["folder"] == "reports"
     assert (lines[1]["status"], lines[6]["status"]) == ("RUNNING", "FINISHED")
     assert all(before <= line["timestamp_ms"] <= time.time_ns() // 1_000_000 for line in lines)
+
+
+def test_data_sets_stand_in_a_resumed_run_once(tmp_path: Path) -> None:
+    train, valid = (Dataset(f"tiny {split}", "0123", "[]", 60, use) for split, use in (("train", "training"), ("valid", "validation")))
+    Journal("run", directory=tmp_path).inputs([train])
+    Journal("run", directory=tmp_path).inputs([train, valid])
+    assert [[value["name"] for value in event["values"]] for event in events(tmp_path, "inputs")] == [["tiny train"], ["tiny valid"]]
+
+
+def test_what_is_counted_by_its_own_points_goes_on_counting_in_a_resumed_run(tmp_path: Path) -> None:
+    first = Journal("run", directory=tmp_path)
+    assert first.next_step("cpu") == 0
+    first.metrics(0, {"cpu": 50.0})
+    first.metrics(700, {"loss": 1.0})
+    assert Journal("run", directory=tmp_path).next_step("cpu") == 1
 
 
 def test_a_resumed_training_repeats_no_point(tmp_path: Path) -> None:

@@ -6,64 +6,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from mlflow import MlflowClient
 
 from flows.journal import JOURNALS, Journal, position_file, read_events
-from flows.paths import AVERAGED, METRICS, PUBLISHED, REPORT, TRAINING
+from flows.paths import METRICS, PUBLISHED, REPORT
 from flows.stages import publish
 from flows.tracking import connect, experiment_id, find_training, registered, sync
-from transformer_core.config import Bpe, Params, load_params
-from transformer_core.corpus.subword import Subword, train_subword
+from tests.flows.publishing import FINGERPRINT, REPOSITORY, before_publish, random_model
+from transformer_core.config import Params, load_params
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, write_json
-from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
-from transformer_core.models.transformer import Transformer
-from transformer_core.presets import TransformerSize
-
-REPOSITORY = Path(__file__).parents[2]
-FINGERPRINT = "f00d" * 16
-LINES = ["A man is riding a bike.", "Two dogs are running.", "Ein Mann fährt Fahrrad.", "Zwei Hunde laufen."] * 20
 
 
 @pytest.fixture(scope="module")
 def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of some thousand random weights, complete as stage average leaves it."""
-    folder = tmp_path_factory.mktemp("model")
-    train_subword(
-        LINES,
-        folder / "spm.model",
-        Bpe(init_from=None, vocab_size=60, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[]),
-    )
-    subword = Subword.load(folder / "spm.model")
-    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
-    torch.manual_seed(1)
-    config = ModelConfig(
-        model=size,
-        vocabulary=Vocabulary(size=subword.vocab_size, hash=subword.hash),
-        source="en",
-        target="de",
-        training=Training(fingerprint=FINGERPRINT, updates=3, target_tokens=1000, seconds=1.0),
-    )
-    save_model(folder / "averaged", dict(Transformer(size, subword.vocab_size).state_dict()), config, folder / "spm.model")
-    return folder / "averaged"
+    return random_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
 def params(mlflow_store: str, monkeypatch: pytest.MonkeyPatch, model_directory: Path) -> Params:
-    """The working directory as it is before stage publish."""
+    """Of the working directory as it is before stage publish."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
-    Path("params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
-    AVERAGED.mkdir(parents=True)
-    for file in model_directory.iterdir():
-        (AVERAGED / file.name).symlink_to(file)  # As DVC leaves it with cache.type symlink.
-    write_json(METRICS, {"bleu": 86.41, "corpus": "synthetic", "synthetic": True})
-    REPORT.write_text("<h1>BLEU</h1>")
-    TRAINING.mkdir()
-    (TRAINING / "updates.csv").write_text("update,loss,tokens_per_second\n1,3.5,1000\n2,3.0,1001\n3,2.5,1002\n")
-    (TRAINING / "validation.csv").write_text("update,nll,seconds\n3,2.75,0.5\n")
+    before_publish(model_directory)
     return load_params()
 
 
@@ -97,17 +63,19 @@ def test_the_model_is_registered_in_the_run_of_its_training_and_translates_elsew
     assert after is not None
     assert (after.info.run_id, after.info.status, after.info.end_time) == (before.info.run_id, "FINISHED", before.info.end_time)
     assert points(client, "train/loss") == [(1, 3.25)]
-    assert closing == "models:/synthetic-en-de@champion: version 1"
+    assert closing == "models:/synthetic-en-de@champion: version 1, the first version"
     assert read_json(PUBLISHED) == {
         "name": "synthetic-en-de",
         "version": "1",
-        "alias": "champion",
+        "decision": "champion",
+        "decision_reason": "the first version",
         "run_id": before.info.run_id,
         "model_uri": "models:/synthetic-en-de@champion",
     }
     version = client.get_model_version_by_alias("synthetic-en-de", "champion")
     assert version.run_id == before.info.run_id
-    assert version.tags == {"bleu": "86.41", "corpus": "synthetic", "synthetic": "True"}
+    assert version.tags.items() >= {"bleu": "86.41", "corpus": "synthetic", "synthetic": "True", "decision": "champion"}.items()
+    assert "BLEU | **86.41** on 60 lines" in version.description
     assert registered(mlflow_store, "synthetic-en-de", "1")
     assert not registered(mlflow_store, "synthetic-en-de", "2")
     out, error = capfd.readouterr()
@@ -141,8 +109,8 @@ assert "{REPOSITORY}/transformer_core" not in transformer_core.__file__, transfo
 
 
 def test_publishing_again_is_the_next_version_under_the_same_alias(params: Params, mlflow_store: str) -> None:
-    assert publish.run(params) == "models:/synthetic-en-de@champion: version 1"
-    assert publish.run(params) == "models:/synthetic-en-de@champion: version 2"
+    assert publish.run(params).startswith("models:/synthetic-en-de@champion: version 1, ")
+    assert publish.run(params).startswith("models:/synthetic-en-de@champion: version 2, not significantly worse than version 1")
     assert str(connect(mlflow_store).get_model_version_by_alias("synthetic-en-de", "champion").version) == "2"
 
 

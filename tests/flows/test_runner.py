@@ -69,6 +69,13 @@ def test_a_stage_that_ends_well_says_what_was_made() -> None:
     assert said() == {"code": 0, "message": "made a model of synthetic", "remedy": ""}
 
 
+def test_a_stage_that_ends_well_leaves_how_long_it_took() -> None:
+    run("raise UserError('no')")
+    assert not Path(".state/times/toy.json").exists()
+    run("time.sleep(0.2)")
+    assert 0.2 <= json.loads(Path(".state/times/toy.json").read_text())["seconds"] < 60
+
+
 @pytest.mark.parametrize("code", ["BAD_DATA", "UNAVAILABLE", "INTERRUPTED", "BAD_CONFIGURATION"])
 def test_a_user_error_is_one_line_and_its_exit_code(code: str) -> None:
     done = run(f"raise UserError('data/raw/train.de: empty', 'Fill it.', ExitCode.{code})")

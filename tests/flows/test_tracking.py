@@ -16,13 +16,14 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from flows import tracking
-from flows.journal import JOURNALS, Journal, position_file, read_events
+from flows.journal import JOURNALS, Dataset, Journal, position_file, read_events
 from flows.tracking import Sender, all_sent, connect, experiment_id, find_training, run_link, send_all, sync
 from transformer_core.config import Machine, tracking_uri
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
 
 REPOSITORY = Path(__file__).parents[2]
+DATASET = Dataset("tiny train en-de", "0123abcd", "[]", 60, "training")
 NOWHERE = "http://127.0.0.1:9"
 
 
@@ -42,16 +43,18 @@ def all_runs(client: MlflowClient) -> list[Run]:
 
 def test_a_journal_becomes_a_run_with_all_that_it_holds(mlflow_store: str) -> None:
     Path("report.html").write_text("<h1>BLEU</h1>")
-    Path("hypotheses").mkdir()
-    Path("hypotheses/test.hyp").write_text("Ein Hund läuft.\n")
+    Path("test.hyp").write_text("Ein Hund läuft.\n")
     journal = Journal("f00d")
     journal.parameters({f"section{i}": {"key": i} for i in range(120)})
     journal.tags({"corpus": "synthetic", "synthetic": "true"})
     for step in range(1, 2501):
         journal.metrics(step, {"loss": 1 / step})
     journal.metrics(2500, {"nll": 1.5}, context="valid")
-    for path in ("report.html", "hypotheses", "gone.txt"):
+    journal.inputs([DATASET])
+    for path in ("report.html", "test.hyp"):
         journal.artifact(Path(path), folder="evaluation")
+    Path("report.html").write_text("of the next run")
+    Path("test.hyp").unlink()
     journal.end()
     sync(mlflow_store)
 
@@ -64,17 +67,22 @@ def test_a_journal_becomes_a_run_with_all_that_it_holds(mlflow_store: str) -> No
     assert points(client, run) == [(step, 1 / step) for step in range(1, 2501)]
     assert points(client, run, "valid/nll") == [(2500, 1.5)]
     assert {item.path for item in client.list_artifacts(run.info.run_id, "evaluation")} == {"evaluation/report.html", "evaluation/test.hyp"}
+    assert Path(client.download_artifacts(run.info.run_id, "evaluation/report.html")).read_text() == "<h1>BLEU</h1>"
+    (read,) = run.inputs.dataset_inputs
+    assert (read.dataset.name, read.dataset.digest, [tag.value for tag in read.tags]) == ("tiny train en-de", "0123abcd", ["training"])
 
 
 def test_sending_again_from_the_beginning_adds_nothing(mlflow_store: str) -> None:
     journal = Journal("f00d")
     for step in range(20):
         journal.metrics(step, {"loss": 0.5})
+    journal.inputs([DATASET])
     sync(mlflow_store)
     position_file(journal.path).unlink()
     sync(mlflow_store)
     client = connect(mlflow_store)
     assert len(all_runs(client)) == 1
+    assert len(training(client).inputs.dataset_inputs) == 1
     assert points(client, training(client)) == [(step, 0.5) for step in range(20)]
 
 

@@ -15,10 +15,16 @@ from transformer_core.config import Bpe
 from transformer_core.corpus.binarizing import EncodedPairs, write_split
 from transformer_core.corpus.binary import Meta, write_meta
 from transformer_core.corpus.subword import Subword, train_subword
+from transformer_core.files import write_json
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = [f"the {noun} sees {number} {noun}s" for noun in ("dog", "horse", "other bird") for number in range(20)]
 TARGETS = [f"der {noun} sieht {number} davon" for noun in ("Hund", "Kater", "andere Vogel") for number in range(20)]
+SPLIT = {"pairs": 60, "files": {language: {"sha256": "0" * 64, "lines": 60} for language in ("en", "de")}}
+MANIFEST = {
+    "corpus": "tiny", "source": "en", "target": "de", "licence": None, "synthetic": True, "held_out": {}, "origin": [],
+    "splits": {"train": SPLIT, "valid": SPLIT, "test": SPLIT},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -36,7 +42,7 @@ def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
     splits = {split: write_split(Path("data/binarized") / split, [pairs]) for split in ("train", "valid")}
     meta = Meta(vocabulary_hash=subword.hash, vocab_size=subword.vocab_size, source="en", target="de", splits=splits)
     write_meta(Path("data/binarized"), meta)
-    Path("data/raw").mkdir()
+    write_json(Path("data/raw/manifest.json"), MANIFEST)
     Path("data/raw/valid.de").write_text("".join(f"{line}\n" for line in TARGETS), encoding="utf-8")
     yaml = YAML(typ="safe", pure=True)
     params = yaml.load(REPOSITORY / "params.yaml")

@@ -69,6 +69,11 @@ class AttentionMaps:
         }
 
 
+def keeps_weights(model: TranslationModel) -> bool:
+    """Whether a model has attention that can be looked at; a convolutional one has, but keeps no weights."""
+    return isinstance(model, Transformer) or (isinstance(model, Recurrent) and model.attention is not None)
+
+
 def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[int], target: Sequence[int]) -> AttentionMaps:
     """Read a source, then a target that is given, and keep every attention's weights.
 
@@ -82,6 +87,10 @@ def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[i
     Raises:
         UserError: exit code 78; a model without attention, or a convolutional one, whose attentions are not kept.
     """
+    if not keeps_weights(model):
+        raise configuration_error(
+            "this model keeps no attention weights: a Transformer does, and a recurrent one whose attention is not none"
+        )
     read = [BOS, *target[:-1]]
     with torch.inference_mode():
         weights = _weights(model, *(torch.tensor([tokens], device=model.output_weight.device) for tokens in (source, read)))
@@ -94,9 +103,8 @@ def _weights(model: TranslationModel, source: Tensor, read: Tensor) -> dict[Kind
     """(1, S) and (1, T) token ids to (N, H, rows, columns) of each kind."""
     if isinstance(model, Transformer):
         return _transformer_weights(model, source, read)
-    if isinstance(model, Recurrent) and model.attention is not None:
-        return {"cross": _recurrent_weights(model, source, read)}
-    raise configuration_error("this model keeps no attention weights: a Transformer does, and a recurrent one whose attention is not none")
+    assert isinstance(model, Recurrent)
+    return {"cross": _recurrent_weights(model, source, read)}
 
 
 def _transformer_weights(model: Transformer, source: Tensor, read: Tensor) -> dict[Kind, Tensor]:

@@ -1,28 +1,53 @@
-"""The report of a run: one HTML file that needs nothing else, with charts as SVG drawn from the numbers.
+"""The report of a run: one HTML file that needs nothing else, with charts and figures as SVG drawn from the numbers.
 
 All text from the data is escaped; the page holds no script and forbids loading anything (a content security policy in its head).
 The same `Report` gives the same bytes.
 """
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import accumulate, groupby
-from statistics import fmean
-from typing import Any, Literal
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from transformer_core.evaluation.metrics import Example, GroupScore, Scores
+from transformer_core.evaluation.attention_figures import LayerFigures, cross_figures, encoder_figures, opacity
+from transformer_core.evaluation.charts import grouped, length_charts, training_charts
+from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, Scores
 
-Point = tuple[float, float]
+if TYPE_CHECKING:
+    from transformer_core.evaluation.attention import AttentionMaps
 
-# A chart in its own units; on the page it is about as wide as a phone, so its text keeps its size everywhere.
-WIDTH, HEIGHT = 360.0, 220.0
-LEFT, RIGHT, TOP, BOTTOM = 46.0, 350.0, 8.0, 186.0
-SHARE_SHOWN = 0.995
-MOST_PLACES, MOST_DOTS, MOST_TICKS = 240, 40, 8
+# Of each rank (best, median, worst); the others are folded away.
+EXAMPLES_SHOWN = 3
+# On the scale of the attention figures.
+WEIGHTS_NAMED = (0.05, 0.1, 0.25, 0.5, 1)
+
+
+@dataclass(frozen=True)
+class Attended:
+    """What the model attends to in one sentence of the test set, by its place from 0, while it writes its translation."""
+
+    index: int
+    maps: AttentionMaps
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """What the report was made from, and with what.
+
+    Args:
+        report: commit, versions and so on where the report was made.
+        training: the same and the devices where the model was trained; empty where that came from a cache.
+        outputs: the hash that DVC knows each stage's output by, as dvc.lock has it; empty outside of DVC.
+    """
+
+    report: Mapping[str, str]
+    training: Mapping[str, str]
+    outputs: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -34,86 +59,39 @@ class Report:
         cleaning: pairs in, dropped and repaired by each rule, out.
         model: the averaged model's config.json: architecture, vocabulary, training, checkpoints averaged.
         parameters: how many numbers the model has learnt.
-        training: the settings that the model was trained with.
+        settings: the sections of params.yaml.
+        seconds: how long each stage took; None where its outputs came from a cache.
         decoding: the settings and speed of decoding.
         updates: a row of numbers for each logged update.
         validation: a row of numbers for each validation.
         scores: by split; "test" makes the headline.
+        shares: of outputs of the test set that are wrong whatever the reference.
         by_length: BLEU of the test set by words of the source.
         by_phenomenon: BLEU of the test set by phenomenon, empty where the corpus has no labels.
         examples: the chosen sentences of the test set.
         sources: the whole test set; with `references` and `hypotheses`, line by line.
-        commit: the code's git commit, or empty.
+        attention: in one sentence, or why there is none to show.
     """
 
     manifest: Mapping[str, Any]
     cleaning: Mapping[str, Any]
     model: Mapping[str, Any]
     parameters: int
-    training: Mapping[str, Any]
+    settings: Mapping[str, Mapping[str, Any]]
+    seconds: Mapping[str, float | None]
     decoding: Mapping[str, Any]
     updates: Sequence[Mapping[str, float]]
     validation: Sequence[Mapping[str, float]]
     scores: Mapping[str, Scores]
+    shares: OutputShares
     by_length: Sequence[GroupScore]
     by_phenomenon: Sequence[GroupScore]
     examples: Sequence[Example]
     sources: Sequence[str]
     references: Sequence[str]
     hypotheses: Sequence[str]
-    commit: str
-
-
-@dataclass(frozen=True)
-class Tick:
-    """A mark on an axis: where, in chart units, and its label."""
-
-    at: float
-    label: str
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of a chart, in chart units: the `d` of an SVG path, and the points themselves where they are few enough to mark."""
-
-    name: str
-    path: str
-    dots: list[tuple[float, float, str]]
-    in_words: str
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A line chart, ready to be drawn; `unit` is what its x axis counts."""
-
-    title: str
-    note: str
-    unit: str
-    lines: list[Line]
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
-
-
-@dataclass(frozen=True)
-class Axis:
-    """Maps values from `low` to `high` to chart units from `start` to `end`, evenly or by their logarithm."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    logarithmic: bool = False
-
-    def at(self, value: float) -> float:
-        """The value's place in chart units; the middle where the axis has no extent."""
-        low, high, value = (math.log(x) if self.logarithmic else x for x in (self.low, self.high, value))
-        share = (value - low) / (high - low) if high > low else 0.5
-        return self.start + share * (self.end - self.start)
-
-    def ticks(self) -> list[Tick]:
-        """About five round values between `low` and `high`."""
-        values = _powers(self.low, self.high) if self.logarithmic and self.high > 10 * self.low else _multiples(self.low, self.high)
-        return [Tick(self.at(value), short(value)) for value in values]
+    attention: Attended | str
+    lineage: Lineage
 
 
 def render(report: Report) -> str:
@@ -125,81 +103,34 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(grouped=grouped, duration=duration, words=words)
+    environment.filters.update(grouped=grouped, duration=duration, words=words, setting=setting)
     return environment.get_template("report.html").render(
         report=report,
         charts=training_charts(report.updates, report.validation),
         length_charts=length_charts(report.cleaning),
+        attention=[] if isinstance(report.attention, str) else attention_figures(report.attention.maps),
+        scale=[(weight, opacity(weight)) for weight in WEIGHTS_NAMED],
         examples=[(rank, list(group)) for rank, group in groupby(report.examples, key=lambda example: example.rank)],
+        shown=EXAMPLES_SHOWN,
         differences=differences,
     )
 
 
-def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence[Mapping[str, float]]) -> list[Chart]:
-    """Perplexity, loss, learning rate and speed over the updates."""
-    return [
-        line_chart(
-            "Perplexity",
-            "How many subwords the model hesitates between; 1 is certainty. Logarithmic scale.",
-            {"training": _column(updates, "perplexity"), "validation": _column(validation, "perplexity")},
-            logarithmic=True,
-        ),
-        line_chart("Training loss", "What training lowers, label smoothing and all.", {"loss": _column(updates, "loss")}),
-        line_chart("Learning rate", "Rises during the warmup, then falls.", {"learning rate": _column(updates, "learning_rate")}),
-        line_chart("Speed", "Target tokens a second, all devices together.", {"tokens/s": _column(updates, "tokens_per_second")}),
-    ]
-
-
-def length_charts(cleaning: Mapping[str, Any]) -> list[Chart]:
-    """How many training sentences have how many words, before and after cleaning, for each language."""
-    return [
-        line_chart(
-            f"Sentence lengths, {language}",
-            f"Training sentences by their words; the longest {100 - 100 * SHARE_SHOWN:.1f}% are not drawn.",
-            {"before cleaning": _histogram(counts, counts), "after": _histogram(cleaning["lengths_out"][language], counts)},
-            unit="words",
-        )
-        for language, counts in cleaning["lengths_in"].items()
-    ]
-
-
-def line_chart(
-    title: str, note: str, series: Mapping[str, Sequence[Point]], logarithmic: bool = False, unit: Literal["update", "words"] = "update"
-) -> Chart:
-    """Lay out a chart of points (update or words, value), each series in order; an even axis starts at 0, a logarithmic one where they do.
-
-    Points that cannot be drawn (not finite; not above 0 on a logarithmic scale) are left out.
-    """
-    drawable = {name: [(x, y) for x, y in points if math.isfinite(y) and (y > 0 or not logarithmic)] for name, points in series.items()}
-    everything = [point for points in drawable.values() for point in points]
-    if not everything:
-        return Chart(title, note, unit, [], [], [])
-    x_values, y_values = zip(*everything, strict=True)
-    x_axis = Axis(0, max(x_values), LEFT, RIGHT)
-    y_axis = Axis(min(y_values) if logarithmic else min(0, *y_values), max(y_values), BOTTOM, TOP, logarithmic)
-    lines = [_line(name, points, x_axis, y_axis, unit) for name, points in drawable.items() if points]
-    return Chart(title, note, unit, lines, x_axis.ticks(), y_axis.ticks())
+def attention_figures(maps: AttentionMaps) -> list[LayerFigures]:
+    """The layers to look at, of the attentions that the model has."""
+    return [*([encoder_figures(maps)] if "encoder" in maps.weights else []), *cross_figures(maps)]
 
 
 def differences(text: str, other: str) -> list[tuple[str, bool]]:
-    """The text in runs of words, each with whether `other` differs there; joined by single spaces they are the text."""
-    own_words, other_words = text.split(" "), other.split(" ")
-    blocks = SequenceMatcher(a=own_words, b=other_words, autojunk=False).get_opcodes()
-    return [(" ".join(own_words[start:end]), kind != "equal") for kind, start, end, _, _ in blocks if end > start]
+    """The text in runs, each with whether `other` differs there; joined they are the text.
 
-
-def grouped(number: float) -> str:
-    """A whole number with its thousands separated: 28,973."""
-    return f"{number:,.0f}"
-
-
-def short(value: float) -> str:
-    """A number for an axis: 0.0007, 250, 1,200, 40k, 1.5M."""
-    if abs(value) >= 1e6:
-        return f"{value / 1e6:.4g}M"
-    if abs(value) >= 1e4:
-        return f"{value / 1e3:.4g}k"
-    return grouped(value) if abs(value) >= 1e3 else f"{value:.4g}"
+    Words are compared, or characters where neither text has a space, as in Chinese.
+    """
+    space = " " if " " in text + other else ""
+    own, others = (one.split(" ") if space else list(one) for one in (text, other))
+    blocks = SequenceMatcher(a=own, b=others, autojunk=False).get_opcodes()
+    runs = [(space.join(own[start:end]), kind != "equal") for kind, start, end, _, _ in blocks if end > start]
+    return [part for run in runs for part in ((space, False), run)][1:]
 
 
 def duration(seconds: float) -> str:
@@ -217,48 +148,8 @@ def words(key: str) -> str:
     return key.replace("_", " ")
 
 
-def _column(rows: Iterable[Mapping[str, float]], name: str) -> list[Point]:
-    return [(row["update"], row[name]) for row in rows]
-
-
-def _histogram(counts: Sequence[int], whole: Sequence[int]) -> list[Point]:
-    """The counts as points, up to the length that `SHARE_SHOWN` of the whole have at most."""
-    most = SHARE_SHOWN * sum(whole)
-    shown = sum(total < most for total in accumulate(whole)) + 1
-    return [(float(length), float(count)) for length, count in enumerate(counts[:shown])]
-
-
-def _line(name: str, points: Sequence[Point], x_axis: Axis, y_axis: Axis, unit: str) -> Line:
-    places = _thinned([(x_axis.at(x), y_axis.at(y)) for x, y in points])
-    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    dots = [(x_axis.at(x), y_axis.at(y), f"{unit} {grouped(x)}: {short(y)}") for x, y in points] if len(points) <= MOST_DOTS else []
-    in_words = f"{name}, at the end {short(points[-1][1])}" if unit == "update" else f"{name}, most often {_peak(points)} words"
-    return Line(name, path, dots, in_words)
-
-
-def _peak(points: Sequence[Point]) -> str:
-    return grouped(max(points, key=lambda point: point[1])[0])
-
-
-def _thinned(places: Sequence[Point]) -> list[Point]:
-    """At most `MOST_PLACES` places: the mean of each run of neighbours, so that a long, rough curve stays small and readable."""
-    size = math.ceil(len(places) / MOST_PLACES)
-    runs = [places[start : start + size] for start in range(0, len(places), size)]
-    return [(fmean(x for x, _ in run), fmean(y for _, y in run)) for run in runs]
-
-
-def _multiples(low: float, high: float) -> list[float]:
-    """The multiples of a round step between `low` and `high`, five or fewer; `low` alone where both are the same but for rounding."""
-    if high - low <= 1e-9 * abs(high):
-        return [low]
-    size = 10.0 ** math.floor(math.log10((high - low) / 5))
-    step = next(size * factor for factor in (1, 2, 2.5, 5, 10, 20) if (high - low) / (size * factor) < 5)
-    return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
-def _powers(low: float, high: float) -> list[float]:
-    """Powers of ten between `low` and `high`, with their doubles and fives, or threes, where there is room."""
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    scales = [[factor * 10.0**exponent for exponent in exponents for factor in factors] for factors in ((1, 2, 5), (1, 3), (1,))]
-    within = [[value for value in scale if low <= value <= high] for scale in scales]
-    return next((values for values in within if len(values) <= MOST_TICKS), within[-1])
+def setting(value: Any) -> str:
+    """A value as params.yaml has it; "none" for none."""
+    if value is None or value == []:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -46,9 +46,10 @@ class SinusoidalPositions(nn.Module):
     def forward(self, first: int, count: int) -> Tensor:
         """Encodings of `count` positions from `first` on: (count, D)."""
         end = first + count
-        if end > len(self._table):
-            self._table = sinusoidal_positions(2 * end, self._table.shape[1]).to(self._table)
-        return self._table[first:end]
+        table = self._table  # Threads share this module: each goes on with the table that it has found long enough or made.
+        if end > len(table):
+            table = self._table = sinusoidal_positions(2 * end, table.shape[1]).to(table)
+        return table[first:end]
 
 
 class LearnedPositions(nn.Module):

@@ -1,0 +1,98 @@
+"""What a run came from: commit, locked data, versions, the flow that started it, and the data sets that it reads."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from flows.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Dataset, Journal
+from flows.paths import RAW
+from transformer_core.config import Params
+from transformer_core.files import read_json, sha256_of
+
+LOCK = Path("dvc.lock")
+PACKAGES = ("torch", "sentencepiece", "sacrebleu")
+CONTEXTS = {"train": "training", "valid": "validation", "test": "test"}
+# Set by the flow for the stages it starts.
+FLOW_RUN_ID, FLOW_RUN_NAME = "TRANSFORMER_FLOW_RUN_ID", "TRANSFORMER_FLOW_RUN_NAME"
+_DIGEST_LENGTH = 16
+
+
+def lineage() -> dict[str, str]:
+    """Tags that say which code and data made a run, where they are known: no commit outside git, no Prefect run without a flow."""
+    commit = git_commit()
+    tags = {
+        COMMIT: commit.removesuffix("-dirty"),
+        SOURCE: "transformer-pipeline",
+        "git_commit": commit.removesuffix("-dirty"),
+        "git_dirty": str(commit.endswith("-dirty")).lower() if commit else "",
+        "dvc_lock": sha256_of(LOCK) if LOCK.exists() else "",
+        "prefect_flow_run_id": os.environ.get(FLOW_RUN_ID, ""),
+        "prefect_flow_run": os.environ.get(FLOW_RUN_NAME, ""),
+        "python": platform.python_version(),
+        **{package: version(package) for package in PACKAGES},
+    }
+    return {name: value for name, value in tags.items() if value}
+
+
+def describe_training(journal: Journal, params: Params) -> None:
+    """Record what is trained on what: settings, data sets, a name that people can read and a sentence."""
+    manifest = read_json(RAW / "manifest.json")
+    train, valid = datasets(manifest, "train", "valid")
+    model, settings = params.model, params.train
+    journal.parameters(params.model_dump(exclude={"machine"}, exclude_none=True))
+    journal.inputs([train, valid])
+    journal.tags(
+        {
+            NAME: training_name(params),
+            DESCRIPTION: f"A {model.architecture} of preset *{model.preset}*, trained from {manifest['source']} to {manifest['target']} on "
+            f"{corpus_label(manifest)}: {train.pairs:,} sentence pairs before cleaning, at most {settings.updates:,} updates of "
+            f"{settings.tokens_per_update:,} tokens. Its child runs are its evaluations.",
+        }
+    )
+
+
+def training_name(params: Params) -> str:
+    """What people call a training: multi30k en-de small."""
+    model, data = params.model, params.download
+    kind = [] if model.architecture == "transformer" else [model.architecture]
+    return " ".join([data.corpus, f"{data.source}-{data.target}", *kind, model.preset])
+
+
+def corpus_label(manifest: Mapping[str, Any]) -> str:
+    """The corpus as people should hear of it: where text is generated, its scores say nothing about real text."""
+    return f"**{manifest['corpus']}**" + (" (generated text, not real language)" if manifest["synthetic"] else "")
+
+
+def git_commit() -> str:
+    """The commit of the working tree, ending in "-dirty" where tracked files differ from it; empty where git knows none."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def datasets(manifest: Mapping[str, Any], *splits: str) -> list[Dataset]:
+    """These splits of data/raw/manifest.json; a digest is of the sums of both sides."""
+    source, target = manifest["source"], manifest["target"]
+    found = []
+    for split in splits:
+        record = manifest["splits"][split]
+        sums = " ".join(record["files"][language]["sha256"] for language in (source, target))
+        origin = [part for part in manifest["origin"] if part["split"] == split]
+        found.append(
+            Dataset(
+                name=f"{manifest['corpus']} {split} {source}-{target}",
+                digest=sha256(sums.encode()).hexdigest()[:_DIGEST_LENGTH],
+                source=json.dumps(origin, ensure_ascii=False),
+                pairs=record["pairs"],
+                context=CONTEXTS[split],
+            )
+        )
+    return found

@@ -1,0 +1,177 @@
+"""The model registry: which version of a model is the champion, and what the page of a version says.
+
+The alias `champion` moves to a new version that is not significantly worse than the best there ever was; any other new version becomes
+`challenger`. Versions compare where they were scored on the same references with the same BLEU: the tags `references` and `signature`.
+Their translations of the test set are kept with the model, so any machine that reaches the registry can compare.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+
+from flows.paths import AVERAGED
+from flows.tracking import connect, first_line, reaching
+from transformer_core.corpus.text import read_lines
+from transformer_core.errors import configuration_error
+from transformer_core.evaluation.significance import SIGNIFICANT, Comparison, compare_systems
+
+CHAMPION, CHALLENGER = "champion", "challenger"
+# Where MLflow puts what belongs to a logged model.
+ARTIFACTS = "artifacts"
+# Where a logged model keeps its translations of the test set, and of which version's tags theirs is the SHA-256.
+EVALUATION, HYPOTHESES = "evaluation", "test.hyp"
+RULE = f"""\
+`{CHAMPION}` is the last version that was not significantly worse than the best there ever was (paired bootstrap of BLEU on the same test
+set, p < {SIGNIFICANT}); `{CHALLENGER}` is the last one that was. Each version's tags say with which it was compared and how that ended."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Which alias a new version gets and why; `rival` is the version that it was compared with, if there was one."""
+
+    alias: str
+    reason: str
+    rival: str = ""
+    comparison: Comparison | None = None
+
+    def tags(self) -> dict[str, str]:
+        """What the version's page shows of it."""
+        tags = {"decision": self.alias, "decision_reason": self.reason}
+        if self.comparison is not None:
+            tags |= {
+                "rival_version": self.rival,
+                "rival_bleu_difference": f"{self.comparison.difference:+.2f}",
+                "rival_p_value": f"{self.comparison.p_value:.4f}",
+            }
+        return tags
+
+
+def register(client: MlflowClient, name: str, model_uri: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion:
+    """Make a logged model a new version in the registry."""
+    try:
+        client.create_registered_model(name, description=RULE)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    return client.create_model_version(name, model_uri, run_id, dict(tags), model_id=model_id)
+
+
+def decide(client: MlflowClient, uri: str, new: ModelVersion, hypotheses: Sequence[str], references: Sequence[str]) -> Decision:
+    """The alias of a new version, which has none yet.
+
+    Args:
+        client: of the registry.
+        uri: its address.
+        new: with the tags `references` and `signature`.
+        hypotheses: its translations of the test set.
+        references: the test set's.
+    """
+    best = best_ever(client, uri, new)
+    if best is None:
+        if CHAMPION in client.get_registered_model(new.name).aliases:
+            return Decision(CHALLENGER, "no earlier version was scored on these references in this way and has kept its translations")
+        return Decision(CHAMPION, "the first version")
+    rival, translations = best
+    comparison = compare_systems(translations, hypotheses, references)
+    worse = comparison.difference < 0 and comparison.significant
+    reason = (
+        f"{'significantly worse' if worse else 'not significantly worse'} than version {rival.version}, the best so far: "
+        f"{comparison.difference:+.2f} BLEU, p = {comparison.p_value:.4f} (paired bootstrap; below {SIGNIFICANT} is significant)"
+    )
+    return Decision(CHALLENGER if worse else CHAMPION, reason, str(rival.version), comparison)
+
+
+def best_ever(client: MlflowClient, uri: str, new: ModelVersion) -> tuple[ModelVersion, list[str]] | None:
+    """Of the versions that compare with a new one that of the highest BLEU, the oldest of several, and its translations."""
+    versions = [version for version in client.search_model_versions(f"name = '{new.name}'") if version.version != new.version]
+    comparable = [version for version in versions if all(version.tags.get(key) == new.tags[key] for key in ("references", "signature"))]
+    for version in sorted(comparable, key=lambda version: (-float(version.tags["bleu"]), int(version.version))):
+        if (translations := stored_hypotheses(client, uri, version)) is not None:
+            return version, translations
+    return None
+
+
+def stored_hypotheses(client: MlflowClient, uri: str, version: ModelVersion) -> list[str] | None:
+    """A version's translations of the test set; None where its artifacts hold none, or others than when it was registered.
+
+    Raises:
+        MlflowException, OSError: the server or the store of artifacts is away.
+    """
+    try:
+        folder = f"{client.get_model_version_download_uri(version.name, version.version)}/{ARTIFACTS}/{EVALUATION}"
+        if not any(Path(item.path).name == HYPOTHESES for item in mlflow.artifacts.list_artifacts(folder, tracking_uri=uri)):
+            return None
+        with TemporaryDirectory() as temporary:
+            file = Path(mlflow.artifacts.download_artifacts(f"{folder}/{HYPOTHESES}", dst_path=temporary, tracking_uri=uri))
+            if sha256(file.read_bytes()).hexdigest() != version.tags.get("hypotheses"):
+                return None
+            return list(read_lines(file))
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":  # The model behind the version was deleted.
+            return None
+        raise
+
+
+def fetch(model: str, uri: str, folder: Path) -> Path:
+    """The model directory of a version, NAME@ALIAS or NAME/VERSION, copied into `folder`.
+
+    Raises:
+        UserError: exit code 78 where the registry has no such version, 69 where it is away.
+    """
+    with reaching(uri):
+        client = connect(uri)
+        try:
+            address = f"{_address(client, model)}/{ARTIFACTS}/{AVERAGED.name}"
+            return Path(mlflow.artifacts.download_artifacts(address, dst_path=str(folder), tracking_uri=uri))
+        except MlflowException as error:
+            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                raise
+            remedy = "Name one as NAME@champion, NAME@challenger or NAME/VERSION; `mlflow ui` shows them."
+            raise configuration_error(f"MLflow at {uri} has no model {model}: {first_line(error)}", remedy) from error
+
+
+def _address(client: MlflowClient, model: str) -> str:
+    """Where the files of a version lie."""
+    name, at, alias = model.rpartition("@")
+    if at:
+        return client.get_model_version_download_uri(name, client.get_model_version_by_alias(name, alias).version)
+    name, _, version = model.rpartition("/")
+    return client.get_model_version_download_uri(name, version)
+
+
+def card(name: str, alias: str, training: str, figures: Mapping[str, Any], manifest: Mapping[str, Any], reason: str) -> str:
+    """The text on a version's page: what was trained on what, how good it is, under which terms, how to use it."""
+    source, target = manifest["source"], manifest["target"]
+    synthetic = " The text is **generated**: the score says that the pipeline works, and nothing about real language."
+    licence = manifest["licence"] or ("none needed, the text is generated" if manifest["synthetic"] else "not stated by its source")
+    mark = " (generated text)" if manifest["synthetic"] else ""
+    return f"""\
+{source} to {target}, BLEU {figures["bleu"]:.2f} on {manifest["corpus"]}{mark}
+
+Translates **{source}** to **{target}**, a sentence a line. Trained as *{training}*.
+
+| | |
+|---|---|
+| corpus | {manifest["corpus"]}, {manifest["splits"]["train"]["pairs"]:,} sentence pairs before cleaning |
+| BLEU | **{figures["bleu"]:.2f}** on {figures["lines"]:,} lines of test |
+| signature | `{figures["signature"]}` |
+| licence of the data | {licence} |
+
+{synthetic.strip() if manifest["synthetic"] else ""}
+
+Alias `{alias}`: {reason}.
+
+```
+python -m flows.translate {name}@{alias} < in.{source} > out.{target}
+mlflow models serve -m models:/{name}@{alias} --env-manager local --port 5001
+curl http://127.0.0.1:5001/invocations -H 'Content-Type: application/json' -d '{{"inputs": ["A line."]}}'
+```
+"""

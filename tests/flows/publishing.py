@@ -1,0 +1,70 @@
+"""What stage publish finds: a model of some thousand random weights, its translations of a test set, scores and tables."""
+
+from pathlib import Path
+
+import torch
+
+from flows.paths import AVERAGED, DECODED, METRICS, RAW, REPORT, TRAINING
+from transformer_core.config import Bpe
+from transformer_core.corpus.subword import Subword, train_subword
+from transformer_core.files import write_json
+from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
+
+REPOSITORY = Path(__file__).parents[2]
+FINGERPRINT = "f00d" * 16
+FIGURES = {
+    "bleu": 86.41, "chrf": 90.0, "ter": 9.0, "corpus": "synthetic", "synthetic": True, "lines": 60, "signature": "tok:13a",
+    "references_sha256": "0" * 64,
+}  # fmt: skip
+SPLIT = {"pairs": 60, "files": {language: {"sha256": "0" * 64, "lines": 60} for language in ("en", "de")}}
+MANIFEST = {
+    "corpus": "synthetic", "source": "en", "target": "de", "licence": None, "synthetic": True, "held_out": {}, "origin": [],
+    "splits": {"train": SPLIT, "valid": SPLIT, "test": SPLIT},
+}  # fmt: skip
+REFERENCES = [f"Der {number}. Hund läuft heute im Park mit einem Ball und einer Katze." for number in range(60)]
+LINES = ["A man is riding a bike.", "Two dogs are running.", "Ein Mann fährt Fahrrad.", "Zwei Hunde laufen."] * 20
+
+
+def random_model(folder: Path) -> Path:
+    """A model directory in `folder`, complete as stage average leaves it."""
+    train_subword(
+        LINES,
+        folder / "spm.model",
+        Bpe(init_from=None, vocab_size=60, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[]),
+    )
+    subword = Subword.load(folder / "spm.model")
+    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
+    torch.manual_seed(9)  # Of the first dozen one whose translations differ from line to line.
+    config = ModelConfig(
+        model=size,
+        vocabulary=Vocabulary(size=subword.vocab_size, hash=subword.hash),
+        source="en",
+        target="de",
+        training=Training(fingerprint=FINGERPRINT, updates=3, target_tokens=1000, seconds=1.0),
+    )
+    save_model(folder / "averaged", dict(Transformer(size, subword.vocab_size).state_dict()), config, folder / "spm.model")
+    return folder / "averaged"
+
+
+def before_publish(model_directory: Path) -> None:
+    """Make the working directory what it is before stage publish."""
+    Path("params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
+    AVERAGED.mkdir(parents=True)
+    for file in model_directory.iterdir():
+        (AVERAGED / file.name).symlink_to(file)  # As DVC leaves it with cache.type symlink.
+    write_json(METRICS, FIGURES)
+    REPORT.write_text("<h1>BLEU</h1>")
+    write_json(RAW / "manifest.json", MANIFEST)
+    (RAW / "test.de").write_text("".join(f"{line}\n" for line in REFERENCES), encoding="utf-8")
+    translated(REFERENCES)
+    TRAINING.mkdir()
+    (TRAINING / "updates.csv").write_text("update,loss,tokens_per_second\n1,3.5,1000\n2,3.0,1001\n3,2.5,1002\n")
+    (TRAINING / "validation.csv").write_text("update,nll,seconds\n3,2.75,0.5\n")
+
+
+def translated(hypotheses: list[str]) -> None:
+    """Write the translations of the test set."""
+    DECODED.mkdir(parents=True, exist_ok=True)
+    (DECODED / "test.hyp").write_text("".join(f"{line}\n" for line in hypotheses), encoding="utf-8")

@@ -1,0 +1,151 @@
+"""Which version becomes the champion, through a real registry, on translations that are given."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
+
+from flows.registry import CHALLENGER, CHAMPION, EVALUATION, HYPOTHESES, Decision, decide, fetch, register
+from flows.tracking import connect
+from transformer_core.errors import UserError
+from transformer_core.evaluation.bleu import corpus_bleu
+from transformer_core.evaluation.significance import compare_systems
+
+NAME = "toy-en-de"
+# The words of a line differ from line to line, so that a bootstrap of lines has something to draw.
+REFERENCES = [f"Der {n}. Hund läuft {'sehr ' * (n % 4)}schnell durch den Park {n % 7} und holt Ball {n % 11}." for n in range(200)]
+SAME = {"references": "0" * 64, "signature": "tok:13a"}
+
+
+def with_faults(lines: int) -> list[str]:
+    """The references, of which the first so many have lost their meaning: the more, the lower BLEU."""
+    return ["Das ist kein Satz aus diesem Text." if n < lines else line for n, line in enumerate(REFERENCES)]
+
+
+@pytest.fixture
+def client(mlflow_store: str) -> MlflowClient:
+    return connect(mlflow_store)
+
+
+def registered(client: MlflowClient, lines: Sequence[str], kept: bool = True, **tags: str) -> ModelVersion:
+    """A new version whose artifacts hold these translations, as a published one's do."""
+    text = "".join(f"{line}\n" for line in lines)
+    folder = Path(f"model{sha256(text.encode()).hexdigest()[:8]}-{kept}")
+    file = folder / "artifacts" / EVALUATION / HYPOTHESES
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if kept:
+        file.write_text(text, encoding="utf-8")
+    bleu = str(round(corpus_bleu(lines, REFERENCES), 2))
+    tags = {**SAME, "bleu": bleu, "hypotheses": sha256(text.encode()).hexdigest(), **tags}
+    run = client.create_run("0")
+    return register(client, NAME, str(folder.absolute()), "", run.info.run_id, tags)
+
+
+def published(client: MlflowClient, uri: str, faults: int, **tags: str) -> Decision:
+    """Register translations with so many faults, decide, and give the alias."""
+    hypotheses = with_faults(faults)
+    version = registered(client, hypotheses, **tags)
+    decision = decide(client, uri, version, hypotheses, REFERENCES)
+    client.set_registered_model_alias(NAME, decision.alias, version.version)
+    return decision
+
+
+def champion(client: MlflowClient) -> str:
+    return str(client.get_model_version_by_alias(NAME, CHAMPION).version)
+
+
+@pytest.mark.parametrize(
+    ("faults", "aliases"),
+    [
+        # 40 faults of 200 lines are clearly worse than 20, one more fault is not.
+        ([20], [CHAMPION]),
+        ([20, 0], [CHAMPION, CHAMPION]),
+        ([20, 20], [CHAMPION, CHAMPION]),
+        ([20, 21], [CHAMPION, CHAMPION]),
+        ([20, 40], [CHAMPION, CHALLENGER]),
+        ([20, 40, 0], [CHAMPION, CHALLENGER, CHAMPION]),
+        ([20, 40, 39], [CHAMPION, CHALLENGER, CHALLENGER]),
+        ([20, 40, 20], [CHAMPION, CHALLENGER, CHAMPION]),
+        ([40, 0, 20], [CHAMPION, CHAMPION, CHALLENGER]),
+    ],
+    ids=[
+        "first",
+        "better",
+        "equal",
+        "slightly-worse",
+        "clearly-worse",
+        "best-again",
+        "worse-twice",
+        "as-good-again",
+        "once-good-enough",
+    ],
+)
+def test_the_champion_is_not_significantly_worse_than_the_best(
+    client: MlflowClient, mlflow_store: str, faults: list[int], aliases: list[str]
+) -> None:
+    assert [published(client, mlflow_store, number).alias for number in faults] == aliases
+    last = max(place for place, alias in enumerate(aliases, start=1) if alias == CHAMPION)
+    assert champion(client) == str(last)
+
+
+def test_many_small_steps_down_do_not_add_up(client: MlflowClient, mlflow_store: str) -> None:
+    """Each is no significant step from the one before; what counts is the way from the best."""
+    decisions = [published(client, mlflow_store, faults) for faults in range(4, 16)]
+    aliases = [decision.alias for decision in decisions]
+    assert aliases[:2] == [CHAMPION, CHAMPION]
+    assert aliases[-1] == CHALLENGER
+    assert {decision.rival for decision in decisions[1:]} == {"1"}
+    assert aliases == sorted(aliases, key=[CHAMPION, CHALLENGER].index)
+    last_step = compare_systems(with_faults(14), with_faults(15), REFERENCES)
+    assert last_step.difference < 0
+    assert not last_step.significant
+
+
+def test_a_decision_is_in_the_tags_with_the_rival_the_difference_and_the_p_value(client: MlflowClient, mlflow_store: str) -> None:
+    published(client, mlflow_store, 20)
+    tags = published(client, mlflow_store, 40).tags()
+    assert (tags["decision"], tags["rival_version"]) == (CHALLENGER, "1")
+    assert float(tags["rival_bleu_difference"]) == pytest.approx(
+        corpus_bleu(with_faults(40), REFERENCES) - corpus_bleu(with_faults(20), REFERENCES), abs=0.01
+    )
+    assert 0 < float(tags["rival_p_value"]) < 0.05
+    assert tags["decision_reason"].startswith("significantly worse than version 1, the best so far: -")
+
+
+@pytest.mark.parametrize("other", [{"references": "1" * 64}, {"signature": "tok:intl"}], ids=["references", "signature"])
+def test_scores_of_another_test_set_or_of_another_kind_are_no_rivals(
+    client: MlflowClient, mlflow_store: str, other: dict[str, str]
+) -> None:
+    published(client, mlflow_store, 0, **other)
+    decision = published(client, mlflow_store, 20)
+    assert (decision.alias, decision.rival) == (CHALLENGER, "")
+    assert "no earlier version" in decision.reason
+    assert champion(client) == "1"
+
+
+def test_a_version_that_kept_no_translations_or_others_is_no_rival(client: MlflowClient, mlflow_store: str) -> None:
+    for kept in (False, True):
+        version = registered(client, with_faults(0), kept=kept, **({"hypotheses": "0" * 64} if kept else {}))
+        client.set_registered_model_alias(NAME, CHAMPION, version.version)
+    published(client, mlflow_store, 30)
+    decision = published(client, mlflow_store, 10)
+    assert decision.rival == "3"
+
+
+def test_a_version_that_was_deleted_is_no_rival_and_leaves_the_place_to_the_next(client: MlflowClient, mlflow_store: str) -> None:
+    published(client, mlflow_store, 0)
+    client.delete_model_version(NAME, "1")
+    assert published(client, mlflow_store, 20).alias == CHAMPION
+    assert champion(client) == "2"
+
+
+def test_a_model_that_the_registry_has_not_got_is_refused_in_one_line(client: MlflowClient, mlflow_store: str, tmp_path: Path) -> None:
+    published(client, mlflow_store, 0)
+    for model in ("nothing@champion", f"{NAME}@challenger", f"{NAME}/7"):
+        with pytest.raises(UserError, match=f"has no model {model}: ") as raised:
+            fetch(model, mlflow_store, tmp_path)
+        assert raised.value.exit_code == 78
+        assert "\n" not in str(raised.value)

@@ -1,0 +1,180 @@
+"""The registered model behind `mlflow models serve`, started for real on the loopback, and the other ways to translate with it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from flows.paths import AVERAGED
+from flows.stages import publish
+from flows.tracking import connect
+from tests.flows.publishing import LINES, before_publish, random_model
+from transformer_core.config import load_params
+from transformer_core.decoding.beam import Search
+from transformer_core.decoding.translator import Translator
+
+pytestmark = pytest.mark.slow  # About a minute and a half: the server starts in 20 seconds, and answers more than 1,000 requests.
+
+MODEL = "synthetic-en-de@champion"
+TEXTS = [" ".join(LINES[first : first + words]) for first in range(4) for words in (1, 2, 3)] + ["", "naïve 漢字"]
+SEARCHES: list[dict[str, Any]] = [{}, {"beam": 1}, {"beam": 2, "alpha": 1.0}, {"beam": 3, "penalty": "power", "max_extra": 5}]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server of the registered model, and the folder whose registry has it."""
+
+    url: str
+    folder: Path
+
+    def post(self, body: object, content_type: str = "application/json") -> requests.Response:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return requests.post(f"{self.url}/invocations", data=data, headers={"Content-Type": content_type}, timeout=300)
+
+    def predictions(self, lines: list[str], **asked: object) -> Any:
+        answer = self.post({"inputs": lines, "params": asked})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["predictions"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("serving")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+        connect(f"sqlite:///{folder}/mlflow.db").search_experiments()  # Makes the tables.
+        before_publish(random_model(tmp_path_factory.mktemp("model")))
+        publish.run(load_params())
+        # MLflow starts uvicorn by its name.
+        patch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+        with serving(folder) as url:
+            yield Server(url, folder)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", f"models:/{MODEL}", "--env-manager", "local", "--port", str(port)]
+    with (folder / "serve.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 300
+        while True:
+            assert process.poll() is None, (folder / "serve.log").read_text()
+            assert time.monotonic() < deadline, (folder / "serve.log").read_text()
+            try:
+                if requests.get(f"http://127.0.0.1:{port}/ping", timeout=1).ok:
+                    break
+            except requests.ConnectionError:
+                time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def wanted(server: Server, lines: list[str], asked: dict[str, Any]) -> list[str]:
+    translator = Translator.load(server.folder / AVERAGED)
+    return [ranked[0].text for ranked in translator.translate(lines, Search(**asked))]
+
+
+def test_a_thousand_requests_from_eight_clients_get_the_translators_own_text(server: Server) -> None:
+    expected = [wanted(server, TEXTS, asked) for asked in SEARCHES]
+    assert len({*expected[0]}) > len(TEXTS) / 2  # The model, random as it is, says this for one line and that for another.
+
+    def ask(number: int) -> bool:
+        """One to three lines, in one way of searching."""
+        way, first, count = number % len(SEARCHES), number % len(TEXTS), 1 + number % 3
+        return bool(server.predictions(TEXTS[first : first + count], **SEARCHES[way]) == expected[way][first : first + count])
+
+    with ThreadPoolExecutor(8) as clients:
+        assert list(clients.map(ask, range(1000))) == [True] * 1000
+
+
+def test_all_translations_and_their_scores_are_there_for_the_asking(server: Server) -> None:
+    translator = Translator.load(server.folder / AVERAGED)
+    ranked = translator.translate(TEXTS[:3], Search(beam=3))
+    (first, *_), *_ = answer = server.predictions(TEXTS[:3], beam=3, nbest=True)
+    assert [[one["text"] for one in found] for found in answer] == [[one.text for one in found] for found in ranked]
+    assert first["score"] == pytest.approx(ranked[0][0].score, abs=1e-4)
+    assert first["log_probability"] == pytest.approx(ranked[0][0].log_probability, abs=1e-4)
+    assert server.predictions(TEXTS[:1], beam=3, scores=True) == [first]
+
+
+BAD = {
+    "malformed JSON": (b'{"inputs": ["a"', "valid JSON"),
+    "not UTF-8": (b'{"inputs": ["\xff"]}', "Invalid input"),
+    "no object": ([], "JSON dictionary"),
+    "wrong column": ({"lines": ["a"]}, "'inputs' key"),
+    "a table": ({"dataframe_split": {"columns": ["line"], "data": [["a"]]}}, "'inputs' key"),
+    "a number": ({"inputs": [1]}, "Expected type str"),
+    "null": ({"inputs": [None]}, "Expected type str"),
+    "no list": ({"inputs": "a"}, "Expected list"),
+    "a list of lists": ({"inputs": [["a"]]}, "Expected type str"),
+    "a megabyte": ({"inputs": ["a", "a" * 1_000_000]}, "inputs[1]: 1,000,000 characters, at most 20,000 are translated"),
+    "too many tokens": ({"inputs": ["Zwei Hunde laufen. " * 500]}, "tokens, at most 1,024 are translated"),
+    "no beam": ({"inputs": ["a"], "params": {"beam": 0}}, "params.beam: "),
+    "a beam as wide as the world": ({"inputs": ["a"], "params": {"beam": 10**9}}, "params.beam: "),
+    "half a beam": ({"inputs": ["a"], "params": {"beam": 2.5}}, "beam"),
+    "alpha below 0": ({"inputs": ["a"], "params": {"alpha": -1.0}}, "params.alpha: "),
+    "alpha is no number": (b'{"inputs": ["a"], "params": {"alpha": NaN}}', "params.alpha: "),
+    "another penalty": ({"inputs": ["a"], "params": {"penalty": "none"}}, "params.penalty: "),
+    "params in a list": ({"inputs": ["a"], "params": [4]}, "must be a dictionary"),
+}
+
+
+@pytest.mark.parametrize(("body", "said"), BAD.values(), ids=BAD.keys())
+def test_what_cannot_be_translated_is_refused_with_a_word_and_the_server_lives_on(server: Server, body: object, said: str) -> None:
+    answer = server.post(body)
+    assert answer.status_code == 400
+    assert said in answer.json()["message"]
+    assert len(answer.text) < 1000  # Not the megabyte again.
+    assert server.predictions(TEXTS[:1]) == wanted(server, TEXTS[:1], {})
+
+
+def test_another_type_of_content_is_refused(server: Server) -> None:
+    assert server.post(b"A line.", "text/plain").status_code == 415
+
+
+def test_no_lines_have_no_translations(server: Server) -> None:
+    assert server.predictions([]) == []
+
+
+def test_predict_and_a_file_give_the_same_text_from_the_command_line(server: Server) -> None:
+    expected = wanted(server, TEXTS, {})
+    Path("in.json").write_text(json.dumps({"inputs": TEXTS}), encoding="utf-8")
+    predict = ["-m", "mlflow", "models", "predict", "-m", f"models:/{MODEL}", "--env-manager", "local", "-t", "json", "-i", "in.json"]
+    done = subprocess.run([sys.executable, *predict], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["predictions"] == expected
+
+    lines = "".join(f"{line}\n" for line in TEXTS).encode()
+    done_file = subprocess.run(
+        [sys.executable, "-m", "flows.translate", MODEL, "--beam", "4"], input=lines, capture_output=True, check=False
+    )
+    assert (done_file.returncode, done_file.stderr) == (0, b"")
+    assert done_file.stdout.decode().split("\n")[:-1] == expected
+
+
+@pytest.mark.usefixtures("server")
+def test_translating_a_file_with_a_model_that_is_not_there_is_one_line() -> None:
+    command = [sys.executable, "-m", "flows.translate", "nobody@champion"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == 78
+    assert "has no model nobody@champion: " in done.stderr
+    assert done.stderr.count("\n") == 1
