@@ -206,6 +206,23 @@ def test_a_file_with_a_line_too_many_is_named_beside_the_hypotheses(here: Path, 
     assert not list(here.glob("results/*.*"))
 
 
+@pytest.mark.parametrize("split", ["test", "valid"])
+@pytest.mark.usefixtures("here")
+def test_references_that_look_tokenised_are_refused_before_anything_is_scored(split: str, here: Path, params: Params) -> None:
+    write(here / f"data/raw/{split}.de", "\n".join(line.replace(".", " .") for line in TARGET) + "\n")
+    with pytest.raises(UserError, match=rf"^data/raw/{split}\.de:1: looks tokenised, as 100% of its lines do") as error:
+        run(params)
+    assert error.value.exit_code == ExitCode.BAD_DATA
+    assert error.value.remedy.endswith("or set evaluate.allow_tokenised: true.")
+    assert not list(here.glob("results/*.*"))
+
+
+def test_they_are_scored_where_that_is_asked_for(here: Path, params: Params) -> None:
+    write(here / "data/raw/test.de", "\n".join(line.replace(".", " .") for line in TARGET) + "\n")
+    run(params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"allow_tokenised": True})}))
+    assert json.loads(Path("results/metrics.json").read_text(encoding="utf-8"))["bleu"] == 66.97  # 13a parts the full stop anyway.
+
+
 def as_process(here: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     return subprocess.run(

@@ -1,9 +1,8 @@
 """The BLEU that the paper's Table 2 holds: of Moses' tokens, German compounds split at their hyphens.
 
 What tensor2tensor's get_ende_bleu.sh does: tokenizer.perl, then "rich-text format" becomes "rich ##AT##-##AT## text format", then
-multi-bleu.perl. One and the same output of WMT14 English-German has about 1.5 more of it than of sacreBLEU's 13a. Tokens are those of
-`sacremoses`, which keeps the tokeniser as it was in 2017: a full stop behind an abbreviation is not parted from it at a sentence's end
-either.
+multi-bleu.perl. Tokens are those of `sacremoses`, which keeps the tokeniser as it was in 2017: a full stop behind an abbreviation is not
+parted from it at a sentence's end either.
 """
 
 import re

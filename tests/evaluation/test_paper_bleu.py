@@ -1,0 +1,127 @@
+"""The paper's BLEU: Moses' tokens, compounds split, multi-bleu.perl's arithmetic."""
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from transformer_core.evaluation.metrics import read_aligned
+from transformer_core.evaluation.paper_bleu import moses_tokens, multi_bleu, paper_bleu, split_compounds
+
+PEER = Path(__file__).parents[2].parent / "shared/data/peer"
+
+# By hand from tokenizer.perl's rules, `-l de`, in their order.
+MOSES = [
+    ("Ein Hund läuft.", "Ein Hund läuft ."),
+    ("Hallo, Welt!", "Hallo , Welt !"),
+    ("Am 3. Mai kostete es 5,300 Euro, also 1.250,50.", "Am 3. Mai kostete es 5,300 Euro , also 1.250,50 ."),
+    ("Er sagte: „Nein“ (leise) und \"doch\".", "Er sagte : „ Nein “ ( leise ) und &quot; doch &quot; ."),
+    ("Das ist z.B. so, sagt Dr. Huber usw. und geht.", "Das ist z.B. so , sagt Dr. Huber usw. und geht ."),
+    ("Und dann... Stille", "Und dann ... Stille"),
+    ("Geht's? A&B <c> [d] e|f", "Geht &apos; s ? A &amp; B &lt; c &gt; &#91; d &#93; e &#124; f"),
+    ("ein\u00a0geschütztes \t Leerzeichen ", "ein geschütztes Leerzeichen"),
+    ("Wir kamen um 20 Uhr.", "Wir kamen um 20 Uhr ."),
+    ("", ""),
+]  # fmt: skip
+
+COMPOUNDS = [
+    ("rich-text format", "rich ##AT##-##AT## text format"),
+    ("Aix-en-Provence", "Aix ##AT##-##AT## en ##AT##-##AT## Provence"),
+    ("a-b-c", "a ##AT##-##AT## b-c"),
+    ("Nord- und Südsee", "Nord- und Südsee"),
+    ("er - sie", "er - sie"),
+    ("a--b", "a ##AT##-##AT## -b"),
+    ("-5", "-5"),
+    ("16-jährige und 3-4", "16 ##AT##-##AT## jährige und 3 ##AT##-##AT## 4"),
+]
+
+
+def by_hand(hypotheses: list[str], references: list[str]) -> float:
+    """BLEU in percent as multi-bleu.perl counts it, of tokens between single spaces."""
+    right, made, hypothesis_length, reference_length = Counter[int](), Counter[int](), 0, 0
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        own, other = hypothesis.split(" ") if hypothesis else [], reference.split(" ") if reference else []
+        hypothesis_length += len(own)
+        reference_length += len(other)
+        for order in range(1, 5):
+            ours, theirs = (
+                Counter(tuple(tokens[start : start + order]) for start in range(len(tokens) - order + 1)) for tokens in (own, other)
+            )
+            right[order] += (ours & theirs).total()
+            made[order] += ours.total()
+    if any(right[order] == 0 for order in range(1, 5)):
+        return 0.0
+    penalty = min(1.0, math.exp(1 - reference_length / hypothesis_length))
+    return 100 * penalty * math.exp(sum(math.log(right[order] / made[order]) for order in range(1, 5)) / 4)
+
+
+@pytest.mark.parametrize(("text", "tokens"), MOSES)
+def test_tokens_are_those_of_moses(text: str, tokens: str) -> None:
+    assert moses_tokens([text], "de") == [tokens]
+
+
+@pytest.mark.parametrize(("line", "split"), COMPOUNDS)
+def test_compounds_are_split_as_the_papers_script_does(line: str, split: str) -> None:
+    assert split_compounds(line) == split
+
+
+def test_compounds_are_split_in_german_alone() -> None:
+    assert moses_tokens(["Make-up."], "de") == ["Make ##AT##-##AT## up ."]
+    assert moses_tokens(["Make-up."], "fr") == ["Make-up ."]
+
+
+def test_a_split_compound_is_right_in_part() -> None:
+    hypotheses, references = ["Das ist ein Text-Format für alle ."], ["Das ist ein Bild-Format für alle ."]
+    # Tokens: Das ist ein Text/Bild ##AT##-##AT## Format für alle . (9): 8, 6, 4 and 2 n-grams of 9, 8, 7 and 6 are right.
+    expected = 100 * (8 / 9 * 6 / 8 * 4 / 7 * 2 / 6) ** 0.25
+    assert paper_bleu(hypotheses, references, "de").score == pytest.approx(expected)
+    # Unsplit there are 7 tokens, and no four in a row are right.
+    assert paper_bleu(hypotheses, references, "en").score == 0
+
+
+def test_the_signature_says_that_it_is_no_sacrebleu() -> None:
+    german, french = (paper_bleu(["a"], ["a"], language).signature for language in ("de", "fr"))
+    assert german.startswith("multi-bleu|nrefs:1|case:mixed|tok:moses-de|compounds-split:yes|smooth:none|sacremoses:")
+    assert french.startswith("multi-bleu|nrefs:1|case:mixed|tok:moses-fr|compounds-split:no|smooth:none|sacremoses:")
+
+
+def test_a_language_that_moses_does_not_know_is_scored_all_the_same() -> None:
+    assert paper_bleu(["Kila mtu ana haki ."], ["Kila mtu ana haki ."], "sw").score == pytest.approx(100)
+
+
+WORDS = st.sampled_from(["der", "Hund", "-", ".", "ä", "läuft"])
+LINES = st.lists(st.tuples(st.lists(WORDS, max_size=9), st.lists(WORDS, max_size=9)), min_size=1, max_size=6)
+
+
+@given(LINES)
+@example([(["der"], [])])
+@example([([], ["der"])])
+def test_the_arithmetic_is_that_of_multi_bleu(pairs: list[tuple[list[str], list[str]]]) -> None:
+    hypotheses, references = ([" ".join(pair[side]) for pair in pairs] for side in (0, 1))
+    assert multi_bleu(hypotheses, references) == pytest.approx(by_hand(hypotheses, references))
+
+
+@given(st.lists(st.text(max_size=30), min_size=1, max_size=4))
+def test_any_text_has_tokens_and_a_score(lines: list[str]) -> None:
+    tokens = moses_tokens(lines, "de")
+    assert [line.split() for line in tokens] == [line.split(" ") if line else [] for line in tokens]
+    assert -1e-9 <= paper_bleu(lines, lines, "de").score <= 100 + 1e-9
+
+
+@pytest.mark.skipif(not PEER.exists(), reason="the peer outputs are not beside the repository (../shared/data/peer)")
+@pytest.mark.parametrize("segmented", ["bpe", "spm"])
+def test_bleu_of_a_german_english_system_is_that_of_tensorflow_nmt(segmented: str) -> None:
+    folder = PEER / "tfnmt_deen"
+    hypotheses, references = read_aligned(folder / "deen_output", folder / f"deen_ref_{segmented}")
+    if segmented == "bpe":
+        references = [line.replace("@@ ", "") for line in references]
+    else:
+        references = [line.replace(" ", "").replace("▁", " ").strip() for line in references]
+    assert hypotheses.count("") == 3
+    assert multi_bleu(hypotheses, references) == pytest.approx(by_hand(hypotheses, references))
+    # It splits at each single space, and so finds one token, an empty one, in an empty line.
+    with_empty_tokens = [line or "<empty>" for line in hypotheses]
+    assert multi_bleu(with_empty_tokens, references) == pytest.approx(22.5855084573, abs=1e-9)

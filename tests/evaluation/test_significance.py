@@ -1,0 +1,116 @@
+"""The bootstrap is sacreBLEU's own: what its command prints is what comes out here."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transformer_core.evaluation.metrics import read_aligned
+from transformer_core.evaluation.significance import bleu_interval, compare_scores, compare_systems
+
+SYSTEMS = Path(__file__).parents[2].parent / "shared/data/peer/wmt17_ende_systems"
+BEST, NEXT, TWIN, WORST = (
+    f"newstest2017.{name}.en-de.detok.de" for name in ("uedin-nmt.4722", "LMU-nmt-reranked.4934", "LIUM-NMT.4900", "online-F.0")
+)
+REFERENCES = ["Ein Mann fährt Rad.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen.", "Heute regnet es in Berlin."]
+GOOD = ["Ein Mann fährt Rad.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen.", "Es regnet heute in Berlin."]
+BAD = ["Ein Mann fährt Rad.", "Zwei Katzen schlafen im Schnee.", "Die Frau liest heute ein Buch.", "Es regnet."]
+
+wmt17 = pytest.mark.skipif(not SYSTEMS.exists(), reason="the WMT17 outputs are not beside the repository (../shared/data/peer)")
+
+
+def sacrebleu(folder: Path, *arguments: str) -> Any:
+    command = [sys.executable, "-m", "sacrebleu", "reference.detok.de", *arguments, "-f", "json", "-w", "10"]
+    environment = {name: value for name, value in os.environ.items() if name != "SACREBLEU_SEED"}
+    return json.loads(subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout)
+
+
+def systems(*names: str) -> list[list[str]]:
+    return read_aligned(*(SYSTEMS / name for name in (*names, "reference.detok.de")))
+
+
+@wmt17
+def test_p_values_are_those_of_the_sacrebleu_command() -> None:
+    printed = sacrebleu(SYSTEMS, "-i", BEST, NEXT, TWIN, WORST, "-m", "bleu", "--paired-bs")
+    best, *others, references = systems(BEST, NEXT, TWIN, WORST)
+    ours = [compare_systems(best, other, references) for other in others]
+    theirs = [row["BLEU"] for row in printed]
+    assert [one.baseline for one in ours] == [theirs[0]["score"]] * 3
+    assert [(one.candidate, one.p_value) for one in ours] == [(row["score"], row["p_value"]) for row in theirs[1:]]
+
+
+@wmt17
+@pytest.mark.slow  # 40 s, most of it TER, here and in the command
+def test_p_values_of_all_scores_are_those_of_the_sacrebleu_command() -> None:
+    printed = sacrebleu(SYSTEMS, "-i", NEXT, TWIN, "-m", "bleu", "chrf", "ter", "--paired-bs")
+    for one in compare_scores(*systems(NEXT, TWIN)):
+        theirs = printed[1][one.metric]
+        assert (one.candidate, one.p_value) == (theirs["score"], theirs["p_value"])
+
+
+@wmt17
+def test_the_interval_is_that_of_the_sacrebleu_command() -> None:
+    printed = sacrebleu(SYSTEMS, "-i", BEST, "--confidence")
+    low, high = bleu_interval(*systems(BEST))
+    mean, half = printed["confidence_mean"], printed["confidence_var"]
+    assert (low, high) == pytest.approx((mean - half, mean + half), abs=1e-9)
+    assert low < printed["score"] < high
+
+
+@wmt17
+def test_the_best_system_of_wmt17_is_better_than_a_middling_one_by_more_than_chance() -> None:
+    worse = compare_systems(*systems(BEST, TWIN))
+    assert (round(worse.difference, 2), worse.significant) == (-1.71, True)
+
+
+def test_a_comparison_is_the_same_each_time_whatever_the_shell_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compare_scores(BAD, GOOD, REFERENCES), bleu_interval(GOOD, REFERENCES)
+    monkeypatch.setenv("SACREBLEU_SEED", "none")
+    assert (compare_scores(BAD, GOOD, REFERENCES), bleu_interval(GOOD, REFERENCES)) == first
+    assert os.environ["SACREBLEU_SEED"] == "none"
+    monkeypatch.delenv("SACREBLEU_SEED")
+    compare_systems(BAD, GOOD, REFERENCES)
+    assert "SACREBLEU_SEED" not in os.environ
+
+
+def test_the_three_scores_come_in_order_with_signatures_that_hold_the_seed() -> None:
+    compared = compare_scores(BAD, GOOD, REFERENCES)
+    assert [one.metric for one in compared] == ["BLEU", "chrF2", "TER"]
+    assert [one.difference > 0 for one in compared] == [True, True, False]
+    for one in compared:
+        assert one.difference == one.candidate - one.baseline
+        assert one.signature.startswith("nrefs:1|bs:1000|seed:12345|")
+    assert compared[0] == compare_systems(BAD, GOOD, REFERENCES)
+
+
+@pytest.mark.parametrize("hypotheses", [GOOD, [""] * 4], ids=["text", "empty"])
+def test_a_system_does_not_differ_from_itself(hypotheses: list[str]) -> None:
+    for one in compare_scores(hypotheses, hypotheses, REFERENCES):
+        assert (one.difference, one.p_value, one.significant) == (0, 1, False)
+
+
+def test_one_sentence_proves_nothing() -> None:
+    for one in compare_scores(BAD[1:2], GOOD[1:2], REFERENCES[1:2]):
+        assert (one.p_value, one.significant) == (1, False)
+    assert bleu_interval(GOOD[:1], REFERENCES[:1]) == pytest.approx((100, 100))
+
+
+def test_empty_translations_are_worse_than_any_and_certainly_so() -> None:
+    compared = compare_systems(GOOD * 10, [""] * 40, REFERENCES * 10)
+    assert (compared.candidate, compared.significant) == (0, True)
+    assert bleu_interval([""] * 4, REFERENCES) == (0, 0)
+
+
+def test_an_interval_stays_within_the_scale() -> None:
+    assert bleu_interval(REFERENCES, REFERENCES) == pytest.approx((100, 100))
+    assert max(bleu_interval(REFERENCES, REFERENCES)) <= 100
+
+
+@pytest.mark.parametrize(("a", "b", "count"), [(GOOD, BAD, 3), (GOOD[:3], BAD, 4), ([], [], 0)])
+def test_systems_of_unequal_length_are_refused(a: list[str], b: list[str], count: int) -> None:
+    with pytest.raises(ValueError, match=f"hypotheses for {count} references"):
+        compare_systems(a, b, REFERENCES[:count])
