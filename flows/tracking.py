@@ -27,10 +27,7 @@ if TYPE_CHECKING:
     from mlflow.entities import DatasetInput, Run
 
 EXPERIMENT = "transformer-pipeline"
-EXPERIMENT_TAGS = {
-    "mlflow.experimentKind": "custom_model_development",  # Or MLflow's pages take it for an application of language models.
-    DESCRIPTION: "A run is a training; its child runs are evaluations of what it trained, one for each way of decoding.",
-}
+ABOUT = "A run is a training; its child runs are evaluations of what it trained, one for each way of decoding."
 INTERVAL_SECONDS = 3.0
 LONGEST_INTERVAL_SECONDS = 60.0
 CLOSING_SECONDS = 8.0
@@ -173,7 +170,7 @@ def experiment_id(client: "MlflowClient") -> str:
     found = client.get_experiment_by_name(EXPERIMENT)
     if found is None:
         with suppress(MlflowException):  # Another process may have been faster.
-            client.create_experiment(EXPERIMENT, tags=EXPERIMENT_TAGS)
+            client.create_experiment(EXPERIMENT, tags={DESCRIPTION: ABOUT})
         found = client.get_experiment_by_name(EXPERIMENT)
     if found is None:
         raise UserError(f"MLflow: the experiment {EXPERIMENT} could not be created", "Was it deleted? Restore it.", ExitCode.UNAVAILABLE)

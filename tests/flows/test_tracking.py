@@ -1,14 +1,6 @@
 import fcntl
-import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +10,7 @@ from mlflow.entities import Run
 from flows import tracking
 from flows.journal import JOURNALS, Dataset, Journal, position_file, read_events
 from flows.tracking import Sender, all_sent, connect, experiment_id, find_training, run_link, send_all, sync
+from tests.flows.servers import free_port, mlflow_server
 from transformer_core.config import Machine, tracking_uri
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
@@ -233,32 +226,6 @@ def test_a_link_leads_to_the_run(mlflow_store: str) -> None:
     assert run_link(client, "https://mlflow.example/", run.info.run_id) == f"https://mlflow.example{path}"
 
 
-@contextmanager
-def mlflow_server(port: int) -> Iterator[None]:
-    """A real server on loopback in a process group of its own, all of which is ended."""
-    store = ["--backend-store-uri", f"sqlite:///{Path.cwd()}/server.db", "--artifacts-destination", str(Path.cwd() / "artifacts")]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *store]
-    with Path("server.log").open("ab") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        _wait_until_healthy(port)
-        yield
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-
-
-def _wait_until_healthy(port: int) -> None:
-    deadline = time.monotonic() + 300
-    while True:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
-            return
-        except OSError:
-            assert time.monotonic() < deadline, Path("server.log").read_text()
-            time.sleep(0.2)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("mlflow_store")
 def test_a_server_that_goes_away_in_the_middle_loses_nothing_and_gets_every_point_once(
@@ -268,8 +235,7 @@ def test_a_server_that_goes_away_in_the_middle_loses_nothing_and_gets_every_poin
     monkeypatch.setattr(tracking, "INTERVAL_SECONDS", 0.2)
     monkeypatch.setattr(tracking, "CLOSING_SECONDS", 1.0)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     uri = f"http://127.0.0.1:{port}"
     journal = Journal("f00d")
     Path("report.html").write_text("<h1>BLEU</h1>")

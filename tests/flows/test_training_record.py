@@ -1,0 +1,77 @@
+"""A training and its record, with a real server of MLflow that goes away while it trains."""
+
+import csv
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from flows.journal import JOURNALS, read_events
+from flows.tracking import connect, experiment_id
+from tests.flows.servers import free_port, mlflow_server
+from tests.flows.test_train_stage import REPOSITORY, prepare
+
+UPDATES = 900
+
+
+def points(client: MlflowClient, name: str) -> list[tuple[int, float]]:
+    """Of the only run there is."""
+    (run,) = client.search_runs([experiment_id(client)])
+    return [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, name)]
+
+
+def wait_while_it_runs(process: "subprocess.Popen[str]", true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 300
+    while not true():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_every_point_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """About two minutes, several on a busy machine: two starts of the server and a training beside it."""
+    monkeypatch.chdir(tmp_path)
+    # A cooldown over all updates gives each point a value of its own.
+    prepare("bpe", updates=UPDATES, save_every=300, validate_every=300, tokens_per_update=128, tokens_per_microbatch=128, cooldown=1)
+    port = free_port()
+    uri = f"http://127.0.0.1:{port}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path]), "MLFLOW_TRACKING_URI": uri}
+    stage = [sys.executable, "-m", "flows.stages.train"]
+    with mlflow_server(port):
+        training = subprocess.Popen(stage, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        client = connect(uri)
+        wait_while_it_runs(training, lambda: client.search_runs([experiment_id(client)]) and points(client, "train/loss"))
+        assert training.poll() is None
+    _, said = training.communicate(timeout=300)
+    assert training.returncode == 0, said
+    assert f"MLflow at {uri}: " in said
+    assert "Traceback" not in said
+
+    with mlflow_server(port):
+        command = [sys.executable, "-m", "flows.tracking", "sync"]
+        for _ in range(2):
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+        (run,) = client.search_runs([experiment_id(client)])
+        assert run.info.status == "FINISHED"
+        with Path("results/training/updates.csv").open(encoding="utf-8", newline="") as file:
+            trained = [int(row["update"]) for row in csv.DictReader(file)]
+        assert trained[-1] == UPDATES
+        assert [step for step, _ in points(client, "train/loss")] == trained
+        assert [step for step, _ in points(client, "valid/bleu")] == [300, 600, 900]
+        (journal,) = JOURNALS.glob("*.jsonl")
+        written = [(e["step"], name, value) for e in read_events(journal) if e["type"] == "metrics" for name, value in e["values"].items()]
+        there = [(step, name, value) for name in {name for _, name, _ in written} for step, value in points(client, name)]
+        assert sorted(there) == sorted(written)
+        assert {read.dataset.name for read in run.inputs.dataset_inputs} == {"tiny train en-de", "tiny valid en-de"}
+        assert "training/updates.csv" in {item.path for item in client.list_artifacts(run.info.run_id, "training")}
+        assert run.data.tags["ranks"] == "1"
+        assert run.data.tags["torch"]
