@@ -19,8 +19,11 @@ from flows import pipeline as module
 from flows.child import GRACE_SECONDS
 from flows.journal import Journal
 from flows.paths import METRICS, PUBLISHED
-from flows.pipeline import Outcome, in_registry, is_transient, pipeline, stage_names, stage_task, summarize
+from flows.pipeline import in_registry, is_transient, pipeline, stage_task, training_link
+from flows.repro import stage_names
+from flows.summary import Outcome, rows, summarize
 from flows.tracking import connect, find_training, sync
+from transformer_core.config import Machine
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
 
@@ -186,9 +189,8 @@ def test_a_failure_is_the_stage_s_own_line_and_not_a_traceback(client: SyncPrefe
 )
 def test_only_what_may_pass_is_tried_again_and_three_times_at_most(code: int, again: bool) -> None:
     failed = Failed(data=Outcome("train", "failed", code, 1.0))
-    tried = [
-        is_transient(stage_task("train"), TaskRun(task_key="train", dynamic_key="0", run_count=count), failed) for count in (1, 2, 3, 4)
-    ]
+    task = stage_task("train", Machine())
+    tried = [is_transient(task, TaskRun(task_key="train", dynamic_key="0", run_count=count), failed) for count in (1, 2, 3, 4)]
     assert tried == [again, again, again, False]
 
 
@@ -282,19 +284,32 @@ def test_a_registry_that_is_away_is_exit_code_69(monkeypatch: pytest.MonkeyPatch
     assert raised.value.exit_code == 69
 
 
-def test_the_summary_shows_bleu_and_the_way_to_mlflow(published: tuple[MlflowClient, str]) -> None:
+def test_the_training_is_found_in_mlflow(published: tuple[MlflowClient, str], tmp_path: Path) -> None:
+    machine = Machine(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    assert training_link(machine) == ""
+    write_json(module.MODEL_CONFIG, {"training": {"fingerprint": "f00d"}})
+    assert training_link(machine).endswith(f"/runs/{published[1]}")
+
+
+@pytest.mark.usefixtures("mlflow_store")
+def test_the_summary_shows_sizes_costs_bleu_and_the_way_to_mlflow() -> None:
     write_json(METRICS, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
-    done = {name: Outcome(name, "ran", 0, 1234.56) for name in ("train", "evaluate", "publish")}
-    summary = summarize(done)
-    assert "| train | ran | 1,234.6 |" in summary
+    Path("dvc.lock").write_text("stages:\n  train:\n    outs: [{path: a, size: 1500000}, {path: b, size: 20000}]\n")
+    done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "evaluate": Outcome("evaluate", "ran", 0, 1234.56)}
+    summary = summarize(rows(done, 3.6), done, "http://mlflow/#/runs/1")
+    assert "| train | ran in gpu | 1,800.0 | 1.52 | 3.60 |" in summary
+    assert "| evaluate | ran | 1,234.6 | 0.00 | 1.23 |" in summary
+    assert "| all | | 3,034.6 | 1.52 | 4.83 |" in summary
     assert "BLEU **86.41** on the test set of toys (synthetic)" in summary
-    assert f"/runs/{published[1]})" in summary
+    assert "(http://mlflow/#/runs/1)" in summary
+    assert "cost" not in summarize(rows(done, None), done, "")
 
 
-@pytest.mark.usefixtures("published")
+@pytest.mark.usefixtures("mlflow_store")
 def test_the_summary_of_a_failure_shows_its_line_and_no_older_score() -> None:
     write_json(METRICS, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
-    summary = summarize({"train": Outcome("train", "failed", 65, 1.0, "train: data/raw/train.de:7: empty")})
+    failed = {"train": Outcome("train", "failed", 65, 1.0, "train: data/raw/train.de:7: empty")}
+    summary = summarize(rows(failed, None), failed, "")
     assert "**train: data/raw/train.de:7: empty**" in summary
     assert "BLEU" not in summary
     assert "MLflow" not in summary
