@@ -35,7 +35,7 @@ from prefect.states import Cancelling, Failed
 from flows.child import GRACE_SECONDS
 from flows.gang import Gang, address_towards, free_port
 from flows.log import StageLog
-from flows.node import Work, clone_for, git, pull_run_cache, push, run, would_run
+from flows.node import Work, clone_for, committed, push, restore, run
 from flows.repro import KILLED, TRANSIENT, StageError, ancestors
 from flows.runner import BUG
 from flows.settings import tracked
@@ -45,8 +45,6 @@ NODE = "node"
 POLL_SECONDS = 2.0
 _RENDEZVOUS = "rendezvous="
 _CODE = re.compile(r"\(exit code (\d+)\)$")
-# Each machine's own, or a result: neither is part of what a commit must hold for another machine to run the same.
-_NOT_COMMITTED = (":!params.yaml", ":!dvc.lock")
 
 
 @flow(name=NODE)
@@ -83,11 +81,10 @@ def run_in_pool(stage: str, pool: str, nodes: int) -> bool:
     Raises:
         StageError: it failed there, or could not be sent there.
     """
+    log = StageLog(get_run_logger().info, lambda _: None)
     try:
-        pull_run_cache()
-        if not would_run(stage):
+        if restore([stage], Path(), log):
             return False
-        log = StageLog(get_run_logger().info, lambda _: None)
         with get_client(sync_client=True) as client:
             deployment = find_deployment(client, pool)
             repository, commit = committed()
@@ -97,21 +94,6 @@ def run_in_pool(stage: str, pool: str, nodes: int) -> bool:
     except UserError as error:
         raise StageError(error.exit_code, f"{stage}: {error}") from error
     return True
-
-
-def committed() -> tuple[str, str]:
-    """Where another machine can clone this repository from, and at which commit it is the same as here.
-
-    Raises:
-        UserError: exit code 78; something is not committed.
-    """
-    changed = git(Path(), "status", "--porcelain", "--", ".", *_NOT_COMMITTED)
-    if changed:
-        name = changed.splitlines()[0][2:].strip()
-        raise configuration_error(f"{name}: not committed, and another machine runs what is", "Commit and push it, then run again.")
-    remotes = git(Path(), "remote").split()
-    repository = git(Path(), "remote", "get-url", remotes[0]) if remotes else git(Path(), "rev-parse", "--show-toplevel")
-    return repository, git(Path(), "rev-parse", "HEAD")
 
 
 def find_deployment(client: SyncPrefectClient, pool: str) -> DeploymentResponse:

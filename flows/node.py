@@ -22,12 +22,14 @@ from typing import Any
 from flows.child import run_child
 from flows.gang import Gang
 from flows.log import StageLog
-from flows.repro import StageError, ancestors, dvc, search_path, why
+from flows.repro import NOT_CACHED, StageError, ancestors, dvc, search_path, why
 from flows.runner import exit_file, stop_on_signals
 from flows.settings import take_over
-from flows.tracking import first_line
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
 from transformer_core.files import read_json
+
+# Sent along, or a result: neither is part of what a commit must hold for another machine to run the same.
+_NOT_COMMITTED = (":!params.yaml", ":!dvc.lock")
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,9 @@ def run(work: Work, clone: Path, log: StageLog, gang: Gang | None = None) -> Non
         check_out(work, clone)
         if work.settings is not None:
             take_over(work.settings, clone)
-        restore(work.stage, clone, log)
+        if not restore(ancestors(work.stage, clone), clone, log):
+            message = f"{log.last_line}, neither here nor in the DVC remote, and {work.stage} needs it"
+            raise configuration_error(message, "On the machine that has it: dvc push --run-cache")
         exit_file(work.stage, clone).unlink(missing_ok=True)
         # DVC belongs to the node whose outputs count; the others lend their devices to the training alone.
         first = gang is None or gang.rank == 0
@@ -89,50 +93,43 @@ def check_out(work: Work, clone: Path) -> None:
         raise configuration_error(f"{work.repository}: no branch has commit {work.commit[:12]}", "Push it: git push") from None
 
 
-def restore(stage: str, clone: Path, log: StageLog) -> None:
-    """Put what a stage needs into its place, from the run-cache of the DVC remote; nothing is run for it.
+def restore(stages: Sequence[str], clone: Path, log: StageLog) -> bool:
+    """Put what stages make into place from the run-caches, here and of the DVC remote; whether there was all of it.
 
     Raises:
-        UserError: exit code 78; the run-cache lacks a stage, or there is no remote.
-        StageError: DVC failed.
+        StageError: there is no remote, or it is away.
     """
-    pull_run_cache(clone)
-    for name in ancestors(stage, clone):
-        if would_run(name, clone):
-            remedy = "On the machine that has it: dvc push --run-cache"
-            raise configuration_error(f"{name}: the DVC remote's run-cache has not got it, and {stage} needs it", remedy)
-        _dvc(clone, log, "repro", "--single-item", "--pull", name)
-
-
-def pull_run_cache(clone: Path = Path()) -> None:
-    """Fetch what the DVC remote knows of runs, not their data.
-
-    Raises:
-        UserError: exit code 78 where no remote is configured, 69 where it is away.
-    """
-    from dvc.config import NoRemoteError  # type: ignore[import-untyped]  # Here, because importing DVC starts a thread.
-    from dvc.repo import Repo  # type: ignore[import-untyped]
-
-    try:
-        with Repo(str(clone)) as repo:
-            repo.stage_cache.pull(None)
-    except NoRemoteError:
-        message = "no DVC remote is configured, and machines hand stages over through it"
-        raise configuration_error(message, "Name one and commit it: dvc remote add --default store URL") from None
-    except Exception as error:  # Each kind of remote has its own.
-        raise UserError(f"the DVC remote is away: {first_line(error)}", "", ExitCode.UNAVAILABLE) from error
-
-
-def would_run(stage: str, clone: Path = Path()) -> bool:
-    """Whether DVC would have to run a stage: its outputs are neither here nor known to the run-cache that is here."""
-    lines: list[str] = []
-    run_child(dvc("repro", "--single-item", "--dry", stage), lines.append, environment={"PATH": search_path()}, directory=clone)
-    return not any(line.startswith(f"Stage '{stage}'") for line in lines)
+    command = [sys.executable, "-m", "flows.repro", "restore", *stages]
+    code = run_child(command, log, environment={"PATH": search_path()}, directory=clone) if stages else ExitCode.DONE
+    if code not in (ExitCode.DONE, NOT_CACHED):
+        raise StageError(code, log.last_line)
+    return code == ExitCode.DONE
 
 
 def push(stage: str, clone: Path, log: StageLog) -> None:
-    """Leave a stage's outputs, and the run-cache, in the DVC remote."""
-    _dvc(clone, log, "push", "--quiet", "--run-cache", stage)
+    """Leave a stage's outputs, and the run-cache, in the DVC remote.
+
+    Raises:
+        StageError: exit code 69; the remote is away.
+    """
+    code = run_child(dvc("push", "--quiet", "--run-cache", stage), log, directory=clone)
+    if code:
+        raise StageError(ExitCode.UNAVAILABLE, f"{stage}: dvc push: {log.last_line.removeprefix('ERROR: ')}")
+
+
+def committed() -> tuple[str, str]:
+    """Where another machine can clone this repository from, and at which commit it is the same as here.
+
+    Raises:
+        UserError: exit code 78; something is not committed.
+    """
+    changed = git(Path(), "status", "--porcelain", "--", ".", *_NOT_COMMITTED)
+    if changed:
+        name = changed.splitlines()[0][2:].strip()
+        raise configuration_error(f"{name}: not committed, and another machine runs what is", "Commit and push it, then run again.")
+    remotes = git(Path(), "remote").split()
+    repository = git(Path(), "remote", "get-url", remotes[0]) if remotes else git(Path(), "rev-parse", "--show-toplevel")
+    return repository, git(Path(), "rev-parse", "HEAD")
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -141,12 +138,6 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(
         command, check=True, capture_output=True, text=True, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"}
     ).stdout.strip()
-
-
-def _dvc(clone: Path, log: StageLog, *arguments: str) -> None:
-    code = run_child(dvc(*arguments), log, environment={"PATH": search_path()}, directory=clone)
-    if code:
-        raise StageError(ExitCode.UNAVAILABLE, f"dvc {' '.join(arguments)}: {log.last_line.removeprefix('ERROR: ')}")
 
 
 def _last_line(error: subprocess.CalledProcessError) -> str:

@@ -146,7 +146,7 @@ def run_here_or_in_pool(name: str, machine: Machine) -> Outcome:
     except StageError as error:
         return Outcome(name, "failed", error.code, time.monotonic() - started, str(error), nodes)
     outcome = _repro(name, started, machine, "--pull")
-    return replace(outcome, done=f"ran in {pool}", nodes=nodes) if elsewhere and not outcome.code else outcome
+    return replace(outcome, done=f"ran in {pool}" if elsewhere else outcome.done, nodes=nodes)
 
 
 def run_in_dvc(name: str, machine: Machine) -> Outcome:

@@ -1,9 +1,14 @@
-"""What DVC knows of the stages, how it is asked to run one, and how a failure reads."""
+"""What DVC knows of the stages, how it is asked to run one or to restore what another machine ran, and how a failure reads.
 
+python -m flows.repro restore STAGE ...     from this cache or the DVC remote's; ends with 1 where one would have to run instead
+"""
+
+import argparse
 import os
 import re
 import signal
 import sys
+from collections.abc import Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -15,6 +20,7 @@ from transformer_core.files import read_json
 KILLED, TERMINATED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
 # What may pass by itself: a service that is away, a stop after which the state is saved, a death.
 TRANSIENT = frozenset({ExitCode.UNAVAILABLE, ExitCode.INTERRUPTED, KILLED, TERMINATED})
+NOT_CACHED = 1
 _STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # How DVC says it: dvc.stage.exceptions.StageCmdFailedError.
 
 
@@ -86,3 +92,60 @@ def why(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tuple[
     if code < 0:  # The signal that ended it, as Python tells it; a shell adds 128.
         code = 128 - code
     return code or BUG, f"{name}: {last_line.removeprefix('ERROR: ') or 'DVC ended without a word'}"
+
+
+def restore(names: Sequence[str], root: Path = Path()) -> str | None:
+    """Put the outputs of stages, in an order in which they can run, into place: from the run-caches here and of the DVC remote.
+
+    Nothing is run. (`dvc repro --dry` does not tell what would be: it looks runs up by what dvc.lock says, not by what is there.)
+
+    Returns:
+        The first stage that neither has, or None where all are restored.
+
+    Raises:
+        UserError: exit code 78 where no remote is configured, 69 where it is away.
+    """
+    from dvc.config import NoRemoteError  # type: ignore[import-untyped]
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+    from dvc.stage.cache import RunCacheNotFoundError  # type: ignore[import-untyped]
+
+    try:
+        with Repo(str(root)) as repo:
+            repo.stage_cache.pull(None)
+            for name in names:
+                try:
+                    with repo.lock:
+                        (stage,) = repo.stage.collect(name)
+                        if stage.changed():
+                            repo.stage_cache.restore(stage, pull=True)
+                except RunCacheNotFoundError:
+                    return name
+                repo.reproduce(name, single_item=True)  # Finds it in the cache and writes dvc.lock.
+    except NoRemoteError:
+        message = "no DVC remote is configured, and machines hand stages over through it"
+        raise configuration_error(message, "Name one and commit it: dvc remote add --default store URL") from None
+    except (DvcException, OSError) as error:
+        raise UserError(f"the DVC remote is away: {first_line(error)}", "", ExitCode.UNAVAILABLE) from error
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Restore the outputs of stages without running any."""
+    parser = argparse.ArgumentParser(prog="python -m flows.repro", description=main.__doc__)
+    parser.add_argument("action", choices=["restore"])
+    parser.add_argument("stages", nargs="+", metavar="STAGE")
+    given = parser.parse_args(arguments)
+    try:
+        missing = restore(given.stages)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    if missing is not None:
+        print(f"{missing}: in no run-cache")
+        return NOT_CACHED
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
