@@ -116,7 +116,7 @@ def _launch(devices: int, gang: Gang | None) -> None:
         message = (
             f"node {gang.rank} of {gang.nodes}: the ranks ended with {code}: another node was lost or did not come to {gang.rendezvous}"
         )
-        raise UserError(message, "Their output is above; where it is no fault of its own, the next run goes on.", ExitCode.UNAVAILABLE)
+        raise UserError(message, "Their output is above. Run all of them again to go on.", ExitCode.UNAVAILABLE)
     if code:
         raise RuntimeError(f"the ranks ended with {code} and left no word; their output is above")
 
