@@ -30,7 +30,9 @@ from prefect.states import Cancelling
 from safetensors.torch import load_file
 
 from flows.child import GRACE_SECONDS
+from flows.cluster import find_deployment
 from tests.clone import Clone, tiny_clone
+from transformer_core.errors import UserError
 from transformer_core.files import read_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.prefect]  # about 4 minutes all together
@@ -87,7 +89,6 @@ def api(tmp_path_factory: pytest.TempPathFactory, home: Clone) -> Iterator[str]:
         "PREFECT_HOME": str(folder),
         "PREFECT_API_URL": address,
         "PREFECT_WORKER_QUERY_SECONDS": "1",
-        "PREFECT_LOGGING_LEVEL": "WARNING",
     }
     here |= {"TRANSFORMER_CLONES": str(folder / "clones")}
     with ExitStack() as stack:
@@ -147,7 +148,10 @@ def ended(client: SyncPrefectClient, run: UUID) -> FlowRun:
 
 
 def lines(client: SyncPrefectClient, run: UUID) -> list[str]:
-    return [log.message for log in client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run])))]
+    found: list[str] = []
+    while page := client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run])), limit=200, offset=len(found)):
+        found += [log.message for log in page]
+    return found
 
 
 def artifacts(client: SyncPrefectClient, run: UUID) -> dict[str, Artifact]:
@@ -167,6 +171,17 @@ def test_everything_is_deployed_before_there_is_a_pool_of_gpus(client: SyncPrefe
     assert pipeline.global_concurrency_limit is not None
     assert pipeline.global_concurrency_limit.limit == 1
     assert client.read_deployment_by_name("node/training-node").work_pool_name == "local"
+
+
+@pytest.mark.usefixtures("deployed")
+def test_a_pool_that_is_not_there_is_one_line_that_says_how_to_make_it(client: SyncPrefectClient) -> None:
+    with pytest.raises(UserError, match=r"Prefect has no work pool 'gpu'\. Create it: prefect work-pool create gpu") as raised:
+        find_deployment(client, "gpu")
+    assert raised.value.exit_code == 78
+    client.create_work_pool(WorkPoolCreate(name="gpu", type="process"))
+    with pytest.raises(UserError, match="no deployment of the flow node is on work pool 'gpu'"):
+        find_deployment(client, "gpu")
+    assert find_deployment(client, "local").name == "training-node"
 
 
 @pytest.fixture(scope="module")

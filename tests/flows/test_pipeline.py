@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -249,6 +250,54 @@ def test_a_stage_that_forgets_its_output_fails_in_the_words_of_dvc() -> None:
     state = run_pipeline()
     assert state.result(raise_on_failure=False) == 255
     assert state.message == "train: failed to reproduce 'train': output 'train.txt' does not exist (exit code 255)"
+
+
+@pytest.mark.prefect
+@pytest.mark.usefixtures("toy", "prefect_server")
+def test_a_run_begins_with_the_stage_that_it_is_given() -> None:
+    assert run_pipeline().is_completed()
+    Path("train.txt").write_text("another")
+    assert pipeline(first_stage="evaluate", return_state=True).is_completed()
+    assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 2, 1]
+
+
+@pytest.mark.prefect
+@pytest.mark.usefixtures("toy", "prefect_server")
+@pytest.mark.parametrize(
+    ("parameters", "fault"),
+    [
+        ({"first_stage": "trian"}, "first_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),
+        ({"overrides": {"train.updates": 0}}, "params.yaml: train.updates: must be a whole number above 0, got 0"),
+    ],
+)
+def test_wrong_parameters_are_one_line_before_anything_runs(parameters: dict[str, Any], fault: str) -> None:
+    state = pipeline(**parameters, return_state=True)
+    assert (state.message, state.result(raise_on_failure=False), runs("train")) == (fault, 78, 0)
+
+
+@pytest.mark.prefect
+@pytest.mark.usefixtures("toy", "prefect_server")
+def test_a_stage_has_so_long_and_then_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRIES", 0)
+    behave("train", TRAIN_UNTIL_STOPPED)
+    state = pipeline(overrides={"machine.limit_hours": 3 / 3600}, return_state=True)
+    assert state.result(raise_on_failure=False) == 75
+    assert state.message == "train: ended after machine.limit_hours (0.000833333) (exit code 75)"
+    assert Path("saved").exists()
+
+
+def test_help_is_help_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        module.main(["--help"])
+    assert ended.value.code == 0
+    assert "--first-stage" in capsys.readouterr().out
+
+
+def test_a_command_line_gives_the_parameters_of_the_flow() -> None:
+    given = module.parse(
+        ["--recipe", "multi30k", "--set", "train.updates=50", "--set", "machine.pools={train: gpu}", "--first-stage", "train"]
+    )
+    assert given == {"recipe": "multi30k", "overrides": {"train.updates": 50, "machine.pools": {"train": "gpu"}}, "first_stage": "train"}
 
 
 @pytest.fixture
