@@ -47,7 +47,7 @@ def close_down(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> No
     del flow
     with get_client(sync_client=True) as client:
         cluster.cancel_nodes(client, flow_run.id)
-        advice = "What was under way has saved; run it again to go on." if state.is_cancelled() or state.is_crashed() else ""
+        advice = "" if state.is_failed() else "A training that was under way has been told to save: run it again to go on."
         ended = f"**{state.name}**: {state.message or 'no reason was given'}\n\n{advice}"
         client.create_artifact(ArtifactCreate(key=ENDED, type="markdown", data=ended, flow_run_id=flow_run.id))
 
