@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 
@@ -27,12 +28,13 @@ def run_child(
     limit_seconds: float | None = None,
     grace_seconds: float = GRACE_SECONDS,
     environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
 ) -> int:
     """Run a command to the end of everything it started and return its exit code (negative: the signal that ended it).
 
     The child stays in this session and process group, so a signal to the group (a cancel by Prefect's worker, Ctrl-C in a terminal)
     reaches it too. Standard error and output arrive as one stream, a line at a time; of a line redrawn with carriage returns only the
-    last drawing is passed on. `environment` is added to the inherited one.
+    last drawing is passed on. `environment` is added to the inherited one; `directory` is where the command runs.
 
     When anything is raised here (a signal handler, the time limit, `on_line`), every process of the child gets SIGTERM, has
     `grace_seconds` to save, still heard by `on_line`, and is killed if it is there after that; then the exception goes on.
@@ -42,7 +44,9 @@ def run_child(
     """
     mark = uuid.uuid4().hex
     inherited = {**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1", _MARK: os.environ.get(_MARK, "") + mark}
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=inherited) as child:
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=inherited, cwd=directory
+    ) as child:
         lines = _Lines(child, on_line)
         with _nobody_left(mark, lines, grace_seconds):
             if not lines.pass_on(limit_seconds):

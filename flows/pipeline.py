@@ -1,99 +1,114 @@
 """The flow: the DAG of dvc.yaml, one Prefect task a stage, in order; DVC decides what runs, Prefect retries, shows and stops it."""
 
-import os
-import re
+import argparse
 import signal
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from graphlib import TopologicalSorter
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, cast
 
-from dvc.exceptions import DvcException  # type: ignore[import-untyped]
-from dvc.repo import Repo  # type: ignore[import-untyped]
-from prefect import flow, get_run_logger, task
-from prefect.artifacts import create_markdown_artifact
+from prefect import Flow, flow, get_run_logger, task
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import State, TaskRun
+from prefect.client.schemas.actions import ArtifactCreate
+from prefect.client.schemas.objects import FlowRun, State, TaskRun
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Failed
 from prefect.tasks import Task, exponential_backoff
+from ruamel.yaml import YAML
 
-from flows import tracking
-from flows.child import run_child
+from flows import cluster, tracking
+from flows.child import TimeLimitError, run_child
 from flows.lineage import FLOW_RUN_ID, FLOW_RUN_NAME
-from flows.paths import METRICS, PUBLISHED
+from flows.log import StageLog
+from flows.paths import CHECKPOINTS, PUBLISHED
+from flows.repro import TRANSIENT, StageError, dvc, search_path, stage_names, why
 from flows.runner import BUG, exit_file, stop_on_signals
-from transformer_core.config import load_params, tracking_uri
+from flows.settings import settle
+from flows.summary import Outcome, rows, summarize
+from transformer_core.config import Machine, load_params, tracking_uri
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
 from transformer_core.files import read_json
 
 RETRIES = 3
 FIRST_RETRY_SECONDS = 10.0
-KILLED, TERMINATED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
-TRANSIENT = frozenset({ExitCode.UNAVAILABLE, ExitCode.INTERRUPTED, KILLED, TERMINATED})
-ARTIFACT = "pipeline"
-EVALUATE, PUBLISH = "evaluate", "publish"
-_STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # How DVC says it: dvc.stage.exceptions.StageCmdFailedError.
+ARTIFACT, STAGES, TRAINING_LINK, ENDED = "pipeline", "pipeline-stages", "training-in-mlflow", "pipeline-ended"
+TRAIN, PUBLISH = "train", "publish"
+MODEL_CONFIG = CHECKPOINTS / "config.json"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a stage ended: what was done ("ran", "cached", "failed"), its exit code, how long it took, and why it failed."""
+def close_down(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """What is left to do when a run failed, crashed or was cancelled: end its runs on other machines and say how to go on.
 
-    stage: str
-    done: str
-    code: int
-    seconds: float
-    message: str = ""
+    Prefect calls it by these names, in the worker where the run itself was killed.
+    """
+    del flow
+    with get_client(sync_client=True) as client:
+        cluster.cancel_nodes(client, flow_run.id)
+        advice = "" if state.is_failed() else "A training that was under way has been told to save: run it again to go on."
+        ended = f"**{state.name}**: {state.message or 'no reason was given'}\n\n{advice}"
+        client.create_artifact(ArtifactCreate(key=ENDED, type="markdown", data=ended, flow_run_id=flow_run.id))
 
 
-@flow(name="pipeline")
-def pipeline() -> State[int] | int:
+@flow(name="pipeline", on_failure=[close_down], on_cancellation=[close_down], on_crashed=[close_down])
+def pipeline(recipe: str | None = None, overrides: dict[str, Any] | None = None, first_stage: str | None = None) -> State[int] | int:
     """Run every stage of dvc.yaml in order, up to the first that fails, and keep the table of what was done as an artifact.
+
+    Args:
+        recipe: the recipe that becomes params.yaml; none leaves the file that is there.
+        overrides: values by key that are changed in params.yaml, as {"train.updates": 50}.
+        first_stage: the stage to begin with, on the outputs that those before it have left.
 
     Returns:
         0, or a failed state whose data is the exit code of the stage that failed.
     """
     try:
-        names = stage_names()
+        if kept := settle(recipe, overrides or {}):
+            get_run_logger().info("params.yaml is now what this run was given; the one before is %s", kept)
+        machine = load_params().machine
+        names = stages_from(first_stage, stage_names())
     except UserError as error:
         return Failed(message=str(error), data=int(error.exit_code))
     outcomes: dict[str, Outcome] = {}
     for name in names:
         # Called, not submitted: only on the main thread does a signal end what the task has started.
-        state = stage_task(name)(return_state=True)
+        state = stage_task(name, machine)(return_state=True)
         outcomes[name] = cast(Outcome, state.result(raise_on_failure=False))
         if state.is_failed():
             break
-    summary = summarize(outcomes)
-    create_markdown_artifact(key=ARTIFACT, markdown=summary, description="What each stage did")
-    print(summary)
+    leave_artifacts(outcomes, machine)
     failed = next((outcome for outcome in outcomes.values() if outcome.code), None)
     return Failed(message=failed.message, data=failed.code) if failed else int(ExitCode.DONE)
 
 
-def stage_names(root: Path = Path()) -> list[str]:
-    """The stages of a DVC repository in an order in which they can run.
+def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
+    """Show what each stage did, on the terminal and as artifacts: a table, the same with BLEU as a text, and the link to MLflow."""
+    table = rows(outcomes, machine.price_per_hour)
+    link = training_link(machine) if TRAIN in outcomes and not outcomes[TRAIN].code else ""
+    summary = summarize(table, outcomes, link)
+    create_table_artifact(key=STAGES, table=[asdict(row) for row in table], description="What each stage did")
+    create_markdown_artifact(key=ARTIFACT, markdown=summary, description="What the run did")
+    if link:
+        create_link_artifact(key=TRAINING_LINK, link=link, link_text="The training in MLflow")
+    print(summary)
+
+
+def stages_from(first: str | None, names: list[str]) -> list[str]:
+    """The stages from one on, or all.
 
     Raises:
-        UserError: exit code 78; there is no repository, or its dvc.yaml is wrong.
+        UserError: exit code 78; there is no such stage.
     """
-    try:
-        with Repo(str(root)) as repo:
-            graph = repo.index.graph
-            needed = {stage.name: [other.name for other in graph.successors(stage) if other.cmd] for stage in graph if stage.cmd}
-    except DvcException as error:
-        raise configuration_error(tracking.first_line(error), "Run this at the top of the repository; check it with: dvc status") from None
-    return list(TopologicalSorter(needed).static_order())
+    if first is not None and first not in names:
+        raise configuration_error(f"first_stage: no stage is called {first!r}", f"Stages: {', '.join(names)}.")
+    return names if first is None else names[names.index(first) :]
 
 
-def stage_task(name: str) -> Task[[], Any]:
+def stage_task(name: str, machine: Machine) -> Task[[], Any]:
     """The Prefect task of a stage, named after it."""
 
     @task(
@@ -106,7 +121,7 @@ def stage_task(name: str) -> Task[[], Any]:
         retry_condition_fn=is_transient,
     )
     def run() -> State[Outcome] | Outcome:
-        outcome = run_in_dvc(name)
+        outcome = run_here_or_in_pool(name, machine)
         # A returned state is retried like an exception, and shown as the stage's own line rather than as a traceback.
         return Failed(message=outcome.message, data=outcome) if outcome.code else outcome
 
@@ -122,19 +137,33 @@ def is_transient(_task: Task[..., Any], task_run: TaskRun, state: State[Outcome]
     return isinstance(outcome, Outcome) and outcome.code in TRANSIENT and task_run.run_count <= RETRIES
 
 
-def run_in_dvc(name: str) -> Outcome:
+def run_here_or_in_pool(name: str, machine: Machine) -> Outcome:
+    """Run a stage where `machine.pools` says; what other machines made is then fetched, so that nothing is left to do here."""
+    pool, nodes = machine.pools.get(name), (machine.nodes or 1) if name == TRAIN else 1
+    if pool is None:
+        return run_in_dvc(name, machine)
+    started = time.monotonic()
+    try:
+        elsewhere = cluster.run_in_pool(name, pool, nodes)
+    except StageError as error:
+        return Outcome(name, "failed", error.code, time.monotonic() - started, str(error), nodes)
+    outcome = _repro(name, started, machine, "--pull")
+    return replace(outcome, done=f"ran in {pool}" if elsewhere else outcome.done, nodes=nodes)
+
+
+def run_in_dvc(name: str, machine: Machine) -> Outcome:
     """Let DVC run the stage or take it from its cache; its lines go to the log of the running task.
 
     DVC skips a stage whose output is there, and of `publish` that is a file, which says nothing about the registry: where the
     registry has not got the model (another server, a deleted one), the stage is forced.
     """
     started = time.monotonic()
-    outcome = _repro(name, started)
+    outcome = _repro(name, started, machine)
     if name == PUBLISH and outcome.done == "cached":
         try:
             if not in_registry():
                 get_run_logger().info("The registry has not got the model of %s: publishing again", PUBLISHED)
-                return _repro(name, started, "--force")
+                return _repro(name, started, machine, "--force")
         except UserError as error:
             return Outcome(name, "failed", error.exit_code, time.monotonic() - started, f"{name}: {error}")
     return outcome
@@ -151,65 +180,34 @@ def in_registry() -> bool:
     return tracking.registered(uri, published["name"], published["version"])
 
 
-def _repro(name: str, started: float, *options: str) -> Outcome:
-    logger = get_run_logger()
+def _repro(name: str, started: float, machine: Machine, *options: str) -> Outcome:
     ended = exit_file(name)
     ended.unlink(missing_ok=True)
-    last = ""
-
-    def on_line(line: str) -> None:
-        nonlocal last
-        if line.strip():
-            logger.info(line)
-            last = line
-
-    # dvc.yaml says `python`: the one that runs this, whichever comes first in the user's path.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", *options, name]
-    environment = {"PATH": path, FLOW_RUN_ID: flow_run.get_id() or "", FLOW_RUN_NAME: flow_run.get_name() or ""}
-    code = run_child(command, on_line, environment=environment)
+    log = StageLog(get_run_logger().info, cluster.ProgressBar(name).show)
+    limit = machine.limit_hours
+    command = dvc("repro", "--single-item", *options, name)
+    environment = {"PATH": search_path(), FLOW_RUN_ID: flow_run.get_id() or "", FLOW_RUN_NAME: flow_run.get_name() or ""}
+    try:
+        code = run_child(command, log, limit_seconds=limit and 3600 * limit, environment=environment)
+    except TimeLimitError:
+        message = f"{name}: ended after machine.limit_hours ({limit:g}) (exit code {ExitCode.INTERRUPTED})"
+        return Outcome(name, "failed", ExitCode.INTERRUPTED, time.monotonic() - started, message)
     seconds = time.monotonic() - started
     if code == ExitCode.DONE:
         return Outcome(name, "ran" if ended.exists() else "cached", ExitCode.DONE, seconds)
-    code, message = _why(name, code, last)
+    code, message = why(name, code, log.last_line)
     return Outcome(name, "failed", code, seconds, f"{message} (exit code {code})")
 
 
-def _why(name: str, dvc_code: int, last_line: str) -> tuple[int, str]:
-    """Exit code and reason of a stage that failed: its own word, or, where it was killed before it had one, what DVC saw."""
-    ended = exit_file(name)
-    if ended.exists():
-        said = read_json(ended)
-        reason = str(UserError(said["message"], said["remedy"]))
-        return said["code"], reason if reason.startswith(f"{name}:") else f"{name}: {reason}"
-    seen = _STAGE_ENDED.search(last_line)
-    code = int(seen.group(1)) if seen else dvc_code
-    if code < 0:  # The signal that ended it, as Python tells it; a shell adds 128.
-        code = 128 - code
-    return code or BUG, f"{name}: {last_line.removeprefix('ERROR: ') or 'DVC ended without a word'}"
-
-
-def summarize(outcomes: Mapping[str, Outcome]) -> str:
-    """What was done, as markdown: the table of the stages; BLEU and the model's run in MLflow where this flow has got so far."""
-    rows = [f"| {o.stage} | {o.done} | {o.seconds:,.1f} |" for o in outcomes.values()]
-    parts = ["\n".join(["| stage | | seconds |", "|---|---|---:|", *rows])]
-    succeeded = {name for name, outcome in outcomes.items() if not outcome.code}
-    if EVALUATE in succeeded and METRICS.exists():
-        figures = read_json(METRICS)
-        synthetic = " (synthetic)" if figures["synthetic"] else ""
-        parts.append(f"BLEU **{figures['bleu']:.2f}** on the test set of {figures['corpus']}{synthetic}")
-    if PUBLISH in succeeded and (link := _model_link()):
-        parts.append(f"[The model and its training in MLflow]({link})")
-    parts += [f"**{o.message}**" for o in outcomes.values() if o.code]
-    return "\n\n".join(parts)
-
-
-def _model_link() -> str:
-    if not PUBLISHED.exists():
+def training_link(machine: Machine) -> str:
+    """Where the run of the training at hand is to be seen in MLflow; empty where there is none or MLflow is away."""
+    if not MODEL_CONFIG.exists():
         return ""
-    uri = tracking_uri(load_params().machine)
+    uri = tracking_uri(machine)
     try:
-        return tracking.run_link(tracking.connect(uri), uri, read_json(PUBLISHED)["run_id"])
+        client = tracking.connect(uri)
+        run = tracking.find_training(client, read_json(MODEL_CONFIG)["training"]["fingerprint"])
+        return tracking.run_link(client, uri, run.info.run_id) if run else ""
     except Exception as error:  # A table without a link is better than none.
         get_run_logger().warning("No link to MLflow: %s", tracking.first_line(error))
         return ""
@@ -241,14 +239,18 @@ def _stop_behind(error: BaseException | None) -> str:
     return ""
 
 
-def main() -> int:
-    """`python -m flows.pipeline`: 0, or the exit code of the stage that failed; 75 after a signal, once all below has ended."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the pipeline as a Prefect flow, on the configured server or a temporary one.
+
+    Ends with 0, or the exit code of the stage that failed; 75 after a signal, once all below has ended.
+    """
+    parameters = parse(arguments)
     stop_on_signals()
     try:
         reach_prefect()
         # A temporary server that is away, ended by the same signal, does not come back: Prefect would try for a minute.
         with temporary_settings({} if PREFECT_API_URL.value() else {PREFECT_CLIENT_MAX_RETRIES: 1}):
-            state = pipeline(return_state=True)
+            state = pipeline(**parameters, return_state=True)
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -261,6 +263,27 @@ def main() -> int:
         print(state.message, file=sys.stderr)
     code = state.result(raise_on_failure=False)
     return code if isinstance(code, int) else BUG
+
+
+def parse(arguments: Sequence[str] | None) -> dict[str, Any]:
+    """The flow's parameters from a command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.pipeline", description=main.__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--recipe", metavar="NAME", help="the recipe that becomes params.yaml (default: params.yaml as it is)")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], type=_override, help="a key to change in params.yaml: train.updates=50"
+    )
+    parser.add_argument("--first-stage", metavar="STAGE", help="the stage to begin with, on what those before it have left")
+    given = parser.parse_args(arguments)
+    return {"recipe": given.recipe, "overrides": dict(given.set), "first_stage": given.first_stage}
+
+
+def _override(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, YAML(typ="safe", pure=True).load(value)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """torchrun as a stage starts it: ``python -m flows.ranks --standalone --nproc-per-node=2 -m flows.stages.train``.
 
+Over several machines `--nnodes`, `--node-rank` and the rendezvous come before that (flows/gang.py).
+
 Signals to stop are between a stage and its ranks: `run_child` sends them to every process, and a terminal to the whole group. torchrun
 would answer them by ending ranks that are saving, and with a traceback of its own above what they have to say.
 """
@@ -9,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from torch.distributed import DistError
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -29,6 +32,9 @@ def main(arguments: Sequence[str]) -> int:
         rank, failure = error.get_first_failure()
         if failure.exitcode not in set(ExitCode):
             print(f"rank {rank} failed first: {_in_words(failure.exitcode)}", file=sys.stderr, flush=True)
+        return FAILED
+    except DistError as error:
+        print(f"no rendezvous with the other nodes: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
         return FAILED
     return 0
 

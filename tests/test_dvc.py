@@ -16,6 +16,7 @@ STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "dvc.yaml")["st
 # What cannot change a result: how a stage is run, spread over processes and recorded; the schema, whose every key stands in params.yaml.
 NO_RESULT = {
     "flows/child.py",
+    "flows/gang.py",
     "flows/journal.py",
     "flows/lineage.py",
     "flows/paths.py",

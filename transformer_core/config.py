@@ -241,15 +241,21 @@ class Machine(Section):
     """What cannot change a result: never a DVC parameter, in no fingerprint.
 
     Attributes:
-        devices: processes that train together, a GPU each where there are GPUs; None takes what the machine has.
-        threads: of each of these on a CPU; None shares the cores.
+        devices: processes that train together on a machine, a GPU each where there are GPUs; None takes what the machine has.
+        nodes: machines of the pool of stage train that train together; None is one.
+        threads: of each of these processes on a CPU; None shares the cores.
+        pools: the Prefect work pool that runs a stage; a stage without one runs where the flow runs.
+        limit_hours: after which a stage is told to save and end, to be tried again; None is no limit.
+        price_per_hour: of one machine, in whatever currency: for the table of costs.
     """
 
     devices: PositiveInt | None = None
+    nodes: PositiveInt | None = None
     threads: PositiveInt | None = None
     workers: PositiveInt | None = None
     mirror: Name | None = None
     pools: Annotated[dict[str, str], Expected("a work pool's name for each stage")] = Field(default_factory=dict)
+    limit_hours: PositiveFloat | None = None
     price_per_hour: NonNegativeFloat | None = None
     tracking_uri: Name | None = None
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from flows.child import run_child
+from flows.gang import Gang
 from flows.journal import Journal
 from flows.lineage import describe_training, lineage
 from flows.paths import BINARIZED, CHECKPOINTS, RAW, SCORES, SPLITS, STATE, SUBWORD_MODEL, TRAINING
@@ -53,13 +54,15 @@ _RANK_ENDED = STATE / "exit" / "train-rank.json"
 
 
 def run(params: Params) -> str:
-    """Train here, or through torchrun where several devices train together."""
+    """Train here, or through torchrun where several devices, of this machine or of several, train together."""
     _check_data(params)
-    devices = params.machine.devices or default_devices(params.train.microbatches)
-    if devices == 1:
+    devices, gang = params.machine.devices or default_devices(params.train.microbatches), Gang.from_environment()
+    if devices == 1 and gang is None:
         train(params)
     else:
-        _launch(devices)
+        _launch(devices, gang)
+    if gang is not None and gang.rank > 0:
+        return f"node {gang.rank} of {gang.nodes}: trained along; the outputs are on node 0"
     metrics = read_json(METRICS)
     return (
         f"{CHECKPOINTS}: {metrics['updates']:,} updates in {metrics['minutes']:.1f} minutes, "
@@ -88,17 +91,18 @@ def _check_data(params: Params) -> None:
         )
 
 
-def _launch(devices: int) -> None:
-    """Run one rank a device under torchrun; a stop asked of this process makes them save and end.
+def _launch(devices: int, gang: Gang | None) -> None:
+    """Run one rank a device under torchrun; a stop asked of this process makes them save and end, on all machines of a gang.
 
     Raises:
-        UserError: what a rank ended with.
+        UserError: what a rank ended with; exit code 69 where another machine of the gang was lost or never came.
         Interrupted: the ranks were stopped and have saved.
     """
     _RANK_ENDED.unlink(missing_ok=True)
-    ranks = [sys.executable, "-m", "flows.ranks", "--standalone", f"--nproc-per-node={devices}", "-m", "flows.stages.train"]
+    where = ["--standalone"] if gang is None else gang.torchrun()
+    ranks = [sys.executable, "-m", "flows.ranks", *where, f"--nproc-per-node={devices}", "-m", "flows.stages.train"]
     # Said here only so that torchrun does not warn of its own choice; each rank sets its threads itself.
-    environment = {"OMP_NUM_THREADS": "1"}
+    environment = {"OMP_NUM_THREADS": "1"} | (gang.interfaces() if gang else {})
     try:
         code = run_child(ranks, lambda line: print(line, file=sys.stderr, flush=True), environment=environment)
     except Interrupted:
@@ -110,6 +114,11 @@ def _launch(devices: int) -> None:
         if ended["code"] == ExitCode.INTERRUPTED:
             raise Interrupted(ended["message"])
         raise UserError(ended["message"], ended["remedy"], ExitCode(ended["code"]))
+    if code and gang is not None:
+        message = (
+            f"node {gang.rank} of {gang.nodes}: the ranks ended with {code}: another node was lost or did not come to {gang.rendezvous}"
+        )
+        raise UserError(message, "Their output is above. Run all of them again to go on.", ExitCode.UNAVAILABLE)
     if code:
         raise RuntimeError(f"the ranks ended with {code} and left no word; their output is above")
 
@@ -157,6 +166,7 @@ def train(params: Params) -> None:
             BpeDropout(subword, split, params.train) if params.train.bpe_dropout else None,
         )
         resumed = trainer.resume()
+        _check_same_start(trainer.progress.update, devices)
         if recorder is not None and resumed:
             print(f"going on after update {trainer.progress.update:,}", file=sys.stderr, flush=True)
         elif recorder is not None:
@@ -167,6 +177,14 @@ def train(params: Params) -> None:
             _write_outputs(params, mark, state, progress, sum(parameter.numel() for parameter in model.parameters()))
     if devices.rank == 0:
         shutil.rmtree(state)
+
+
+def _check_same_start(update: int, devices: Devices) -> None:
+    """Raise a `UserError` (exit code 78) where ranks go on after different updates: machines that do not see the same state."""
+    updates = set(devices.gathered(update))
+    if len(updates) > 1:
+        message = f"the nodes would go on after different updates ({', '.join(map(str, sorted(updates)))})"
+        raise configuration_error(message, "Set $TRANSFORMER_STATE on all of them to one folder of shared storage.")
 
 
 def _new_model(params: Params) -> TranslationModel:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -19,8 +20,11 @@ from flows import pipeline as module
 from flows.child import GRACE_SECONDS
 from flows.journal import Journal
 from flows.paths import METRICS, PUBLISHED
-from flows.pipeline import Outcome, in_registry, is_transient, pipeline, stage_names, stage_task, summarize
+from flows.pipeline import in_registry, is_transient, pipeline, stage_task, training_link
+from flows.repro import stage_names
+from flows.summary import Outcome, rows, summarize
 from flows.tracking import connect, find_training, sync
+from transformer_core.config import Machine
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
 
@@ -186,9 +190,8 @@ def test_a_failure_is_the_stage_s_own_line_and_not_a_traceback(client: SyncPrefe
 )
 def test_only_what_may_pass_is_tried_again_and_three_times_at_most(code: int, again: bool) -> None:
     failed = Failed(data=Outcome("train", "failed", code, 1.0))
-    tried = [
-        is_transient(stage_task("train"), TaskRun(task_key="train", dynamic_key="0", run_count=count), failed) for count in (1, 2, 3, 4)
-    ]
+    task = stage_task("train", Machine())
+    tried = [is_transient(task, TaskRun(task_key="train", dynamic_key="0", run_count=count), failed) for count in (1, 2, 3, 4)]
     assert tried == [again, again, again, False]
 
 
@@ -249,6 +252,54 @@ def test_a_stage_that_forgets_its_output_fails_in_the_words_of_dvc() -> None:
     assert state.message == "train: failed to reproduce 'train': output 'train.txt' does not exist (exit code 255)"
 
 
+@pytest.mark.prefect
+@pytest.mark.usefixtures("toy", "prefect_server")
+def test_a_run_begins_with_the_stage_that_it_is_given() -> None:
+    assert run_pipeline().is_completed()
+    Path("train.txt").write_text("another")
+    assert pipeline(first_stage="evaluate", return_state=True).is_completed()
+    assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 2, 1]
+
+
+@pytest.mark.prefect
+@pytest.mark.usefixtures("toy", "prefect_server")
+@pytest.mark.parametrize(
+    ("parameters", "fault"),
+    [
+        ({"first_stage": "trian"}, "first_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),
+        ({"overrides": {"train.updates": 0}}, "params.yaml: train.updates: must be a whole number above 0, got 0"),
+    ],
+)
+def test_wrong_parameters_are_one_line_before_anything_runs(parameters: dict[str, Any], fault: str) -> None:
+    state = pipeline(**parameters, return_state=True)
+    assert (state.message, state.result(raise_on_failure=False), runs("train")) == (fault, 78, 0)
+
+
+@pytest.mark.prefect
+@pytest.mark.usefixtures("toy", "prefect_server")
+def test_a_stage_has_so_long_and_then_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRIES", 0)
+    behave("train", TRAIN_UNTIL_STOPPED)
+    state = pipeline(overrides={"machine.limit_hours": 3 / 3600}, return_state=True)
+    assert state.result(raise_on_failure=False) == 75
+    assert state.message == "train: ended after machine.limit_hours (0.000833333) (exit code 75)"
+    assert Path("saved").exists()
+
+
+def test_help_is_help_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        module.main(["--help"])
+    assert ended.value.code == 0
+    assert "--first-stage" in capsys.readouterr().out
+
+
+def test_a_command_line_gives_the_parameters_of_the_flow() -> None:
+    given = module.parse(
+        ["--recipe", "multi30k", "--set", "train.updates=50", "--set", "machine.pools={train: gpu}", "--first-stage", "train"]
+    )
+    assert given == {"recipe": "multi30k", "overrides": {"train.updates": 50, "machine.pools": {"train": "gpu"}}, "first_stage": "train"}
+
+
 @pytest.fixture
 def published(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> tuple[MlflowClient, str]:
     """A run of which results/published.json names version 1 of the model "toy", which the registry has not got yet."""
@@ -282,19 +333,32 @@ def test_a_registry_that_is_away_is_exit_code_69(monkeypatch: pytest.MonkeyPatch
     assert raised.value.exit_code == 69
 
 
-def test_the_summary_shows_bleu_and_the_way_to_mlflow(published: tuple[MlflowClient, str]) -> None:
+def test_the_training_is_found_in_mlflow(published: tuple[MlflowClient, str], tmp_path: Path) -> None:
+    machine = Machine(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    assert training_link(machine) == ""
+    write_json(module.MODEL_CONFIG, {"training": {"fingerprint": "f00d"}})
+    assert training_link(machine).endswith(f"/runs/{published[1]}")
+
+
+@pytest.mark.usefixtures("mlflow_store")
+def test_the_summary_shows_sizes_costs_bleu_and_the_way_to_mlflow() -> None:
     write_json(METRICS, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
-    done = {name: Outcome(name, "ran", 0, 1234.56) for name in ("train", "evaluate", "publish")}
-    summary = summarize(done)
-    assert "| train | ran | 1,234.6 |" in summary
+    Path("dvc.lock").write_text("stages:\n  train:\n    outs: [{path: a, size: 1500000}, {path: b, size: 20000}]\n")
+    done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "evaluate": Outcome("evaluate", "ran", 0, 1234.56)}
+    summary = summarize(rows(done, 3.6), done, "http://mlflow/#/runs/1")
+    assert "| train | ran in gpu | 1,800.0 | 1.52 | 3.60 |" in summary
+    assert "| evaluate | ran | 1,234.6 | 0.00 | 1.23 |" in summary
+    assert "| all | | 3,034.6 | 1.52 | 4.83 |" in summary
     assert "BLEU **86.41** on the test set of toys (synthetic)" in summary
-    assert f"/runs/{published[1]})" in summary
+    assert "(http://mlflow/#/runs/1)" in summary
+    assert "cost" not in summarize(rows(done, None), done, "")
 
 
-@pytest.mark.usefixtures("published")
+@pytest.mark.usefixtures("mlflow_store")
 def test_the_summary_of_a_failure_shows_its_line_and_no_older_score() -> None:
     write_json(METRICS, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
-    summary = summarize({"train": Outcome("train", "failed", 65, 1.0, "train: data/raw/train.de:7: empty")})
+    failed = {"train": Outcome("train", "failed", 65, 1.0, "train: data/raw/train.de:7: empty")}
+    summary = summarize(rows(failed, None), failed, "")
     assert "**train: data/raw/train.de:7: empty**" in summary
     assert "BLEU" not in summary
     assert "MLflow" not in summary

@@ -1,0 +1,238 @@
+"""Stages on the machines of a Prefect work pool: here what hands them out and waits for them, there the flow that runs one.
+
+Prefect starts one run on one machine. A training over several is as many runs of the flow `node`, started together: the first says where
+it is, the others are told, and where one fails all are ended, so that a gang is whole or not there.
+"""
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterTags,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound
+from prefect.runtime import flow_run
+from prefect.states import Cancelling, Failed
+
+from flows.child import GRACE_SECONDS
+from flows.gang import Gang, address_towards, free_port
+from flows.log import StageLog
+from flows.node import Work, clone_for, committed, push, restore, run
+from flows.repro import KILLED, TRANSIENT, StageError, ancestors
+from flows.runner import BUG
+from flows.settings import tracked
+from transformer_core.errors import ExitCode, UserError, configuration_error
+
+NODE = "node"
+POLL_SECONDS = 2.0
+_RENDEZVOUS = "rendezvous="
+_CODE = re.compile(r"\(exit code (\d+)\)$")
+
+
+@flow(name=NODE)
+def node(
+    stage: str, repository: str, commit: str, settings: dict[str, Any] | None = None, rank: int = 0, nodes: int = 1, rendezvous: str = ""
+) -> State[int] | int:
+    """Run one stage on this machine for a pipeline elsewhere, alone or as one of several that train together.
+
+    Args:
+        stage: its name.
+        repository: where to clone the pipeline's repository from.
+        commit: of which commit.
+        settings: tracked sections of params.yaml that go before the commit's.
+        rank: of this node among `nodes`; 0 is the one whose outputs count.
+        nodes: machines that train together.
+        rendezvous: host and port of node 0; node 0 itself finds and tells them.
+    """
+    log = StageLog(get_run_logger().info, ProgressBar(stage).show)
+    try:
+        gang = Gang(nodes, rank, rendezvous or _offer_rendezvous()) if nodes > 1 else None
+        run(Work(stage, repository, commit, settings), clone_for(repository, rank), log, gang)
+    except UserError as error:
+        return Failed(message=f"{stage}: {error} (exit code {error.exit_code})", data=int(error.exit_code))
+    except StageError as error:
+        return Failed(message=str(error), data=error.code)
+    return int(ExitCode.DONE)
+
+
+def run_in_pool(stage: str, pool: str, nodes: int) -> bool:
+    """Have a stage run on machines of a work pool, unless its outputs are here or in the run-cache; whether it ran.
+
+    Its outputs are then in the DVC remote, whence `dvc repro --pull` takes them.
+
+    Raises:
+        StageError: it failed there, or could not be sent there.
+    """
+    log = StageLog(get_run_logger().info, lambda _: None)
+    try:
+        if restore([stage], Path(), log):
+            return False
+        with get_client(sync_client=True) as client:
+            deployment = find_deployment(client, pool)
+            repository, commit = committed()
+            for name in ancestors(stage):
+                push(name, Path(), log)
+            _run_gang(client, deployment, {"stage": stage, "repository": repository, "commit": commit, "settings": tracked()}, nodes)
+    except UserError as error:
+        raise StageError(error.exit_code, f"{stage}: {error}") from error
+    return True
+
+
+def find_deployment(client: SyncPrefectClient, pool: str) -> DeploymentResponse:
+    """The deployment of the flow `node` on a work pool.
+
+    Raises:
+        UserError: exit code 78; there is none, or no such pool.
+    """
+    try:
+        client.read_work_pool(pool)
+    except ObjectNotFound:
+        remedy = (
+            f"Create it: prefect work-pool create {pool} --type process (or as docs/cluster.md says for Kubernetes), name it for "
+            "training-node in prefect.yaml, then: prefect --no-prompt deploy --all"
+        )
+        raise configuration_error(f"machine.pools: Prefect has no work pool {pool!r}", remedy) from None
+    found = client.read_deployments(
+        flow_filter=FlowFilter(name=FlowFilterName(any_=[NODE])), work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
+    )
+    if not found:
+        message = f"machine.pools: no deployment of the flow {NODE} is on work pool {pool!r}"
+        raise configuration_error(message, "Name the pool for training-node in prefect.yaml, then: prefect --no-prompt deploy --all")
+    return found[0]
+
+
+def cancel_nodes(client: SyncPrefectClient, pipeline_run: UUID) -> None:
+    """Cancel what a run of the pipeline has started on other machines and is not over."""
+    tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[_tag(pipeline_run)]))
+    _cancel(client, client.read_flow_runs(flow_run_filter=tagged))
+
+
+class ProgressBar:
+    """How far a stage is, as an artifact of the run at hand; Prefect being away costs the bar alone."""
+
+    def __init__(self, stage: str) -> None:
+        self._key = f"{stage}-progress"
+        self._artifact: UUID | None = None
+        self._lost = False
+
+    def show(self, percent: float) -> None:
+        """Move it, or make it where there is none yet."""
+        if self._lost:
+            return
+        try:
+            if self._artifact is None:
+                self._artifact = UUID(str(create_progress_artifact(percent, key=self._key, description="Updates done")))
+            else:
+                update_progress_artifact(self._artifact, progress=percent)
+        except Exception as error:
+            self._lost = True
+            get_run_logger().warning("No progress bar from here on: %s", error)
+
+
+def _run_gang(client: SyncPrefectClient, deployment: DeploymentResponse, parameters: dict[str, Any], nodes: int) -> None:
+    runs: list[FlowRun] = []
+    try:
+        rendezvous = ""
+        for rank in range(nodes):
+            if rank == 1:
+                rendezvous = _wait_for_rendezvous(client, runs[0])
+            told = {**parameters, "rank": rank, "nodes": nodes, "rendezvous": rendezvous}
+            runs.append(_start(deployment, told))
+        _wait_for_all(client, runs)
+    finally:
+        _end(client, runs)
+
+
+def _start(deployment: DeploymentResponse, parameters: dict[str, Any]) -> FlowRun:
+    name, tags = f"{parameters['stage']}-{parameters['rank']}", [_tag(UUID(str(flow_run.get_id())))]
+    started = cast(FlowRun, run_deployment(deployment.id, parameters=parameters, timeout=0, tags=tags, flow_run_name=name))
+    get_run_logger().info("%s: run %s of %s in pool %s", name, started.id, deployment.name, deployment.work_pool_name)
+    return started
+
+
+def _wait_for_rendezvous(client: SyncPrefectClient, run: FlowRun) -> str:
+    """Where node 0 says it is; until it runs, which may be long where machines are few."""
+    while True:
+        first = client.read_flow_run(run.id)
+        for tag in first.tags:
+            if tag.startswith(_RENDEZVOUS):
+                return tag.removeprefix(_RENDEZVOUS)
+        _check([first])
+        time.sleep(POLL_SECONDS)
+
+
+def _wait_for_all(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
+    while True:
+        seen = _states(client, runs)
+        _check(seen)
+        if all(run.state and run.state.is_completed() for run in seen):
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _states(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> list[FlowRun]:
+    return [client.read_flow_run(run.id) for run in runs]
+
+
+def _check(runs: Sequence[FlowRun]) -> None:
+    """Raise a `StageError` where a run is over and did not complete: for the one that says most, since the others fail with it."""
+    failed = [(_code(run.state), run) for run in runs if run.state and run.state.is_final() and not run.state.is_completed()]
+    if failed:
+        code, worst = next((one for one in failed if one[0] not in TRANSIENT), failed[0])
+        state = worst.state
+        raise StageError(code, f"{worst.name}: {_CODE.sub('', (state and (state.message or state.name)) or 'no state').strip()}")
+
+
+def _code(state: State[Any]) -> int:
+    said = _CODE.search(state.message or "")
+    if said:
+        return int(said.group(1))
+    return ExitCode.INTERRUPTED if state.is_cancelled() else KILLED if state.is_crashed() else BUG
+
+
+def _end(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
+    """Cancel what is not over and wait until it is, as it may be saving."""
+    _cancel(client, _states(client, runs))
+    deadline = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < deadline and any(not (run.state and run.state.is_final()) for run in _states(client, runs)):
+        time.sleep(POLL_SECONDS)
+
+
+def _cancel(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
+    for one in runs:
+        if one.state is None or not one.state.is_final():
+            with suppress(ObjectNotFound):
+                client.set_flow_run_state(one.id, Cancelling())
+
+
+def _offer_rendezvous() -> str:
+    """Find a port for the gang on this machine's address and say so in a tag of this run, which the pipeline reads."""
+    with get_client(sync_client=True) as client:
+        api = urlsplit(str(client.api_url))
+        address = os.environ.get("TRANSFORMER_ADDRESS") or address_towards(str(api.hostname), api.port or 443)
+        rendezvous = f"{address}:{free_port(address)}"
+        own = client.read_flow_run(UUID(str(flow_run.get_id())))
+        client.update_flow_run(own.id, tags=[*own.tags, f"{_RENDEZVOUS}{rendezvous}"])
+    return rendezvous
+
+
+def _tag(pipeline_run: UUID) -> str:
+    return f"pipeline={pipeline_run}"

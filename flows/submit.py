@@ -1,0 +1,120 @@
+"""Training over several machines without Prefect: a Slurm job, or a Kubernetes job, of which each node runs flows/node.py.
+
+    python -m flows.submit slurm --nodes 2 --gpus 8 --time 24:00:00 [--dry-run]
+    python -m flows.submit kubernetes --image REGISTRY/transformer-pipeline --nodes 2 --gpus 8 [--dry-run]
+
+What the stage needs is pushed first; when the job is over, `dvc repro --pull` takes the training from the DVC remote.
+"""
+
+import argparse
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from flows.child import GRACE_SECONDS
+from flows.log import StageLog
+from flows.node import committed, push
+from flows.repro import StageError, ancestors
+from flows.settings import tracked
+from transformer_core.errors import ExitCode, UserError
+
+STAGE = "train"
+TEMPLATES = {"slurm": "slurm.sbatch", "kubernetes": "kubernetes-job.yaml"}
+SUBMITTED_BY = {"slurm": ["sbatch"], "kubernetes": ["kubectl", "apply", "--filename", "-"]}
+RENDEZVOUS_PORT = 29400
+# Room for Python, DVC and torchrun to end around the save itself.
+GRACE = round(2 * GRACE_SECONDS)
+
+
+def render(kind: str, values: dict[str, Any]) -> str:
+    """The job as its scheduler takes it; a value that the template needs and has not got is an error."""
+    text = resources.files("flows").joinpath("templates", TEMPLATES[kind]).read_text(encoding="utf-8")
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False)
+    environment.filters |= {"shell": shlex.quote, "json": json.dumps}
+    return environment.from_string(text).render(values)
+
+
+def submit(kind: str, job: str) -> None:
+    """Hand a job to its scheduler, whose word goes to the terminal.
+
+    Raises:
+        UserError: exit code 69; the scheduler's command is not here, or refuses.
+    """
+    command = SUBMITTED_BY[kind]
+    if shutil.which(command[0]) is None:
+        raise UserError(
+            f"{command[0]}: not found on this machine", "Submit from one that has it, or look with --dry-run.", ExitCode.UNAVAILABLE
+        )
+    if subprocess.run(command, input=job, text=True, check=False).returncode:
+        raise UserError(f"{command[0]} refused the job", "Its reason is above.", ExitCode.UNAVAILABLE)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train the pipeline of this repository on the nodes of a cluster, from the state that is saved there if there is one."""
+    given = vars(_parser().parse_args(arguments))
+    kind, dry_run = given.pop("kind"), given.pop("dry_run")
+    try:
+        repository, commit = committed()
+        values = {
+            **given,
+            "repository": given.pop("repository") or repository,
+            "commit": commit,
+            "settings": json.dumps(tracked()),
+            "stage": STAGE,
+            "port": RENDEZVOUS_PORT,
+            "grace": GRACE,
+            "python": sys.executable,
+        }
+        job = render(kind, values)
+        if dry_run:
+            print(job, end="")
+            return ExitCode.DONE
+        log = StageLog(lambda line: print(line, file=sys.stderr), lambda _: None)
+        for name in ancestors(STAGE):
+            push(name, Path(), log)
+        submit(kind, job)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except StageError as error:
+        print(error, file=sys.stderr)
+        return error.code
+    return ExitCode.DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m flows.submit", description=main.__doc__)
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    slurm = kinds.add_parser("slurm", help="through sbatch; the project is installed at the same path on every node")
+    slurm.add_argument("--time", required=True, metavar="HH:MM:SS", help="limit; shortly before it the training saves and is queued again")
+    slurm.add_argument("--partition", metavar="NAME")
+    kubernetes = kinds.add_parser("kubernetes", help="through kubectl; an Indexed Job and the service by which its pods find node 0")
+    kubernetes.add_argument("--image", required=True, help="built from the Dockerfile")
+    kubernetes.add_argument("--state-claim", default="transformer-state", metavar="NAME", help="persistent volume claim, ReadWriteMany")
+    kubernetes.add_argument("--secret", default="transformer-pipeline", metavar="NAME", help="whose keys become environment variables")
+    for one in (slurm, kubernetes):
+        one.add_argument("--nodes", type=_positive, default=1)
+        one.add_argument("--gpus", type=int, default=0, metavar="N", help="of each node (default: 0, train on CPUs)")
+        one.add_argument("--name", default="transformer-train", help="of the job")
+        one.add_argument("--repository", metavar="URL", help="where nodes clone from (default: this repository's first git remote)")
+        one.add_argument("--dry-run", action="store_true", help="print what would be submitted")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

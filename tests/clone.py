@@ -1,0 +1,86 @@
+"""A clone of this repository with a tiny model on a tiny synthetic corpus, and commands in it."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[1]
+
+CORPUS = """
+name: tiny
+languages: [en, de]
+licence:
+note: ""
+synthetic: true
+splits:
+  train: [{synthetic: {pairs: 800, seed: 1}}]
+  valid: [{synthetic: {pairs: 20, seed: 1}}]
+  test: [{synthetic: {pairs: 20, seed: 1}}]
+"""
+TINY = {
+    "download": {"corpus": "tiny"},
+    "bpe": {"vocab_size": 400},
+    "model": {"layers": 1, "d_model": 32, "d_ff": 64, "heads": 2},
+    "train": {"updates": 30, "save_every": 10, "validate_every": 10, "bleu_sentences": 4, "warmup": 20},
+    "average": {"count": 2},
+    "decode": {"max_extra": 5},
+}
+
+
+class Clone:
+    """A checkout with its own environment variables, as a user's shell has them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "TRANSFORMER_"))}
+        self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        # A developer's coverage data file must not be looked for in the clone.
+        self.environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "OMP_NUM_THREADS": "1"}
+
+    def run(self, *command: str, stdin: str = "", code: int = 0) -> str:
+        """Output and errors of a command that must end with `code`."""
+        done = subprocess.run(
+            command,
+            cwd=self.root,
+            env=self.environment,
+            input=stdin,
+            text=True,
+            timeout=300,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        assert done.returncode == code, done.stdout
+        return done.stdout
+
+    def set(self, changes: dict[str, dict[str, object]]) -> None:
+        yaml = YAML()
+        params = yaml.load(self.root / "params.yaml")
+        for section, values in changes.items():
+            params[section].update(values)
+        yaml.dump(params, self.root / "params.yaml")
+
+    def commit(self, message: str) -> None:
+        self.run("git", "add", "-A")
+        self.run("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", message)
+
+    def model_bytes(self) -> str:
+        return hashlib.sha256((self.root / "models/averaged/model.safetensors").read_bytes()).hexdigest()
+
+
+def tiny_clone(root: Path) -> Clone:
+    """The tracked files of this repository as they are now at `root`, with tiny settings, committed."""
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    for name in filter(None, tracked):
+        if (ROOT / name).is_file() and name != "dvc.lock":
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes((ROOT / name).read_bytes())
+    (root / "corpora/tiny.yaml").write_text(CORPUS, encoding="utf-8")
+    made = Clone(root)
+    made.run("git", "init", "-q")
+    made.set(TINY)
+    made.commit("settings")
+    return made

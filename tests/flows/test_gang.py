@@ -1,0 +1,144 @@
+"""Machines that train together: what each is told, and that a gang is whole or ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.gang import Gang, free_port
+from tests.flows.test_train_stage import prepare
+from transformer_core.errors import UserError
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def tell(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(f"TRANSFORMER_{name}", value)
+
+
+def test_a_machine_that_is_told_nothing_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Gang.from_environment() is None
+    tell(monkeypatch, NODES="1")
+    assert Gang.from_environment() is None
+
+
+def test_what_a_gang_says_is_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = Gang(3, 2, "10.77.0.1:29400", "10.77.0.3", 60)
+    for name, value in gang.environment().items():
+        monkeypatch.setenv(name, value)
+    assert Gang.from_environment() == gang
+    assert {"--nnodes=3", "--node-rank=2", "--master-addr=10.77.0.1", "--local-addr=10.77.0.3"} <= set(gang.torchrun())
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({}, "TRANSFORMER_NODES=2, but TRANSFORMER_NODE_RANK is not set"),
+        ({"NODE_RANK": "0"}, "TRANSFORMER_NODES=2, but TRANSFORMER_RENDEZVOUS is not set"),
+        ({"NODE_RANK": "2", "RENDEZVOUS": "a:1"}, "TRANSFORMER_NODE_RANK=2: must be from 0 to 1"),
+        ({"NODE_RANK": "0", "RENDEZVOUS": "10.0.0.1"}, "TRANSFORMER_NODES=2: '10.0.0.1' is not host:port"),
+    ],
+)
+def test_half_a_word_is_one_line(settings: dict[str, str], fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell(monkeypatch, NODES="2", **settings)
+    with pytest.raises(UserError) as raised:
+        Gang.from_environment()
+    assert str(raised.value).startswith(fault)
+    assert raised.value.exit_code == 78
+
+
+class Nodes:
+    """Machines of a gang as processes here, each with a folder of its own that holds what stage train needs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rendezvous = f"127.0.0.1:{free_port('127.0.0.1')}"
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, rank: int, state: Path | None = None, join_seconds: int = 120) -> "subprocess.Popen[str]":
+        gang = Gang(2, rank, self.rendezvous, "127.0.0.1", join_seconds)
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **gang.environment()}
+        if state is not None:
+            environment["TRANSFORMER_STATE"] = str(state)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flows.stages.train"],
+            cwd=self.folder / str(rank),
+            env=environment,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    for rank in ("0", "1"):
+        (tmp_path / rank).mkdir()
+        monkeypatch.chdir(tmp_path / rank)
+        prepare("bpe", updates=20000, save_every=10000, validate_every=10000)
+    made = Nodes(tmp_path)
+    yield made
+    for process in made.started:
+        if process.poll() is None:
+            for below in psutil.Process(process.pid).children(recursive=True):
+                below.kill()
+            process.kill()
+        process.communicate()
+
+
+def wait_until_training(process: "subprocess.Popen[str]") -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("update "):
+            return
+    raise AssertionError("it ended before an update")
+
+
+def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    """Exit code, and the last line that it said."""
+    said = process.communicate(timeout=300)[1]
+    return process.returncode, said.rstrip("\n").rpartition("\n")[2]
+
+
+@pytest.mark.slow  # about 10 s
+def test_half_a_gang_does_not_wait_for_ever(nodes: Nodes) -> None:
+    code, said = ended(nodes.start(0, join_seconds=2))
+    assert code == 69
+    assert said.startswith("node 0 of 2: the ranks ended with 1: another node was lost or did not come to 127.0.0.1:")
+
+
+@pytest.mark.slow  # about 25 s: three times two processes
+def test_a_gang_stops_saves_and_goes_on_as_one_and_ends_where_a_node_is_lost(nodes: Nodes, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    both = [nodes.start(rank, shared) for rank in (0, 1)]
+    wait_until_training(both[0])
+    both[1].terminate()  # either of them
+    codes, said = zip(*map(ended, both), strict=True)
+    assert codes == (75, 75), said
+    assert said[0].startswith("training stopped after update ")
+    assert said[0] == said[1]
+
+    nodes.rendezvous = f"127.0.0.1:{free_port('127.0.0.1')}"
+    both = [nodes.start(0, shared), nodes.start(1, tmp_path / "own")]
+    for code, line in map(ended, both):
+        assert code == 78
+        assert line.startswith("the nodes would go on after different updates (0, ")
+
+    nodes.rendezvous = f"127.0.0.1:{free_port('127.0.0.1')}"
+    both = [nodes.start(rank, shared) for rank in (0, 1)]
+    wait_until_training(both[0])
+    for process in [*psutil.Process(both[1].pid).children(recursive=True), psutil.Process(both[1].pid)]:
+        process.send_signal(signal.SIGKILL)
+    began = time.monotonic()
+    code, line = ended(both[0])
+    assert code == 69, line
+    assert time.monotonic() - began < 120

@@ -1,0 +1,179 @@
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from ruamel.yaml import YAML
+
+from flows.child import GRACE_SECONDS
+from flows.settings import tracked
+
+REPOSITORY = Path(__file__).parents[2]
+TEMPLATES = REPOSITORY / "flows/templates"
+KUBERNETES = "1.37"
+
+# What stands in for Slurm's commands: each writes down how it was called; srun runs its command once, as node 1, or ends as told.
+FAKES = {
+    "sbatch": 'cat > "$HERE/job.sbatch"; echo "Submitted batch job 7"',
+    "scontrol": 'echo "$*" >> "$HERE/scontrol.calls"; [ "$1" = show ] && printf "node-a\\nnode-b\\n"; true',
+    "srun": 'echo "$*" >> "$HERE/srun.calls"; [ -n "$ENDS" ] && exit "$ENDS"; shift 2; SLURM_NODEID=1 "$@"',
+}
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A committed repository whose stage train needs nothing, and Slurm's commands."""
+    root = tmp_path / "repository"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    (root / "params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
+    (root / "dvc.yaml").write_text("stages:\n  train:\n    cmd: 'true'\n    outs: [train.txt]\n")
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    dvc = [sys.executable, "-m", "dvc"]
+    for command in (["git", "init", "-q"], [*dvc, "init", "-q"], ["git", "add", "-A"], ["git", *author, "commit", "-qm", "a"]):
+        subprocess.run(command, check=True)
+    fakes = tmp_path / "bin"
+    fakes.mkdir()
+    for name, body in FAKES.items():
+        (fakes / name).write_text(f"#!/bin/bash\n{body}\n")
+        (fakes / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fakes}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("HERE", str(tmp_path))
+    return root
+
+
+def submit(*arguments: str, code: int = 0) -> str:
+    done = subprocess.run([sys.executable, "-m", "flows.submit", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+SLURM = ["slurm", "--nodes", "2", "--gpus", "8", "--time", "24:00:00", "--partition", "gpu"]
+
+
+@pytest.mark.usefixtures("repository")
+def test_a_slurm_job_is_shown_and_not_submitted_by_a_dry_run(tmp_path: Path) -> None:
+    job = submit(*SLURM, "--dry-run")
+    assert {"#SBATCH --nodes=2", "#SBATCH --gpus-per-node=8", "#SBATCH --time=24:00:00", "#SBATCH --partition=gpu"} <= set(job.splitlines())
+    subprocess.run(["bash", "-n"], input=job, text=True, check=True)
+    assert not (tmp_path / "job.sbatch").exists()
+    asked = next(line for line in job.splitlines() if line.startswith("#SBATCH --signal=TERM@"))
+    assert int(asked.partition("@")[2]) > GRACE_SECONDS
+    assert "gpus-per-node" not in submit("slurm", "--time", "1:00:00", "--dry-run")
+
+
+def run_job(tmp_path: Path, ends: int | None = None, restarts: int = 0) -> int:
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node-[a-b]", "SLURM_RESTART_COUNT": str(restarts)}
+    environment = {**os.environ, **slurm, "TRANSFORMER_STATE": str(tmp_path), "ENDS": "" if ends is None else str(ends)}
+    return subprocess.run(["bash", tmp_path / "job.sbatch"], env=environment, capture_output=True, check=False).returncode
+
+
+def requeued(tmp_path: Path) -> bool:
+    return "requeue 7" in (tmp_path / "scontrol.calls").read_text().splitlines()
+
+
+def test_a_submitted_slurm_job_starts_a_node_with_its_place_in_the_gang(repository: Path, tmp_path: Path) -> None:
+    assert "Submitted batch job 7" in submit(*SLURM)
+    (tmp_path / "bin/bash").write_text(
+        '#!/bin/sh\n[ "$1" = -c ] || exec /bin/bash "$@"\nprintenv TRANSFORMER_NODES TRANSFORMER_RENDEZVOUS SLURM_NODEID > "$HERE/told"\n'
+        'shift 3\nprintf "%s\\n" "$@" >> "$HERE/told"\n'
+    )
+    (tmp_path / "bin/bash").chmod(0o755)
+    assert run_job(tmp_path) == 0
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    told = (tmp_path / "told").read_text().splitlines()
+    settings = str(tmp_path / "settings-7.json")
+    command = [sys.executable, "-m", "flows.node", "train", "--repository", str(repository), "--commit", commit, "--settings", settings]
+    assert told == ["2", "node-a:29400", "1", *command]
+    assert not requeued(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ends", "restarts", "again"), [(75, 9, True), (69, 0, True), (137, 2, True), (143, 3, False), (65, 0, False), (1, 0, False)]
+)
+@pytest.mark.usefixtures("repository")
+def test_a_slurm_job_that_was_stopped_is_queued_again(tmp_path: Path, ends: int, restarts: int, again: bool) -> None:
+    submit(*SLURM)
+    assert run_job(tmp_path, ends, restarts) == ends
+    assert requeued(tmp_path) is again
+    assert json.loads((tmp_path / "settings-7.json").read_text()) == tracked() if again else True
+
+
+@pytest.mark.usefixtures("repository")
+def test_without_shared_storage_a_slurm_job_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit(*SLURM)
+    monkeypatch.delenv("TRANSFORMER_STATE", raising=False)
+    done = subprocess.run(["bash", tmp_path / "job.sbatch"], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "set it to a folder of storage that all nodes share" in done.stderr
+
+
+def test_what_is_not_committed_is_not_submitted(repository: Path) -> None:
+    (repository / "corpora").mkdir()
+    (repository / "corpora/mine.yaml").write_text("name: mine\n")
+    assert submit(*SLURM, code=78) == "corpora/: not committed, and another machine runs what is. Commit and push it, then run again.\n"
+    shutil.rmtree(repository / "corpora")
+    (repository / "params.yaml").write_text((repository / "params.yaml").read_text() + "\n")
+    assert "Submitted" in submit(*SLURM)
+
+
+@pytest.mark.usefixtures("repository")
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_a_kubernetes_job_is_valid_and_its_pods_find_each_other(gpus: int) -> None:
+    text = submit("kubernetes", "--image", "registry.example/transformer-pipeline:1", "--nodes", "2", "--gpus", str(gpus), "--dry-run")
+    service, settings, job = YAML(typ="safe").load_all(text)
+    for document in (service, settings, job):
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
+    assert json.loads(settings["data"]["settings.json"]) == tracked()
+    pod = job["spec"]["template"]["spec"]
+    assert (job["spec"]["completions"], job["spec"]["parallelism"], job["spec"]["completionMode"]) == (2, 2, "Indexed")
+    assert pod["terminationGracePeriodSeconds"] > GRACE_SECONDS
+    environment = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    assert environment["TRANSFORMER_RENDEZVOUS"] == f"{job['metadata']['name']}-0.{service['metadata']['name']}:29400"
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert pod["containers"][0].get("resources", {}).get("limits") == ({"nvidia.com/gpu": 8} if gpus else None)
+
+
+def manifest_of(variables: dict[str, Any]) -> Any:
+    """The job that the Kubernetes worker would create for a run of training-node in a pool of our template."""
+    from prefect.client.schemas.objects import Flow, FlowRun
+    from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
+
+    template = json.loads((TEMPLATES / "kubernetes-pool.json").read_text(encoding="utf-8"))
+    configuration = asyncio.run(KubernetesWorkerJobConfiguration.from_template_and_values(template, variables))
+    flow = Flow(name="node")
+    configuration.prepare_for_flow_run(FlowRun(flow_id=flow.id, name="train-0"), flow=flow)
+    return configuration.job_manifest
+
+
+@pytest.mark.prefect
+@pytest.mark.usefixtures("prefect_server")
+def test_a_run_in_the_kubernetes_pool_is_a_valid_job_with_gpus_and_time_to_save() -> None:
+    manifest = manifest_of({"image": "registry.example/transformer-pipeline:1", "gpus": 2, "env": {"MLFLOW_TRACKING_URI": "http://m"}})
+    kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+    assert manifest["spec"]["backoffLimit"] == 0
+    pod = manifest["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > GRACE_SECONDS
+    container = pod["containers"][0]
+    assert container["image"] == "registry.example/transformer-pipeline:1"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
+    environment = {one["name"]: one.get("value") for one in container["env"]}
+    assert environment["MLFLOW_TRACKING_URI"] == "http://m"
+    assert environment["PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR"] == "reschedule"
+
+
+def test_the_kubernetes_pool_asks_for_what_the_worker_knows() -> None:
+    from prefect_kubernetes.worker import KubernetesWorker
+
+    ours = json.loads((TEMPLATES / "kubernetes-pool.json").read_text(encoding="utf-8"))
+    theirs = KubernetesWorker.get_default_base_job_template()
+    assert set(ours["job_configuration"]) == set(theirs["job_configuration"])
+    placeholders = set(re.findall(r"{{ (\w+) }}", json.dumps(ours["job_configuration"])))
+    assert placeholders == set(ours["variables"]["properties"])
