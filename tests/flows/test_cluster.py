@@ -35,7 +35,7 @@ from tests.clone import Clone, tiny_clone
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
 
-pytestmark = [pytest.mark.slow, pytest.mark.prefect]  # about 4 minutes all together
+pytestmark = [pytest.mark.slow, pytest.mark.prefect]  # about 6 minutes all together, a minute or two each
 
 LONGEST_SECONDS = 300.0
 STAGES = ["download", "clean", "bpe", "binarize", "train", "average", "decode", "evaluate", "publish"]
@@ -72,6 +72,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     folder = tmp_path_factory.mktemp("cluster")
     made = tiny_clone(folder / "home")
     short = {"updates": 20, "save_every": 10, "validate_every": 20, "bleu_sentences": 2, "precision": "float64"}
+    short |= {"tokens_per_update": 640, "tokens_per_microbatch": 160}
     made.set({"train": short, "machine": {"devices": 1}})
     made.run("dvc", "remote", "add", "--default", "store", str(folder / "store"))
     made.commit("a remote")

@@ -116,7 +116,7 @@ def test_half_a_gang_does_not_wait_for_ever(nodes: Nodes) -> None:
     assert said.startswith("node 0 of 2: the ranks ended with 1: another node was lost or did not come to 127.0.0.1:")
 
 
-@pytest.mark.slow  # about 25 s: three times two processes
+@pytest.mark.slow  # about 50 s: three times two processes
 def test_a_gang_stops_saves_and_goes_on_as_one_and_ends_where_a_node_is_lost(nodes: Nodes, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     both = [nodes.start(rank, shared) for rank in (0, 1)]
