@@ -26,13 +26,22 @@ def table(figures: dict[str, Any]) -> str:
 
 
 def main(path: Path = METRICS) -> int:
-    """Print the table and return the exit code: 65 where no run has got as far as scores."""
-    if not path.is_file():
-        error = UserError(f"{path}: no such file", "Make it with: dvc repro")
+    """Print the table and return the exit code: 65 where no run has got as far as scores, or the last was of an earlier version."""
+    try:
+        print(_table_of(path))
+    except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print(table(read_json(path)))
     return 0
+
+
+def _table_of(path: Path) -> str:
+    if not path.is_file():
+        raise UserError(f"{path}: no such file", "Make it with: dvc repro")
+    try:
+        return table(read_json(path))
+    except KeyError as missing:
+        raise UserError(f"{path}: has no {missing.args[0]}, it is of an earlier version", "Make it anew with: dvc repro") from None
 
 
 if __name__ == "__main__":

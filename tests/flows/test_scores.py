@@ -45,3 +45,10 @@ def test_scores_on_generated_text_are_labelled() -> None:
 def test_before_the_first_run_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(tmp_path / "metrics.json") == ExitCode.BAD_DATA
     assert capsys.readouterr().err == f"{tmp_path}/metrics.json: no such file. Make it with: dvc repro\n"
+
+
+def test_scores_of_an_earlier_version_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_json(tmp_path / "metrics.json", {name: value for name, value in FIGURES.items() if name != "copied"})
+    assert main(tmp_path / "metrics.json") == ExitCode.BAD_DATA
+    expected = "has no copied, it is of an earlier version. Make it anew with: dvc repro\n"
+    assert capsys.readouterr() == ("", f"{tmp_path}/metrics.json: {expected}")
