@@ -29,7 +29,7 @@ from flows.paths import CHECKPOINTS, PUBLISHED
 from flows.repro import TRANSIENT, StageError, dvc, search_path, stage_names, why
 from flows.runner import BUG, exit_file, stop_on_signals
 from flows.settings import settle
-from flows.summary import Outcome, rows, summarize
+from flows.summary import Outcome, record, rows, summarize
 from transformer_core.config import Machine, load_params, tracking_uri
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
 from transformer_core.files import read_json
@@ -86,14 +86,18 @@ def pipeline(recipe: str | None = None, overrides: dict[str, Any] | None = None,
 
 
 def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
-    """Show what each stage did, on the terminal and as artifacts: a table, the same with BLEU as a text, and the link to MLflow."""
+    """Show what each stage did: on the terminal, in MLflow, and as artifacts: a table, the same with BLEU as a text, the link to MLflow."""
     table = rows(outcomes, machine.price_per_hour)
-    link = training_link(machine) if TRAIN in outcomes and not outcomes[TRAIN].code else ""
+    training = fingerprint() if TRAIN in outcomes and not outcomes[TRAIN].code else ""
+    link = training_link(machine, training) if training else ""
     summary = summarize(table, outcomes, link)
     create_table_artifact(key=STAGES, table=[asdict(row) for row in table], description="What each stage did")
     create_markdown_artifact(key=ARTIFACT, markdown=summary, description="What the run did")
     if link:
         create_link_artifact(key=TRAINING_LINK, link=link, link_text="The training in MLflow")
+    if training:
+        with tracking.Sender(record(table, str(flow_run.get_name()), str(flow_run.get_id()), training), tracking_uri(machine)):
+            pass
     print(summary)
 
 
@@ -199,14 +203,17 @@ def _repro(name: str, started: float, machine: Machine, *options: str) -> Outcom
     return Outcome(name, "failed", code, seconds, f"{message} (exit code {code})")
 
 
-def training_link(machine: Machine) -> str:
-    """Where the run of the training at hand is to be seen in MLflow; empty where there is none or MLflow is away."""
-    if not MODEL_CONFIG.exists():
-        return ""
+def fingerprint() -> str:
+    """Of the training whose checkpoints lie here; empty where there are none."""
+    return str(read_json(MODEL_CONFIG)["training"]["fingerprint"]) if MODEL_CONFIG.exists() else ""
+
+
+def training_link(machine: Machine, training: str) -> str:
+    """Where the run of a training, by its fingerprint, is to be seen in MLflow; empty where MLflow has none or is away."""
     uri = tracking_uri(machine)
     try:
         client = tracking.connect(uri)
-        run = tracking.find_training(client, read_json(MODEL_CONFIG)["training"]["fingerprint"])
+        run = tracking.find_training(client, training)
         return tracking.run_link(client, uri, run.info.run_id) if run else ""
     except Exception as error:  # A table without a link is better than none.
         get_run_logger().warning("No link to MLflow: %s", tracking.first_line(error))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows.journal import NAME, Journal
 from flows.paths import METRICS
 from transformer_core.config import read_yaml
 from transformer_core.files import read_json
@@ -77,3 +78,24 @@ def summarize(table: list[Row], outcomes: Mapping[str, Outcome], link: str) -> s
         parts.append(f"[The training in MLflow]({link})")
     parts += [f"**{outcome.message}**" for outcome in outcomes.values() if outcome.code]
     return "\n\n".join(parts)
+
+
+def record(table: list[Row], flow_run: str, flow_run_id: str, training: str) -> Path:
+    """Write the table into the journal of a run of its own, a child of the training's; the journal's path.
+
+    Args:
+        table: what the flow run did.
+        flow_run: its name.
+        flow_run_id: Prefect's id of it.
+        training: fingerprint.
+    """
+    journal = Journal(f"pipeline-{flow_run_id}", parent=training)
+    done = {f"stage.{row.stage}": row.done for row in table}
+    journal.tags(
+        {NAME: f"pipeline {flow_run}", "kind": "pipeline", "prefect_flow_run": flow_run, "prefect_flow_run_id": flow_run_id, **done}
+    )
+    journal.metrics(0, {row.stage: row.seconds for row in table}, context="seconds")
+    journal.metrics(0, {row.stage: row.megabytes for row in table}, context="megabytes")
+    journal.metrics(0, {row.stage: row.cost for row in table if row.cost is not None}, context="cost")
+    journal.end()
+    return journal.path

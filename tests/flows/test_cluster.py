@@ -3,11 +3,12 @@
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
@@ -201,6 +202,9 @@ def test_a_run_by_hand_is_seen_over_the_api(client: SyncPrefectClient, by_hand: 
     assert next(row["megabytes"] for row in rows if row["stage"] == "train") > 0.1
     assert "BLEU **" in str(made["pipeline"].data)
     assert "/runs/" in str(made["training-in-mlflow"].data)
+    with closing(sqlite3.connect(home.root / "mlflow.db")) as record:
+        kept = {key for (key,) in record.execute("SELECT key FROM metrics")}
+    assert kept >= {f"{what}/{stage}" for what in ("seconds", "megabytes", "cost") for stage in STAGES}
     assert float(str(made["train-progress"].data)) == 100
     wait_for(lambda: any(line.startswith("update 20 of 20: ") for line in lines(client, by_hand.id)), "no line of the training")
     assert "  seed: 7" in (home.root / "params.yaml").read_text(encoding="utf-8")

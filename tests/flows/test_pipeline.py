@@ -20,9 +20,9 @@ from flows import pipeline as module
 from flows.child import GRACE_SECONDS
 from flows.journal import Journal
 from flows.paths import METRICS, PUBLISHED
-from flows.pipeline import in_registry, is_transient, pipeline, stage_task, training_link
+from flows.pipeline import fingerprint, in_registry, is_transient, pipeline, stage_task, training_link
 from flows.repro import stage_names
-from flows.summary import Outcome, rows, summarize
+from flows.summary import Outcome, record, rows, summarize
 from flows.tracking import connect, find_training, sync
 from transformer_core.config import Machine
 from transformer_core.errors import UserError
@@ -335,9 +335,24 @@ def test_a_registry_that_is_away_is_exit_code_69(monkeypatch: pytest.MonkeyPatch
 
 def test_the_training_is_found_in_mlflow(published: tuple[MlflowClient, str], tmp_path: Path) -> None:
     machine = Machine(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
-    assert training_link(machine) == ""
+    assert fingerprint() == ""
     write_json(module.MODEL_CONFIG, {"training": {"fingerprint": "f00d"}})
-    assert training_link(machine).endswith(f"/runs/{published[1]}")
+    assert fingerprint() == "f00d"
+    assert training_link(machine, "beef") == ""
+    assert training_link(machine, fingerprint()).endswith(f"/runs/{published[1]}")
+
+
+def test_times_sizes_and_costs_are_a_run_below_the_training_in_mlflow(published: tuple[MlflowClient, str], tmp_path: Path) -> None:
+    client, training = published
+    done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "average": Outcome("average", "cached", 0, 0.5)}
+    for price in (3.6, 3.6):  # Sent twice, it is there once.
+        record(rows(done, price), "brave-otter", "1234", "f00d")
+        sync(f"sqlite:///{tmp_path}/mlflow.db")
+    (run,) = client.search_runs([client.get_run(training).info.experiment_id], "tags.kind = 'pipeline'")
+    assert (run.info.run_name, run.data.tags["mlflow.parentRunId"]) == ("pipeline brave-otter", training)
+    assert run.data.metrics["seconds/train"] == 1800
+    assert run.data.metrics["cost/train"] == 3.6
+    assert (run.data.tags["stage.train"], run.data.tags["stage.average"]) == ("ran in gpu", "cached")
 
 
 @pytest.mark.usefixtures("mlflow_store")
