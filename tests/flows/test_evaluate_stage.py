@@ -60,6 +60,7 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
     )
     write(root / "results/training/validation.csv", "update,nll,perplexity,accuracy,bleu,seconds\n40,3.5,33,0.4,12.5,2\n")
     write(root / "params.yaml", RECIPE.read_text(encoding="utf-8"))
+    put_model(Transformer(SIZE, VOCAB), root)
 
 
 def write(path: Path, text: str) -> None:
@@ -82,7 +83,6 @@ def put_model(model: Transformer | Recurrent, root: Path) -> None:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lay_out(tmp_path)
-    put_model(Transformer(SIZE, VOCAB), tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
