@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -79,13 +78,12 @@ def test_what_needs_no_model_loads_no_torch(tmp_path: Path) -> None:
     assert done.stdout.split("\n")[-2] == "False"
 
 
-def test_help_comes_within_half_a_second(tmp_path: Path) -> None:
-    seconds = []
-    for _ in range(3):  # The best of three: other work on the machine only ever adds.
-        started = time.monotonic()
-        assert call(tmp_path, "--help").returncode == 0
-        seconds.append(time.monotonic() - started)
-    assert min(seconds) < 0.5
+def test_help_comes_at_once_for_it_loads_nothing_large(tmp_path: Path) -> None:
+    code = "import sys; from transformer_core.cli import main\ntry: main(['--help'])\nfinally: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split("\n")[-2].split())
+    assert "argparse" in loaded
+    assert loaded.isdisjoint({"torch", "numpy", "pydantic", "ruamel.yaml", "sentencepiece", "sacrebleu", "matplotlib", "jinja2"})
 
 
 @pytest.mark.parametrize(
