@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 REPOSITORY = Path(__file__).parents[1]
 NOT_INHERITED = (
@@ -20,6 +21,9 @@ NOT_INHERITED = (
     "MAKELEVEL",
     "MFLAGS",
 )
+# Hypothesis fails an example that takes longer than 200 ms, which on a busy machine says nothing.
+settings.register_profile("busy machine", deadline=None)
+settings.load_profile("busy machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

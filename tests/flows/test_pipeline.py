@@ -434,7 +434,7 @@ def test_a_sigterm_ends_every_process_after_it_has_saved(to_the_group: bool, pre
     output, _ = process.communicate(timeout=GRACE_SECONDS + 60)
     assert process.returncode == 75, output
     assert Path("saved").exists()
-    assert output.rstrip().split("\n")[-1].endswith("Run it again to go on.")
+    assert any(line.endswith("Run it again to go on.") for line in output.split("\n")[-4:])  # Prefect may still have a word after it.
     assert processes_of(process.pid) == []
 
 
