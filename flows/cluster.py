@@ -69,7 +69,7 @@ def node(
     except UserError as error:
         return Failed(message=f"{stage}: {error} (exit code {error.exit_code})", data=int(error.exit_code))
     except StageError as error:
-        return Failed(message=str(error), data=error.code)
+        return Failed(message=str(error), data=error.exit_code)
     return int(ExitCode.DONE)
 
 

@@ -173,12 +173,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Interrupted as error:
         print(f"{error}. Run it again to go on.", file=sys.stderr)
         return ExitCode.INTERRUPTED
-    except UserError as error:
+    except (UserError, StageError) as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    except StageError as error:
-        print(error, file=sys.stderr)
-        return error.code
     return ExitCode.DONE
 
 

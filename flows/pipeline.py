@@ -150,7 +150,7 @@ def run_here_or_in_pool(name: str, machine: Machine) -> Outcome:
     try:
         elsewhere = cluster.run_in_pool(name, pool, nodes)
     except StageError as error:
-        return Outcome(name, "failed", error.code, time.monotonic() - started, str(error), nodes)
+        return Outcome(name, "failed", error.exit_code, time.monotonic() - started, str(error), nodes)
     outcome = _repro(name, started, machine, "--pull")
     return replace(outcome, done=f"ran in {pool}" if elsewhere else outcome.done, nodes=nodes)
 

@@ -25,11 +25,11 @@ _STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # How DVC says it: dvc.stage
 
 
 class StageError(Exception):
-    """A stage, or what DVC or git did for it, ended with `code`, for the reason in the message."""
+    """A stage, or what DVC or git did for it, ended with `exit_code`, for the reason in the message."""
 
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(f"{message} (exit code {code})")
-        self.code = code
+    def __init__(self, exit_code: int, message: str) -> None:
+        super().__init__(f"{message} (exit code {exit_code})")
+        self.exit_code = exit_code
 
 
 def stage_names(root: Path = Path()) -> list[str]:

@@ -24,6 +24,7 @@ from flows.log import StageLog
 from flows.node import committed, push
 from flows.repro import StageError, ancestors
 from flows.settings import tracked
+from transformer_core.cli.arguments import positive_int
 from transformer_core.errors import ExitCode, UserError
 
 STAGE = "train"
@@ -81,12 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in ancestors(STAGE):
             push(name, Path(), log)
         submit(kind, job)
-    except UserError as error:
+    except (UserError, StageError) as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    except StageError as error:
-        print(error, file=sys.stderr)
-        return error.code
     return ExitCode.DONE
 
 
@@ -101,19 +99,12 @@ def _parser() -> argparse.ArgumentParser:
     kubernetes.add_argument("--state-claim", default="transformer-state", metavar="NAME", help="persistent volume claim, ReadWriteMany")
     kubernetes.add_argument("--secret", default="transformer-pipeline", metavar="NAME", help="whose keys become environment variables")
     for one in (slurm, kubernetes):
-        one.add_argument("--nodes", type=_positive, default=1)
+        one.add_argument("--nodes", type=positive_int, default=1)
         one.add_argument("--gpus", type=int, default=0, metavar="N", help="of each node (default: 0, train on CPUs)")
         one.add_argument("--name", default="transformer-train", help="of the job")
         one.add_argument("--repository", metavar="URL", help="where nodes clone from (default: this repository's first git remote)")
         one.add_argument("--dry-run", action="store_true", help="print what would be submitted")
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be above 0")
-    return value
 
 
 if __name__ == "__main__":
