@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from flows.runner import STARTER
+
 GRACE_SECONDS = 60.0
 _MARK = "TRANSFORMER_CHILD"
 _POLL_SECONDS = 0.1
@@ -43,7 +45,8 @@ def run_child(
         TimeLimitError: the command ran for `limit_seconds`.
     """
     mark = uuid.uuid4().hex
-    inherited = {**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1", _MARK: os.environ.get(_MARK, "") + mark}
+    inherited = {**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"}
+    inherited |= {_MARK: os.environ.get(_MARK, "") + mark, STARTER: str(os.getpid())}
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=inherited, cwd=directory
     ) as child:

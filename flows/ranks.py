@@ -15,24 +15,28 @@ from torch.distributed import DistError
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from flows.runner import STOP_SIGNALS
+from flows.runner import ENDED_BY, STOP_SIGNALS
 from transformer_core.errors import ExitCode
 
 FAILED = 1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the ranks to their end; 1 where one has failed, named in one line unless it ended with a code that it chose."""
+    """Run the ranks to their end; 1 where one has failed, named in one line unless it ended with a code that it chose.
+
+    Where a signal ended one, as the kernel does when memory runs out, 128 and the signal's number: the others fail only because of it.
+    """
     for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: None)  # Not ignored: that the ranks would inherit.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     try:
         torchrun.main(["--signals-to-handle=SIGHUP", *arguments])
     except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
+        killed = {rank: failure for rank, failure in error.failures.items() if failure.exitcode < 0}
+        rank, failure = next(iter(killed.items())) if killed else error.get_first_failure()
         if failure.exitcode not in set(ExitCode):
             print(f"rank {rank} failed first: {_in_words(failure.exitcode)}", file=sys.stderr, flush=True)
-        return FAILED
+        return ENDED_BY - failure.exitcode if killed else FAILED
     except DistError as error:
         print(f"no rendezvous with the other nodes: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
         return FAILED

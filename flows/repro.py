@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from flows.runner import BUG, exit_file
+from flows.runner import BUG, ENDED_BY, exit_file
 from flows.tracking import first_line
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import read_json
 
-KILLED, TERMINATED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
+KILLED, TERMINATED = ENDED_BY + signal.SIGKILL, ENDED_BY + signal.SIGTERM
 # What may pass by itself: a service that is away, a stop after which the state is saved, a death.
 TRANSIENT = frozenset({ExitCode.UNAVAILABLE, ExitCode.INTERRUPTED, KILLED, TERMINATED})
 NOT_CACHED = 1
@@ -89,8 +89,8 @@ def why(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tuple[
         return said["code"], reason if reason.startswith(f"{name}:") else f"{name}: {reason}"
     seen = _STAGE_ENDED.search(last_line)
     code = int(seen.group(1)) if seen else dvc_code
-    if code < 0:  # The signal that ended it, as Python tells it; a shell adds 128.
-        code = 128 - code
+    if code < 0:  # The signal that ended it, as Python tells it.
+        code = ENDED_BY - code
     return code or BUG, f"{name}: {last_line.removeprefix('ERROR: ') or 'DVC ended without a word'}"
 
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -22,18 +22,20 @@ from transformer_core.errors import ExitCode, Interrupted, UserError
 from transformer_core.files import write_json
 
 BUG = 1
+ENDED_BY = 128  # and the number of a signal: how shells say that it ended a process
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _SHELLS = frozenset({"sh", "dash", "bash", "zsh", "fish", "ksh"})
 _PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.5
+STARTER = "TRANSFORMER_STARTER"  # in the environment: the process that called `run_child`
 
 
 def run_stage(name: str, body: Callable[[Params], str]) -> int:
     """Run a stage and return the exit code of its process.
 
-    SIGTERM, SIGINT, SIGUSR1 and the death of DVC raise `Interrupted` in `body` at the first signal; later ones are ignored while it
-    cleans up. A stage that has something to save (train) installs its own handlers with `signal.signal` inside `body` and raises
-    `Interrupted` itself once it has saved; nothing here puts the handlers back.
+    SIGTERM, SIGINT, SIGUSR1 and the death of what started it (`follow_starters`) raise `Interrupted` in `body` at the first signal;
+    later ones are ignored while it cleans up. A stage that has something to save (train) installs its own handlers with
+    `signal.signal` inside `body` and raises `Interrupted` itself once it has saved; nothing here puts the handlers back.
 
     However it ends, `.state/exit/NAME.json` then holds {code, message, remedy}; it is absent while the stage runs, and stays absent
     only where the process was killed outright. A stage that runs elsewhere in this repository ends this one with 75: the other one
@@ -43,7 +45,7 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
     try:
         ended.unlink(missing_ok=True)
         stop_on_signals()
-        _follow_dvc()
+        follow_starters("DVC_STAGE" in os.environ)
         with _only_one(name):
             closing = _to_its_end(name, body)
     except (UserError, Interrupted) as error:
@@ -122,23 +124,31 @@ def _only_one(name: str) -> Iterator[None]:
         yield
 
 
-def _follow_dvc() -> None:
-    """Send this process SIGTERM when the dvc that started it dies; a stage started by hand follows nobody.
+def follow_starters(parent: bool) -> None:
+    """Send this process SIGTERM when one that started it dies: its parent, if asked for, and the caller of `run_child` above it.
 
-    The kernel's parent-death signal is immediate but knows the parent alone, which is the shell where the shell did not replace itself
-    by the command, and it exists on Linux alone. The watch sees dvc itself die, half a second later.
+    The kernel's parent-death signal is immediate but knows the parent alone, which for a stage of dvc is the shell where that did not
+    replace itself by the command, and it exists on Linux alone. The watch, half a second later, looks past shells.
     """
-    if "DVC_STAGE" not in os.environ:
-        return
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    parents = psutil.Process().parents()
-    dvc = next((parent for parent in parents if parent.name() not in _SHELLS), None)
-    threading.Thread(target=_watch, args=(dvc,), name="follow-dvc", daemon=True).start()
+    followed: list[psutil.Process | None] = []
+    if parent:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        followed.append(next((one for one in psutil.Process().parents() if one.name() not in _SHELLS), None))
+    if STARTER in os.environ:
+        followed.append(_process(int(os.environ[STARTER])))
+    if followed:
+        threading.Thread(target=_watch, args=(followed,), name="follow", daemon=True).start()
 
 
-def _watch(dvc: psutil.Process | None) -> None:
+def _process(number: int) -> psutil.Process | None:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(number)
+    return None
+
+
+def _watch(followed: Sequence[psutil.Process | None]) -> None:
     with suppress(psutil.NoSuchProcess):  # It may go between the two questions.
-        while dvc is not None and dvc.is_running() and dvc.status() != psutil.STATUS_ZOMBIE:
+        while all(one is not None and one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in followed):
             time.sleep(_WATCH_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)

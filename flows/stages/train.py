@@ -24,7 +24,7 @@ from flows.journal import Journal
 from flows.lineage import describe_training, lineage
 from flows.paths import BINARIZED, CHECKPOINTS, RAW, SCORES, SPLITS, STATE, SUBWORD_MODEL, TRAINING
 from flows.recorder import SKIPPED, UPDATES, VALIDATION, Recorder
-from flows.runner import STOP_SIGNALS, run_stage
+from flows.runner import ENDED_BY, STOP_SIGNALS, follow_starters, run_stage
 from flows.tracking import Sender
 from flows.usage import Usage, device_name
 from transformer_core.config import Params, load_params, tracking_uri
@@ -95,7 +95,8 @@ def _launch(devices: int, gang: Gang | None) -> None:
     """Run one rank a device under torchrun; a stop asked of this process makes them save and end, on all machines of a gang.
 
     Raises:
-        UserError: what a rank ended with; exit code 69 where another machine of the gang was lost or never came.
+        UserError: what a rank ended with; exit code 69 where another machine of the gang was lost or never came, 75 where a signal
+            from elsewhere ended a rank.
         Interrupted: the ranks were stopped and have saved.
     """
     _RANK_ENDED.unlink(missing_ok=True)
@@ -119,6 +120,10 @@ def _launch(devices: int, gang: Gang | None) -> None:
             f"node {gang.rank} of {gang.nodes}: the ranks ended with {code}: another node was lost or did not come to {gang.rendezvous}"
         )
         raise UserError(message, "Their output is above. Run all of them again to go on.", ExitCode.UNAVAILABLE)
+    if code < 0 or code > ENDED_BY:
+        name = signal.Signals(-code if code < 0 else code - ENDED_BY).name
+        remedy = "Run it again to go on from the last state. Was it memory? Then lower train.tokens_per_microbatch."
+        raise UserError(f"the ranks were ended by {name}", remedy, ExitCode.INTERRUPTED)
     if code:
         raise RuntimeError(f"the ranks ended with {code} and left no word; their output is above")
 
@@ -128,6 +133,7 @@ def run_rank() -> int:
 
     Ranks that were stopped have all saved and end with 0: where one fails torchrun ends the others.
     """
+    follow_starters(parent=True)
     try:
         train(load_params())
     except Interrupted as error:

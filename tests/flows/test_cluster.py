@@ -2,168 +2,34 @@
 
 import json
 import os
-import socket
+import shutil
 import sqlite3
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TypeVar
-from uuid import UUID
 
 import psutil
 import pytest
-import requests
 import torch
-from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterFlowRunId,
-    LogFilter,
-    LogFilterFlowRunId,
-)
-from prefect.client.schemas.objects import Artifact, FlowRun
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.states import Cancelling
 from safetensors.torch import load_file
 
 from flows.child import GRACE_SECONDS
 from flows.cluster import find_deployment
-from tests.clone import Clone, tiny_clone
+from tests.clone import Clone
+from tests.flows.cluster import artifacts, ended, lines, start, table, wait_for, worker_at
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.prefect]  # about 6 minutes all together, a minute or two each
 
-LONGEST_SECONDS = 300.0
 STAGES = ["download", "clean", "bpe", "binarize", "train", "average", "decode", "evaluate", "publish"]
-Found = TypeVar("Found")
-
-
-def wait_for(look: Callable[[], Found | None], what: str) -> Found:
-    deadline = time.monotonic() + LONGEST_SECONDS
-    while not (found := look()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.5)
-    return found
-
-
-@contextmanager
-def running(*command: str, log: Path, **settings: object) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that is ended by its id, with a grace time."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, **settings)  # type: ignore[call-overload]
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """Where the pipeline lives: a tiny clone with a DVC remote, a folder."""
-    folder = tmp_path_factory.mktemp("cluster")
-    made = tiny_clone(folder / "home")
-    short = {"updates": 20, "save_every": 10, "validate_every": 20, "bleu_sentences": 2, "precision": "float64"}
-    short |= {"tokens_per_update": 640, "tokens_per_microbatch": 160}
-    made.set({"train": short, "machine": {"devices": 1}})
-    made.run("dvc", "remote", "add", "--default", "store", str(folder / "store"))
-    made.commit("a remote")
-    return made
-
-
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory, home: Clone) -> Iterator[str]:
-    """The address of a Prefect server of its own, in the environment of what the tests start too."""
-    folder = tmp_path_factory.mktemp("prefect")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    address = f"http://127.0.0.1:{port}/api"
-    here = {
-        "PREFECT_HOME": str(folder),
-        "PREFECT_API_URL": address,
-        "PREFECT_WORKER_QUERY_SECONDS": "1",
-    }
-    here |= {"TRANSFORMER_CLONES": str(folder / "clones")}
-    with ExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for name, value in here.items():
-            patch.setenv(name, value)
-        home.environment |= here
-        server = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-        process = stack.enter_context(running(*server, log=folder / "server.log"))
-
-        def healthy() -> bool:
-            assert process.poll() is None, (folder / "server.log").read_text()
-            try:
-                return requests.get(f"{address}/health", timeout=5).ok
-            except requests.RequestException:
-                return False
-
-        wait_for(healthy, "the server did not start")
-        yield address
-
-
-@pytest.fixture(scope="module")
-def client(api: str) -> Iterator[SyncPrefectClient]:
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
-    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def deployed(home: Clone, client: SyncPrefectClient) -> str:
-    """What was said when the deployments of prefect.yaml were made."""
-    client.create_work_pool(WorkPoolCreate(name="local", type="process"))
-    return home.run("prefect", "--no-prompt", "deploy", "--all")
-
-
-@pytest.fixture(scope="module")
-def worker(home: Clone, deployed: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[psutil.Process]:
-    assert "'node/training-node' successfully created" in deployed
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "local"]
-    log = tmp_path_factory.mktemp("worker") / "worker.log"
-    with running(*command, log=log, cwd=home.root, env=home.environment) as process:
-        yield psutil.Process(process.pid)
-
-
-def start(client: SyncPrefectClient, **parameters: object) -> UUID:
-    deployment = client.read_deployment_by_name("pipeline/pipeline")
-    return client.create_flow_run_from_deployment(deployment.id, parameters=parameters).id
-
-
-def ended(client: SyncPrefectClient, run: UUID) -> FlowRun:
-    def look() -> FlowRun | None:
-        found = client.read_flow_run(run)
-        return found if found.state and found.state.is_final() else None
-
-    return wait_for(look, "the run did not end")
-
-
-def lines(client: SyncPrefectClient, run: UUID) -> list[str]:
-    found: list[str] = []
-    while page := client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run])), limit=200, offset=len(found)):
-        found += [log.message for log in page]
-    return found
-
-
-def artifacts(client: SyncPrefectClient, run: UUID) -> dict[str, Artifact]:
-    found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run])))
-    return {str(one.key): one for one in found}
-
-
-def table(client: SyncPrefectClient, run: UUID) -> dict[str, str]:
-    """What was done in each stage."""
-    return {row["stage"]: row["done"] for row in json.loads(str(artifacts(client, run)["pipeline-stages"].data))}
 
 
 def test_everything_is_deployed_before_there_is_a_pool_of_gpus(client: SyncPrefectClient, deployed: str) -> None:
@@ -184,6 +50,13 @@ def test_a_pool_that_is_not_there_is_one_line_that_says_how_to_make_it(client: S
     with pytest.raises(UserError, match="no deployment of the flow node is on work pool 'gpu'"):
         find_deployment(client, "gpu")
     assert find_deployment(client, "local").name == "training-node"
+
+
+@pytest.fixture(scope="module")
+def worker(home: Clone, deployed: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[psutil.Process]:
+    assert "'node/training-node' successfully created" in deployed
+    with worker_at(home, tmp_path_factory.mktemp("worker") / "worker.log") as process:
+        yield process
 
 
 @pytest.fixture(scope="module")
@@ -230,24 +103,10 @@ def test_a_run_by_cron_finds_everything_cached(client: SyncPrefectClient) -> Non
     print(f"a run of nothing took {run.total_run_time.total_seconds():.1f} s")
 
 
-def processes_below(worker: psutil.Process) -> list[psutil.Process]:
-    return [process for process in worker.children(recursive=True) if process.status() != psutil.STATUS_ZOMBIE]
-
-
-def test_a_cancelled_training_saves_leaves_nobody_and_goes_on(client: SyncPrefectClient, home: Clone, worker: psutil.Process) -> None:
+def test_a_cancelled_training_saves_leaves_nobody_and_says_so(client: SyncPrefectClient, home: Clone, worker: psutil.Process) -> None:
     home.run("dvc", "repro", "binarize")
     long = {"train.updates": 20000, "train.save_every": 5000, "train.validate_every": 5000, "train.seed": 8}
-    first, _ = cancelled_in_training(client, home, worker, long)
-    second, said = cancelled_in_training(client, home, worker, long)
-    assert f"going on after update {first:,}" in said
-    assert second > first
-
-
-def cancelled_in_training(
-    client: SyncPrefectClient, home: Clone, worker: psutil.Process, overrides: dict[str, int]
-) -> tuple[int, list[str]]:
-    """The update after which a run of stage train had saved when it was cancelled over the API, and its log."""
-    run = start(client, overrides=overrides, first_stage="train")
+    run = start(client, overrides=long, first_stage="train")
     wait_for(lambda: "train-progress" in artifacts(client, run), "no progress")
     began = time.monotonic()
     client.set_flow_run_state(run, Cancelling())
@@ -261,29 +120,12 @@ def cancelled_in_training(
     advice = wait_for(lambda: artifacts(client, run).get("pipeline-ended"), "nothing was said")
     assert "run it again to go on" in str(advice.data)
     wait_for(lambda: saved["message"] in " ".join(lines(client, run)), "the log does not say what was saved")
-    return int(saved["message"].split("update ")[1].removesuffix(", state saved").replace(",", "")), lines(client, run)
-
-
-@pytest.mark.usefixtures("worker")
-def test_a_training_over_two_nodes_of_a_pool_leaves_nothing_to_do_at_home(client: SyncPrefectClient, home: Clone) -> None:
-    home.run("dvc", "repro", "binarize")
-    settings = {"machine.pools": {"train": "local"}, "machine.nodes": 2, "train.seed": 9, "train.updates": 20}
-    settings |= {"train.save_every": 10, "train.validate_every": 20}
-    run = ended(client, start(client, overrides=settings, first_stage="train"))
-    assert run.state is not None
-    assert run.state.is_completed(), run.state.message
-    assert table(client, run.id)["train"] == "ran in local"
-    nodes = [one for one in client.read_flow_runs() if f"pipeline={run.id}" in one.tags]
-    assert sorted(one.name for one in nodes) == ["train-0", "train-1"]
-    first = next(one for one in nodes if one.name == "train-0")
-    assert any(line.endswith("on 2 x cpu") for line in lines(client, first.id))
-    assert "up to date" in home.run("dvc", "repro")
 
 
 @pytest.fixture
-def machines() -> Iterator[list[list[str]]]:
-    """Two network namespaces with a cable between them: commands to run something in each, at 10.77.0.1 and 10.77.0.2."""
-    names = [f"tr{os.getpid()}{which}" for which in "ab"]
+def second_machine() -> Iterator[tuple[list[str], str]]:
+    """A network namespace at the other end of a cable: what runs a command there, and the address of this machine as seen from it."""
+    name, ours, theirs = f"tr{os.getpid()}", f"ve{os.getpid()}a", f"ve{os.getpid()}b"
 
     def ip(*arguments: str) -> None:
         done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
@@ -291,41 +133,49 @@ def machines() -> Iterator[list[list[str]]]:
             pytest.skip(f"no network namespaces here: ip {' '.join(arguments)}: {done.stderr.strip()}")
 
     try:
-        for name in names:
-            ip("netns", "add", name)
-            ip("-n", name, "link", "set", "lo", "up")
-        ip("link", "add", names[0], "netns", names[0], "type", "veth", "peer", "name", names[1], "netns", names[1])
-        for number, name in enumerate(names, 1):
-            ip("-n", name, "address", "add", f"10.77.0.{number}/24", "dev", name)
-            ip("-n", name, "link", "set", name, "up")
-        yield [["ip", "netns", "exec", name] for name in names]
+        ip("netns", "add", name)
+        ip("link", "add", ours, "type", "veth", "peer", "name", theirs, "netns", name)
+        ip("address", "add", "10.77.0.1/24", "dev", ours)
+        ip("link", "set", ours, "up")
+        ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", name, "address", "add", "10.77.0.2/24", "dev", theirs)
+        ip("-n", name, "link", "set", theirs, "up")
+        yield ["ip", "netns", "exec", name], "10.77.0.1"
     finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+        subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)  # Its end of the cable goes, and so does ours.
 
 
-def test_two_machines_find_the_weights_of_one(home: Clone, machines: list[list[str]], tmp_path: Path) -> None:
-    home.run("git", "checkout", "-q", "--", "params.yaml")
-    home.run("dvc", "repro", "binarize")
-    home.run("dvc", "push", "--run-cache")
+@pytest.mark.usefixtures("worker")
+def test_a_training_over_two_machines_is_that_of_one_and_leaves_nothing_to_do_at_home(
+    client: SyncPrefectClient, api: str, home: Clone, second_machine: tuple[list[str], str], tmp_path: Path
+) -> None:
+    """Server, home and node 0 are here, node 1 is in a network namespace; each node takes one run of the pool, in a clone of its own."""
+    there, address = second_machine
+    client.create_work_pool(WorkPoolCreate(name="machines", type="process"))
+    deployment = client.read_deployment_by_name("node/training-node")
+    client.update_deployment(deployment.id, DeploymentUpdate(work_pool_name="machines"))
+    settings = {"train.seed": 9, "train.updates": 20, "train.save_every": 10, "train.validate_every": 20}
+    over_two = {"machine.pools": {"train": "machines"}, "machine.nodes": 2}
+    shared = {"TRANSFORMER_STATE": str(tmp_path / "state")}
+    pool = ("--pool", "machines", "--limit", "1")
+    with ExitStack() as stack:
+        for machine, on in (("here", []), ("there", there)):
+            at = {"PREFECT_API_URL": api.replace("127.0.0.1", address), "TRANSFORMER_CLONES": str(tmp_path / machine), **shared}
+            stack.enter_context(worker_at(home, tmp_path / f"{machine}.log", *pool, on=on, **at))
+        run = ended(client, start(client, overrides=settings | over_two, first_stage="train"))
+    assert run.state is not None
+    assert run.state.is_completed(), run.state.message
+    assert table(client, run.id)["train"] == "ran in machines"
+    nodes = {one.name: one for one in client.read_flow_runs() if f"pipeline={run.id}" in one.tags}
+    assert sorted(nodes) == ["train-0", "train-1"]
+    assert any(line.endswith("on 2 x cpu") for line in lines(client, nodes["train-0"].id))
+    assert [len(list((tmp_path / machine).glob("*-?"))) for machine in ("here", "there")] == [1, 1]
+    assert "up to date" in home.run("dvc", "repro")
+
     alone = Clone(tmp_path / "alone")
     subprocess.run(["cp", "-r", home.root, alone.root], check=True)
-    alone.run("dvc", "repro", "train")
-
-    commit = home.run("git", "rev-parse", "HEAD").strip()
-    node = [sys.executable, "-m", "flows.node", "train", "--repository", str(home.root), "--commit", commit]
-    with ExitStack() as stack:
-        nodes = []
-        for rank, machine in enumerate(machines):
-            gang = {"TRANSFORMER_NODES": "2", "TRANSFORMER_NODE_RANK": str(rank), "TRANSFORMER_RENDEZVOUS": "10.77.0.1:29400"}
-            gang |= {"TRANSFORMER_CLONES": str(tmp_path / f"machine-{rank}"), "TRANSFORMER_STATE": str(tmp_path / "state")}
-            log = tmp_path / f"{rank}.log"
-            nodes.append(stack.enter_context(running(*machine, *node, log=log, cwd=tmp_path, env={**home.environment, **gang})))
-        codes = [process.wait(LONGEST_SECONDS) for process in nodes]
-        assert codes == [0, 0], [(tmp_path / f"{rank}.log").read_text() for rank in range(2)]
-    home.run("dvc", "repro", "--pull", "train")
-    assert "up to date" in home.run("dvc", "repro", "train")
-    assert "on 2 x cpu" in (tmp_path / "0.log").read_text()
+    shutil.rmtree(alone.root / ".dvc/cache/runs")  # Or it would take what the machines have made.
+    alone.run("dvc", "repro", "--force", "--single-item", "train")
     weights = [load_file(clone.root / "models/checkpoints/update-00000020.safetensors") for clone in (home, alone)]
     assert weights[0].keys() == weights[1].keys()
     for name in weights[0]:
