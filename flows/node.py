@@ -8,12 +8,10 @@ Slurm and Kubernetes start that on every node (flows/submit.py); a Prefect worke
 """
 
 import argparse
-import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -26,7 +24,7 @@ from flows.repro import NOT_CACHED, StageError, ancestors, dvc, search_path, why
 from flows.runner import exit_file, stop_on_signals
 from flows.settings import take_over
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
-from transformer_core.files import read_json
+from transformer_core.files import only_one, read_json
 
 # Sent along, or a result: neither is part of what a commit must hold for another machine to run the same.
 _NOT_COMMITTED = (":!params.yaml", ":!dvc.lock")
@@ -50,7 +48,7 @@ def run(work: Work, clone: Path, log: StageLog, gang: Gang | None = None) -> Non
         UserError: 78 where commit, remote or run-cache lack something, 69 where repository or remote are away, 75 where the clone is in
             use: the run before is still saving.
     """
-    with _only_one(clone):
+    with only_one(clone.with_suffix(".lock"), "a stage of its clone"):
         check_out(work, clone)
         if work.settings is not None:
             take_over(work.settings, clone)
@@ -142,18 +140,6 @@ def git(folder: Path, *arguments: str) -> str:
 
 def _last_line(error: subprocess.CalledProcessError) -> str:
     return str(error.stderr).strip().rpartition("\n")[2]
-
-
-@contextmanager
-def _only_one(clone: Path) -> Iterator[None]:
-    """Hold the clone's lock; the kernel lets go of it however the process ends."""
-    clone.parent.mkdir(parents=True, exist_ok=True)
-    with clone.with_suffix(".lock").open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{clone}: another run is at work in it", "Try again when it has ended.", ExitCode.INTERRUPTED) from None
-        yield
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,6 +4,7 @@ import csv
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,8 @@ class _Terminal:
         if self._bar is not None:
             self._bar.write(line, file=sys.stderr)
         else:
-            print(line, file=sys.stderr, flush=True)
+            with suppress(BrokenPipeError):  # Whoever read this is dead; the watch on it (flows/runner.py) has the training save and end.
+                print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self._bar is not None:

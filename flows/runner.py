@@ -1,15 +1,14 @@
 """How a stage runs: its lock, its signals, its exit code, and the file that tells a scheduler how it ended."""
 
 import ctypes
-import fcntl
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -19,7 +18,7 @@ from flows.paths import STATE
 from flows.times import record_seconds
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError
-from transformer_core.files import write_json
+from transformer_core.files import only_one, write_json
 
 BUG = 1
 ENDED_BY = 128  # and the number of a signal: how shells say that it ended a process
@@ -46,7 +45,7 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
         ended.unlink(missing_ok=True)
         stop_on_signals()
         follow_starters("DVC_STAGE" in os.environ)
-        with _only_one(name):
+        with only_one(STATE / "locks" / name, f"stage {name}"):
             closing = _to_its_end(name, body)
     except (UserError, Interrupted) as error:
         return _report(ended, name, error)
@@ -54,8 +53,8 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
         traceback.print_exc()
         write_json(ended, {"code": BUG, "message": f"{name}: {type(error).__name__}: {error}", "remedy": "The traceback is in the log."})
         return BUG
-    print(closing, flush=True)
     write_json(ended, {"code": int(ExitCode.DONE), "message": closing, "remedy": ""})
+    print(closing, flush=True)
     return ExitCode.DONE
 
 
@@ -81,8 +80,9 @@ def _to_its_end(name: str, body: Callable[[Params], str]) -> str:
 def _report(ended: Path, name: str, error: UserError | Interrupted) -> int:
     if isinstance(error, Interrupted):
         error = UserError(str(error) or f"{name}: interrupted", "Run it again to go on.", ExitCode.INTERRUPTED)
-    print(error, file=sys.stderr, flush=True)
     write_json(ended, {"code": int(error.exit_code), "message": error.message, "remedy": error.remedy})
+    with suppress(BrokenPipeError):  # Whoever read this may be dead, which is why it ends.
+        print(error, file=sys.stderr, flush=True)
     return error.exit_code
 
 
@@ -100,28 +100,6 @@ def stop_on_signals() -> None:
 def _ignore_stop_signals() -> None:
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-
-
-@contextmanager
-def _only_one(name: str) -> Iterator[None]:
-    """Hold the stage's lock; the kernel lets go of it however the process ends."""
-    path = STATE / "locks" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
-            raise UserError(
-                f"{path}: stage {name} is running in process {holder}",
-                "Wait until it has ended or end it, then run again.",
-                ExitCode.INTERRUPTED,
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
 
 
 def follow_starters(parent: bool) -> None:

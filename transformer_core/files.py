@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from transformer_core.errors import ExitCode, UserError
+
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
@@ -60,6 +62,28 @@ def sha256_of(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def only_one(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock (flock) on a file, which the kernel lets go of however this process ends.
+
+    Raises:
+        UserError: exit code 75; another process holds it: `what` is running there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            message = f"{path}: {what} is running in process {holder}"
+            raise UserError(message, "Wait until it has ended or end it, then run again.", ExitCode.INTERRUPTED) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
 
 
 def is_locked(path: Path) -> bool:

@@ -168,17 +168,25 @@ def test_while_a_stage_runs_it_has_not_ended_and_nobody_else_can_run_it(started:
     assert run("pass").returncode == 0
 
 
-@pytest.mark.parametrize("command", ["exec {}", "{}; :"], ids=["the parent is dvc", "a shell stands between"])
-def test_the_death_of_dvc_ends_the_stage_after_it_has_saved(command: str, started: list[psutil.Process]) -> None:
+STARTERS = {
+    "dvc": "import subprocess; subprocess.run(['sh', '-c', 'exec {}'])",
+    "dvc, a shell between": "import subprocess; subprocess.run(['sh', '-c', '{}; :'])",
+    "a flow": "from flows.child import run_child; run_child('{}'.split(), print)",
+    "a flow, dvc between": "from flows.child import run_child; run_child(['sh', '-c', 'DVC_STAGE=toy; {}; :'], print)",
+}
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_the_death_of_what_started_a_stage_ends_it_after_it_has_saved(starter: str, started: list[psutil.Process]) -> None:
     body = """import os
     pathlib.Path(f"{os.getpid()}.pid").touch()
     try:
         time.sleep(60)
     finally:
         pathlib.Path("saved").touch()"""
-    command = command.format(" ".join(stage(body)))
-    dvc = f"import subprocess; subprocess.run(['sh', '-c', '{command}'])"
-    process = subprocess.Popen([sys.executable, "-c", dvc], env={**os.environ, "DVC_STAGE": "toy"}, stderr=subprocess.DEVNULL)
+    program = STARTERS[starter].format(" ".join(stage(body)))
+    told = {"DVC_STAGE": "toy"} if starter.startswith("dvc") else {}
+    process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, **told}, stderr=subprocess.DEVNULL)
     wait_until_running()
     while not (found := list(Path().glob("*.pid"))):
         time.sleep(0.02)
