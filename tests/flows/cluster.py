@@ -25,7 +25,7 @@ from prefect.client.schemas.objects import Artifact, FlowRun
 
 from tests.clone import Clone, tiny_clone
 
-LONGEST_SECONDS = 300.0
+LONGEST_SECONDS = 400.0
 Found = TypeVar("Found")
 
 
