@@ -1,7 +1,7 @@
 """One training that is cancelled and whose processes are killed, again and again, at random moments.
 
-Each time nobody is left, and it goes on after the last update that was saved; in the end its weights are those of a training that
-nobody touched. Twenty rounds, with their table: ``KILLS=20 pytest -s tests/flows/test_kills.py``.
+Each time nobody is left, and it goes on after the last update that was saved; in the end its weights are, to the bit, those of a
+training that nobody touched. Twenty rounds, with their table: ``KILLS=20 pytest -s tests/flows/test_kills.py``.
 """
 
 import os
@@ -183,7 +183,7 @@ def test_a_training_that_is_killed_again_and_again_ends_as_one_that_nobody_touch
                 rows[-1].went_on_after = went_on_after(scene, run, tries - fresh)
             rows.append(play(scene, run, strike))
             print(rows[-1], flush=True)
-    run = start(scene.client, overrides={**TRAINING, **HERE, "machine.devices": 1}, first_stage="train")
+    run = start(scene.client, overrides={**TRAINING, **HERE}, first_stage="train")
     rows[-1].went_on_after = went_on_after(scene, run, 1)
     print("", "| | struck after update | saved | went on after | all gone, s | left |", "|---|---|---|---|---|---|", sep="\n")
     for row in rows:
@@ -200,7 +200,7 @@ def test_a_training_that_is_killed_again_and_again_ends_as_one_that_nobody_touch
     file = f"models/checkpoints/update-{UPDATES:08d}.safetensors"
     weights = [load_file(clone.root / file) for clone in (scene.home, untouched)]
     for name in weights[0]:
-        assert torch.allclose(weights[0][name], weights[1][name], rtol=1e-10, atol=1e-10), name
+        assert torch.equal(weights[0][name], weights[1][name]), name  # All of it on two ranks of a thread each.
 
 
 def went_on_after(scene: Scene, run: UUID, tries: int) -> int:
