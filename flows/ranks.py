@@ -15,7 +15,7 @@ from torch.distributed import DistError
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from flows.runner import ENDED_BY, STOP_SIGNALS
+from flows.runner import STOP_SIGNALS, shell_code
 from transformer_core.errors import ExitCode
 
 FAILED = 1
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         rank, failure = next(iter(killed.items())) if killed else error.get_first_failure()
         if failure.exitcode not in set(ExitCode):
             print(f"rank {rank} failed first: {_in_words(failure.exitcode)}", file=sys.stderr, flush=True)
-        return ENDED_BY - failure.exitcode if killed else FAILED
+        return shell_code(failure.exitcode) if killed else FAILED
     except DistError as error:
         print(f"no rendezvous with the other nodes: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
         return FAILED

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from flows.runner import BUG, ENDED_BY, exit_file
+from flows.runner import BUG, ENDED_BY, exit_file, shell_code
 from flows.tracking import first_line
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import read_json
@@ -88,9 +88,7 @@ def why(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tuple[
         reason = str(UserError(said["message"], said["remedy"]))
         return said["code"], reason if reason.startswith(f"{name}:") else f"{name}: {reason}"
     seen = _STAGE_ENDED.search(last_line)
-    code = int(seen.group(1)) if seen else dvc_code
-    if code < 0:  # The signal that ended it, as Python tells it.
-        code = ENDED_BY - code
+    code = shell_code(int(seen.group(1)) if seen else dvc_code)
     return code or BUG, f"{name}: {last_line.removeprefix('ERROR: ') or 'DVC ended without a word'}"
 
 

@@ -102,6 +102,11 @@ def _ignore_stop_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def shell_code(code: int) -> int:
+    """A process's exit code as shells say it: 128 and the signal that ended it, where Python says minus the signal."""
+    return code if code >= 0 else ENDED_BY - code
+
+
 def follow_starters(parent: bool) -> None:
     """Send this process SIGTERM when one that started it dies: its parent, if asked for, and the caller of `run_child` above it.
 

@@ -24,7 +24,7 @@ from flows.journal import Journal
 from flows.lineage import describe_training, lineage
 from flows.paths import BINARIZED, CHECKPOINTS, RAW, SCORES, SPLITS, STATE, SUBWORD_MODEL, TRAINING
 from flows.recorder import SKIPPED, UPDATES, VALIDATION, Recorder
-from flows.runner import ENDED_BY, STOP_SIGNALS, follow_starters, run_stage
+from flows.runner import ENDED_BY, STOP_SIGNALS, follow_starters, run_stage, shell_code
 from flows.tracking import Sender
 from flows.usage import Usage, device_name
 from transformer_core.config import Params, load_params, tracking_uri
@@ -105,7 +105,7 @@ def _launch(devices: int, gang: Gang | None) -> None:
     # Said here only so that torchrun does not warn of its own choice; each rank sets its threads itself.
     environment = {"OMP_NUM_THREADS": "1"} | (gang.interfaces() if gang else {})
     try:
-        code = run_child(ranks, lambda line: print(line, file=sys.stderr, flush=True), environment=environment)
+        code = shell_code(run_child(ranks, lambda line: print(line, file=sys.stderr, flush=True), environment=environment))
     except Interrupted:
         if not _RANK_ENDED.exists():
             raise
@@ -120,8 +120,8 @@ def _launch(devices: int, gang: Gang | None) -> None:
             f"node {gang.rank} of {gang.nodes}: the ranks ended with {code}: another node was lost or did not come to {gang.rendezvous}"
         )
         raise UserError(message, "Their output is above. Run all of them again to go on.", ExitCode.UNAVAILABLE)
-    if code < 0 or code > ENDED_BY:
-        name = signal.Signals(-code if code < 0 else code - ENDED_BY).name
+    if code > ENDED_BY:
+        name = signal.Signals(code - ENDED_BY).name
         remedy = "Run it again to go on from the last state. Was it memory? Then lower train.tokens_per_microbatch."
         raise UserError(f"the ranks were ended by {name}", remedy, ExitCode.INTERRUPTED)
     if code:

@@ -129,8 +129,8 @@ def kill_dvc(scene: Scene, run: UUID) -> None:
 def kill_the_stage(scene: Scene, run: UUID) -> None:
     """One of the processes between dvc, or a node, and torchrun."""
     del run
-    stages = {parent.pid: parent for rank in scene.ranks() for parent in rank.parents() if "flows.stages.train" in parent.cmdline()}
-    random.choice(list(stages.values())).kill()
+    above = [one for rank in scene.ranks() for one in rank.parents() if "flows.stages.train" in one.cmdline()]
+    random.choice([one for one in above if "flows.ranks" not in one.cmdline()]).kill()
 
 
 def kill_a_node(scene: Scene, run: UUID) -> None:
