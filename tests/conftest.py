@@ -26,8 +26,11 @@ settings.register_profile("busy machine", deadline=None)
 settings.load_profile("busy machine")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none; of files shared out to several processes, those with slow tests come first."""
+    if hasattr(config, "workerinput"):
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
     for_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not for_gpu:
         return
