@@ -5,7 +5,8 @@
 
 The same weights and the same sentences for all, beam 4, penalty |Y|^0.6, at most 50 tokens more than the source, from token ids to text;
 tokens a second are those of the best outputs, end tokens included.
-- Ours is `Translator.translate_tokens`: in float32 as stage decode runs it, in bf16, and with the stopping rule of the others (patience 1).
+- Ours is `Translator.translate_tokens`: in float32 as stage decode runs it, in bf16 and int8, and with the stopping rule of the others
+  (patience 1).
 - CTranslate2 computes in float32 or int8; all sentences are one call of it.
 - Hugging Face is `generate` in bf16: Marian for a post-norm model, M2M100 for a pre-norm one. Where these cannot hold the model it is left
   out.
@@ -47,7 +48,7 @@ from transformer_core.presets import BASE
 from transformer_core.processes import cores
 
 BATCHES = (1_024, 2_048, 4_096, 8_192)
-ONE_BY_ONE = ("ours, float32", "ours, bf16", "CTranslate2, float32", "CTranslate2, int8")
+ONE_BY_ONE = ("ours, float32", "ours, bf16", "ours, int8", "CTranslate2, float32", "CTranslate2, int8")
 
 
 @dataclass(frozen=True)

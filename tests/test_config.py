@@ -122,6 +122,17 @@ def test_a_model_that_the_engine_cannot_hold_is_refused_before_it_is_trained(mod
     assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
 
 
+@pytest.mark.usefixtures("in_tmp_path")
+def test_ctranslate2_computes_in_float32_or_int8() -> None:
+    text = WHOLE.replace("engine: torch", "engine: ctranslate2").replace("penalty: wu", "penalty: power")
+    for precision in ("float32", "int8"):
+        Path("params.yaml").write_text(text.replace("  precision: float32", f"  precision: {precision}"), encoding="utf-8")
+        assert load_params().decode.precision == precision
+    Path("params.yaml").write_text(text.replace("  precision: float32", "  precision: bf16"), encoding="utf-8")
+    with pytest.raises(UserError, match=r"decode\.precision: must be float32 or int8 with decode.engine ctranslate2, got 'bf16'"):
+        load_params()
+
+
 @pytest.mark.parametrize(
     ("content", "line"),
     [

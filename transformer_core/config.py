@@ -206,12 +206,13 @@ class Decode(Section):
 
     Attributes:
         engine: ours in PyTorch, or CTranslate2, which holds the Transformer alone.
-        precision: of weights and matrix products; `auto` is the fastest that the device has. CTranslate2 computes in float32.
+        precision: of weights and matrix products; `auto` is bf16, fp16 or float32 as the device has them, `int8` is for CPUs. CTranslate2
+            has float32 and int8.
         penalty: of a length |Y|: `wu` is the paper's ((5+|Y|)/6)^alpha (Wu et al. 2016), `power` is |Y|^alpha, all that CTranslate2 has.
     """
 
     engine: Literal["torch", "ctranslate2"]
-    precision: Literal["auto", "bf16", "fp16", "float32", "float64"]
+    precision: Literal["auto", "bf16", "fp16", "float32", "float64", "int8"]
     beam: PositiveInt
     penalty: Literal["wu", "power"]
     alpha: NonNegativeFloat
@@ -423,9 +424,9 @@ def _check_ctranslate2(params: Params, path: Path) -> None:
         raise configuration_error(
             f"{path}: decode.penalty: must be power with decode.engine ctranslate2, which has no other, got {params.decode.penalty!r}"
         )
-    if params.decode.precision != "float32":
+    if params.decode.precision not in ("float32", "int8"):
         raise configuration_error(
-            f"{path}: decode.precision: must be float32 with decode.engine ctranslate2, got {params.decode.precision!r}"
+            f"{path}: decode.precision: must be float32 or int8 with decode.engine ctranslate2, got {params.decode.precision!r}"
         )
     if params.model.architecture != "transformer":
         raise configuration_error(f"{path}: model.architecture: CTranslate2 has no {params.model.architecture} model", remedy)

@@ -14,7 +14,7 @@ from transformer_core.corpus.subword import EOS, PAD, Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.models.directory import SUBWORD, load_model
-from transformer_core.models.precision import Precision
+from transformer_core.models.precision import DecodingPrecision
 from transformer_core.models.transformer import Transformer
 
 SEARCH = Search(beam=4, alpha=0.6, penalty="power", max_extra=50)
@@ -63,7 +63,7 @@ def serve(engine: str, directory: Path, exported: Path, connection: Connection) 
 
 
 class _Ours:
-    def __init__(self, directory: Path, precision: Precision, patience: float | None) -> None:
+    def __init__(self, directory: Path, precision: DecodingPrecision, patience: float | None) -> None:
         self._translator = Translator.load(directory, precision=precision)
         self._search = replace(SEARCH, patience=patience)
 
@@ -156,9 +156,9 @@ def _batches(lengths: list[int], batch_tokens: int) -> list[list[int]]:
 
 ENGINES: dict[str, Callable[[Path], Engine]] = {
     "ours, float32": partial(_Ours, precision="float32", patience=None),
-    "ours, float32, patience 1": partial(_Ours, precision="float32", patience=1.0),
     "ours, bf16": partial(_Ours, precision="bf16", patience=None),
-    "ours, bf16, patience 1": partial(_Ours, precision="bf16", patience=1.0),
+    "ours, int8": partial(_Ours, precision="int8", patience=None),
+    "ours, int8, patience 1": partial(_Ours, precision="int8", patience=1.0),
     "CTranslate2, float32": partial(_CTranslate2, compute_type="float32"),
     "CTranslate2, int8": partial(_CTranslate2, compute_type="int8"),
     "Hugging Face, bf16": _HuggingFace,

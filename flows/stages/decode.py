@@ -45,7 +45,7 @@ def _engine(params: Params) -> "Translator | CTranslate2Engine":
         return Translator.load(AVERAGED, precision=params.decode.precision)
     from transformer_core.decoding.ctranslate2 import CTranslate2Engine  # Here, for the package is an extra.
 
-    return CTranslate2Engine.load(AVERAGED, params.machine.threads or cores())
+    return CTranslate2Engine.load(AVERAGED, params.machine.threads or cores(), "int8" if params.decode.precision == "int8" else "float32")
 
 
 def _decode(translator: "Translator | CTranslate2Engine", split: str, params: Params, folder: Path) -> dict[str, float]:

@@ -203,6 +203,16 @@ def test_the_number_of_threads_changes_no_bit(
     assert load(model, tmp_path, threads=1).search(sources, THEIRS, 64) == engine.search(sources, THEIRS, 64)
 
 
+def test_in_int8_nearly_all_greedy_outputs_stay(
+    model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]], tmp_path: Path
+) -> None:
+    greedy = replace(THEIRS, beam=1)
+    eight_bits = CTranslate2Engine.load(write_model(model, tmp_path / "model"), 2, "int8")
+    pairs = list(zip(eight_bits.search(sources, greedy, 512), engine.search(sources, greedy, 512), strict=True))
+    assert any(ours[0].score != theirs[0].score for ours, theirs in pairs)
+    assert sum(ours[0].tokens == theirs[0].tokens for ours, theirs in pairs) >= 0.9 * len(pairs)
+
+
 def test_a_gpu_without_the_library_that_it_needs_is_one_line(model: Transformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: 1)
     monkeypatch.setattr(engine_module, "_CUBLAS", "libnowhere.so.12")

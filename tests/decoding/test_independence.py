@@ -1,4 +1,4 @@
-"""A translation depends on its sentence alone: the same in float64, up to ties in float32, nearly always in bf16."""
+"""A translation depends on its sentence alone: the same in float64, up to ties in float32, nearly always in bf16 and int8."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.decoding.parity import WordsOnly, differences, learnt, made_up_pairs, padded
+from tests.models.vnni import needs_vnni
 from transformer_core.corpus.subword import PAD
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished
+from transformer_core.models.quantised import quantise
 
 SEARCH = Search(4, 0.6, "power", max_extra=6)
 SOURCES = [source for source, _ in made_up_pairs(120, seed=2_000)]
@@ -71,8 +73,11 @@ def test_in_float32_they_change_outputs_in_ties_only(weights: dict[str, torch.Te
     assert {difference.kind for difference in differences(model, sources, ours, theirs, alpha=0.6)} <= {"tie"}
 
 
-def test_in_bf16_nearly_all_outputs_stay(weights: dict[str, torch.Tensor]) -> None:
-    model = model_of(weights, torch.bfloat16)
+@pytest.mark.parametrize("precision", ["bf16", pytest.param("int8", marks=needs_vnni)])
+def test_in_low_precision_nearly_all_outputs_stay(weights: dict[str, torch.Tensor], precision: str) -> None:
+    model = model_of(weights, torch.bfloat16 if precision == "bf16" else torch.float32)
+    if precision == "int8":
+        quantise(model)
     numbers = range(len(SOURCES))
     single, together = translated(model, numbers, batch=1), translated(model, numbers[::-1], batch=50, padding=3)
     same = sum(single[number][0].tokens == together[number][0].tokens for number in numbers)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 from transformer_core.corpus.subword import BOS, PAD, Subword
 from transformer_core.decoding.beam import Search
@@ -19,7 +19,7 @@ _CUBLAS = "libcublas.so.12"
 
 @dataclass(frozen=True)
 class CTranslate2Engine:
-    """A model in CTranslate2, in float32, with its vocabulary.
+    """A model in CTranslate2 with its vocabulary.
 
     Its beam search is not ours. A sentence is done when K hypotheses have ended, each among the K best of its position, whatever an
     unfinished one could still reach; without penalty, the best of a position must have ended too. They are ranked by log P / |Y|^alpha, |Y|
@@ -35,7 +35,7 @@ class CTranslate2Engine:
     most_positions: int
 
     @classmethod
-    def load(cls, directory: Path, threads: int) -> "CTranslate2Engine":
+    def load(cls, directory: Path, threads: int, precision: Literal["float32", "int8"] = "float32") -> "CTranslate2Engine":
         """Read a model directory of ours; on a GPU if there is one.
 
         Args:
@@ -55,7 +55,7 @@ class CTranslate2Engine:
             translator = package.Translator(
                 str(exported),
                 device="cuda" if on_gpu else "cpu",
-                compute_type="float32",
+                compute_type=precision,
                 inter_threads=1 if on_gpu else threads,
                 intra_threads=1,
             )

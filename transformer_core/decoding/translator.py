@@ -18,7 +18,8 @@ from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.sampling import Sampling, sample
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.models.directory import CONFIG, SUBWORD, load_model
-from transformer_core.models.precision import Precision, low_precision, weights_dtype
+from transformer_core.models.precision import DecodingPrecision, low_precision, weights_dtype
+from transformer_core.models.quantised import quantise
 from transformer_core.models.translation import TranslationModel
 
 TokenIds = Sequence[int] | NDArray[np.integer]
@@ -54,7 +55,7 @@ class Translator:
     replicas: tuple[Decoded, ...] = ()
 
     @classmethod
-    def load(cls, *directories: Path, precision: Precision = "float32", device: torch.device | None = None) -> "Translator":
+    def load(cls, *directories: Path, precision: DecodingPrecision = "float32", device: torch.device | None = None) -> "Translator":
         """Read model directories, the models of which translate together; arguments and errors as `load_with_subword` has them.
 
         Where no device is named, all GPUs share the sentences. On a CPU as many batches are decoded at once as torch has threads.
@@ -134,19 +135,20 @@ class Translator:
 
 
 def load_with_subword(
-    directory: Path, precision: Precision = "float32", device: torch.device | None = None
+    directory: Path, precision: DecodingPrecision = "float32", device: torch.device | None = None
 ) -> tuple[TranslationModel, Subword]:
     """The model of a directory and its vocabulary.
 
     Args:
         directory: with weights, config.json and spm.model.
         precision: of weights and matrix products.
-        device: None takes a GPU if there is one.
+        device: None takes a GPU if there is one, but for int8, which is for CPUs.
 
     Raises:
-        UserError: exit code 65; a file is missing or damaged, or the vocabulary is not the one the weights were trained with.
+        UserError: exit code 65; a file is missing or damaged, or the vocabulary is not the one the weights were trained with. 78; int8
+            where it cannot be, see `quantise`.
     """
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or torch.device("cuda" if torch.cuda.is_available() and precision != "int8" else "cpu")
     model, config = load_model(directory)
     subword = Subword.load(directory / SUBWORD)
     if subword.hash != config.vocabulary.hash:
@@ -154,6 +156,9 @@ def load_with_subword(
             f"{directory / SUBWORD}: vocabulary {subword.hash[:12]}, but {directory / CONFIG} names {config.vocabulary.hash[:12]}",
             "Take spm.model and weights from the same training.",
         )
+    if precision == "int8":
+        quantise(model.to(device))
+        return model, subword
     return model.to(device, low_precision(device, precision) or weights_dtype(precision)), subword
 
 

@@ -31,11 +31,16 @@ class TranslationModel(nn.Module, ABC):
         d_model: width of the output.
         embedding: of source tokens, and of whatever shares its matrix.
         most_positions: most tokens on either side, None for any number.
+        quantised_projection: what `project` computes with instead of `output_weight`; None as trained.
     """
 
     d_model: int
     embedding: TokenEmbedding
     most_positions: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quantised_projection: nn.Module | None = None
 
     @property
     def output_weight(self) -> Tensor:
@@ -85,6 +90,9 @@ class TranslationModel(nn.Module, ABC):
 
     def project(self, x: Tensor) -> Tensor:
         """Pre-softmax linear map: (..., D) to logits (..., V)."""
+        if self.quantised_projection is not None:
+            logits: Tensor = self.quantised_projection(x)
+            return logits
         return functional.linear(x, self.output_weight)
 
 

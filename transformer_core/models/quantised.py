@@ -1,0 +1,60 @@
+"""A model that multiplies integers of 8 bits, for decoding on a CPU."""
+
+import torch
+from torch import Tensor, nn
+
+from transformer_core.errors import configuration_error
+from transformer_core.models.translation import TranslationModel
+
+_GREATEST = 127  # Steps of 8 bits on either side of 0.
+_ZERO = 128  # The kernel reads what is multiplied as 0..255, so this stands for 0.
+_LEAST = 1e-30  # Instead of 0 as the greatest of a row.
+
+
+class QuantisedLinear(nn.Module):
+    """x W^T + b, each row of x and of W as whole multiples of 1/127 of its greatest entry.
+
+    Their products are summed exactly, in 32 bits, so what comes of a row hangs on that row alone, whatever stands in the batch with it.
+
+    Args:
+        weight: (N, D).
+        bias: (N,), None for none.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        exact = weight.detach().float()
+        self._scales = exact.abs().amax(dim=1).clamp_(min=_LEAST) / _GREATEST
+        self._packed = torch.ops.onednn.qlinear_prepack((exact / self._scales[:, None]).round_().to(torch.int8), None)
+        self._zeros = torch.zeros(len(weight), dtype=torch.int32)
+        self._bias = None if bias is None else bias.detach().float()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) to (..., N), float32."""
+        rows = x.flatten(0, -2)
+        greatest = rows.abs().amax(dim=1, keepdim=True).clamp_(min=_LEAST)
+        # By way of int8, since conversion to uint8 takes five times as long; adding 128 to its bits then moves -127..127 to 1..255.
+        whole = (rows * (_GREATEST / greatest)).round_().to(torch.int8).view(torch.uint8).add_(_ZERO)
+        y = torch.ops.onednn.qlinear_pointwise(
+            whole, 1.0, _ZERO, self._packed, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        step = greatest.div_(_GREATEST)
+        y = y.mul_(step) if self._bias is None else torch.addcmul(self._bias, y, step)
+        return y.unflatten(0, x.shape[:-1])
+
+
+def quantise(model: TranslationModel) -> None:
+    """Make every linear map of a float32 model, its projection among them, one of 8 bits; all between them stays float32.
+
+    Raises:
+        UserError: exit code 78; the model is not on a CPU, or that has no instruction for it: what others do instead overflows.
+    """
+    if model.device.type != "cpu":
+        raise configuration_error("precision int8: is for CPUs", "On a GPU take auto.")
+    capabilities = torch.cpu.get_capabilities()
+    if not (capabilities.get("avx512_vnni") or capabilities.get("avx_vnni")):
+        raise configuration_error("precision int8: this CPU has no VNNI", "Take auto.")
+    model.quantised_projection = QuantisedLinear(model.output_weight, None)
+    for name, linear in list(model.named_modules()):
+        if isinstance(linear, nn.Linear):
+            model.set_submodule(name, QuantisedLinear(linear.weight, linear.bias))
