@@ -97,11 +97,11 @@ class Transformer(TranslationModel):
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
         """(B, S), (B, S), (B, T) to (B, T, D); see TranslationModel."""
-        state = self.start(source, source_mask)
+        memory = self.encode(source, source_mask)
         x = self._embed_target(target, 0)
         visible = self._earlier(0, target.shape[1], target.device)
-        for layer, encoded in zip(self._decoder_layers(), state.encoded, strict=True):
-            x = layer(x, visible, encoded, state.mask)
+        for layer in self._decoder_layers():
+            x = layer(x, visible, layer.cross_attention.keys_and_values(memory), source_mask[:, None, None, :])
         return _normed(x, self.decoder_norm)
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
@@ -116,7 +116,9 @@ class Transformer(TranslationModel):
     def start(self, source: Tensor, source_mask: Tensor) -> TransformerState:
         """Encode (B, S) sources and hold the keys and values that every decoder layer attends to."""
         memory = self.encode(source, source_mask)
-        encoded = [layer.cross_attention.keys_and_values(memory) for layer in self._decoder_layers()]
+        # Head by head in memory, as products with a few queries want it, or each step would copy them so.
+        projected = [layer.cross_attention.keys_and_values(memory) for layer in self._decoder_layers()]
+        encoded = [KeysAndValues(layer.key.contiguous(), layer.value.contiguous()) for layer in projected]
         past = [KeysAndValues(layer.key[:, :, :0], layer.value[:, :, :0]) for layer in encoded]
         seen = source_mask.new_zeros(len(source), 1, 0)
         return TransformerState(encoded, source_mask[:, None, None, :], past, seen, torch.zeros(0, dtype=torch.long, device=source.device))
