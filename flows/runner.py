@@ -50,8 +50,8 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
     except (UserError, Interrupted) as error:
         return _report(ended, name, error)
     except BaseException as error:
-        traceback.print_exc()
         write_json(ended, {"code": BUG, "message": f"{name}: {type(error).__name__}: {error}", "remedy": "The traceback is in the log."})
+        traceback.print_exc()
         return BUG
     write_json(ended, {"code": int(ExitCode.DONE), "message": closing, "remedy": ""})
     print(closing, flush=True)
