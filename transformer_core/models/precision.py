@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 
 Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
-DecodingPrecision = Literal["auto", "bf16", "fp16", "float32", "float64", "int8"]
+DecodingPrecision = Precision | Literal["int8"]
 
 
 def has_fast_bf16(device: torch.device) -> bool:

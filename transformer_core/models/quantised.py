@@ -43,6 +43,12 @@ class QuantisedLinear(nn.Module):
         return y.unflatten(0, x.shape[:-1])
 
 
+def has_vnni() -> bool:
+    """Whether this CPU sums products of 8-bit integers in 32 bits."""
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_vnni") or capabilities.get("avx_vnni"))
+
+
 def quantise(model: TranslationModel) -> None:
     """Make every linear map of a float32 model, its projection among them, one of 8 bits; all between them stays float32.
 
@@ -51,8 +57,7 @@ def quantise(model: TranslationModel) -> None:
     """
     if model.device.type != "cpu":
         raise configuration_error("precision int8: is for CPUs", "On a GPU take auto.")
-    capabilities = torch.cpu.get_capabilities()
-    if not (capabilities.get("avx512_vnni") or capabilities.get("avx_vnni")):
+    if not has_vnni():
         raise configuration_error("precision int8: this CPU has no VNNI", "Take auto.")
     model.quantised_projection = QuantisedLinear(model.output_weight, None)
     for name, linear in list(model.named_modules()):
