@@ -12,7 +12,7 @@ from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_with_subword
+from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_for_decoding
 
 Scored = dict[str, str | float]
 Answer = str | Scored | list[Scored]
@@ -63,7 +63,7 @@ class ServedTranslator(PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         """Read the model directory that was published as the artifact "model"."""
         # Not Translator.load, which decodes several batches at once: requests side by side are what keeps the cores busy.
-        self.translator = Translator(*load_with_subword(Path(context.artifacts["model"])))
+        self.translator = Translator(*load_for_decoding(Path(context.artifacts["model"])))
 
     def predict(self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None) -> Sequence[Answer]:  # noqa: ARG002
         """The best translation of each line; with `scores` or `nbest` as {"text", "score", "log_probability"} or lists of such.

@@ -12,6 +12,7 @@ from tests.models.vnni import needs_vnni
 from transformer_core.corpus.subword import PAD
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished
+from transformer_core.models.packed import pack
 from transformer_core.models.quantised import quantise
 
 SEARCH = Search(4, 0.6, "power", max_extra=6)
@@ -24,9 +25,13 @@ def weights() -> dict[str, torch.Tensor]:
 
 
 def model_of(weights: dict[str, torch.Tensor], dtype: torch.dtype) -> WordsOnly:
+    """As `Translator.load` lays it out."""
     model = learnt(updates=0)
     model.load_state_dict(weights)
-    return model.to(dtype)
+    model.to(dtype)
+    if dtype != torch.float64:
+        pack(model)
+    return model
 
 
 def translated(model: WordsOnly, numbers: Sequence[int], batch: int, padding: int = 0) -> dict[int, list[Finished]]:
@@ -75,9 +80,10 @@ def test_in_float32_they_change_outputs_in_ties_only(weights: dict[str, torch.Te
 
 @pytest.mark.parametrize("precision", ["bf16", pytest.param("int8", marks=needs_vnni)])
 def test_in_low_precision_nearly_all_outputs_stay(weights: dict[str, torch.Tensor], precision: str) -> None:
-    model = model_of(weights, torch.bfloat16 if precision == "bf16" else torch.float32)
     if precision == "int8":
-        quantise(model)
+        quantise(model := model_of(weights, torch.float64).float())
+    else:
+        model = model_of(weights, torch.bfloat16)
     numbers = range(len(SOURCES))
     single, together = translated(model, numbers, batch=1), translated(model, numbers[::-1], batch=50, padding=3)
     same = sum(single[number][0].tokens == together[number][0].tokens for number in numbers)

@@ -54,7 +54,7 @@ def test_replicas_share_the_batches_and_change_no_translation(directory: Path, r
 
 def test_the_fault_of_one_replica_is_the_fault_of_all(directory: Path) -> None:
     translator = Translator.load(directory, device=torch.device("cpu"))
-    broken = deepcopy(translator.model)
+    broken = Translator.load(directory, device=torch.device("cpu")).model
 
     def fail(*_: object) -> None:
         raise RuntimeError("out of memory")

@@ -119,7 +119,7 @@ def test_3_1_every_sub_layer_is_normalised_after_its_residual_and_no_norm_follow
     layer = model.encoder[0]
     assert isinstance(layer, EncoderLayer)
     x = torch.randn(2, 5, 16, dtype=torch.float64)
-    attended = layer.round_attention.norm(x + layer.self_attention(x, layer.self_attention.keys_and_values(x), None))
+    attended = layer.round_attention.norm(x + layer.self_attention(*layer.self_attention.of_itself(x), None))
     expected = layer.round_feed_forward.norm(attended + layer.feed_forward(attended))
     assert torch.allclose(layer(x, None), expected, atol=1e-12)
     norms = [name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)]
@@ -134,7 +134,7 @@ def test_pre_norm_is_an_option_with_a_norm_at_the_end_of_both_stacks() -> None:
     assert isinstance(layer, EncoderLayer)
     x = torch.randn(2, 5, 16, dtype=torch.float64)
     read = layer.round_attention.norm(x)
-    attended = x + layer.self_attention(read, layer.self_attention.keys_and_values(read), None)
+    attended = x + layer.self_attention(*layer.self_attention.of_itself(read), None)
     expected = attended + layer.feed_forward(layer.round_feed_forward.norm(attended))
     assert torch.allclose(layer(x, None), expected, atol=1e-12)
     source = tokens(2, 5)
@@ -152,7 +152,7 @@ def test_3_2_1_attention_of_one_query_is_the_formula_by_hand() -> None:
             linear.weight.copy_(torch.eye(2))
     x = torch.tensor([[[1.0, 2.0], [3.0, -1.0]]])
     scores = [[5 / math.sqrt(2), 1 / math.sqrt(2)], [1 / math.sqrt(2), 10 / math.sqrt(2)]]
-    attended = layer(x, layer.keys_and_values(x), None)
+    attended = layer(layer.queries(x), layer.keys_and_values(x), None)
     for row in range(2):
         weights = [math.exp(score) for score in scores[row]]
         for column in range(2):

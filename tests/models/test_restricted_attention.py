@@ -111,10 +111,10 @@ def test_recorded_weights_are_those_that_made_the_output(r: int | None) -> None:
     memory = layer.keys_and_values(x)
     visible = real[:, None, None] if r is None else Neighbourhood.centred(real, r)
     with torch.no_grad(), layer.recording() as weights:
-        out = layer(x, memory, visible)
+        out = layer(layer.queries(x), memory, visible)
     assert len(weights) == 1
     assert torch.allclose(weights[0].sum(-1), torch.ones(2, 4, 6, dtype=torch.float64))
     assert torch.allclose(layer.output((weights[0] @ memory.value).transpose(1, 2).flatten(2)), out, atol=1e-12)
     with torch.no_grad():
-        assert torch.equal(layer(x, memory, visible), out)
+        assert torch.equal(layer(layer.queries(x), memory, visible), out)
     assert len(weights) == 1

@@ -35,10 +35,10 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write a picture for each kind of attention, and the numbers; print the translation where none was given, and what was written."""
-    from transformer_core.decoding.translator import load_with_subword
+    from transformer_core.decoding.translator import load_for_decoding
     from transformer_core.evaluation.attention import attention_maps
 
-    model, subword = load_with_subword(arguments.model, device=chosen_device(arguments.device))
+    model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
     source = _tokens(model, subword, arguments.source, "SOURCE_SENTENCE")
     if len(source) == 1:
         raise configuration_error("SOURCE_SENTENCE: no text")

@@ -40,10 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
     from transformer_core.corpus.subword import EOS
     from transformer_core.corpus.text import read_pairs
     from transformer_core.decoding.scoring import check_length, score_pairs
-    from transformer_core.decoding.translator import load_with_subword
+    from transformer_core.decoding.translator import load_for_decoding
 
     pairs = list(read_pairs(arguments.source, arguments.target))  # All of it, so that a fault in the last line is told before the work.
-    model, subword = load_with_subword(arguments.model, device=chosen_device(arguments.device))
+    model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
     counted: list[tuple[float, int]] = []
     for first in range(0, len(pairs), _PAIRS_AT_ONCE):
         chunk = [(subword.encode(source), subword.encode(target)) for source, target in pairs[first : first + _PAIRS_AT_ONCE]]

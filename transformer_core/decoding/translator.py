@@ -18,6 +18,7 @@ from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.sampling import Sampling, sample
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.models.directory import CONFIG, SUBWORD, load_model
+from transformer_core.models.packed import pack
 from transformer_core.models.precision import DecodingPrecision, low_precision, weights_dtype
 from transformer_core.models.quantised import quantise
 from transformer_core.models.translation import TranslationModel
@@ -56,14 +57,14 @@ class Translator:
 
     @classmethod
     def load(cls, *directories: Path, precision: DecodingPrecision = "float32", device: torch.device | None = None) -> "Translator":
-        """Read model directories, the models of which translate together; arguments and errors as `load_with_subword` has them.
+        """Read model directories, the models of which translate together; arguments and errors as `load_for_decoding` has them.
 
         Where no device is named, all GPUs share the sentences. On a CPU as many batches are decoded at once as torch has threads.
 
         Raises:
             UserError: exit code 78; the models have different vocabularies.
         """
-        models, subwords = zip(*(load_with_subword(directory, precision, device) for directory in directories), strict=True)
+        models, subwords = zip(*(load_for_decoding(directory, precision, device) for directory in directories), strict=True)
         for directory, subword in zip(directories, subwords, strict=True):
             if subword.hash != subwords[0].hash:
                 message = f"{directory}: vocabulary {subword.hash[:12]}, but {directories[0]} has {subwords[0].hash[:12]}"
@@ -134,21 +135,12 @@ class Translator:
         return Hypothesis(text, finished.score, finished.log_probability, len(finished.tokens))
 
 
-def load_with_subword(
-    directory: Path, precision: DecodingPrecision = "float32", device: torch.device | None = None
-) -> tuple[TranslationModel, Subword]:
-    """The model of a directory and its vocabulary.
-
-    Args:
-        directory: with weights, config.json and spm.model.
-        precision: of weights and matrix products.
-        device: None takes a GPU if there is one, but for int8, which is for CPUs.
+def load_with_subword(directory: Path) -> tuple[TranslationModel, Subword]:
+    """The model of a directory, as it was trained, on the CPU, and its vocabulary.
 
     Raises:
-        UserError: exit code 65; a file is missing or damaged, or the vocabulary is not the one the weights were trained with. 78; int8
-            where it cannot be, see `quantise`.
+        UserError: exit code 65; a file is missing or damaged, or the vocabulary is not the one the weights were trained with.
     """
-    device = device or torch.device("cuda" if torch.cuda.is_available() and precision != "int8" else "cpu")
     model, config = load_model(directory)
     subword = Subword.load(directory / SUBWORD)
     if subword.hash != config.vocabulary.hash:
@@ -156,10 +148,29 @@ def load_with_subword(
             f"{directory / SUBWORD}: vocabulary {subword.hash[:12]}, but {directory / CONFIG} names {config.vocabulary.hash[:12]}",
             "Take spm.model and weights from the same training.",
         )
+    return model, subword
+
+
+def load_for_decoding(
+    directory: Path, precision: DecodingPrecision = "float32", device: torch.device | None = None
+) -> tuple[TranslationModel, Subword]:
+    """The same, made to decode: it can no longer be trained, saved or exported.
+
+    Args:
+        directory: with weights, config.json and spm.model.
+        precision: of weights and matrix products.
+        device: None takes a GPU if there is one, but for int8, which is for CPUs.
+
+    Raises:
+        UserError: exit code 65 as above. 78; int8 where it cannot be, see `quantise`.
+    """
+    device = device or torch.device("cuda" if torch.cuda.is_available() and precision != "int8" else "cpu")
+    model, subword = load_with_subword(directory)
     if precision == "int8":
         quantise(model.to(device))
-        return model, subword
-    return model.to(device, low_precision(device, precision) or weights_dtype(precision)), subword
+    else:
+        pack(model.to(device, low_precision(device, precision) or weights_dtype(precision)))
+    return model, subword
 
 
 def _together(models: Sequence[TranslationModel]) -> Decoded:

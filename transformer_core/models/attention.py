@@ -65,7 +65,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask
         query: (B, H, T, d_k).
         key: (B, H, S, d_k).
         value: (B, H, S, d_v).
-        mask: broadcastable to (B, H, T, S); True where attention is allowed, somewhere in each row. None allows all.
+        mask: broadcastable to (B, H, T, S); True where attention is allowed, somewhere in each row, or what `bias_of` makes of that. None
+            allows all.
         dropout: of the weights.
 
     Returns:
@@ -74,7 +75,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask
     if query.device.type == "cpu" and torch.is_grad_enabled():
         return _trained_on_cpu(query, key, value, mask, dropout)
     dropped = dropout.probability if dropout.training else 0.0
-    return functional.scaled_dot_product_attention(query, key, value, attn_mask=_bias(query, mask), dropout_p=dropped)
+    bias = None if mask is None else bias_of(mask, query.dtype)
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropped)
 
 
 def _trained_on_cpu(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
@@ -92,8 +94,7 @@ def _trained_on_cpu(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | No
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
     """softmax(Q K^T / sqrt(d_k)), forbidden positions at minus infinity before the softmax; shapes as above. Returns (B, H, T, S)."""
     scores = query * query.shape[-1] ** -0.5 @ key.transpose(-2, -1)
-    bias = _bias(query, mask)
-    return (scores if bias is None else scores + bias).softmax(dim=-1)
+    return (scores if mask is None else scores + bias_of(mask, query.dtype)).softmax(dim=-1)
 
 
 def restricted_attention(query: Tensor, key: Tensor, value: Tensor, neighbourhood: Neighbourhood, dropout: Dropout) -> Tensor:
@@ -128,8 +129,9 @@ def _gather(memory: Tensor, positions: Tensor) -> Tensor:
     return memory.transpose(1, 2)[sentences, positions].movedim(3, 1)
 
 
-def _bias(query: Tensor, mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
+def bias_of(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores: 0 where attention is allowed, minus infinity elsewhere. Of what is a bias already, itself."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else mask
 
 
 class MultiHeadAttention(nn.Module):
@@ -151,24 +153,27 @@ class MultiHeadAttention(nn.Module):
         """Project what is attended to: (B, S, D) to key (B, H, S, d_k) and value (B, H, S, d_v)."""
         return KeysAndValues(self._split(self.key(memory)), self._split(self.value(memory)))
 
-    def forward(self, x: Tensor, memory: KeysAndValues, visible: Visible, few: bool = False) -> Tensor:
-        """Attend from x to a projected memory.
+    def queries(self, x: Tensor) -> Tensor:
+        """Project what attends: (B, T, D) to (B, H, T, d_k)."""
+        return self._split(self.query(x))
+
+    def forward(self, query: Tensor, memory: KeysAndValues, visible: Visible, few: bool = False) -> Tensor:
+        """Attend to a projected memory.
 
         Args:
-            x: (B, T, D).
+            query: (B, H, T, d_k), see `queries`.
             memory: key (B, H, S, d_k) and value (B, H, S, d_v).
-            visible: a mask broadcastable to (B, H, T, S), True where attention is allowed; a neighbourhood; None allows all.
-            few: x holds the K hypotheses of decoding. PyTorch's fused CPU kernel takes about 1.6 times as long on so few queries.
+            visible: a mask broadcastable to (B, H, T, S), as `scaled_dot_product_attention` takes it; a neighbourhood; None allows all.
+            few: T are the K hypotheses of decoding. PyTorch's fused CPU kernel takes about 1.6 times as long on so few queries.
 
         Returns:
             (B, T, D).
         """
-        query = self._split(self.query(x))
         if self._recorded is not None:
             self._recorded.append(_all_weights(query, memory.key, visible).detach())
         if isinstance(visible, Neighbourhood):
             attended = restricted_attention(query, memory.key, memory.value, visible, self.dropout)
-        elif few and x.device.type == "cpu":
+        elif few and query.device.type == "cpu":
             attended = attention_weights(query, memory.key, visible) @ memory.value
         else:
             attended = scaled_dot_product_attention(query, memory.key, memory.value, visible, self.dropout)
@@ -186,6 +191,29 @@ class MultiHeadAttention(nn.Module):
     def _split(self, x: Tensor) -> Tensor:
         """(B, T, H*d) to (B, H, T, d)."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class SelfAttention(MultiHeadAttention):
+    """Query, key and value are projections of the same."""
+
+    def __init__(self, size: TransformerSize) -> None:
+        super().__init__(size)
+        self._widths = [size.heads * width for width in (size.d_k, size.d_k, size.d_v)]
+        self._joined: nn.Linear | None = None
+
+    def of_itself(self, x: Tensor) -> tuple[Tensor, KeysAndValues]:
+        """What attends and what is attended to: (B, T, D) to query (B, H, T, d_k), key (the same) and value (B, H, T, d_v)."""
+        if self._joined is None:
+            return self.queries(x), self.keys_and_values(x)
+        query, key, value = map(self._split, self._joined(x).split(self._widths, dim=-1))
+        return query, KeysAndValues(key, value)
+
+    def join(self) -> None:
+        """For decoding: one product takes the place of three, which is faster with few rows. The parameters are others afterwards."""
+        weight = torch.cat([part.weight.detach() for part in (self.query, self.key, self.value)])
+        self._joined = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+        self._joined.weight = nn.Parameter(weight)
+        del self.query, self.key, self.value
 
 
 def _all_weights(query: Tensor, key: Tensor, visible: Visible) -> Tensor:

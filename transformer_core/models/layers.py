@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transformer_core.models.attention import KeysAndValues, MultiHeadAttention, Visible
+from transformer_core.models.attention import KeysAndValues, MultiHeadAttention, SelfAttention, Visible
 from transformer_core.models.dropout import Dropout
 from transformer_core.presets import TransformerSize
 
@@ -51,15 +51,15 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, size: TransformerSize) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(size)
+        self.self_attention = SelfAttention(size)
         self.feed_forward = FeedForward(size)
         self.round_attention = Residual(size)
         self.round_feed_forward = Residual(size)
 
     def forward(self, x: Tensor, visible: Visible) -> Tensor:
         """x: (B, S, D); visible: (B, 1, 1, S), True at real tokens, or a neighbourhood. Returns (B, S, D)."""
-        read = self.round_attention.before(x)
-        x = self.round_attention.after(x, self.self_attention(read, self.self_attention.keys_and_values(read), visible))
+        query, own = self.self_attention.of_itself(self.round_attention.before(x))
+        x = self.round_attention.after(x, self.self_attention(query, own, visible))
         return self.round_feed_forward.after(x, self.feed_forward(self.round_feed_forward.before(x)))
 
 
@@ -68,7 +68,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, size: TransformerSize) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(size)
+        self.self_attention = SelfAttention(size)
         self.cross_attention = MultiHeadAttention(size)
         self.feed_forward = FeedForward(size)
         self.round_self_attention = Residual(size)
@@ -97,12 +97,11 @@ class DecoderLayer(nn.Module):
         Returns:
             The shape of x.
         """
-        read = self.round_self_attention.before(x)
-        own = self.self_attention.keys_and_values(read)
+        query, own = self.self_attention.of_itself(self.round_self_attention.before(x))
         if past is not None:
             past.key[:, :, slots], past.value[:, :, slots] = own
             own = past
-        x = self.round_self_attention.after(x, self.self_attention(read, own, visible, few=past is not None))
-        read = self.round_cross_attention.before(x)
-        x = self.round_cross_attention.after(x, self.cross_attention(read, encoded, encoded_mask, few=past is not None))
+        x = self.round_self_attention.after(x, self.self_attention(query, own, visible, few=past is not None))
+        query = self.cross_attention.queries(self.round_cross_attention.before(x))
+        x = self.round_cross_attention.after(x, self.cross_attention(query, encoded, encoded_mask, few=past is not None))
         return self.round_feed_forward.after(x, self.feed_forward(self.round_feed_forward.before(x)))

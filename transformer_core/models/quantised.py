@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_core.errors import configuration_error
+from transformer_core.models.packed import replace_linear_maps
 from transformer_core.models.translation import TranslationModel
 
 _GREATEST = 127  # Steps of 8 bits on either side of 0.
@@ -24,8 +25,9 @@ class QuantisedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         exact = weight.detach().float()
-        self._scales = exact.abs().amax(dim=1).clamp_(min=_LEAST) / _GREATEST
-        self._packed = torch.ops.onednn.qlinear_prepack((exact / self._scales[:, None]).round_().to(torch.int8), None)
+        scales = exact.abs().amax(dim=1).clamp_(min=_LEAST) / _GREATEST
+        self._packed = torch.ops.onednn.qlinear_prepack((exact / scales[:, None]).round_().to(torch.int8), None)
+        self._scales = scales / _GREATEST  # Both steps but for the greatest entry of a row of x, which `forward` multiplies with.
         self._zeros = torch.zeros(len(weight), dtype=torch.int32)
         self._bias = None if bias is None else bias.detach().float()
 
@@ -38,8 +40,7 @@ class QuantisedLinear(nn.Module):
         y = torch.ops.onednn.qlinear_pointwise(
             whole, 1.0, _ZERO, self._packed, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
-        step = greatest.div_(_GREATEST)
-        y = y.mul_(step) if self._bias is None else torch.addcmul(self._bias, y, step)
+        y = y.mul_(greatest) if self._bias is None else torch.addcmul(self._bias, y, greatest)
         return y.unflatten(0, x.shape[:-1])
 
 
@@ -59,7 +60,4 @@ def quantise(model: TranslationModel) -> None:
         raise configuration_error("precision int8: is for CPUs", "On a GPU take auto.")
     if not has_vnni():
         raise configuration_error("precision int8: this CPU has no VNNI", "Take auto.")
-    model.quantised_projection = QuantisedLinear(model.output_weight, None)
-    for name, linear in list(model.named_modules()):
-        if isinstance(linear, nn.Linear):
-            model.set_submodule(name, QuantisedLinear(linear.weight, linear.bias))
+    replace_linear_maps(model, QuantisedLinear)

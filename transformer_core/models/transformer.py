@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transformer_core.models.attention import KeysAndValues, Neighbourhood, Visible
+from transformer_core.models.attention import KeysAndValues, Neighbourhood, Visible, bias_of
 from transformer_core.models.dropout import Dropout
 from transformer_core.models.embeddings import LearnedPositions, SinusoidalPositions, TokenEmbedding
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
@@ -130,8 +130,10 @@ class Transformer(TranslationModel):
         visible = state.seen[:, None]
         if self.size.neighbourhood is not None:
             visible = visible & (state.positions >= state.position - self.size.neighbourhood)
+        # Once a step, not once a layer.
+        visible, mask = bias_of(visible, x.dtype), bias_of(state.mask, x.dtype)
         for layer, past, encoded in zip(self._decoder_layers(), state.past, state.encoded, strict=True):
-            x = layer(x, visible, encoded, state.mask, past, slots)
+            x = layer(x, visible, encoded, mask, past, slots)
         return self.project(_normed(x, self.decoder_norm)).flatten(0, 1)
 
     def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:

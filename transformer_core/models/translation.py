@@ -31,7 +31,7 @@ class TranslationModel(nn.Module, ABC):
         d_model: width of the output.
         embedding: of source tokens, and of whatever shares its matrix.
         most_positions: most tokens on either side, None for any number.
-        quantised_projection: what `project` computes with instead of `output_weight`; None as trained.
+        decoding_projection: what `project` computes with instead of `output_weight`; None as trained.
     """
 
     d_model: int
@@ -40,7 +40,7 @@ class TranslationModel(nn.Module, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        self.quantised_projection: nn.Module | None = None
+        self.decoding_projection: nn.Module | None = None
 
     @property
     def output_weight(self) -> Tensor:
@@ -90,8 +90,8 @@ class TranslationModel(nn.Module, ABC):
 
     def project(self, x: Tensor) -> Tensor:
         """Pre-softmax linear map: (..., D) to logits (..., V)."""
-        if self.quantised_projection is not None:
-            logits: Tensor = self.quantised_projection(x)
+        if self.decoding_projection is not None:
+            logits: Tensor = self.decoding_projection(x)
             return logits
         return functional.linear(x, self.output_weight)
 
