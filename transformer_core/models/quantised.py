@@ -9,7 +9,7 @@ from transformer_core.models.translation import TranslationModel
 
 _GREATEST = 127  # Steps of 8 bits on either side of 0.
 _ZERO = 128  # The kernel reads what is multiplied as 0..255, so this stands for 0.
-_LEAST = 1e-30  # Instead of 0 as the greatest of a row.
+_LEAST = 1e-30  # The step of a row of zeros.
 
 
 class QuantisedLinear(nn.Module):
@@ -25,23 +25,29 @@ class QuantisedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         exact = weight.detach().float()
-        scales = exact.abs().amax(dim=1).clamp_(min=_LEAST) / _GREATEST
-        self._packed = torch.ops.onednn.qlinear_prepack((exact / scales[:, None]).round_().to(torch.int8), None)
-        self._scales = scales / _GREATEST  # Both steps but for the greatest entry of a row of x, which `forward` multiplies with.
+        # Tensors, because a Python number in an operation is made one each time.
+        self._least, self._zero = torch.tensor(_LEAST), torch.tensor(_ZERO, dtype=torch.uint8)
+        step = self._step(exact)
+        self._packed = torch.ops.onednn.qlinear_prepack((exact / step).round_().to(torch.int8), None)
+        self._scales = step.flatten()
         self._zeros = torch.zeros(len(weight), dtype=torch.int32)
         self._bias = None if bias is None else bias.detach().float()
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) to (..., N), float32."""
         rows = x.flatten(0, -2)
-        greatest = rows.abs().amax(dim=1, keepdim=True).clamp_(min=_LEAST)
+        step = self._step(rows)
         # By way of int8, since conversion to uint8 takes five times as long; adding 128 to its bits then moves -127..127 to 1..255.
-        whole = (rows * (_GREATEST / greatest)).round_().to(torch.int8).view(torch.uint8).add_(_ZERO)
+        whole = (rows * step.reciprocal()).round_().to(torch.int8).view(torch.uint8).add_(self._zero)
         y = torch.ops.onednn.qlinear_pointwise(
             whole, 1.0, _ZERO, self._packed, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
-        y = y.mul_(greatest) if self._bias is None else torch.addcmul(self._bias, y, greatest)
+        y = y.mul_(step) if self._bias is None else torch.addcmul(self._bias, y, step)
         return y.unflatten(0, x.shape[:-1])
+
+    def _step(self, rows: Tensor) -> Tensor:
+        """(R, 1) a 127th of the greatest entry of each row."""
+        return torch.add(self._least, rows.abs().amax(dim=1, keepdim=True), alpha=1 / _GREATEST)
 
 
 def has_vnni() -> bool:
