@@ -204,7 +204,8 @@ class SelfAttention(MultiHeadAttention):
     def of_itself(self, x: Tensor) -> tuple[Tensor, KeysAndValues]:
         """What attends and what is attended to: (B, T, D) to query (B, H, T, d_k), key (the same) and value (B, H, T, d_v)."""
         if self._joined is None:
-            return self.queries(x), self.keys_and_values(x)
+            memory = self.keys_and_values(x)
+            return self.queries(x), memory
         query, key, value = map(self._split, self._joined(x).split(self._widths, dim=-1))
         return query, KeysAndValues(key, value)
 
