@@ -13,6 +13,7 @@ from transformer_core.corpus.subword import PAD
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.models.packed import pack
+from transformer_core.models.precision import DecodingPrecision, low_precision, weights_dtype
 from transformer_core.models.quantised import quantise
 
 SEARCH = Search(4, 0.6, "power", max_extra=6)
@@ -24,13 +25,14 @@ def weights() -> dict[str, torch.Tensor]:
     return learnt(updates=100).state_dict()
 
 
-def model_of(weights: dict[str, torch.Tensor], dtype: torch.dtype) -> WordsOnly:
-    """As `Translator.load` lays it out."""
+def model_of(weights: dict[str, torch.Tensor], precision: DecodingPrecision) -> WordsOnly:
+    """As `load_for_decoding` makes it."""
     model = learnt(updates=0)
     model.load_state_dict(weights)
-    model.to(dtype)
-    if dtype != torch.float64:
-        pack(model)
+    if precision == "int8":
+        quantise(model)
+    else:
+        pack(model.to(low_precision(model.device, precision) or weights_dtype(precision)))
     return model
 
 
@@ -46,7 +48,7 @@ def translated(model: WordsOnly, numbers: Sequence[int], batch: int, padding: in
 
 @pytest.fixture(scope="module")
 def double(weights: dict[str, torch.Tensor]) -> WordsOnly:
-    return model_of(weights, torch.float64)
+    return model_of(weights, "float64")
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,7 @@ def test_in_float64_batch_order_and_padding_change_no_output(
 
 
 def test_in_float32_they_change_outputs_in_ties_only(weights: dict[str, torch.Tensor]) -> None:
-    model = model_of(weights, torch.float32)
+    model = model_of(weights, "float32")
     numbers = range(len(SOURCES))
     single = translated(model, numbers, batch=1)
     together = translated(model, numbers[::-1], batch=50, padding=3)
@@ -79,11 +81,8 @@ def test_in_float32_they_change_outputs_in_ties_only(weights: dict[str, torch.Te
 
 
 @pytest.mark.parametrize("precision", ["bf16", pytest.param("int8", marks=needs_vnni)])
-def test_in_low_precision_nearly_all_outputs_stay(weights: dict[str, torch.Tensor], precision: str) -> None:
-    if precision == "int8":
-        quantise(model := model_of(weights, torch.float64).float())
-    else:
-        model = model_of(weights, torch.bfloat16)
+def test_in_low_precision_nearly_all_outputs_stay(weights: dict[str, torch.Tensor], precision: DecodingPrecision) -> None:
+    model = model_of(weights, precision)
     numbers = range(len(SOURCES))
     single, together = translated(model, numbers, batch=1), translated(model, numbers[::-1], batch=50, padding=3)
     same = sum(single[number][0].tokens == together[number][0].tokens for number in numbers)

@@ -1,5 +1,7 @@
 """Models laid out for decoding compute what they computed before."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -13,11 +15,21 @@ from transformer_core.models.packed import PackedLinear, pack
 from transformer_core.models.precision import has_fast_bf16
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import TransformerSize
+from transformer_core.presets import ModelSize, TransformerSize
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
 needs_bf16 = pytest.mark.skipif(not has_fast_bf16(torch.device("cpu")), reason="this CPU has no bf16")
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=2, d_k=6, d_v=10, dropout=0.1)
+
+
+def before_and_after(size: ModelSize, change: Callable[[TranslationModel], None]) -> tuple[TranslationModel, Tensor, Tensor]:
+    """A changed model, and the log-probabilities that it gave before and gives now."""
+    torch.manual_seed(0)
+    model = build(size, VOCAB).eval()
+    source, target = tokens(3, 9), tokens(6, 5)
+    before = log_probabilities(model, source, target)
+    change(model)
+    return model, before, log_probabilities(model, source, target)
 
 
 @torch.inference_mode()
@@ -51,15 +63,11 @@ def test_a_product_in_bf16_is_rounded_once() -> None:
 
 @needs_onednn
 @pytest.mark.parametrize("size", SIZES.values(), ids=list(SIZES))
-def test_every_architecture_decodes_the_same(size: TransformerSize) -> None:
-    torch.manual_seed(0)
-    model = build(size, VOCAB).eval()
-    source, target = tokens(3, 9), tokens(6, 5)
-    before = log_probabilities(model, source, target)
-    pack(model)
+def test_every_architecture_decodes_the_same(size: ModelSize) -> None:
+    model, before, after = before_and_after(size, pack)
     assert isinstance(model.decoding_projection, PackedLinear)
     assert not any(isinstance(module, nn.Linear) for module in model.modules())
-    torch.testing.assert_close(log_probabilities(model, source, target), before, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("to", [torch.float64, torch.device("meta")], ids=str)
