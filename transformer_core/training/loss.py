@@ -18,7 +18,10 @@ _CACHED = 1 << 19  # float32 logits that a CPU works on at once: two megabytes.
 
 
 class Loss(NamedTuple):
-    """Sums over tokens, float32 scalars: the smoothed loss (differentiable), plain negative log-likelihood, tokens predicted right."""
+    """Sums over tokens, float32 scalars: the smoothed loss (differentiable), plain negative log-likelihood, tokens predicted right.
+
+    The last is counted under `torch.no_grad` alone, and 0 elsewhere: on a CPU to find the likeliest token takes longer than the softmax.
+    """
 
     smoothed: Tensor
     nll: Tensor
@@ -34,7 +37,9 @@ def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothi
         targets: (n,) token ids.
         label_smoothing: eps_ls, 0 for none (paper 5.4).
     """
-    smoothed, nll, correct = _SlicedCrossEntropy.apply(hidden, weight, targets, label_smoothing)  # type: ignore[no-untyped-call]
+    # In `forward` the grad mode is always off, and `needs_input_grad` does not know of it.
+    arguments = (hidden, weight, targets, label_smoothing, torch.is_grad_enabled())
+    smoothed, nll, correct = _SlicedCrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
     return Loss(smoothed, nll, correct)
 
 
@@ -46,12 +51,13 @@ class _SlicedCrossEntropy(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, wants_gradient: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
         vocab_size = weight.shape[0]
         others = label_smoothing / (vocab_size - 1)
         truth = 1 - label_smoothing - others
         cast = weight.to(hidden.dtype)
-        wants_gradient = any(ctx.needs_input_grad)
         hidden_gradient = torch.empty_like(hidden) if wants_gradient else None
         weight_gradient = torch.zeros_like(weight) if wants_gradient else None
         exact = torch.promote_types(hidden.dtype, torch.float32)
@@ -63,7 +69,9 @@ class _SlicedCrossEntropy(Function):
             logits = part @ cast.T
             real = logits[: len(true)]
             for rows, wanted in zip(real.split(_rows(logits)), true.split(_rows(logits)), strict=True):
-                sums += _softmax_gradient_in_place(rows, wanted, truth, exact)
+                if not wants_gradient:
+                    sums[2] += (rows.argmax(dim=-1, keepdim=True) == wanted).sum()
+                sums[:2] += _softmax_gradient_in_place(rows, wanted, truth, exact)
             sums[0] -= others * (part.to(exact) @ weight_sum).sum()
             if hidden_gradient is not None and weight_gradient is not None:
                 gradient = (logits @ cast)[: len(true)] - (others * weight_sum).to(hidden.dtype)
@@ -76,9 +84,9 @@ class _SlicedCrossEntropy(Function):
         return smoothed, nll, correct
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         hidden_gradient, weight_gradient = ctx.saved_tensors
-        return hidden_gradient.mul_(upstream[0]), weight_gradient.mul_(upstream[0]), None, None
+        return hidden_gradient.mul_(upstream[0]), weight_gradient.mul_(upstream[0]), None, None, None
 
 
 def _filled_up(rows: Tensor) -> Tensor:
@@ -98,14 +106,12 @@ def _softmax_gradient_in_place(logits: Tensor, true: Tensor, truth: float, exact
     """Turn rows of logits (r, V) into softmax - truth * onehot(true).
 
     Returns:
-        (3,): sums over rows of logsumexp - truth * z_true, of the negative log-likelihood, and of rows predicted right.
+        (2,): sums over rows of logsumexp - truth * z_true, and of the negative log-likelihood.
     """
     own = logits.to(exact)
     probabilities = own.softmax(dim=-1)
     # The largest probability is 1 / sum(exp(z - max z)), so this is the exact logsumexp without another pass of exponentials.
-    largest, likeliest = own.max(dim=-1, keepdim=True)
-    normaliser = largest - probabilities.gather(1, likeliest).log()
+    normaliser = own.amax(dim=-1, keepdim=True) - probabilities.amax(dim=-1, keepdim=True).log()
     true_logit = own.gather(1, true)
     logits.copy_(probabilities.scatter_add_(1, true, torch.full_like(true_logit, -truth)))
-    found = ((normaliser - truth * true_logit).sum(), (normaliser - true_logit).sum(), (likeliest == true).sum().to(exact))
-    return torch.stack(found)
+    return torch.stack(((normaliser - truth * true_logit).sum(), (normaliser - true_logit).sum()))
