@@ -1,10 +1,13 @@
 """The batch plan: a pure function that loses nobody and keeps its budgets."""
 
+from collections.abc import Iterable
+from itertools import combinations
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_core.corpus.batches import BatchPlan, Cursor
+from transformer_core.corpus.batches import BatchPlan, Cursor, even_microbatch_starts, microbatch_starts
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=200)
 
@@ -67,3 +70,19 @@ def test_pairs_of_similar_length_share_a_microbatch() -> None:
             real += int(source[batch].sum() + target[batch].sum())
     # Sorted by length, the only padding is the spread of one side within a microbatch; random batches of this corpus pad 45%.
     assert 1 - real / positions < 0.1
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=9).map(sorted), st.integers(0, 60), st.integers(1, 4))
+def test_even_microbatches_are_the_best_of_all_ways_to_cut(lengths: list[int], room: int, multiple: int) -> None:
+    longest, budget = np.array(lengths), lengths[-1] + room
+
+    def largest(cuts: Iterable[int]) -> int:
+        return max(len(part) * int(part[-1]) for part in np.split(longest, list(cuts)))
+
+    fewest = len(list(microbatch_starts(longest, budget)))
+    most = min(-(-fewest // multiple) * multiple, len(lengths))
+    starts = even_microbatch_starts(longest, budget, multiple)
+    assert starts[0] == 0
+    assert len(starts) <= most
+    best = min(largest(cuts) for count in range(most) for cuts in combinations(range(1, len(lengths)), count))
+    assert largest(starts[1:]) == best <= budget

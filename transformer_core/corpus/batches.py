@@ -1,5 +1,6 @@
 """Which pairs make up which update: a pure function of corpus, seed, epoch and the two token budgets (never of the machine)."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -138,6 +139,20 @@ def microbatch_starts(longest: Lengths, rows_times_longest: int) -> Iterator[int
         window = longest[start : start + rows_times_longest // int(longest[start])]
         sizes = window * np.arange(1, len(window) + 1)
         start += int(np.searchsorted(sizes, rows_times_longest, side="right"))
+
+
+def even_microbatch_starts(longest: Lengths, rows_times_longest: int, multiple: int) -> list[int]:
+    """The same in as many micro-batches as the next multiple allows, where the largest is as small as can be.
+
+    So devices that would have had as many micro-batches as each other still have about as much to do.
+    """
+
+    def starts(budget: int) -> list[int]:
+        return list(microbatch_starts(longest, budget))
+
+    most = -(-len(starts(rows_times_longest)) // multiple) * multiple
+    budgets = range(int(longest[-1]), rows_times_longest)
+    return starts(int(longest[-1]) + bisect_left(budgets, True, key=lambda budget: len(starts(budget)) <= most))
 
 
 @dataclass(frozen=True)

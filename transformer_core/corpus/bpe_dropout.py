@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from transformer_core.config import Train
-from transformer_core.corpus.batches import Cursor, Update, microbatch_starts
+from transformer_core.corpus.batches import Cursor, Update, even_microbatch_starts
 from transformer_core.corpus.binary import BinarizedSplit, Pairs, TokenIds
 from transformer_core.corpus.merges import Merges, Tokens
 from transformer_core.corpus.subword import EOS, PAD, Subword
@@ -50,16 +50,16 @@ class BpeDropout:
         random = np.random.default_rng([self._seed, at.epoch, at.done + 1])
         sampled = resegmented(sentences, self._merges, self._probability, random)
         anew = [new if len(new) <= self._longest else old for new, old in zip(sampled, sentences, strict=True)]
-        microbatches = self._cut(Pairs(plain.numbers, anew[: len(plain)], anew[len(plain) :]))
+        microbatches = self._cut(Pairs(plain.numbers, anew[: len(plain)], anew[len(plain) :]), len(update.microbatches))
         tokens = np.sum([part.lengths.sum(axis=1) for part in microbatches], axis=0)
         positions = sum(len(part) * int(part.lengths.max(axis=1).sum()) for part in microbatches)
         return Update(tuple(part.numbers for part in microbatches), int(tokens[0]), int(tokens[1]), positions), microbatches
 
-    def _cut(self, pairs: Pairs) -> list[Pairs]:
+    def _cut(self, pairs: Pairs, multiple: int) -> list[Pairs]:
         source, target = pairs.lengths
         longest = np.maximum(source, target)
         order = np.lexsort((source, target, longest))
-        starts = list(microbatch_starts(longest[order], self._rows_times_longest))
+        starts = even_microbatch_starts(longest[order], self._rows_times_longest, multiple)
         return [pairs.take(rows) for rows in np.split(order, starts[1:])]
 
 
