@@ -118,6 +118,7 @@ def test_a_signal_interrupts_past_a_loop_of_retries(number: signal.Signals, star
 
 def test_a_second_signal_does_not_disturb_the_cleaning_up(started: list[psutil.Process]) -> None:
     body = """try:
+        pathlib.Path("trying").write_text("yes")
         time.sleep(60)
     finally:
         pathlib.Path("cleaning").write_text("yes")
@@ -125,7 +126,7 @@ def test_a_second_signal_does_not_disturb_the_cleaning_up(started: list[psutil.P
         pathlib.Path("clean").write_text("yes")"""
     process = subprocess.Popen(stage(body), stderr=subprocess.PIPE)
     started.append(psutil.Process(process.pid))
-    wait_until_running()
+    wait_until_running("trying")
     process.terminate()
     wait_until_running("cleaning")
     process.terminate()
@@ -179,8 +180,8 @@ STARTERS = {
 @pytest.mark.parametrize("starter", STARTERS)
 def test_the_death_of_what_started_a_stage_ends_it_after_it_has_saved(starter: str, started: list[psutil.Process]) -> None:
     body = """import os
-    pathlib.Path(f"{os.getpid()}.pid").touch()
     try:
+        pathlib.Path(f"{os.getpid()}.pid").touch()
         time.sleep(60)
     finally:
         pathlib.Path("saved").touch()"""
