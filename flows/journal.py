@@ -53,22 +53,23 @@ class Journal:
     """The journal of one run, opened for appending; every call, from whichever thread, is on disk (flushed) when it returns.
 
     Opening the journal of a run that was stopped goes on with it: points, parameters and tags that stand in it already are not written
-    again, so a resumed training repeats no point. Opening the journal of a training that has FINISHED begins a new one, because it is
-    the same training forced again (its code may have changed), and keeps the old one beside it. A run with a parent is the same run
-    whenever its name is the same.
+    again, so a resumed training repeats no point. Opening the journal of a training that has FINISHED begins a new one, unless it is
+    `resumed`, because it is the same training forced again (its code may have changed), and keeps the old one beside it. A run with a
+    parent is the same run whenever its name is the same.
 
     Args:
         run: the run's name, unique in the repository: a training's fingerprint; for a run with a parent, a name made from what it is of.
         parent: the fingerprint of the training this run belongs to, or empty.
+        resumed: whether the training goes on from a state that it left.
         directory: where journals lie.
     """
 
-    def __init__(self, run: str, parent: str = "", directory: Path = JOURNALS) -> None:
+    def __init__(self, run: str, parent: str = "", directory: Path = JOURNALS, resumed: bool = False) -> None:
         self.path = directory / f"{run}.jsonl"
         directory.mkdir(parents=True, exist_ok=True)
         _cut_torn_line(self.path)
         events = list(read_events(self.path))
-        if not parent and events and _status(events) == "FINISHED":
+        if not (parent or resumed) and events and _status(events) == "FINISHED":
             self._put_aside(events[0])
             events = []
         self._points = {(event["step"], name) for event in events if event["type"] == "metrics" for name in event["values"]}

@@ -4,7 +4,6 @@ import csv
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from flows.journal import Journal
+from flows.runner import say
 from transformer_core.training.records import UpdateRecord
 
 UPDATES, VALIDATION, SKIPPED = "updates.csv", "validation.csv", "skipped.csv"
@@ -126,8 +126,7 @@ class _Terminal:
         if self._bar is not None:
             self._bar.write(line, file=sys.stderr)
         else:
-            with suppress(BrokenPipeError):  # Whoever read this is dead; the watch on it (flows/runner.py) has the training save and end.
-                print(line, file=sys.stderr, flush=True)
+            say(line, sys.stderr)
 
     def close(self) -> None:
         if self._bar is not None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 import psutil
 
@@ -54,7 +55,7 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
         traceback.print_exc()
         return BUG
     write_json(ended, {"code": int(ExitCode.DONE), "message": closing, "remedy": ""})
-    print(closing, flush=True)
+    say(closing, sys.stdout)
     return ExitCode.DONE
 
 
@@ -81,9 +82,19 @@ def _report(ended: Path, name: str, error: UserError | Interrupted) -> int:
     if isinstance(error, Interrupted):
         error = UserError(str(error) or f"{name}: interrupted", "Run it again to go on.", ExitCode.INTERRUPTED)
     write_json(ended, {"code": int(error.exit_code), "message": error.message, "remedy": error.remedy})
-    with suppress(BrokenPipeError):  # Whoever read this may be dead, which is why it ends.
-        print(error, file=sys.stderr, flush=True)
+    say(str(error), sys.stderr)
     return error.exit_code
+
+
+def say(line: str, stream: TextIO) -> None:
+    """Print a line. Where nobody can read it any more (a dead `tee`, a full disk) it and all after it go nowhere.
+
+    What is computed must not be lost for want of a reader; and Python, which flushes once more at its end, would exit with 120.
+    """
+    try:
+        print(line, file=stream, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def stop_on_signals() -> None:

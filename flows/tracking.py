@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from flows.journal import DESCRIPTION, JOURNALS, Event, position_file, read_events
+from flows.runner import say
 from transformer_core.config import load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError, configuration_error
 
@@ -80,7 +81,7 @@ class Sender:
         self._thread.join(CLOSING_SECONDS)
         if not all_sent(self._journal, self._uri):
             remedy = "The record is kept and sent by the next stage, or by: python -m flows.tracking sync"
-            print(f"MLflow at {self._uri}: {self._trouble}. {remedy}", file=sys.stderr, flush=True)
+            say(f"MLflow at {self._uri}: {self._trouble}. {remedy}", sys.stderr)
 
     def _send(self) -> None:
         pause = INTERVAL_SECONDS

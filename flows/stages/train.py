@@ -24,7 +24,7 @@ from flows.journal import Journal
 from flows.lineage import describe_training, lineage
 from flows.paths import BINARIZED, CHECKPOINTS, RAW, SCORES, SPLITS, STATE, SUBWORD_MODEL, TRAINING
 from flows.recorder import SKIPPED, UPDATES, VALIDATION, Recorder
-from flows.runner import ENDED_BY, STOP_SIGNALS, follow_starters, run_stage, shell_code
+from flows.runner import ENDED_BY, STOP_SIGNALS, follow_starters, run_stage, say, shell_code
 from flows.tracking import Sender
 from flows.usage import Usage, device_name
 from transformer_core.config import Params, load_params, tracking_uri
@@ -36,13 +36,13 @@ from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
 from transformer_core.evaluation.bleu import corpus_bleu
-from transformer_core.files import new_directory, read_json, sha256_of, write_json
+from transformer_core.files import new_directory, only_one, read_json, sha256_of, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Training, Vocabulary, load_model
 from transformer_core.models.precision import weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize, resolve
-from transformer_core.training.checkpoint import FORMAT, StateDirectory, state_root
+from transformer_core.training.checkpoint import FORMAT, LOCK, StateDirectory, state_files, state_root
 from transformer_core.training.devices import Devices, autocast, default_devices, joined
 from transformer_core.training.records import Nobody, Progress
 from transformer_core.training.trainer import Trainer, seed_everything
@@ -56,7 +56,8 @@ _RANK_ENDED = STATE / "exit" / "train-rank.json"
 def run(params: Params) -> str:
     """Train here, or through torchrun where several devices, of this machine or of several, train together."""
     _check_data(params)
-    devices, gang = params.machine.devices or default_devices(params.train.microbatches), Gang.from_environment()
+    gang = Gang.from_environment()
+    devices = params.machine.devices or default_devices(-(-params.train.microbatches // (gang.nodes if gang else 1)))
     if devices == 1 and gang is None:
         train(params)
     else:
@@ -75,7 +76,7 @@ def _check_data(params: Params) -> None:
 
     Raises:
         UserError: exit code 65 where a file of the data is damaged or the data is of another vocabulary; 78 for BPE-dropout with a
-            vocabulary that is not BPE.
+            vocabulary that is not BPE, and where there is no model in `train.init_from`.
     """
     for split in ("train", "valid"):
         check_split(BINARIZED, split)
@@ -89,6 +90,9 @@ def _check_data(params: Params) -> None:
             f"train.bpe_dropout: must be 0 where {SUBWORD_MODEL} is no BPE model, got {params.train.bpe_dropout}",
             "Only BPE has merges to leave out.",
         )
+    parent = params.train.init_from
+    if parent is not None and not (Path(parent) / WEIGHTS).exists():
+        raise configuration_error(f"train.init_from: {parent} holds no {WEIGHTS}", "Name the directory of a model.")
 
 
 def _launch(devices: int, gang: Gang | None) -> None:
@@ -105,13 +109,15 @@ def _launch(devices: int, gang: Gang | None) -> None:
     # Said here only so that torchrun does not warn of its own choice; each rank sets its threads itself.
     environment = {"OMP_NUM_THREADS": "1"} | (gang.interfaces() if gang else {})
     try:
-        code = shell_code(run_child(ranks, lambda line: print(line, file=sys.stderr, flush=True), environment=environment))
+        code = shell_code(run_child(ranks, lambda line: say(line, sys.stderr), environment=environment))
     except Interrupted:
         if not _RANK_ENDED.exists():
             raise
-        code = ExitCode.INTERRUPTED  # The ranks have saved, and say after which update.
+        code = ExitCode.INTERRUPTED  # The ranks have saved, and say after which update, or had done all there was to do.
     if _RANK_ENDED.exists():
         ended = read_json(_RANK_ENDED)
+        if ended["code"] == ExitCode.DONE:
+            return
         if ended["code"] == ExitCode.INTERRUPTED:
             raise Interrupted(ended["message"])
         raise UserError(ended["message"], ended["remedy"], ExitCode(ended["code"]))
@@ -131,11 +137,14 @@ def _launch(devices: int, gang: Gang | None) -> None:
 def run_rank() -> int:
     """One rank under torchrun, which turns every failure into 1: the rank leaves word of what it was.
 
-    Ranks that were stopped have all saved and end with 0: where one fails torchrun ends the others.
+    Ranks that were stopped have all saved and end with 0: where one fails torchrun ends the others. That all went well is for rank 0 to
+    say, which alone writes the outputs.
     """
     follow_starters(parent=True)
     try:
         train(load_params())
+        if os.environ["RANK"] == "0":
+            _leave_word(ExitCode.DONE, "")
     except Interrupted as error:
         _leave_word(ExitCode.INTERRUPTED, str(error))
     except UserError as error:
@@ -149,12 +158,29 @@ def _leave_word(code: ExitCode, message: str, remedy: str = "") -> None:
 
 
 def train(params: Params) -> None:
-    """Train in this process, alone or as one of torchrun's ranks, and let rank 0 write the stage's outputs."""
+    """Train in this process, alone or as one of torchrun's ranks, and let rank 0 write the stage's outputs.
+
+    Raises:
+        Interrupted: stopped, state saved.
+        UserError: exit code 75; another process trains the same, perhaps from another clone or machine with the same $TRANSFORMER_STATE.
+    """
     stop_asked = _stop_flag()
     mark = fingerprint(params)
     state = state_root() / mark[:16]
+    with joined(params.machine.threads) as devices:
+        if devices.rank > 0:
+            _train(params, mark, state, devices, stop_asked)
+            return
+        with only_one(state / LOCK, "this training"):
+            _train(params, mark, state, devices, stop_asked)
+            if stop_asked():  # Whoever asked may have ended DVC too, which then takes none of the outputs: they must not cost it all.
+                raise Interrupted("training stopped after its last update, state saved")
+            shutil.rmtree(state)
+
+
+def _train(params: Params, mark: str, state: Path, devices: Devices, stop_asked: Callable[[], bool]) -> None:
     precision = params.train.precision
-    with joined(params.machine.threads) as devices, ExitStack() as stack:
+    with ExitStack() as stack:
         model = _new_model(params).to(devices.device, weights_dtype(precision))
         _check_positions(model)
         recorder = stack.enter_context(_recording(params, mark, state, devices, model)) if devices.rank == 0 else None
@@ -174,15 +200,13 @@ def train(params: Params) -> None:
         resumed = trainer.resume()
         _check_same_start(trainer.progress.update, devices)
         if recorder is not None and resumed:
-            print(f"going on after update {trainer.progress.update:,}", file=sys.stderr, flush=True)
+            say(f"going on after update {trainer.progress.update:,}", sys.stderr)
         elif recorder is not None:
             recorder.begin()
         trainer.try_largest()
         progress = trainer.run()
         if devices.rank == 0:
             _write_outputs(params, mark, state, progress, sum(parameter.numel() for parameter in model.parameters()))
-    if devices.rank == 0:
-        shutil.rmtree(state)
 
 
 def _check_same_start(update: int, devices: Devices) -> None:
@@ -267,12 +291,12 @@ def fingerprint(params: Params) -> str:
 @contextmanager
 def _recording(params: Params, mark: str, state: Path, devices: Devices, model: TranslationModel) -> Iterator[Recorder]:
     """The journal of this training, what sends it to MLflow, and its recorder; the end of the block is the end of the run."""
-    journal = Journal(mark)
+    journal = Journal(mark, resumed=bool(state_files(state)))
     describe_training(journal, params)
     journal.tags({**lineage(), "device": device_name(devices.device), "ranks": str(devices.world_size)})
     recorder = Recorder(state, journal, params.train.updates)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    print(f"training {parameters:,} parameters on {devices.world_size} x {devices.device.type}", file=sys.stderr, flush=True)
+    say(f"training {parameters:,} parameters on {devices.world_size} x {devices.device.type}", sys.stderr)
     status = "FAILED"
     try:
         with Sender(journal.path, tracking_uri(params.machine)):

@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 STAGE = """
 import pathlib, sys, time
-from flows.runner import run_stage
+from flows.runner import run_stage, say
 from transformer_core.errors import ExitCode, Interrupted, UserError
 
 def run(params):
@@ -82,6 +82,16 @@ def test_a_user_error_is_one_line_and_its_exit_code(code: str) -> None:
     assert done.stderr == "data/raw/train.de: empty. Fill it.\n"
     assert said() == {"code": done.returncode, "message": "data/raw/train.de: empty", "remedy": "Fill it."}
     assert done.returncode == {"BAD_DATA": 65, "UNAVAILABLE": 69, "INTERRUPTED": 75, "BAD_CONFIGURATION": 78}[code]
+
+
+@pytest.mark.parametrize(("body", "code"), [("pass", 0), ("say('half of it', sys.stderr); raise UserError('no')", 65)])
+def test_a_stage_whose_output_nobody_reads_ends_as_if_it_were_read(body: str, code: int) -> None:
+    """As after the death of `tee` in `dvc repro 2>&1 | tee log`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(stage(body), stdout=writer, stderr=writer, check=False)
+    os.close(writer)
+    assert (done.returncode, said()["code"]) == (code, code)
 
 
 def test_a_fault_in_params_yaml_is_found_before_the_stage_runs() -> None:

@@ -11,11 +11,13 @@ from typing import Literal
 import pytest
 from ruamel.yaml import YAML
 
-from transformer_core.config import Bpe
+from flows.journal import read_events
+from flows.stages.train import fingerprint
+from transformer_core.config import Bpe, load_params
 from transformer_core.corpus.binarizing import EncodedPairs, write_split
 from transformer_core.corpus.binary import Meta, write_meta
 from transformer_core.corpus.subword import Subword, train_subword
-from transformer_core.files import write_json
+from transformer_core.files import only_one, write_json
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = [f"the {noun} sees {number} {noun}s" for noun in ("dog", "horse", "other bird") for number in range(20)]
@@ -56,9 +58,10 @@ def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
     return splits["train"].target_tokens
 
 
-def run_stage() -> "subprocess.CompletedProcess[str]":
+def run_stage(*program: str) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run([sys.executable, "-m", "flows.stages.train"], env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, *(program or ("-m", "flows.stages.train"))]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_bpe_dropout_without_bpe_is_refused_in_one_line(place: Path) -> None:
@@ -70,6 +73,59 @@ def test_bpe_dropout_without_bpe_is_refused_in_one_line(place: Path) -> None:
     assert (ended.returncode, ended.stdout) == (78, "")
     assert json.loads((place / ".state/exit/train.json").read_text(encoding="utf-8"))["code"] == 78
     assert not (place / "models").exists()
+
+
+def test_a_model_to_start_from_that_is_not_there_is_refused_in_one_line(place: Path) -> None:
+    prepare("bpe", init_from="models/parnet")
+    ended = run_stage()
+    assert ended.stderr == "train.init_from: models/parnet holds no model.safetensors. Name the directory of a model.\n"
+    assert ended.returncode == 78
+    assert not list(place.glob(".state/*/state-*.pt"))
+
+
+def test_a_training_that_runs_elsewhere_with_the_same_states_is_left_alone(place: Path) -> None:
+    prepare("bpe")
+    state = Path(".state") / fingerprint(load_params())[:16]
+    with only_one(place / state / "lock", "this training"):
+        ended = run_stage()
+    assert ended.stderr.endswith(
+        f"{state}/lock: this training is running in process {os.getpid()}. Wait until it has ended or end it, then run again.\n"
+    )
+    assert ended.returncode == 75
+
+
+STOPPED_AT_THE_END = """
+import os, signal
+from flows.stages import train
+
+write_outputs = train._write_outputs
+def stopped(*arguments):
+    write_outputs(*arguments)
+    os.kill(os.getpid(), signal.SIGTERM)
+train._write_outputs = stopped
+raise SystemExit(train.run_stage("train", train.run))
+"""
+
+
+def test_a_stop_after_the_last_update_costs_nothing(place: Path) -> None:
+    """DVC takes no outputs of a stage that was stopped, and removes them before it runs it again."""
+    prepare("bpe")
+    ended = run_stage("-c", STOPPED_AT_THE_END)
+    assert ended.stderr.endswith("training stopped after its last update, state saved. Run it again to go on.\n")
+    assert ended.returncode == 75
+    weights = place / "models/checkpoints/update-00000002.safetensors"
+    written = weights.read_bytes()
+    for made in ("models", "results"):
+        shutil.rmtree(made)
+    again = run_stage()
+    assert "going on after update 2" in again.stderr
+    assert again.returncode == 0
+    assert weights.read_bytes() == written
+    assert json.loads(Path("results/training/metrics.json").read_text(encoding="utf-8"))["updates"] == 2
+    assert not list(Path(".state").glob("*/state-*.pt"))
+    (journal,) = Path(".state/journal").glob("*.jsonl")
+    updates = [event["step"] for event in read_events(journal) if event["type"] == "metrics" and "train/loss" in event["values"]]
+    assert updates == [2]
 
 
 @pytest.mark.slow  # about 10 s: two trainings

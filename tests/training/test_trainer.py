@@ -66,6 +66,7 @@ class Watcher:
     def __init__(self) -> None:
         self.records: list[UpdateRecord] = []
         self.validations: list[int] = []
+        self.seconds = 0.0
         self.skipped: list[tuple[int, list[int]]] = []
         self.restored: dict[str, Any] = {}
 
@@ -77,6 +78,7 @@ class Watcher:
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
         self.validations.append(update)
+        self.seconds = seconds
 
     def state(self) -> dict[str, Any]:
         return {"records": len(self.records)}
@@ -286,6 +288,17 @@ def test_low_precision_learns_and_resumes_to_the_bit(split: BinarizedSplit, tmp_
     assert torch.equal(weights(straight), weights(resumed))
 
 
+def test_a_state_of_a_machine_without_a_scaler_goes_on_where_there_is_one(split: BinarizedSplit, tmp_path: Path) -> None:
+    """`precision: auto` is bf16 on one node and fp16 on the next."""
+    with pytest.raises(Interrupted):
+        trainer_of(build(), split, tmp_path, SETTINGS.model_copy(update={"precision": "bf16"}), stop_after=11).run()
+    watcher = Watcher()
+    trainer = trainer_of(build(), split, tmp_path, SETTINGS.model_copy(update={"precision": "fp16"}), watcher)
+    assert trainer.resume()
+    assert trainer.run().update == SETTINGS.updates
+    assert [record.skipped for record in watcher.records] == [0, 0]
+
+
 class Breaking(Transformer):
     """Gives an output that is not finite in the updates of these numbers."""
 
@@ -344,13 +357,21 @@ def test_the_lines_of_a_skipped_update_are_those_of_the_text(split: BinarizedSpl
     assert sorted(epoch) == [line for line in range(1, 151) if line % 50]
 
 
-def test_too_many_in_a_row_take_the_weights_back_once_and_then_end(split: BinarizedSplit, tmp_path: Path) -> None:
+def test_the_time_of_a_training_is_all_of_it_also_where_its_last_update_is_skipped(split: BinarizedSplit, tmp_path: Path) -> None:
+    """A skipped update is not saved, and saving notes the time."""
     watcher = Watcher()
-    _, trainer, history = breaking(split, tmp_path, {12, 13, 14, 15, 30, 31, 32, 33}, watcher)
-    with pytest.raises(UserError, match=r"not finite in \d updates in a row, up to update 33\. Lower train.learning_rate") as caught:
+    _, trainer, _ = breaking(split, tmp_path, {40}, watcher)
+    assert trainer.run().seconds >= watcher.seconds > 0
+
+
+@pytest.mark.parametrize("last", [32, 33])
+def test_too_many_in_a_row_take_the_weights_back_once_and_then_end(split: BinarizedSplit, tmp_path: Path, last: int) -> None:
+    watcher, broken = Watcher(), [12, 13, 14, 15, *range(30, last + 1)]
+    _, trainer, history = breaking(split, tmp_path, set(broken), watcher)
+    with pytest.raises(UserError, match=r"not finite in 3 updates in a row before update 33\. Lower train.learning_rate") as caught:
         trainer.run()
     assert caught.value.exit_code == 78
-    assert [update for update, _ in watcher.skipped] == [12, 13, 14, 15, 30, 31, 32, 33]
+    assert [update for update, _ in watcher.skipped] == broken
     # After update 15 the third in a row is known, and the weights are those of the state after update 10; the batches go on.
     assert torch.equal(history[14], history[9])
     assert not torch.equal(history[13], history[9])
@@ -608,6 +629,7 @@ with joined(threads=1) as devices:
         trained("float32", out / f"stopped{stop}", stop_after=stop)
         resumed = trained("float32", out / f"stopped{stop}", resume=True)["weights"]
         found[f"stopped {stop}"] = torch.equal(straight, resumed)
+    assert trained("float32", out / "saved after each", stop_after=7, save_every=1) is None  # Stopped.
     trained("float64", out / "handed over", stop_after=7)
     if devices.rank == 0:
         torch.save(found, out / "found.pt")

@@ -75,6 +75,10 @@ def test_a_damaged_newest_state_is_passed_over_for_the_one_before(tmp_path: Path
     assert [state["update"] for state in states.states()] == [20]
     (tmp_path / "state-00000020.sha256").unlink()  # as if killed between the file and its sum
     assert not list(states.states())
+    states.save(10, {"value": torch.tensor(1)})  # The training has begun anew; what it saves goes before what is damaged.
+    states.wait()
+    assert [state["update"] for state in states.states()] == [10]
+    assert [update_of(file) for file in state_files(tmp_path)] == [10]
 
 
 def test_a_state_is_of_the_moment_it_was_saved_in(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print a line a training, or remove some.
 
     Raises:
-        UserError: exit code 78 for a name that is not there; 75 while a training runs.
+        UserError: exit code 78 for a name that is not there; 75 for a training that runs.
     """
     from transformer_core.training.checkpoint import state_root, stopped_trainings
 
@@ -52,13 +52,14 @@ def _remove(found: dict[str, Path], names: list[str], root: Path) -> None:
 
     from transformer_core.errors import ExitCode, UserError, configuration_error
     from transformer_core.files import is_locked
+    from transformer_core.training.checkpoint import LOCK
 
-    if is_locked(Path(".state/locks/train")):
-        raise UserError(f"{root}: a training is running", "Remove states when it has ended.", ExitCode.INTERRUPTED)
     chosen = list(found) if names == ["all"] else names
     for name in chosen:
         if name not in found:
             raise configuration_error(f"{root / name}: no state of a stopped training", "See: transformer-core states")
+        if is_locked(found[name] / LOCK):
+            raise UserError(f"{found[name]}: this training is running", "Remove its state when it has ended.", ExitCode.INTERRUPTED)
     for name in chosen:
         shutil.rmtree(found[name])
         print(f"removed {found[name]}")

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformer_core.files import new_file, sha256_of
 
 FORMAT = 2
+LOCK = "lock"  # In a training's directory, held (transformer_core/files.py, `only_one`) by the process that writes there.
 _KEEP_STATES = 2
 _log = logging.getLogger(__name__)
 
@@ -82,7 +83,9 @@ class StateDirectory:
             torch.save({"format": FORMAT, "update": update} | state, temporary)
         with new_file(file.with_suffix(".sha256")) as temporary:
             temporary.write_text(sha256_of(file), encoding="ascii")
-        for old in state_files(self.path)[_KEEP_STATES:]:
+        files = state_files(self.path)
+        later = [old for old in files if update_of(old) > update]  # Damaged: the training went on from one before them.
+        for old in later + files[len(later) + _KEEP_STATES :]:
             old.with_suffix(".sha256").unlink(missing_ok=True)
             old.unlink()
 

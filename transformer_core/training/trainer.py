@@ -91,6 +91,7 @@ class Trainer:
         self._flops_a_token = flops_a_token(model)
         self._interval = Interval()
         self._clock_began = self._interval_began = time.monotonic()
+        self._stopping = False
         self.progress = Progress()
 
     def resume(self) -> bool:
@@ -146,15 +147,16 @@ class Trainer:
                 share = next(coming)
                 self._interval.waited += time.monotonic() - began
                 self._update(share)
-                stop = self._read(leave=1)
+                self._read(leave=1)
                 if self.progress.skipped_in_row > self._settings.max_skipped:
                     self._go_back()
                 self._report()
-                if stop and not self._ended():
+                if self._stopping and not self._ended():
                     self._save()
                     self._written()
                     raise Interrupted(f"training stopped after update {self.progress.update:,}, state saved")
         self._written()
+        self.progress.seconds = self._seconds()
         return self.progress
 
     def _ended(self) -> bool:
@@ -203,17 +205,17 @@ class Trainer:
         self._optimizer.found_inf = broken.float()  # type: ignore[attr-defined]
         self._optimizer.step()
 
-    def _read(self, leave: int) -> bool:
-        """Take in what updates came to, the last `leave` left for later; returns whether some rank was asked to stop."""
-        stop = self._devices.world_size == 1 and self._stop_asked()
+    def _read(self, leave: int) -> None:
+        """Take in what updates came to, the last `leave` left for later, and whether some rank was asked to stop."""
+        if self._devices.world_size == 1:
+            self._stopping = self._stop_asked()
         for number, update, totals in self._on_the_way.arrived(leave):
-            stop = stop or totals[STOP] > 0
+            self._stopping = self._stopping or bool(totals[STOP] > 0)
             if totals[SKIPPED]:
                 self._skip(number, update)
             else:
                 self.progress.skipped_in_row = 0
                 self._interval.add(update, totals[SMOOTHED], totals[NLL], totals[GRADIENT_NORM])
-        return stop
 
     def _skip(self, number: int, update: Update) -> None:
         self._interval.skipped += 1
@@ -228,12 +230,12 @@ class Trainer:
         Raises:
             UserError: exit code 78; there is no such state, or this is the second time.
         """
+        in_row = self.progress.skipped_in_row
         self._read(leave=0)
         self._written()
         state = next((state for state in self._directory.states() if not state["progress"]["skipped_in_row"]), None)
         if state is None or self.progress.went_back:
-            in_row, update = self.progress.skipped_in_row, self.progress.update
-            message = f"training: the loss or a gradient was not finite in {in_row} updates in a row, up to update {update:,}"
+            message = f"training: the loss or a gradient was not finite in {in_row} updates in a row before update {self.progress.update:,}"
             raise configuration_error(message, "Lower train.learning_rate or lengthen train.warmup; skipped.csv names the lines.")
         self._load_weights(state)
         self.progress.went_back, self.progress.skipped_in_row = True, 0
@@ -314,7 +316,8 @@ class Trainer:
     def _load_weights(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._scaler.load_state_dict(state["scaler"])
+        if state["scaler"]:  # Empty where the state comes from a machine that needs none.
+            self._scaler.load_state_dict(state["scaler"])
 
     def _learning_rate(self, update: int) -> float:
         settings = self._settings
