@@ -24,7 +24,7 @@ from flows.journal import Journal
 from flows.lineage import describe_training, lineage
 from flows.paths import BINARIZED, CHECKPOINTS, RAW, SCORES, SPLITS, STATE, SUBWORD_MODEL, TRAINING
 from flows.recorder import SKIPPED, UPDATES, VALIDATION, Recorder
-from flows.runner import ENDED_BY, STOP_SIGNALS, follow_starters, run_stage, say, shell_code
+from flows.runner import ENDED_BY, STOP_SIGNALS, follow_starters, is_output_read, run_stage, say, shell_code
 from flows.tracking import Sender
 from flows.usage import Usage, device_name
 from transformer_core.config import Params, load_params, tracking_uri
@@ -64,6 +64,8 @@ def run(params: Params) -> str:
         _launch(devices, gang)
     if gang is not None and gang.rank > 0:
         return f"node {gang.rank} of {gang.nodes}: trained along; the outputs are on node 0"
+    if is_output_read():  # Else DVC fails at its next line and takes none of the outputs; they must not cost a training.
+        shutil.rmtree(_state(fingerprint(params)))
     metrics = read_json(METRICS)
     return (
         f"{CHECKPOINTS}: {metrics['updates']:,} updates in {metrics['minutes']:.1f} minutes, "
@@ -113,11 +115,9 @@ def _launch(devices: int, gang: Gang | None) -> None:
     except Interrupted:
         if not _RANK_ENDED.exists():
             raise
-        code = ExitCode.INTERRUPTED  # The ranks have saved, and say after which update, or had done all there was to do.
+        code = ExitCode.INTERRUPTED  # The ranks have saved, and say after which update.
     if _RANK_ENDED.exists():
         ended = read_json(_RANK_ENDED)
-        if ended["code"] == ExitCode.DONE:
-            return
         if ended["code"] == ExitCode.INTERRUPTED:
             raise Interrupted(ended["message"])
         raise UserError(ended["message"], ended["remedy"], ExitCode(ended["code"]))
@@ -137,14 +137,11 @@ def _launch(devices: int, gang: Gang | None) -> None:
 def run_rank() -> int:
     """One rank under torchrun, which turns every failure into 1: the rank leaves word of what it was.
 
-    Ranks that were stopped have all saved and end with 0: where one fails torchrun ends the others. That all went well is for rank 0 to
-    say, which alone writes the outputs.
+    Ranks that were stopped have all saved and end with 0: where one fails torchrun ends the others.
     """
     follow_starters(parent=True)
     try:
         train(load_params())
-        if os.environ["RANK"] == "0":
-            _leave_word(ExitCode.DONE, "")
     except Interrupted as error:
         _leave_word(ExitCode.INTERRUPTED, str(error))
     except UserError as error:
@@ -158,7 +155,7 @@ def _leave_word(code: ExitCode, message: str, remedy: str = "") -> None:
 
 
 def train(params: Params) -> None:
-    """Train in this process, alone or as one of torchrun's ranks, and let rank 0 write the stage's outputs.
+    """Train in this process, alone or as one of torchrun's ranks, and let rank 0 write the stage's outputs; the state stays.
 
     Raises:
         Interrupted: stopped, state saved.
@@ -166,16 +163,19 @@ def train(params: Params) -> None:
     """
     stop_asked = _stop_flag()
     mark = fingerprint(params)
-    state = state_root() / mark[:16]
+    state = _state(mark)
     with joined(params.machine.threads) as devices:
         if devices.rank > 0:
             _train(params, mark, state, devices, stop_asked)
             return
         with only_one(state / LOCK, "this training"):
             _train(params, mark, state, devices, stop_asked)
-            if stop_asked():  # Whoever asked may have ended DVC too, which then takes none of the outputs: they must not cost it all.
+            if stop_asked():  # Whoever asked may have ended DVC, too.
                 raise Interrupted("training stopped after its last update, state saved")
-            shutil.rmtree(state)
+
+
+def _state(mark: str) -> Path:
+    return state_root() / mark[:16]
 
 
 def _train(params: Params, mark: str, state: Path, devices: Devices, stop_asked: Callable[[], bool]) -> None:
