@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import select
 import signal
 import sys
 import threading
@@ -27,7 +26,6 @@ ENDED_BY = 128  # and the number of a signal: how shells say that it ended a pro
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _SHELLS = frozenset({"sh", "dash", "bash", "zsh", "fish", "ksh"})
 _PR_SET_PDEATHSIG = 1
-_STANDARD_OUTPUT = 1
 _WATCH_SECONDS = 0.5
 STARTER = "TRANSFORMER_STARTER"  # in the environment: the process that called `run_child`
 
@@ -97,13 +95,6 @@ def say(line: str, stream: TextIO) -> None:
         print(line, file=stream, flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def is_output_read() -> bool:
-    """Whether standard output still goes somewhere: not where it is a pipe or a terminal whose other end is gone."""
-    output = select.poll()
-    output.register(_STANDARD_OUTPUT, 0)
-    return not any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0))
 
 
 def stop_on_signals() -> None:

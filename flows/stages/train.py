@@ -24,7 +24,7 @@ from flows.journal import Journal
 from flows.lineage import describe_training, lineage
 from flows.paths import BINARIZED, CHECKPOINTS, RAW, SCORES, SPLITS, STATE, SUBWORD_MODEL, TRAINING
 from flows.recorder import SKIPPED, UPDATES, VALIDATION, Recorder
-from flows.runner import ENDED_BY, STOP_SIGNALS, follow_starters, is_output_read, run_stage, say, shell_code
+from flows.runner import ENDED_BY, STOP_SIGNALS, follow_starters, run_stage, say, shell_code
 from flows.tracking import Sender
 from flows.usage import Usage, device_name
 from transformer_core.config import Params, load_params, tracking_uri
@@ -64,8 +64,7 @@ def run(params: Params) -> str:
         _launch(devices, gang)
     if gang is not None and gang.rank > 0:
         return f"node {gang.rank} of {gang.nodes}: trained along; the outputs are on node 0"
-    if is_output_read():  # Else DVC fails at its next line and takes none of the outputs; they must not cost a training.
-        shutil.rmtree(_state(fingerprint(params)))
+    shutil.rmtree(_state(fingerprint(params)))  # Not before here: DVC takes no outputs of a stage that was stopped.
     metrics = read_json(METRICS)
     return (
         f"{CHECKPOINTS}: {metrics['updates']:,} updates in {metrics['minutes']:.1f} minutes, "
