@@ -326,8 +326,10 @@ def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> Us
     location = [part for part in error["loc"] if isinstance(part, (str, int))]
     key = ".".join(str(part) for part in location)
     prefix = f"{path}: {key}" if key else str(path)
-    if error["type"] == "missing":
+    if error["type"] in ("missing", "missing_argument"):
         return configuration_error(f"{prefix}: missing, must be {_expectation(schema, location, error)}")
+    if error["type"] == "unexpected_keyword_argument":  # Of a dataclass, whose fields are not the schema's.
+        return configuration_error(f"{prefix}: unknown key")
     if error["type"] == "extra_forbidden":
         known = sorted(_section_at(schema, location[:-1]).model_fields)
         near = difflib.get_close_matches(str(location[-1]), known, n=1)
@@ -367,7 +369,24 @@ def _expectation(schema: type[BaseModel], location: list[str | int], error: Erro
             return "one of " + ", ".join(str(choice) for choice in get_args(choices))
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             return "a section with the keys " + ", ".join(field.annotation.model_fields)
-    return error["msg"].lower().removeprefix("input should be ") if error["type"] != "missing" else "given"
+    if error["type"] in ("literal_error", "union_tag_invalid"):
+        context = error["ctx"]
+        return f"one of {context.get('expected') or context['expected_tags']}".replace("'", "").replace(" or ", ", ")
+    return next((words for begin, words in _KINDS.items() if error["type"].startswith(begin)), "given")
+
+
+# What pydantic's types of errors begin with, and what the value should have been.
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a finite number",
+    "bool": "true or false",
+    "string": "a text",
+    "dict": "a section",
+    "model": "a section",
+    "dataclass": "a section",
+    "union_tag_not_found": "a section that names its architecture",
+}
 
 
 def _annotations(annotation: object) -> list[object]:

@@ -108,12 +108,6 @@ def test_lines_without_a_source_are_impossible_or_certain_and_left_out_of_the_pe
     assert json.loads(document)["log_probability"] is None
 
 
-def test_empty_files_have_no_perplexity(models: Path, call: Callable[..., Any], pairs: Path) -> None:
-    write(pairs / "b.en", [])
-    done = call("score", "--model", models / "transformer", pairs / "b.en", pairs / "b.en")
-    assert done == (0, "", "perplexity nan, 0 tokens, 0 lines\n")
-
-
 def test_sides_of_unequal_length_are_refused_before_anything_is_scored(models: Path, call: Callable[..., Any], pairs: Path) -> None:
     write(pairs / "b.de", ["ein Haus"] * 4)
     code, line = refused(call("score", "--model", models / "transformer", "a.en", "b.de"))
@@ -154,3 +148,10 @@ def test_a_sentence_longer_than_the_learned_positions_is_named(side: str, models
     code, line = refused(call("score", "--model", models / "learned", "b.en", "b.de"))
     assert code == 65
     assert re.match(rf"b\.{'en' if side == 'source' else 'de'}:2: \d+ tokens, but this model has learned 6 positions\. Split", line)
+
+
+def test_empty_files_are_bad_data(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
+    write(tmp_path / "a.en", [])
+    write(tmp_path / "a.de", [])
+    code, said = refused(call("score", "--model", models / "transformer", tmp_path / "a.en", tmp_path / "a.de"))
+    assert (code, said) == (65, f"{tmp_path / 'a.en'}: holds no line, so there is nothing to score")

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from transformer_core.errors import UserError
+from transformer_core.errors import ExitCode, UserError
 from transformer_core.models.directory import ModelConfig, Training, Vocabulary, load_model, save_model
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
@@ -58,3 +59,48 @@ def test_weights_of_another_size_are_one_line(directory: Path) -> None:
     config.write_text(config.read_text().replace('"d_ff": 16', '"d_ff": 32'))
     with pytest.raises(UserError, match="not the weights of"):
         load_model(directory)
+
+
+def test_sizes_far_beyond_the_weights_are_refused_before_they_are_allocated(directory: Path) -> None:
+    config = directory / "config.json"
+    text = config.read_text()
+    # A feed-forward network of this width would take 64 GB; so many layers would take minutes to build.
+    for old, new in (('"d_ff": 16', '"d_ff": 1000000000'), ('"layers": 1', '"layers": 1000000000')):
+        config.write_text(text.replace(old, new))
+        with pytest.raises(UserError, match="not the weights of"):
+            load_model(directory)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_bad_data(directory: Path, value: float) -> None:
+    file = directory / "model.safetensors"
+    weights = load_file(file)
+    name = "encoder.0.feed_forward.inner.weight"
+    weights[name][3, 2] = value
+    save_file(weights, file)
+    with pytest.raises(UserError, match=f"{name} holds values that are not finite") as caught:
+        load_model(directory)
+    assert caught.value.exit_code == ExitCode.BAD_DATA
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"d_ff": 16', '"d_ff": "x"', "model.transformer.d_ff: must be a whole number, got 'x'"),
+        ('"d_ff": 16', '"d_ff": 16, "d_fff": 1', "model.transformer.d_fff: unknown key"),
+        ('"d_ff": 16,', "", "model.transformer.d_ff: missing, must be given"),
+        ('"dropout": 0.1', '"dropout": []', "model.transformer.dropout: must be a number, got []"),
+        ('"norm": "post"', '"norm": "both"', "model.transformer.norm: must be one of post, pre, got 'both'"),
+        ('"architecture": "transformer"', '"architecture": "x"', "model: must be one of transformer, recurrent, convolutional"),
+        ('"averaged": 1', '"averaged": {}', "averaged: must be a whole number, got {}"),
+        ('"source": "en"', '"source": 3', "source: must be a text, got 3"),
+    ],
+)
+def test_a_wrong_config_is_one_line_in_our_words(directory: Path, old: str, new: str, said: str) -> None:
+    config = directory / "config.json"
+    text = config.read_text()
+    assert old in text
+    config.write_text(text.replace(old, new))
+    with pytest.raises(UserError) as caught:
+        load_model(directory)
+    assert str(caught.value).startswith(f"{config}: {said}")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from transformer_core.errors import UserError
 from transformer_core.training import loss as loss_module
 from transformer_core.training.averaging import average
 from transformer_core.training.checkpoint import StateDirectory, checkpoint_files, load_weights, state_files, update_of
@@ -127,6 +128,16 @@ def test_an_average_is_the_mean_in_float64_whatever_the_order(tmp_path: Path) ->
     assert torch.equal(mean, torch.tensor(exact, dtype=torch.float64).float())
     for shift in range(1, len(files)):
         assert torch.equal(average(files[shift:] + files[:shift])["weight"], mean)
+
+
+def test_a_checkpoint_that_is_not_finite_is_not_averaged(tmp_path: Path) -> None:
+    states = StateDirectory(tmp_path, keep=2)
+    states.save_checkpoint(1, {"weight": torch.ones(3)})
+    states.save_checkpoint(2, {"weight": torch.tensor([1.0, math.nan, 1.0])})
+    states.wait()
+    files = checkpoint_files(states.checkpoints)
+    with pytest.raises(UserError, match=f"{files[1].name}: weight holds values that are not finite"):
+        average(files)
 
 
 def test_the_best_validations_are_those_of_the_measure() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_core.cli.arguments import Commands, add_device_argument, chosen_device, positive_int
+from transformer_core.errors import UserError
 
 if TYPE_CHECKING:
     from transformer_core.decoding.scoring import Score
@@ -43,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     from transformer_core.decoding.translator import load_for_decoding
 
     pairs = list(read_pairs(arguments.source, arguments.target))  # All of it, so that a fault in the last line is told before the work.
+    if not pairs:
+        raise UserError(f"{arguments.source}: holds no line, so there is nothing to score")
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
     counted: list[tuple[float, int]] = []
     for first in range(0, len(pairs), _PAIRS_AT_ONCE):

@@ -1,13 +1,16 @@
 """A model on disk: `model.safetensors`, `config.json` and `spm.model` in one directory, all that translating needs."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import ConfigDict, Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from transformer_core.config import Section, validate_document
 from transformer_core.errors import UserError
@@ -75,16 +78,59 @@ def read_config(file: Path) -> ModelConfig:
 def load_model(directory: Path) -> tuple[TranslationModel, ModelConfig]:
     """The model of a directory, ready to evaluate.
 
+    Nothing larger than the weights file is allocated for a config.json that does not match it.
+
     Raises:
-        UserError: exit code 65; a file is missing, damaged or of another shape than config.json says.
+        UserError: exit code 65; a file is missing, damaged or of another shape than config.json says, or a weight is not finite.
     """
     config = read_config(directory / CONFIG)
-    model = build(config.model, config.vocabulary.size)
     file = directory / WEIGHTS
     try:
-        model.load_state_dict(load_file(file))
+        weights = load_file(file)
+        _check_shapes(weights, config)
+        model = build(config.model, config.vocabulary.size)
+        model.load_state_dict(weights)
     except FileNotFoundError:
         raise UserError(f"{file}: no such file") from None
     except (SafetensorError, RuntimeError) as error:
         raise UserError(f"{file}: not the weights of {directory / CONFIG} ({str(error).splitlines()[0]})") from None
+    check_finite(weights, file)
     return model.eval(), config
+
+
+def check_finite(weights: Mapping[str, Tensor], file: Path) -> None:
+    """Refuse weights that hold NaN or infinity: such a model translates every line to nothing.
+
+    Raises:
+        UserError: exit code 65; names the file and the first such weight.
+    """
+    for name, weight in weights.items():
+        if not weight.sum().isfinite():  # One pass without a copy: a sum is finite only if each term is.
+            raise UserError(f"{file}: {name} holds values that are not finite", "Take another checkpoint, or train again.")
+
+
+def _check_shapes(weights: Mapping[str, Tensor], config: ModelConfig) -> None:
+    """Compare shapes with those of a model without storage, so that wrong sizes cost no memory.
+
+    Raises:
+        RuntimeError: names the first difference.
+    """
+    embedding = (config.vocabulary.size, config.model.d_model)
+    if weights.get("embedding.weight", torch.empty(0)).shape != embedding or config.model.layers > len(weights):
+        raise RuntimeError(f"{config.model.layers} layers and an embedding of {embedding} are not what it holds")
+    with _WithoutStorage():
+        expected = build(config.model, config.vocabulary.size).state_dict()
+    if different := sorted(expected.keys() ^ weights.keys()):
+        raise RuntimeError(f"{different[0]} is in one of them alone")
+    for name, weight in weights.items():
+        if weight.shape != expected[name].shape:
+            raise RuntimeError(f"{name} is {tuple(weight.shape)}, but should be {tuple(expected[name].shape)}")
+
+
+class _WithoutStorage(TorchFunctionMode):
+    """Parameters get a shape alone. (`with torch.device("meta")` does it too, but imports torch's compiler, which takes 0.7 seconds.)"""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (Tensor.normal_, Tensor.uniform_):
+            return args[0]
+        return func(*args, **{**(kwargs or {}), **({"device": "meta"} if func is torch.empty else {})})
