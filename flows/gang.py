@@ -4,8 +4,10 @@ TRANSFORMER_NODES=2  TRANSFORMER_NODE_RANK=0..1  TRANSFORMER_RENDEZVOUS=10.0.0.1
 TRANSFORMER_ADDRESS=10.0.0.2   this node's own address, where the others reach it; else the one it reaches the rendezvous from
 """
 
+import ipaddress
 import os
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -80,8 +82,19 @@ class Gang:
         return {} if name is None else {key: os.environ.get(key, name) for key in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
 
     def own_address(self) -> str:
-        """This node's address, where the others reach it."""
-        return self.address or address_towards(*address_of(self.rendezvous))
+        """This node's address, where the others reach it.
+
+        On node 0 the rendezvous may be the host's own name, to which Debian gives a loopback address (127.0.1.1): no other machine reaches
+        that, so it counts only where the rendezvous names the loopback itself.
+
+        Raises:
+            UserError: exit code 78; this machine has no other address.
+        """
+        if self.address:
+            return self.address
+        host, port = address_of(self.rendezvous)
+        address = address_towards(host, port)
+        return outward_address() if _is_loopback(address) and not (host == "localhost" or _is_loopback(host)) else address
 
 
 def address_of(endpoint: str) -> tuple[str, int]:
@@ -98,6 +111,29 @@ def address_towards(host: str, port: int) -> str:
     with socket.socket(family, kind) as probe:
         probe.connect(target)
         return str(probe.getsockname()[0])
+
+
+def outward_address() -> str:
+    """The address of this machine on its default route, or else on the first interface that is up and not the loopback.
+
+    Raises:
+        UserError: exit code 78; there is none.
+    """
+    with suppress(OSError):
+        return address_towards("192.0.2.1", 9)  # An address for documentation (RFC 5737); nothing is sent.
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    for name, addresses in psutil.net_if_addrs().items():
+        for one in addresses:
+            if name in up and one.family == socket.AF_INET and not _is_loopback(one.address):
+                return str(one.address)
+    raise configuration_error("this machine has no address but the loopback's", "Set TRANSFORMER_ADDRESS to one that the others reach.")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def free_port(address: str) -> int:

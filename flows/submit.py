@@ -3,6 +3,9 @@
     python -m flows.submit slurm --nodes 2 --gpus 8 --time 24:00:00 [--dry-run]
     python -m flows.submit kubernetes --image REGISTRY/transformer-pipeline --nodes 2 --gpus 8 [--dry-run]
 
+The name of a Kubernetes job ends with a hash of commit, settings and options, since Kubernetes cannot change a job: the same submission
+finds the job that is there, another one makes another.
+
 What the stage needs is pushed first; when the job is over, `dvc repro --pull` takes the training from the DVC remote.
 """
 
@@ -13,6 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -33,6 +37,8 @@ SUBMITTED_BY = {"slurm": ["sbatch"], "kubernetes": ["kubectl", "apply", "--filen
 RENDEZVOUS_PORT = 29400
 # Room for Python, DVC and torchrun to end around the save itself.
 GRACE = round(2 * GRACE_SECONDS)
+# A training that saves and is queued again without getting further must end some day.
+MOST_REQUEUES = 100
 
 
 def render(kind: str, values: dict[str, Any]) -> str:
@@ -72,8 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "stage": STAGE,
             "port": RENDEZVOUS_PORT,
             "grace": GRACE,
+            "most_requeues": MOST_REQUEUES,
             "python": sys.executable,
         }
+        if kind == "kubernetes":
+            values["name"] = f"{values['name']}-{sha256(render(kind, values).encode()).hexdigest()[:8]}"
         job = render(kind, values)
         if dry_run:
             print(job, end="")

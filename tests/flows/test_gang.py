@@ -2,11 +2,13 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -52,6 +54,27 @@ def test_half_a_word_is_one_line(settings: dict[str, str], fault: str, monkeypat
         Gang.from_environment()
     assert str(raised.value).startswith(fault)
     assert raised.value.exit_code == 78
+
+
+def test_a_name_of_this_host_that_means_the_loopback_is_not_what_others_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = socket.getaddrinfo
+
+    def as_debian_does(host: str, *arguments: Any, **options: Any) -> Any:
+        return resolve("127.0.1.1" if host == "node-a" else host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", as_debian_does)
+    here = {one.address for all_of_it in psutil.net_if_addrs().values() for one in all_of_it if one.family == socket.AF_INET}
+    outward = {address for address in here if not address.startswith("127.")}
+    named = Gang(2, 0, "node-a:29400")
+    if outward:
+        assert named.own_address() in outward
+        assert "lo" not in named.interfaces().values()
+    else:
+        with pytest.raises(UserError, match="no address but the loopback's"):
+            named.own_address()
+    # Two nodes on one machine, on purpose.
+    assert Gang(2, 0, "127.0.0.1:29400").own_address() == "127.0.0.1"
+    assert Gang(2, 0, "node-a:29400", "10.0.0.7").own_address() == "10.0.0.7"
 
 
 class Nodes:

@@ -22,7 +22,8 @@ KUBERNETES = "1.37"
 # What stands in for Slurm's commands: each writes down how it was called; srun runs its command once, as node 1, or ends as told.
 FAKES = {
     "sbatch": 'cat > "$HERE/job.sbatch"; echo "Submitted batch job 7"',
-    "scontrol": 'echo "$*" >> "$HERE/scontrol.calls"; [ "$1" = show ] && printf "node-a\\nnode-b\\n"; true',
+    "scontrol": 'echo "$*" >> "$HERE/scontrol.calls"; [ "$2" = hostnames ] && printf "node-a\\nnode-b\\n"; '
+    '[ "$2" = node ] && printf "NodeName=%s Arch=x86_64\\n   NodeAddr=$ADDRESS NodeHostName=%s\\n" "$3" "$3"; true',
     "srun": 'echo "$*" >> "$HERE/srun.calls"; [ -n "$ENDS" ] && exit "$ENDS"; shift 2; SLURM_NODEID=1 "$@"',
 }
 
@@ -46,6 +47,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (fakes / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{fakes}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("HERE", str(tmp_path))
+    monkeypatch.setenv("ADDRESS", "10.0.0.1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TRANSFORMER_CLONES", raising=False)
     return root
 
 
@@ -82,7 +86,8 @@ def requeued(tmp_path: Path) -> bool:
 def test_a_submitted_slurm_job_starts_a_node_with_its_place_in_the_gang(repository: Path, tmp_path: Path) -> None:
     assert "Submitted batch job 7" in submit(*SLURM)
     (tmp_path / "bin/bash").write_text(
-        '#!/bin/sh\n[ "$1" = -c ] || exec /bin/bash "$@"\nprintenv TRANSFORMER_NODES TRANSFORMER_RENDEZVOUS SLURM_NODEID > "$HERE/told"\n'
+        '#!/bin/sh\n[ "$1" = -c ] || exec /bin/bash "$@"\nprintenv TRANSFORMER_NODES TRANSFORMER_RENDEZVOUS SLURM_NODEID '
+        'TRANSFORMER_CLONES > "$HERE/told"\n'
         'shift 3\nprintf "%s\\n" "$@" >> "$HERE/told"\n'
     )
     (tmp_path / "bin/bash").chmod(0o755)
@@ -91,12 +96,13 @@ def test_a_submitted_slurm_job_starts_a_node_with_its_place_in_the_gang(reposito
     told = (tmp_path / "told").read_text().splitlines()
     settings = str(tmp_path / "settings-7.json")
     command = [sys.executable, "-m", "flows.node", "train", "--repository", str(repository), "--commit", commit, "--settings", settings]
-    assert told == ["2", "node-a:29400", "1", *command]
+    assert told == ["2", "10.0.0.1:29400", "1", str(tmp_path / ".cache/transformer-pipeline/slurm-7"), *command]
     assert not requeued(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("ends", "restarts", "again"), [(75, 9, True), (69, 0, True), (137, 2, True), (143, 3, False), (65, 0, False), (1, 0, False)]
+    ("ends", "restarts", "again"),
+    [(75, 99, True), (75, 100, False), (69, 0, True), (137, 2, True), (143, 3, False), (65, 0, False), (1, 0, False)],
 )
 @pytest.mark.usefixtures("repository")
 def test_a_slurm_job_that_was_stopped_is_queued_again(tmp_path: Path, ends: int, restarts: int, again: bool) -> None:
@@ -138,7 +144,27 @@ def test_a_kubernetes_job_is_valid_and_its_pods_find_each_other(gpus: int) -> No
     environment = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
     assert environment["TRANSFORMER_RENDEZVOUS"] == f"{job['metadata']['name']}-0.{service['metadata']['name']}:29400"
     assert pod["subdomain"] == service["metadata"]["name"]
+    assert pod["volumes"][2]["configMap"]["name"] == settings["metadata"]["name"]
     assert pod["containers"][0].get("resources", {}).get("limits") == ({"nvidia.com/gpu": 8} if gpus else None)
+
+
+def test_a_kubernetes_job_of_other_settings_or_another_commit_has_another_name(repository: Path) -> None:
+    def name(*options: str) -> str:
+        found = re.search(r"job-name: (\S+)", submit("kubernetes", "--image", "i", *options, "--dry-run"))
+        assert found is not None
+        return found[1]
+
+    first = name()
+    assert re.fullmatch(r"transformer-train-[0-9a-f]{8}", first)
+    assert name() == first
+    assert name("--nodes", "2") != first
+    params = repository / "params.yaml"
+    text = params.read_text()
+    params.write_text(text.replace("warmup: 400", "warmup: 401"))
+    assert name() != first
+    params.write_text(text)
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "b"], check=True)
+    assert name() != first
 
 
 def manifest_of(variables: dict[str, Any]) -> Any:
