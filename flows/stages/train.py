@@ -191,7 +191,7 @@ def _train(params: Params, mark: str, state: Path, devices: Devices, stop_asked:
             devices,
             StateDirectory(state, params.train.keep),
             recorder or Nobody(),
-            _validation(params, model, subword, devices),
+            _validation(params, model, subword, devices, stop_asked),
             stop_asked,
             matrix_rate(devices, precision),
             BpeDropout(subword, split, params.train) if params.train.bpe_dropout else None,
@@ -244,16 +244,20 @@ def _without_dropout(size: ModelSize) -> dict[str, Any]:
     return {name: value for name, value in asdict(size).items() if not name.endswith("dropout")}
 
 
-def _validation(params: Params, model: TranslationModel, subword: Subword, devices: Devices) -> Callable[[], dict[str, float]]:
-    """Teacher-forced measures of valid, and BLEU of a greedy translation of `train.bleu_sentences` of it."""
+def _validation(
+    params: Params, model: TranslationModel, subword: Subword, devices: Devices, stop_asked: Callable[[], bool]
+) -> Callable[[], dict[str, float] | None]:
+    """Teacher-forced measures of valid, and BLEU of a greedy translation of `train.bleu_sentences` of it; None after a request to stop."""
     valid, translator = open_split(BINARIZED, "valid"), Translator(model, subword)
     chosen = np.linspace(0, len(valid) - 1, min(params.train.bleu_sentences, len(valid)), dtype=np.int64).tolist()
     lines = list(read_lines(RAW / f"valid.{params.download.target}"))
     references = [lines[number] for number in chosen]
     precision, ranks = params.train.precision, devices.world_size
 
-    def validate() -> dict[str, float]:
-        scores = score_split(model, valid, devices, precision)
+    def validate() -> dict[str, float] | None:
+        scores = score_split(model, valid, devices, precision, stop_asked)
+        if scores is None or any(devices.gathered(stop_asked())):
+            return None
         mine = [valid.source[number] for number in chosen[devices.rank :: ranks]]
         with autocast(devices.device, precision):
             lists = translator.translate_tokens(mine, Search(beam=1))

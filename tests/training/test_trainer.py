@@ -133,7 +133,7 @@ def trainer_of(
     settings: Train = SETTINGS,
     watcher: Watcher | None = None,
     stop_after: int = 10**6,
-    validate: Callable[[], dict[str, float]] = lambda: {"nll": 0.0},
+    validate: Callable[[], dict[str, float] | None] = lambda: {"nll": 0.0},
     bpe_dropout: BpeDropout | None = None,
 ) -> Trainer:
     """A trainer on the model's device that is asked to stop in its update number `stop_after`."""
@@ -398,6 +398,35 @@ def scripted(values: list[float]) -> Callable[[], dict[str, float]]:
 
 
 NLLS = [3.0, 2.0, 2.5, 1.9, 2.1, 2.2, 2.0, 1.0]
+
+
+@pytest.mark.parametrize("last", [12, SETTINGS.updates])
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_stop_or_a_kill_during_a_validation_costs_no_update(split: BinarizedSplit, tmp_path: Path, last: int, killed: bool) -> None:
+    settings = SETTINGS.model_copy(update={"save_every": 12})
+    straight = build()
+    trainer_of(straight, split, tmp_path / "straight", settings).run()
+
+    def validate() -> dict[str, float] | None:
+        if trainer.progress.update < last:
+            return {"nll": 0.0}
+        if killed:
+            trainer._directory.wait()  # The write that is under way may well end before a kill.
+            raise KeyboardInterrupt
+        return None
+
+    trainer = trainer_of(build(), split, tmp_path / "stopped", settings, validate=validate)
+    with pytest.raises(KeyboardInterrupt if killed else Interrupted):
+        trainer.run()
+    resumed, watcher = build(), Watcher()
+    trainer = trainer_of(resumed, split, tmp_path / "stopped", settings, watcher=watcher)
+    assert trainer.resume()
+    assert trainer.progress.update == last
+    trainer.run()
+    assert watcher.validations == [update for update in (12, 24) if update >= last]
+    assert torch.equal(weights(straight), weights(resumed))
+    kept = [[update_of(file) for file in checkpoint_files(tmp_path / name / "checkpoints")] for name in ("straight", "stopped")]
+    assert kept[0] == kept[1]
 
 
 @pytest.mark.parametrize("stop_after", [10**6, 5, 22, 27])

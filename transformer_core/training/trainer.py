@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ class Trainer:
         devices: this process among all.
         directory: where states and checkpoints go.
         observer: told of records and validations, on rank 0 only.
-        validate: scores the model as it is; every rank calls it at the same updates and gets the same.
+        validate: scores the model as it is; every rank calls it at the same updates and gets the same: None where one was told to stop.
         stop_asked: whether this process was told to stop; all ranks then stop after the same update.
         machine_flops: FLOP/s that all devices together reach in a matrix product: what MFU is a share of.
         bpe_dropout: segments each update anew; None trains on the split as it is.
@@ -62,7 +62,7 @@ class Trainer:
         devices: Devices,
         directory: StateDirectory,
         observer: Observer,
-        validate: Callable[[], dict[str, float]],
+        validate: Callable[[], dict[str, float] | None],
         stop_asked: Callable[[], bool],
         machine_flops: float = math.inf,
         bpe_dropout: BpeDropout | None = None,
@@ -142,6 +142,8 @@ class Trainer:
         self._interval_began = self._clock_began - self._interval.seconds
         cursor = Cursor(self.progress.epoch, self.progress.done_in_epoch)
         with closing(shares(self._plan, self._split, self._devices, cursor, self._bpe_dropout)) as coming:
+            if self._validation_is_due():  # The state is saved before a validation, which was then interrupted.
+                self._validate_and_keep()
             while not self._ended():
                 began = time.monotonic()
                 share = next(coming)
@@ -153,8 +155,7 @@ class Trainer:
                 self._report()
                 if self._stopping and not self._ended():
                     self._save()
-                    self._written()
-                    raise Interrupted(f"training stopped after update {self.progress.update:,}, state saved")
+                    self._stop()
         self._written()
         self.progress.seconds = self._seconds()
         return self.progress
@@ -241,20 +242,42 @@ class Trainer:
         self.progress.went_back, self.progress.skipped_in_row = True, 0
 
     def _report(self) -> None:
-        """Records, validation and saves that are due after this update."""
+        """Records, saves and validation that are due after this update.
+
+        The state is saved first, so that a stop or a kill during a validation costs no update.
+        """
         update, settings = self.progress.update, self._settings
         if update % LOG_EVERY == 0 or update == settings.updates:
             self._record()
-        if update % settings.validate_every == 0 or update == settings.updates:
+        if self._save_is_due():
+            self._save()
+        self._validate_and_keep()
+
+    def _save_is_due(self) -> bool:
+        """A state that `_go_back` can take must be from before any skipped update of a row."""
+        update, settings = self.progress.update, self._settings
+        if update % settings.save_every and update != settings.updates:
+            return False
+        self._read(leave=0)
+        return not self.progress.skipped_in_row
+
+    def _validation_is_due(self) -> bool:
+        update, settings = self.progress.update, self._settings
+        return update not in self.progress.scores and update > 0 and (update % settings.validate_every == 0 or update == settings.updates)
+
+    def _validate_and_keep(self) -> None:
+        """Score the model where that is due, and keep its weights as a checkpoint.
+
+        Raises:
+            Interrupted: stopped during the validation, state saved.
+        """
+        if self._validation_is_due():
             self._score()
         ended = self._ended()
         if ended:
             self._record()  # Of what came after the last record, where patience has run out.
-        if ended or update % settings.save_every == 0:
+        if ended or self.progress.update % self._settings.save_every == 0:
             self._save_checkpoint()
-            self._read(leave=0)
-            if not self.progress.skipped_in_row:  # A state to go back to must be a good one.
-                self._save()
 
     def _record(self) -> None:
         self._read(leave=0)
@@ -278,6 +301,10 @@ class Trainer:
         began = time.monotonic()
         scores = self._validate()
         self._model.train()
+        if scores is None:
+            if not self._save_is_due():  # Else it was saved before the validation.
+                self._save()
+            self._stop()
         self.progress.scores[self.progress.update] = scores[self._settings.best_by]
         if self._devices.rank == 0:
             self._observer.on_validation(self.progress.update, self._seconds(), scores)
@@ -312,6 +339,10 @@ class Trainer:
         if self._devices.rank == 0:
             self._directory.wait()
         self._devices.wait_for_all()
+
+    def _stop(self) -> NoReturn:
+        self._written()
+        raise Interrupted(f"training stopped after update {self.progress.update:,}, state saved")
 
     def _load_weights(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])

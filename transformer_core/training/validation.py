@@ -1,6 +1,7 @@
 """How well a model predicts a held-out split, teacher forced and without dropout."""
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -15,23 +16,30 @@ from transformer_core.training.loss import cross_entropy
 _TOKENS_PER_BATCH = 8192
 
 
-def score_split(model: TranslationModel, split: BinarizedSplit, devices: Devices, precision: Precision) -> dict[str, float]:
+def score_split(
+    model: TranslationModel, split: BinarizedSplit, devices: Devices, precision: Precision, stop_asked: Callable[[], bool]
+) -> dict[str, float] | None:
     """Negative log-likelihood and perplexity a target token (end tokens counted), and the share of tokens predicted right.
 
-    Ranks share the batches and all return the same.
+    Ranks share the batches and all return the same: None where one of them was asked to stop between two batches.
     """
     model.eval()
     longest = int(max(split.source.lengths.max(), split.target.lengths.max()))
     budget = max(_TOKENS_PER_BATCH, longest)
     plan = BatchPlan(split.source.lengths, split.target.lengths, budget, budget, seed=0)
     microbatches = [pairs for update in plan.epoch(0) for pairs in update.microbatches]
-    totals = torch.zeros(2, dtype=torch.float64, device=devices.device)
+    totals = torch.zeros(3, dtype=torch.float64, device=devices.device)
     with torch.no_grad(), autocast(devices.device, precision):
         for pairs in microbatches[devices.rank :: devices.world_size]:
+            if stop_asked():
+                totals[2] = 1
+                break
             batch = make_batch(split.pairs(pairs)).to(devices.device)
             decoded = model(batch.source, batch.source_mask, batch.shifted)
             loss = cross_entropy(decoded.flatten(0, 1)[batch.places], model.output_weight, batch.truth, label_smoothing=0.0)
-            totals += torch.stack((loss.nll, loss.correct)).double()
+            totals[:2] += torch.stack((loss.nll, loss.correct)).double()
     devices.sum_over_ranks(totals)
-    (nll, correct), tokens = totals.tolist(), int(split.target.lengths.sum())
+    (nll, correct, stopped), tokens = totals.tolist(), int(split.target.lengths.sum())
+    if stopped:
+        return None
     return {"nll": nll / tokens, "perplexity": math.exp(min(nll / tokens, 100.0)), "accuracy": correct / tokens}
