@@ -30,9 +30,7 @@ def weights_of_scores(*scores: float) -> tuple[Tensor, Tensor]:
     # 1 / (1 + e^0.1) and 1 / (1 + e^10), and what is left to 1.
     [((0.3, 0.4), (0.4750208125, 0.5249791875)), ((30.0, 40.0), (0.0000453979, 0.9999546021))],
 )
-def test_3_2_1_scores_a_hundred_times_as_large_make_the_softmax_a_maximum(
-    scores: tuple[float, float], weights: tuple[float, float]
-) -> None:
+def test_3_2_1_scores_a_hundred_times_as_large_make_the_softmax_pick_one(scores: tuple[float, float], weights: tuple[float, float]) -> None:
     assert weights_of_scores(*scores)[1].tolist() == pytest.approx(weights, abs=1e-10)
 
 
