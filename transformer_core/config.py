@@ -39,10 +39,10 @@ NonNegativeFloat = Annotated[float, Field(ge=0), Expected("a number, 0 or more")
 Probability = Annotated[float, Field(ge=0, lt=1), Expected("a number from 0 to below 1")]
 Share = Annotated[float, Field(ge=0, le=1), Expected("a number from 0 to 1")]
 Flag = Annotated[bool, Expected("true or false")]
-# The value is the row's, see TABLE_3 in presets.py, which this module is imported by.
-_SMOOTHING_ROW = re.compile(r"table3/D-smoothing(\d\.\d)")
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 Name = Annotated[str, Field(min_length=1), Expected("a name")]
+# The name holds the row's value, which presets.py has too; this module cannot import it.
+_SMOOTHING_ROW = re.compile(r"table3/D-smoothing(\d\.\d)")
 
 
 class Section(BaseModel):

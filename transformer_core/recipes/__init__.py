@@ -14,9 +14,9 @@ from transformer_core.files import new_file
 from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, table_3_row
 
 _SUFFIX = ".yaml"
-_ROWS_START_FROM = {"table3/big": "wmt14-en-de-big"}
-_OTHER_ROWS_START_FROM = "wmt14-en-de-base"
+_ROWS_START_FROM = "wmt14-en-de-base"
 _LEAST_VOCABULARY = 400
+_BIG_STARTS_FROM = "wmt14-en-de-big"
 _MACHINE_SECTION = re.compile(r"^machine:.*\n?(?:[ \t#].*\n?|\n)*", re.MULTILINE)
 _AVERAGE_SECTION = re.compile(r"^# 6\.1: .*\naverage:\n(?:  .*\n)*", re.MULTILINE)
 _FIRST_COMMENT = re.compile(r"(?:^#.*\n)+", re.MULTILINE)
@@ -63,7 +63,7 @@ def _row(name: str) -> str:
     row = table_3_row(name)
     assert row is not None
     short = name.removeprefix("table3/")
-    start = _ROWS_START_FROM.get(name, _OTHER_ROWS_START_FROM)
+    start = _BIG_STARTS_FROM if name == "table3/big" else _ROWS_START_FROM
     comment = (
         f"# Row {short} of the paper's Table 3: PPL {row.perplexity:.2f} and BLEU {row.bleu} on newstest2013 there. "
         f"One checkpoint, not\n# averaged; else as {start}.\n"
