@@ -10,7 +10,7 @@ from transformer_core.presets import PRESETS, RecurrentSize, TransformerSize, re
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"preset": "bas"}, "model.preset: no preset of the architecture transformer is called 'bas'. Nearest: base, table3/base."),
+        ({"preset": "bas"}, "model.preset: no preset of the architecture transformer is called 'bas'. Nearest: base."),
         ({"preset": "table3/A-h2"}, "Nearest: table3/A-h"),
         ({"preset": "big", "architecture": "recurrent"}, "model.preset: no preset of the architecture recurrent is called 'big'"),
         ({"preset": "base", "d_model": 511}, "model.d_model: must be even, got 511"),

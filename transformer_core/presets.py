@@ -166,7 +166,7 @@ def resolve(model: Model) -> ModelSize:
     """
     presets = PRESETS[model.architecture]
     if model.preset not in presets:
-        near = difflib.get_close_matches(model.preset, presets, n=3, cutoff=0.4)
+        near = difflib.get_close_matches(model.preset, [name for name in presets if name not in TABLE_3_ALIASES], n=3, cutoff=0.4)
         message = f"model.preset: no preset of the architecture {model.architecture} is called {model.preset!r}"
         raise configuration_error(message, f"Nearest: {', '.join(near)}." if near else f"There are: {', '.join(presets)}.")
     preset = presets[model.preset]
