@@ -5,6 +5,7 @@ import pytest
 from transformer_core import recipes
 from transformer_core.config import Params, load_params, read_yaml
 from transformer_core.errors import ExitCode, UserError
+from transformer_core.presets import TABLE_3
 
 WHOLE = recipes.read("synthetic")
 SECTIONS = "download, clean, bpe, binarize, model, train, average, decode, evaluate, publish, machine"
@@ -168,6 +169,23 @@ def test_bpe_dropout_is_refused_where_params_say_that_the_subwords_are_not_bpe()
     # Subwords that are taken from a model are of its type, which stage train looks at.
     Path("params.yaml").write_text(both.replace("bpe:\n  init_from:", "bpe:\n  init_from: models/parent"), encoding="utf-8")
     assert load_params().train.bpe_dropout == 0.1
+
+
+@pytest.mark.parametrize("row", [name for name, row in TABLE_3.items() if row.label_smoothing != 0.1])
+@pytest.mark.usefixtures("in_tmp_path")
+def test_a_row_of_table_3_about_label_smoothing_needs_that_label_smoothing(row: str) -> None:
+    smoothing = TABLE_3[row].label_smoothing
+    text = WHOLE.replace("  preset: tiny", f"  preset: {row}")
+    Path("params.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        load_params()
+    assert str(error.value) == (
+        f"params.yaml: train.label_smoothing: must be {smoothing} with model.preset {row}, got 0.1. "
+        f"A preset sets no key of train; the recipe of the row does: transformer-core recipe {row}"
+    )
+    assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
+    Path("params.yaml").write_text(text.replace("label_smoothing: 0.1", f"label_smoothing: {smoothing}"), encoding="utf-8")
+    assert load_params().train.label_smoothing == smoothing
 
 
 def test_a_missing_file_says_how_to_write_one(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from transformer_core import recipes
-from transformer_core.config import Params, load_params
+from transformer_core.config import Model, Params, load_params
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.presets import TABLE_3, TransformerSize, resolve
 
@@ -149,6 +149,19 @@ def test_each_row_of_table_3_is_the_base_recipe_with_that_rows_change(row: str, 
     assert params.train == base.train.model_copy(update={"label_smoothing": TABLE_3[row].label_smoothing})
     assert params.average.count == 1
     assert params.publish.name != base.publish.name
+
+
+@pytest.mark.parametrize(("row", "size", "updates"), [("base", BASE, 100_000), ("big", BIG, 300_000)])
+def test_the_rows_base_and_big_are_the_papers_recipes_without_averaging(
+    row: str, size: TransformerSize, updates: int, tmp_path: Path
+) -> None:
+    params, paper = params_of(f"table3/{row}", tmp_path), params_of(f"wmt14-en-de-{row}", tmp_path)
+    assert resolve(params.model) == resolve(Model(preset=f"table3/{row}")) == size
+    assert params.train == paper.train
+    assert params.train.updates == updates
+    assert params.average.count == 1
+    assert (params.download, params.bpe, params.decode) == (paper.download, paper.bpe, paper.decode)
+    assert params.publish.name == f"wmt14-en-de-table3-{row}"
 
 
 @pytest.mark.parametrize("name", [name for name in recipes.names() if name.startswith("synthetic-")])

@@ -41,6 +41,8 @@ Share = Annotated[float, Field(ge=0, le=1), Expected("a number from 0 to 1")]
 Flag = Annotated[bool, Expected("true or false")]
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 Name = Annotated[str, Field(min_length=1), Expected("a name")]
+# The name holds the row's value, which presets.py has too; this module cannot import it.
+_SMOOTHING_ROW = re.compile(r"table3/D-smoothing(\d\.\d)")
 
 
 class Section(BaseModel):
@@ -433,8 +435,20 @@ def check_across_sections(params: Params, path: Path = PARAMS_FILE) -> None:
         )
     if params.decode.engine == "ctranslate2":
         _check_ctranslate2(params, path)
+    _check_label_smoothing(params, path)
     if params.download.source == params.download.target:
         raise configuration_error(f"{path}: download.target: must differ from download.source, got {params.download.target!r}")
+
+
+def _check_label_smoothing(params: Params, path: Path) -> None:
+    """Refuse a row of Table 3 that varies label smoothing with another value of it: a preset sets sizes, and no key of train."""
+    preset = params.model.preset
+    value = _SMOOTHING_ROW.fullmatch(preset)
+    if value is not None and params.train.label_smoothing != float(value[1]):
+        raise configuration_error(
+            f"{path}: train.label_smoothing: must be {value[1]} with model.preset {preset}, got {params.train.label_smoothing}",
+            f"A preset sets no key of train; the recipe of the row does: transformer-core recipe {preset}",
+        )
 
 
 def _check_ctranslate2(params: Params, path: Path) -> None:

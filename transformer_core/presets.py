@@ -128,9 +128,13 @@ TABLE_3 = {
     "big": Row(BIG, 4.33, 26.4, 213, updates=300_000),
 }
 
+# Rows base and big are presets of those names; `table3/` may stand before them as before every other row.
+TABLE_3_ALIASES = {"table3/base": "base", "table3/big": "big"}
+
 PRESETS: dict[str, dict[str, ModelSize]] = {
     "transformer": {
         **{name: row.size for name, row in TABLE_3.items()},
+        **{alias: TABLE_3[name].size for alias, name in TABLE_3_ALIASES.items()},
         "small": TransformerSize(layers=3, d_model=256, d_ff=1024, heads=4, d_k=64, d_v=64, dropout=0.1),
         "tiny": TransformerSize(layers=2, d_model=192, d_ff=768, heads=4, d_k=48, d_v=48, dropout=0.1),
     },
@@ -147,6 +151,11 @@ PRESETS: dict[str, dict[str, ModelSize]] = {
 }
 
 
+def table_3_row(preset: str) -> Row | None:
+    """The row of the paper's Table 3 that a preset is; None for other presets."""
+    return TABLE_3.get(TABLE_3_ALIASES.get(preset, preset))
+
+
 def resolve(model: Model) -> ModelSize:
     """The sizes that a `model` section means: the preset of its architecture with the section's other keys put over it.
 
@@ -157,7 +166,7 @@ def resolve(model: Model) -> ModelSize:
     """
     presets = PRESETS[model.architecture]
     if model.preset not in presets:
-        near = difflib.get_close_matches(model.preset, presets, n=3, cutoff=0.4)
+        near = difflib.get_close_matches(model.preset, [name for name in presets if name not in TABLE_3_ALIASES], n=3, cutoff=0.4)
         message = f"model.preset: no preset of the architecture {model.architecture} is called {model.preset!r}"
         raise configuration_error(message, f"Nearest: {', '.join(near)}." if near else f"There are: {', '.join(presets)}.")
     preset = presets[model.preset]

@@ -18,7 +18,7 @@ def add_to(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print sizes, parameters by part and costs."""
     from transformer_core.models.size import cost_of_training, parameters_by_part
-    from transformer_core.presets import TABLE_3
+    from transformer_core.presets import table_3_row
 
     model, size, vocab_size = chosen_model(arguments)
     parts = parameters_by_part(size, vocab_size)
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"preset {model.preset}, {vocab_size:,} subwords: {settings}")
     for part, parameters in {**parts, "total": total}.items():
         print(f"{part.replace('_', ' '):<24} {parameters:>14,} parameters")
-    row = TABLE_3.get(model.preset)
+    row = table_3_row(model.preset)
     if row is not None and row.size == size and row.millions is not None:
         print(f"{'the paper, Table 3':<24} {row.millions:>14} x 10^6 parameters")
     print(f"training, sentences of {arguments.length} tokens: {cost.flops_a_token / 1e9:.3f} GFLOP a target token, forward and backward;")

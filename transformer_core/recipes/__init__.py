@@ -11,12 +11,14 @@ from ruamel.yaml import YAML
 from transformer_core.config import Params, validate_document
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_file
-from transformer_core.presets import TABLE_3
+from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, table_3_row
 
 _SUFFIX = ".yaml"
 _ROWS_START_FROM = "wmt14-en-de-base"
 _LEAST_VOCABULARY = 400
+_BIG_STARTS_FROM = "wmt14-en-de-big"
 _MACHINE_SECTION = re.compile(r"^machine:.*\n?(?:[ \t#].*\n?|\n)*", re.MULTILINE)
+_AVERAGE_SECTION = re.compile(r"^# 6\.1: .*\naverage:\n(?:  .*\n)*", re.MULTILINE)
 _FIRST_COMMENT = re.compile(r"(?:^#.*\n)+", re.MULTILINE)
 
 
@@ -24,7 +26,12 @@ def names() -> list[str]:
     """The packaged recipes and one for each row of the paper's Table 3, in alphabetical order."""
     files = resources.files(__package__).iterdir()
     packaged = [file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)]
-    return sorted([*packaged, *(name for name in TABLE_3 if "/" in name)])
+    return sorted([*packaged, *_rows()])
+
+
+def _rows() -> list[str]:
+    """Names of the rows of Table 3, each with `table3/` before it."""
+    return [*TABLE_3_ALIASES, *(name for name in TABLE_3 if "/" in name)]
 
 
 def read(name: str) -> str:
@@ -37,7 +44,7 @@ def read(name: str) -> str:
         near = difflib.get_close_matches(name, names(), n=1)
         remedy = f"Did you mean {near[0]}?" if near else f"Recipes: {', '.join(names())}."
         raise configuration_error(f"recipe {name!r}: no such recipe", remedy)
-    if name in TABLE_3:
+    if name in _rows():
         return _row(name)
     return resources.files(__package__).joinpath(name + _SUFFIX).read_text(encoding="utf-8")
 
@@ -52,23 +59,25 @@ def load(name: str) -> Params:
 
 
 def _row(name: str) -> str:
-    """A row of Table 3: the recipe of the base model with that row's preset and smoothing, and without averaging, as the table has it."""
-    row = TABLE_3[name]
+    """A row of Table 3: the recipe of its model with that row's preset and smoothing, and without averaging, as the table has it."""
+    row = table_3_row(name)
+    assert row is not None
+    short = name.removeprefix("table3/")
+    start = _BIG_STARTS_FROM if name == "table3/big" else _ROWS_START_FROM
     comment = (
-        f"# Row {name.removeprefix('table3/')} of the paper's Table 3: PPL {row.perplexity:.2f} and BLEU {row.bleu} on newstest2013 there. "
-        "One checkpoint, not\n# averaged; else as wmt14-en-de-base.\n"
+        f"# Row {short} of the paper's Table 3: PPL {row.perplexity:.2f} and BLEU {row.bleu} on newstest2013 there. "
+        f"One checkpoint, not\n# averaged; else as {start}.\n"
     )
-    text = _FIRST_COMMENT.sub(comment, read(_ROWS_START_FROM), count=1)
+    text = _FIRST_COMMENT.sub(comment, read(start), count=1)
     changes = {
-        "# Table 3, row base.": f"# Table 3, row {name.removeprefix('table3/')}.",
-        "  preset: base": f"  preset: {name}",
+        "# Table 3, row base.": f"# Table 3, row {short}.",
+        f"  preset: {start.removeprefix('wmt14-en-de-')}": f"  preset: {name}",
         "  label_smoothing: 0.1": f"  label_smoothing: {row.label_smoothing}",
+        f"  name: {start}": f"  name: wmt14-en-de-{name.replace('/', '-')}",
     }
-    changes |= {f"  name: {_ROWS_START_FROM}": f"  name: wmt14-en-de-{name.replace('/', '-')}"}
-    changes |= {'# 6.1: "averaging the last 5 checkpoints".\naverage:\n  of: last\n  count: 5': "average:\n  of: last\n  count: 1"}
     for old, new in changes.items():
         text = text.replace(old, new)
-    return text
+    return _AVERAGE_SECTION.sub("average:\n  of: last\n  count: 1\n", text)
 
 
 def description(name: str) -> str:

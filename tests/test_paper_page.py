@@ -1,0 +1,124 @@
+"""docs/paper.md keeps its word: its links lead somewhere, what they name is there, its counts are right and its commands run."""
+
+import ast
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.clone import Clone, tiny_clone
+from transformer_core.config import Bpe
+from transformer_core.corpus.subword import Subword, train_subword
+from transformer_core.models.architectures import build
+from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
+from transformer_core.models.size import parameters_by_part
+from transformer_core.presets import TABLE_3, TransformerSize, table_3_row
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/paper.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+LINKS = sorted(set(re.findall(r"\[([^\]]+)\]\(([^)]+)\)", TEXT)))
+SYMBOLS = [(text.strip("`"), target) for text, target in LINKS if target.endswith(".py") and text.startswith("`")]
+# A command, and the duration in brackets behind it, if there is one.
+COMMANDS = dict(re.findall(r"`\.venv/bin/([^`]+)`(?: \((\d+ (?:s|min|h))\))?", TEXT))
+SHORT = [command for command, duration in COMMANDS.items() if not duration or duration.endswith("s")]
+PROGRAMS = {"python": [sys.executable], "transformer-core": [sys.executable, "-m", "transformer_core.cli"]}
+SENTENCES = ["The dog sees an old cat.", "An old cat sees the dog.", "Der Hund sieht eine alte Katze.", "Eine alte Katze sieht den Hund."]
+
+
+def anchors(markdown: str) -> set[str]:
+    """The headings of a document as GitHub names them in addresses."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", markdown, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def defined(python: str) -> set[str]:
+    """The functions, classes, methods and constants that a file defines."""
+    names = set()
+    for node in ast.walk(ast.parse(python)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
+
+
+@pytest.mark.parametrize("target", sorted({target for _, target in LINKS}))
+def test_a_link_leads_to_a_file_and_a_heading(target: str) -> None:
+    path, _, anchor = target.partition("#")
+    file = (PAGE.parent / path).resolve() if path else PAGE
+    assert file.exists()
+    assert file.is_relative_to(ROOT)
+    assert not anchor or anchor in anchors(file.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("name", "target"), SYMBOLS)
+def test_a_name_is_defined_in_the_file_that_it_links(name: str, target: str) -> None:
+    assert name in defined((PAGE.parent / target).read_text(encoding="utf-8"))
+
+
+def test_every_section_table_and_figure_of_the_paper_has_its_place() -> None:
+    sections = ["3.1", "3.2.1", "3.2.2", "3.2.3", "3.3", "3.4", "3.5", "4", "5.1", "5.2", "5.3", "5.4", "6.1", "7"]
+    for item in [*sections, "Figure 3", "Figure 4", "Figure 5"]:
+        assert re.search(rf"^\| {re.escape(item)}[,\s]", TEXT, re.MULTILINE), item
+    for item in ("Figure 1", "Figure 2", "Table 1", "Table 2", "Table 3", "eq. 1", "eq. 2", "eq. 3"):
+        assert item in TEXT, item
+
+
+def test_the_page_has_every_row_of_table_3_with_its_figures_and_our_count() -> None:
+    rows = re.findall(r"^\| `(table3/\S+)` \| (\S+) \| (\S+) \| (\d*) ?\| (\S+) \|$", TEXT, re.MULTILINE)
+    assert {name if "table3/" + name not in {row[0] for row in rows} else f"table3/{name}" for name in TABLE_3} == {row[0] for row in rows}
+    for name, perplexity, bleu, millions, ours in rows:
+        row = table_3_row(name)
+        assert row is not None
+        assert (float(perplexity), float(bleu), int(millions) if millions else None) == (row.perplexity, row.bleu, row.millions)
+        vocab_size = 36_000 if name == "table3/big" else 41_100
+        assert ours == f"{sum(parameters_by_part(row.size, vocab_size).values()) / 1e6:.1f}"
+
+
+def test_the_page_has_short_commands_and_marks_the_long_ones() -> None:
+    assert len(SHORT) > 20
+    assert "python benchmarks/architectures.py" not in SHORT
+
+
+def test_a_tests_name_matches_the_expression_that_selects_it() -> None:
+    rows = [line for line in TEXT.splitlines() if " tests/models -k " in line]
+    assert len(rows) > 10
+    for line in rows:
+        (expression,) = re.findall(r" tests/models -k (\w+)`", line)
+        assert all(expression in name for name in re.findall(r"\[`(test_\w+)`\]", line)), line
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """A copy of the repository with a model of two layers, its weights as they are drawn, where `make repro` puts the trained one."""
+    root = tmp_path_factory.mktemp("repository")
+    made = tiny_clone(root)
+    # The copy is what commands import, not this repository.
+    made.environment["PYTHONPATH"] = str(root)
+    settings = Bpe(init_from=None, vocab_size=60, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
+    train_subword(SENTENCES, root / "spm.model", settings)
+    subword = Subword.load(root / "spm.model")
+    size = TransformerSize(layers=2, d_model=16, d_ff=16, heads=4, d_k=4, d_v=4, dropout=0.0)
+    torch.manual_seed(1)
+    config = ModelConfig(
+        model=size,
+        vocabulary=Vocabulary(size=subword.vocab_size, hash=subword.hash),
+        source="en",
+        target="de",
+        training=Training(fingerprint="0", updates=0, target_tokens=0, seconds=0.0),
+    )
+    save_model(root / "models/averaged", dict(build(size, subword.vocab_size).state_dict()), config, root / "spm.model")
+    return made
+
+
+@pytest.mark.slow  # About 3 seconds a command; the benchmark of restricted attention 30.
+@pytest.mark.parametrize("command", SHORT)
+def test_a_command_of_the_page_runs(command: str, clone: Clone) -> None:
+    program, *arguments = shlex.split(command)
+    shown = clone.run(*PROGRAMS[program], *arguments)
+    if arguments[:2] == ["-m", "pytest"]:
+        assert re.search(r"^\d+ passed", shown, re.MULTILINE), shown
