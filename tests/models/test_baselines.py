@@ -55,7 +55,10 @@ def test_a_step_of_a_recurrent_decoder_reads_what_its_previous_state_attends_to(
 
 def test_a_layer_of_the_convolutional_decoder_is_the_papers_formula() -> None:
     torch.manual_seed(0)
-    layer = DecoderLayer(ConvolutionalSize(layers=1, d_model=6, dropout=0.1, kernel=3)).double().eval()
+    model = build(ConvolutionalSize(layers=1, d_model=6, dropout=0.1, kernel=3), VOCAB).double().eval()
+    assert isinstance(model, Convolutional)
+    layer = model.decoder[0]
+    assert isinstance(layer, DecoderLayer)
     x, embedded = torch.randn(1, 4, 6, dtype=torch.float64), torch.randn(1, 4, 6, dtype=torch.float64)
     keys, values = torch.randn(1, 5, 6, dtype=torch.float64), torch.randn(1, 5, 6, dtype=torch.float64)
     mask = torch.tensor([[True, True, True, False, False]])
