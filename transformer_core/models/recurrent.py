@@ -2,8 +2,8 @@
 
 `Recurrent` is a simplified form; `Cho`, `Bahdanau` and `Luong` have a decoder step in the order of their papers. What all of them have
 otherwise than the papers, beside training: source, target and projection share one embedding, whose vectors are read times sqrt(d_model);
-the projection has no bias; dropout is on embeddings, between layers and before the projection; a GRU's reset gate
-multiplies the product of the recurrent matrix and the state, as in cuDNN, and not the state; all layers have one width.
+the projection has no bias; dropout is on embeddings, between layers and before the projection; a GRU's reset gate multiplies the product
+of the recurrent matrix and the state, as in cuDNN, and not the state; all layers have one width.
 """
 
 from dataclasses import dataclass
