@@ -20,6 +20,11 @@ RECIPES = {
     "synthetic-recurrent-additive": "recurrent, additive attention",
     "synthetic-recurrent-dot": "recurrent, dot attention",
     "synthetic-recurrent": "recurrent, fixed vector",
+    "synthetic-recurrent-bahdanau": "Bahdanau et al. 2015",
+    "synthetic-recurrent-luong": "Luong et al. 2015",
+    "synthetic-recurrent-cho": "Cho et al. 2014",
+    "synthetic-recurrent-forward": "fixed vector, one direction",
+    "synthetic-recurrent-reversed": "the same, source reversed",
 }
 
 
@@ -108,7 +113,7 @@ def draw(outcomes: list[Outcome], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 4.2), layout="constrained")
-    for model, marker in zip(outcomes, "osD^v", strict=True):
+    for model, marker in zip(outcomes, "osD^vPX*<>", strict=True):
         axes.plot(list(model.by_length), list(model.by_length.values()), marker=marker, label=model.name)
     axes.set(xlabel="words of the source sentence", ylabel="BLEU", ylim=(0, 100))
     axes.grid(axis="y", alpha=0.3)

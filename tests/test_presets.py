@@ -4,7 +4,7 @@ import pytest
 
 from transformer_core.config import Model
 from transformer_core.errors import ExitCode, UserError
-from transformer_core.presets import PRESETS, RecurrentSize, TransformerSize, resolve
+from transformer_core.presets import PRESETS, ConvolutionalSize, RecurrentSize, TransformerSize, resolve
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,23 @@ from transformer_core.presets import PRESETS, RecurrentSize, TransformerSize, re
         ({"preset": "base", "kernel": 3}, "model.kernel: the architecture transformer has no such setting"),
         ({"preset": "tiny", "architecture": "recurrent", "heads": 4}, "model.heads: the architecture recurrent has no such setting"),
         ({"preset": "tiny", "architecture": "convolutional", "kernel": 4}, "model.kernel: must be odd"),
+        ({"preset": "base", "reverse_source": True}, "model.reverse_source: the architecture transformer has no such setting"),
+        (
+            {"preset": "tiny", "architecture": "recurrent", "decoder": "luong", "attention": "additive"},
+            "model.attention: must be dot with model.decoder luong, got additive. Leave the key out.",
+        ),
+        (
+            {"preset": "tiny", "architecture": "recurrent", "decoder": "bahdanau", "bidirectional": False},
+            "model.bidirectional: must be true with model.decoder bahdanau, got false.",
+        ),
+        (
+            {"preset": "tiny", "architecture": "convolutional", "convolutions": [[8, 3, 2], [8, 2, 1]]},
+            "model.convolutions: kernels must be odd, so that a convolution has a middle, got 2",
+        ),
+        (
+            {"preset": "wmt14-en-de", "architecture": "convolutional", "layers": 3},
+            "model.layers: is set by model.convolutions. Leave the key out, or change model.convolutions.",
+        ),
     ],
 )
 def test_sizes_that_cannot_be_built_are_refused(settings: dict[str, object], message: str) -> None:
@@ -33,6 +50,18 @@ def test_keys_override_the_preset_one_by_one() -> None:
     recurrent = resolve(Model(architecture="recurrent", preset="tiny", cell="gru", attention="none"))
     assert isinstance(recurrent, RecurrentSize)
     assert (recurrent.cell, recurrent.attention) == ("gru", "none")
+
+
+def test_a_papers_decoder_brings_its_other_settings() -> None:
+    size = resolve(Model(architecture="recurrent", preset="tiny", decoder="luong", reverse_source=True))
+    assert size == RecurrentSize(
+        layers=1, d_model=256, dropout=0.1, attention="dot", decoder="luong", bidirectional=False, reverse_source=True
+    )
+
+
+def test_groups_of_convolutions_say_how_many_layers_there_are() -> None:
+    size = resolve(Model(architecture="convolutional", preset="tiny", convolutions=[[32, 3, 2], [64, 1, 1]]))
+    assert size == ConvolutionalSize(layers=3, d_model=192, dropout=0.1, convolutions=((32, 3, 2), (64, 1, 1)))
 
 
 def test_head_sizes_follow_the_width_unless_they_are_given() -> None:

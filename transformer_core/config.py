@@ -39,6 +39,11 @@ NonNegativeFloat = Annotated[float, Field(ge=0), Expected("a number, 0 or more")
 Probability = Annotated[float, Field(ge=0, lt=1), Expected("a number from 0 to below 1")]
 Share = Annotated[float, Field(ge=0, le=1), Expected("a number from 0 to 1")]
 Flag = Annotated[bool, Expected("true or false")]
+Convolutions = Annotated[
+    list[Annotated[list[PositiveInt], Field(min_length=3, max_length=3)]],
+    Field(min_length=1),
+    Expected("a list of [channels, kernel, layers], each a whole number above 0"),
+]
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 Name = Annotated[str, Field(min_length=1), Expected("a name")]
 # The name holds the row's value, which presets.py has too; this module cannot import it.
@@ -143,7 +148,11 @@ class Model(Section):
     neighbourhood: PositiveInt | None = None
     cell: Literal["lstm", "gru"] | None = None
     attention: Literal["none", "additive", "dot"] | None = None
+    decoder: Literal["simple", "cho", "bahdanau", "luong"] | None = None
+    bidirectional: Flag | None = None
+    reverse_source: Flag | None = None
     kernel: PositiveInt | None = None
+    convolutions: Convolutions | None = None
 
 
 class Train(Section):

@@ -46,13 +46,25 @@ class TransformerSize:
 class RecurrentSize:
     """The sizes of a recurrent encoder-decoder: the sequence-to-sequence models before the Transformer.
 
+    A `decoder` that is named after a paper fixes `cell`, `attention` and `bidirectional` (PAPER_DECODERS).
+
     Attributes:
-        layers: recurrent layers of the encoder, which reads both ways, and of the decoder.
-        d_model: embedding, and state of the decoder; each direction of the encoder has half of it.
+        layers: recurrent layers of the encoder and of the decoder.
+        d_model: embedding, encoder output and decoder state; each direction of a bidirectional encoder has half of it.
         cell: LSTM (Hochreiter and Schmidhuber 1997) or GRU (Cho et al. 2014).
-        attention: none hands over a fixed vector alone (Sutskever et al. 2014); additive (Bahdanau et al. 2015) and dot (Luong et al. 2015)
+        attention: none passes a fixed vector alone (Sutskever et al. 2014); additive (Bahdanau et al. 2015) and dot (Luong et al. 2015)
             score the encoder's states.
         dropout: between layers, on embeddings and before the projection.
+        decoder: order of a decoder step.
+            simple: the encoder's last states are the initial states. With attention, the previous state selects the context, which both
+            the first layer and the output layer read.
+            cho: the encoder's last state becomes a context vector c, an input of every step and of a maxout output layer (Cho et al. 2014).
+            bahdanau: the initial state comes from the encoder's backward state of the first source token; the previous state selects the
+            context; the output layer is maxout (Bahdanau et al. 2015, A.2.2).
+            luong: the new state selects the context; both give an attentional state, which is projected and fed to the next step (Luong
+            et al. 2015, section 3).
+        bidirectional: the encoder also reads from right to left.
+        reverse_source: the encoder reads the source tokens in reverse order, the end token last (Sutskever et al. 2014, section 3.3).
     """
 
     layers: int
@@ -60,7 +72,18 @@ class RecurrentSize:
     dropout: float
     cell: Literal["lstm", "gru"] = "lstm"
     attention: Literal["none", "additive", "dot"] = "additive"
+    decoder: Literal["simple", "cho", "bahdanau", "luong"] = "simple"
+    bidirectional: bool = True
+    reverse_source: bool = False
     architecture: Literal["recurrent"] = "recurrent"
+
+
+# The other settings of each paper's decoder.
+PAPER_DECODERS: dict[str, dict[str, object]] = {
+    "cho": {"cell": "gru", "attention": "none", "bidirectional": False},
+    "bahdanau": {"cell": "gru", "attention": "additive", "bidirectional": True},
+    "luong": {"cell": "lstm", "attention": "dot", "bidirectional": False},
+}
 
 
 @dataclass(frozen=True)
@@ -69,15 +92,18 @@ class ConvolutionalSize:
 
     Attributes:
         layers: gated convolutions of the encoder and of the decoder.
-        d_model: embedding and channels.
-        kernel: positions that a convolution spans, odd.
+        d_model: embedding, and channels where `convolutions` is None.
+        kernel: positions that a convolution spans, odd; not used where `convolutions` is set.
         dropout: on embeddings and on the input of each convolution.
+        convolutions: (channels, kernel, layers) of successive groups of layers, the same in encoder and decoder; None gives every layer
+            d_model channels and `kernel`. Linear maps stand wherever the width changes (section 3.2).
     """
 
     layers: int
     d_model: int
     dropout: float
     kernel: int = 3
+    convolutions: tuple[tuple[int, int, int], ...] | None = None
     architecture: Literal["convolutional"] = "convolutional"
 
 
@@ -147,6 +173,10 @@ PRESETS: dict[str, dict[str, ModelSize]] = {
         "base": ConvolutionalSize(layers=15, d_model=512, dropout=0.1),
         "small": ConvolutionalSize(layers=6, d_model=256, dropout=0.1),
         "tiny": ConvolutionalSize(layers=3, d_model=192, dropout=0.1),
+        # Gehring et al. 2017, sections 4.2 and 5.1.
+        "wmt14-en-de": ConvolutionalSize(layers=15, d_model=512, dropout=0.1, convolutions=((512, 3, 10), (768, 3, 3), (2048, 1, 2))),
+        # fairseq's fconv_wmt_en_de, the authors' code: not the sizes of the paper's text.
+        "fconv-wmt-en-de": ConvolutionalSize(layers=15, d_model=768, dropout=0.1, convolutions=((512, 3, 9), (1024, 3, 4), (2048, 1, 2))),
     },
 }
 
@@ -174,13 +204,42 @@ def resolve(model: Model) -> ModelSize:
     foreign = sorted(overrides.keys() - {field.name for field in fields(preset)})
     if foreign:
         raise configuration_error(f"model.{foreign[0]}: the architecture {model.architecture} has no such setting")
+    if model.decoder is not None:
+        overrides = _with_settings_of(model.decoder, overrides)
     size = replace(preset, **overrides)
     if size.d_model % 2:
         raise configuration_error(f"model.d_model: must be even, got {size.d_model}")
-    if isinstance(size, ConvolutionalSize) and size.kernel % 2 == 0:
-        raise configuration_error(f"model.kernel: must be odd, so that a convolution has a middle, got {size.kernel}")
+    if isinstance(size, ConvolutionalSize):
+        return _checked_convolutions(size, overrides)
     if isinstance(size, TransformerSize) and {"d_model", "heads"} & overrides.keys():
         return replace(size, d_k=_head_size(size, "d_k", model.d_k), d_v=_head_size(size, "d_v", model.d_v))
+    return size
+
+
+def _with_settings_of(decoder: str, overrides: dict[str, object]) -> dict[str, object]:
+    """The overrides with the settings that belong to a paper's decoder."""
+    settings = PAPER_DECODERS.get(decoder, {})
+    for key, value in settings.items():
+        if overrides.get(key, value) != value:
+            wanted, got = (str(one).lower() for one in (value, overrides[key]))
+            raise configuration_error(f"model.{key}: must be {wanted} with model.decoder {decoder}, got {got}", "Leave the key out.")
+    return {**overrides, **settings}
+
+
+def _checked_convolutions(size: ConvolutionalSize, overrides: dict[str, object]) -> ConvolutionalSize:
+    if size.convolutions is None:
+        kernels, key = [size.kernel], "kernel"
+    else:
+        fixed = sorted({"layers", "kernel"} & overrides.keys())
+        if fixed:
+            raise configuration_error(f"model.{fixed[0]}: is set by model.convolutions", "Leave the key out, or change model.convolutions.")
+        groups = tuple((channels, kernel, layers) for channels, kernel, layers in size.convolutions)
+        size = replace(size, convolutions=groups, layers=sum(layers for _, _, layers in groups))
+        kernels, key = [kernel for _, kernel, _ in groups], "convolutions"
+    for kernel in kernels:
+        if kernel % 2 == 0:
+            what = "must be odd" if key == "kernel" else "kernels must be odd"
+            raise configuration_error(f"model.{key}: {what}, so that a convolution has a middle, got {kernel}")
     return size
 
 

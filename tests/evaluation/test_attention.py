@@ -151,6 +151,20 @@ def test_an_additive_attention_is_bahdanaus_of_the_state_before(subword: Subword
             model.step(torch.tensor([token]), state)
 
 
+def test_a_luong_decoders_map_is_of_its_new_state_with_source_columns_in_order(subword: Subword) -> None:
+    size = RecurrentSize(layers=1, d_model=16, dropout=0.1, attention="dot", decoder="luong", bidirectional=False, reverse_source=True)
+    model = built(size, subword)
+    assert isinstance(model, Recurrent)
+    maps = maps_of(size, subword)
+    source, read = torch.tensor([subword.encode(LINES[0])]), [BOS, *subword.encode(LINES[2])[:-1]]
+    with torch.no_grad():
+        state = model.start(source, source > 0)
+        for row, token in enumerate(read):
+            model.step(torch.tensor([token]), state)
+            wanted = (state.memory[0] @ state.hidden[-1][0][0]).softmax(dim=0)
+            assert maps.of("cross", 1, 1)[row].tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
+
+
 @pytest.mark.parametrize(
     "size",
     [RecurrentSize(layers=1, d_model=16, dropout=0.0, attention="none"), ConvolutionalSize(layers=2, d_model=16, dropout=0.0)],

@@ -25,8 +25,21 @@ SIZES: dict[str, ModelSize] = {
     "lstm without attention": RecurrentSize(layers=2, d_model=16, dropout=0.1, attention="none"),
     "lstm, additive": RecurrentSize(layers=2, d_model=16, dropout=0.1, attention="additive"),
     "gru, dot": RecurrentSize(layers=1, d_model=16, dropout=0.1, cell="gru", attention="dot"),
+    "lstm, one direction, reversed": RecurrentSize(
+        layers=2, d_model=16, dropout=0.1, attention="none", bidirectional=False, reverse_source=True
+    ),
+    "lstm, additive, reversed": RecurrentSize(layers=1, d_model=16, dropout=0.1, reverse_source=True),
+    "cho": RecurrentSize(layers=2, d_model=16, dropout=0.1, decoder="cho", cell="gru", attention="none", bidirectional=False),
+    "bahdanau": RecurrentSize(layers=2, d_model=16, dropout=0.1, decoder="bahdanau", cell="gru"),
+    "luong": RecurrentSize(layers=2, d_model=16, dropout=0.1, decoder="luong", attention="dot", bidirectional=False),
+    "luong, reversed": RecurrentSize(
+        layers=1, d_model=16, dropout=0.1, decoder="luong", attention="dot", bidirectional=False, reverse_source=True
+    ),
     "convolutional": ConvolutionalSize(layers=3, d_model=16, dropout=0.1),
     "convolutional, kernel 1": ConvolutionalSize(layers=2, d_model=16, dropout=0.1, kernel=1),
+    "convolutional, of several widths": ConvolutionalSize(
+        layers=4, d_model=16, dropout=0.1, convolutions=((12, 3, 2), (20, 5, 1), (24, 1, 1))
+    ),
 }
 
 

@@ -1,6 +1,7 @@
 """The baselines beside their papers' formulas, written out; and every architecture in bf16 beside itself in float32."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch.nn import functional
 
 from transformer_core.models.architectures import build
 from transformer_core.models.convolutional import Convolutional, ConvolutionalState, DecoderLayer
-from transformer_core.models.recurrent import AdditiveAttention, Recurrent
+from transformer_core.models.recurrent import AdditiveAttention, Bahdanau, Cho, Luong, Recurrent, reversed_order
 from transformer_core.presets import PRESETS, ConvolutionalSize, RecurrentSize
 
 VOCAB = 23
@@ -53,9 +54,180 @@ def test_a_step_of_a_recurrent_decoder_reads_what_its_previous_state_attends_to(
         assert torch.allclose(model.step(torch.tensor([7]), state)[0], model.embedding.weight @ combined, atol=1e-12)
 
 
+def gru(cell: torch.nn.Module, x: Tensor, before: Tensor) -> Tensor:
+    """PyTorch's gated recurrent unit of one row, written out."""
+    weights = dict(cell.named_parameters())
+    of_x = (weights["weight_ih"] @ x + weights["bias_ih"]).chunk(3)
+    of_state = (weights["weight_hh"] @ before + weights["bias_hh"]).chunk(3)
+    reset, update = (of_x[0] + of_state[0]).sigmoid(), (of_x[1] + of_state[1]).sigmoid()
+    return (1 - update) * (of_x[2] + reset * of_state[2]).tanh() + update * before
+
+
+def lstm(cell: torch.nn.Module, x: Tensor, before: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """PyTorch's LSTM cell of one row, written out."""
+    weights = dict(cell.named_parameters())
+    gates = weights["weight_ih"] @ x + weights["bias_ih"] + weights["weight_hh"] @ before + weights["bias_hh"]
+    enter, forget, new, leave = gates.chunk(4)
+    memory = forget.sigmoid() * memory + enter.sigmoid() * new.tanh()
+    return leave.sigmoid() * memory.tanh(), memory
+
+
+def maxout(layer: torch.nn.Module, *read: Tensor) -> Tensor:
+    weights = dict(layer.named_parameters())
+    pairs = weights["weight"] @ torch.cat(read) + weights["bias"]
+    return torch.stack([torch.maximum(pairs[2 * row], pairs[2 * row + 1]) for row in range(len(pairs) // 2)])
+
+
+def linear(layer: torch.nn.Module, x: Tensor) -> Tensor:
+    weights = dict(layer.named_parameters())
+    return weights["weight"] @ x + weights["bias"]
+
+
+def test_two_steps_of_bahdanaus_decoder_are_the_equations_of_a_2_2() -> None:
+    torch.manual_seed(0)
+    model = build(RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="bahdanau", cell="gru"), VOCAB).double().eval()
+    assert isinstance(model, Bahdanau)
+    source = tokens(1, 5)
+    with torch.no_grad():
+        state = model.start(source, source > 0)
+        memory = state.memory[0]  # A row is the forward state, then the backward state, of half the width each.
+        s = torch.tanh(linear(model.initial[0], memory[0, 4:]))
+        for token in (7, 9):
+            energies = [
+                model.attention.energy.weight[0] @ torch.tanh(model.attention.of_state.weight @ s + model.attention.of_memory.weight @ h)
+                for h in memory
+            ]
+            context = torch.stack(energies).softmax(dim=0) @ memory
+            embedded = model.embedding.weight[token] * math.sqrt(8)
+            wanted = model.embedding.weight @ maxout(model.combine, s, embedded, context)
+            s = gru(model.decoder[0], torch.cat((embedded, context)), s)
+            assert torch.allclose(model.step(torch.tensor([token]), state)[0], wanted, atol=1e-12)
+
+
+def test_two_steps_of_luongs_decoder_attend_with_the_new_state_and_feed_the_attentional_state() -> None:
+    torch.manual_seed(0)
+    size = RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="luong", attention="dot", bidirectional=False)
+    model = build(size, VOCAB).double().eval()
+    assert isinstance(model, Luong)
+    source = tokens(1, 5)
+    with torch.no_grad():
+        state = model.start(source, source > 0)
+        memory = state.memory[0]
+        ((first, cell),) = ((h[0], c[0]) for h, c in state.hidden)  # type: ignore[misc]
+        assert torch.equal(first, memory[-1])
+        h, attentional = first, torch.zeros(8, dtype=torch.float64)
+        for token in (7, 9):
+            h, cell = lstm(model.decoder[0], torch.cat((model.embedding.weight[token] * math.sqrt(8), attentional)), h, cell)
+            context = (memory @ h).softmax(dim=0) @ memory
+            attentional = torch.tanh(linear(model.combine, torch.cat((context, h))))
+            assert torch.allclose(model.step(torch.tensor([token]), state)[0], model.embedding.weight @ attentional, atol=1e-12)
+
+
+def test_two_steps_of_chos_decoder_read_the_fixed_vector_each_time() -> None:
+    torch.manual_seed(0)
+    size = RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="cho", cell="gru", attention="none", bidirectional=False)
+    model = build(size, VOCAB).double().eval()
+    assert isinstance(model, Cho)
+    source = tokens(1, 5)
+    with torch.no_grad():
+        h = torch.zeros(8, dtype=torch.float64)
+        encoder = torch.nn.GRUCell(8, 8).double()
+        encoder.load_state_dict({name.removesuffix("_l0"): value for name, value in model.encoder.state_dict().items()})
+        for token in source[0]:
+            h = gru(encoder, model.embedding.weight[token] * math.sqrt(8), h)
+        context = torch.tanh(linear(model.summary, h))
+        h = torch.tanh(linear(model.initial[0], context))
+        state = model.start(source, source > 0)
+        for token in (7, 9):
+            embedded = model.embedding.weight[token] * math.sqrt(8)
+            h = gru(model.decoder[0], torch.cat((embedded, context)), h)
+            wanted = model.embedding.weight @ maxout(model.combine, h, embedded, context)
+            assert torch.allclose(model.step(torch.tensor([token]), state)[0], wanted, atol=1e-12)
+
+
+def test_a_reversed_source_leaves_end_token_and_padding_where_they_are() -> None:
+    source = torch.tensor([[11, 12, 13, 3, 0, 0], [11, 12, 13, 14, 15, 3], [3, 0, 0, 0, 0, 0]])
+    reversed_source = source.gather(1, reversed_order(source > 0))
+    assert reversed_source.tolist() == [[13, 12, 11, 3, 0, 0], [15, 14, 13, 12, 11, 3], [3, 0, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("attention", ["none", "additive"])
+def test_reverse_source_is_reading_the_reversed_sentence_with_memory_in_the_order_of_the_source(attention: str) -> None:
+    plain = RecurrentSize(layers=1, d_model=8, dropout=0.1, attention=attention, bidirectional=False)  # type: ignore[arg-type]
+    models = []
+    for size in (plain, replace(plain, reverse_source=True)):
+        torch.manual_seed(0)
+        models.append(build(size, VOCAB).double().eval())
+    source = torch.tensor([[11, 12, 13, 3, 0], [15, 16, 17, 18, 3]])
+    by_hand = torch.tensor([[13, 12, 11, 3, 0], [18, 17, 16, 15, 3]])
+    with torch.no_grad():
+        wanted, state = (model.start(given, given > 0) for model, given in zip(models, (by_hand, source), strict=True))
+    assert torch.equal(state.hidden[0][0], wanted.hidden[0][0])  # type: ignore[attr-defined]
+    assert torch.equal(state.memory[0], wanted.memory[0, [2, 1, 0, 3, 4]])  # type: ignore[attr-defined]
+    assert torch.equal(state.memory[1], wanted.memory[1, [3, 2, 1, 0, 4]])  # type: ignore[attr-defined]
+
+
+def published_parameters(vocab: int, d_model: int, convolutions: list[tuple[int, int]]) -> int:
+    """Of a ConvS2S with one shared embedding and without learned positions; a normalised map has a direction, a length and a bias a row."""
+
+    def normalised(inputs: int, outputs: int) -> int:
+        return inputs * outputs + 2 * outputs
+
+    def between(inputs: int, outputs: int) -> int:
+        return normalised(inputs, outputs) if inputs != outputs else 0
+
+    first, last = convolutions[0][0], convolutions[-1][0]
+    total = vocab * d_model + 2 * between(d_model, first) + between(last, d_model) + normalised(last, d_model)
+    inputs = first
+    for channels, kernel in convolutions:
+        stack = normalised(kernel * inputs, 2 * channels) + between(inputs, channels)
+        total += 2 * stack + normalised(channels, d_model) + normalised(d_model, channels)
+        inputs = channels
+    return total
+
+
+@pytest.mark.parametrize(
+    ("preset", "d_model", "convolutions"),
+    [
+        # Gehring et al. 2017, 5.1: 512 units in the first ten layers, 768 in the next three, then two of 2,048 with one input.
+        ("wmt14-en-de", 512, [(512, 3)] * 10 + [(768, 3)] * 3 + [(2048, 1)] * 2),
+        # fairseq, fconv_wmt_en_de.
+        ("fconv-wmt-en-de", 768, [(512, 3)] * 9 + [(1024, 3)] * 4 + [(2048, 1)] * 2),
+    ],
+)
+def test_the_published_convolutional_sizes_have_their_number_of_parameters(
+    preset: str, d_model: int, convolutions: list[tuple[int, int]]
+) -> None:
+    with torch.device("meta"):
+        model = build(PRESETS["convolutional"][preset], 40_000)
+    assert sum(parameter.numel() for parameter in model.parameters()) == published_parameters(40_000, d_model, convolutions)
+
+
+def test_a_layer_of_another_width_projects_its_input_for_the_residual() -> None:
+    torch.manual_seed(0)
+    size = ConvolutionalSize(layers=2, d_model=6, dropout=0.1, convolutions=((4, 1, 1), (10, 1, 1)))
+    model = build(size, VOCAB).double().eval()
+    assert isinstance(model, Convolutional)
+    source = tokens(1, 5)
+    with torch.no_grad():
+        embedded = 0.1 * (model.embedding(source) + model.positions(0, 5))[0]
+        x = embedded @ weight(model.encoder_input).T + model.encoder_input.bias
+        for layer in model.encoder:
+            convolved = x @ weight(layer.convolution.linear).T + layer.convolution.linear.bias
+            gated = functional.glu(convolved, dim=-1)
+            if layer.residual.state_dict():
+                x = x @ weight(layer.residual).T + layer.residual.bias
+            x = (gated + x) * math.sqrt(0.5)
+        wanted = x @ weight(model.encoder_output).T + model.encoder_output.bias
+        assert torch.allclose(model.start(source, source > 0).keys[0], wanted, atol=1e-12)
+
+
 def test_a_layer_of_the_convolutional_decoder_is_the_papers_formula() -> None:
     torch.manual_seed(0)
-    layer = DecoderLayer(ConvolutionalSize(layers=1, d_model=6, dropout=0.1, kernel=3)).double().eval()
+    model = build(ConvolutionalSize(layers=1, d_model=6, dropout=0.1, kernel=3), VOCAB).double().eval()
+    assert isinstance(model, Convolutional)
+    layer = model.decoder[0]
+    assert isinstance(layer, DecoderLayer)
     x, embedded = torch.randn(1, 4, 6, dtype=torch.float64), torch.randn(1, 4, 6, dtype=torch.float64)
     keys, values = torch.randn(1, 5, 6, dtype=torch.float64), torch.randn(1, 5, 6, dtype=torch.float64)
     mask = torch.tensor([[True, True, True, False, False]])

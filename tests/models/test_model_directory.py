@@ -1,15 +1,20 @@
 """A model directory goes out and comes back whole, or says in one line why not."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.models.on_disk import VOCAB, write_model
 from transformer_core.errors import ExitCode, UserError
+from transformer_core.models.architectures import build
+from transformer_core.models.convolutional import Convolutional
 from transformer_core.models.directory import ModelConfig, Training, Vocabulary, load_model, save_model
+from transformer_core.models.recurrent import Recurrent
 from transformer_core.models.transformer import Transformer
-from transformer_core.presets import TransformerSize
+from transformer_core.presets import ConvolutionalSize, RecurrentSize, TransformerSize
 
 SIZE = TransformerSize(layers=1, d_model=8, d_ff=16, heads=2, d_k=4, d_v=4, dropout=0.1)
 
@@ -36,6 +41,48 @@ def test_a_saved_model_comes_back_as_it_was(directory: Path) -> None:
     assert config.model == SIZE
     assert not model.training
     assert sorted(path.name for path in directory.iterdir()) == ["config.json", "model.safetensors", "spm.model"]
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="luong", attention="dot", bidirectional=False, reverse_source=True),
+        ConvolutionalSize(layers=2, d_model=8, dropout=0.1, convolutions=((6, 3, 1), (8, 1, 1))),
+    ],
+    ids=["recurrent", "convolutional"],
+)
+def test_the_settings_of_a_baseline_come_back_too(size: RecurrentSize | ConvolutionalSize, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = build(size, VOCAB).eval()
+    assert isinstance(model, Recurrent | Convolutional)
+    loaded, config = load_model(write_model(model, tmp_path / "model"))
+    assert config.model == size
+    source, target = torch.tensor([[5, 6, 7, 3]]), torch.tensor([[2, 8, 9]])
+    with torch.no_grad():
+        assert torch.equal(loaded(source, source > 0, target), model(source, source > 0, target))
+
+
+@pytest.mark.parametrize(
+    ("size", "later"),
+    [
+        (RecurrentSize(layers=1, d_model=8, dropout=0.1), ["decoder", "bidirectional", "reverse_source"]),
+        (ConvolutionalSize(layers=1, d_model=8, dropout=0.1), ["convolutions"]),
+    ],
+    ids=["recurrent", "convolutional"],
+)
+def test_a_config_from_before_a_setting_existed_loads_as_it_was(
+    size: RecurrentSize | ConvolutionalSize, later: list[str], tmp_path: Path
+) -> None:
+    model = build(size, VOCAB)
+    assert isinstance(model, Recurrent | Convolutional)
+    written = write_model(model, tmp_path / "model")
+    document = json.loads((written / "config.json").read_text(encoding="utf-8"))
+    for key in later:
+        del document["model"][key]
+    (written / "config.json").write_text(json.dumps(document), encoding="utf-8")
+    loaded, config = load_model(written)
+    assert config.model == size
+    assert loaded.state_dict().keys() == model.state_dict().keys()
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])

@@ -121,13 +121,14 @@ def _transformer_weights(model: Transformer, source: Tensor, read: Tensor) -> di
 
 
 def _recurrent_weights(model: Recurrent, source: Tensor, read: Tensor) -> Tensor:
-    """(1, 1, T, S): at each step the softmax of the energies that the decoder's state before it has with the encoder's states."""
+    """(1, 1, T, S): the softmax of each step's energies of the encoder's states."""
     assert model.attention is not None
-    state = model.start(source, torch.ones_like(source, dtype=torch.bool))
-    steps = []
-    for token in read.unbind(dim=1):
-        steps.append(model.attention(state.hidden[-1][0][:, None], state.keys).softmax(dim=-1))
-        model.step(token, state)
+    steps: list[Tensor] = []
+    recording = model.attention.register_forward_hook(lambda _module, _inputs, energies: steps.append(energies.softmax(dim=-1)))
+    try:
+        model(source, torch.ones_like(source, dtype=torch.bool), read)
+    finally:
+        recording.remove()
     return torch.cat(steps, dim=1)[None]
 
 

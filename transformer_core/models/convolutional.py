@@ -1,7 +1,7 @@
 """The convolutional encoder-decoder (ConvS2S, Gehring et al. 2017): gated convolutions, attention in each decoder layer.
 
 Where it differs from that paper: positions are sinusoidal, so that any length has one; source, target and projection share one embedding,
-whose rows the projection reads unnormalised.
+whose rows the projection reads unnormalised; linear maps between widths are left out where the widths are the same.
 """
 
 import math
@@ -31,7 +31,7 @@ class ConvolutionalState:
         keys: (B, S, D), the encoder's outputs.
         values: (B, S, D), these with the source's embeddings.
         mask: (B, S), True at real source tokens.
-        past: for each layer its last kernel - 1 inputs, (B*K, kernel - 1, D); empty before the first step.
+        past: for each layer its last kernel - 1 inputs, (B*K, kernel - 1, channels of the input); empty before the first step.
         position: how many target positions were decoded.
     """
 
@@ -57,17 +57,40 @@ def _normalised(inputs: int, outputs: int, gain: float = 1.0) -> nn.Module:
     return weight_norm(linear, dim=0)
 
 
+def _between(inputs: int, outputs: int) -> nn.Module:
+    """A linear map between two widths, the identity where they are the same."""
+    return nn.Identity() if inputs == outputs else _normalised(inputs, outputs)
+
+
+@dataclass(frozen=True)
+class _LayerSize:
+    inputs: int
+    channels: int
+    kernel: int
+
+
+def _layer_sizes(size: ConvolutionalSize) -> list[_LayerSize]:
+    groups = size.convolutions or ((size.d_model, size.kernel, size.layers),)
+    layers: list[_LayerSize] = []
+    inputs = groups[0][0]
+    for channels, kernel, count in groups:
+        for _ in range(count):
+            layers.append(_LayerSize(inputs, channels, kernel))
+            inputs = channels
+    return layers
+
+
 class GatedConvolution(nn.Module):
     """GLU of a convolution over `kernel` positions (3.2), its weight normalised (3.5)."""
 
-    def __init__(self, size: ConvolutionalSize) -> None:
+    def __init__(self, layer: _LayerSize, dropout: float) -> None:
         super().__init__()
-        self.kernel = size.kernel
+        self.kernel = layer.kernel
         # A gate near one half takes away three quarters of the variance, so the weights start with four times as much.
-        self.linear = _normalised(size.kernel * size.d_model, 2 * size.d_model, 4 * (1 - size.dropout))
+        self.linear = _normalised(layer.kernel * layer.inputs, 2 * layer.channels, 4 * (1 - dropout))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T + kernel - 1, D) to (B, T, D)."""
+        """(B, T + kernel - 1, inputs) to (B, T, channels)."""
         windows = x.unfold(1, self.kernel, 1).flatten(2)
         return functional.glu(self.linear(windows), dim=-1)
 
@@ -75,30 +98,46 @@ class GatedConvolution(nn.Module):
 class EncoderLayer(nn.Module):
     """A gated convolution round each position, and a residual."""
 
-    def __init__(self, size: ConvolutionalSize) -> None:
+    def __init__(self, layer: _LayerSize, dropout: float) -> None:
         super().__init__()
-        self.dropout = Dropout(size.dropout)
-        self.convolution = GatedConvolution(size)
-        self._side = size.kernel // 2
+        self.dropout = Dropout(dropout)
+        self.convolution = GatedConvolution(layer, dropout)
+        self.residual = _between(layer.inputs, layer.channels)
+        self._side = layer.kernel // 2
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """x: (B, S, D); mask: (B, S, 1), True at real tokens: padding is zero, as is what lies beyond the ends. Returns (B, S, D)."""
+        """One layer; padding and what lies beyond the ends are zero.
+
+        Args:
+            x: (B, S, inputs).
+            mask: (B, S, 1), True at real tokens.
+
+        Returns:
+            (B, S, channels).
+        """
         read = functional.pad(self.dropout(x) * mask, (0, 0, self._side, self._side))
-        return (self.convolution(read) + x) * _HALF
+        out: Tensor = (self.convolution(read) + self.residual(x)) * _HALF
+        return out
 
 
 class Attention(nn.Module):
     """From the decoder to the source (3.3)."""
 
-    def __init__(self, size: ConvolutionalSize) -> None:
+    def __init__(self, channels: int, d_model: int) -> None:
         super().__init__()
-        self.query = _normalised(size.d_model, size.d_model)
-        self.context = _normalised(size.d_model, size.d_model)
+        self.query = _normalised(channels, d_model)
+        self.context = _normalised(d_model, channels)
 
     def forward(self, x: Tensor, embedded: Tensor, state: ConvolutionalState) -> Tensor:
-        """What x, (B*K, T, D), reads of the source; the embeddings of its tokens, of the same shape, are part of the query.
+        """Weighted sums of values times sqrt(source length), which undoes how averaging shrinks the variance (3.5).
 
-        Weighted sums of values times sqrt(source length), which undoes how averaging shrinks the variance (3.5). Returns (B*K, T, D).
+        Args:
+            x: (B*K, T, channels).
+            embedded: (B*K, T, D), the embeddings of the target tokens, part of the query.
+            state: keys, values and mask of the source.
+
+        Returns:
+            (B*K, T, channels).
         """
         query = (self.query(x) + embedded) * _HALF
         grouped = query.reshape(len(state.keys), -1, query.shape[-1])
@@ -111,28 +150,29 @@ class Attention(nn.Module):
 class DecoderLayer(nn.Module):
     """A gated convolution over each position and those before it, attention to the source, and a residual."""
 
-    def __init__(self, size: ConvolutionalSize) -> None:
+    def __init__(self, layer: _LayerSize, d_model: int, dropout: float) -> None:
         super().__init__()
-        self.dropout = Dropout(size.dropout)
-        self.convolution = GatedConvolution(size)
-        self.attention = Attention(size)
+        self.dropout = Dropout(dropout)
+        self.convolution = GatedConvolution(layer, dropout)
+        self.attention = Attention(layer.channels, d_model)
+        self.residual = _between(layer.inputs, layer.channels)
 
     def forward(self, x: Tensor, past: Tensor, embedded: Tensor, state: ConvolutionalState) -> tuple[Tensor, Tensor]:
         """One layer over T positions.
 
         Args:
-            x: (B*K, T, D).
-            past: (B*K, kernel - 1, D), this layer's inputs before x, zero before the first.
+            x: (B*K, T, inputs).
+            past: (B*K, kernel - 1, inputs), this layer's inputs before x, zero before the first.
             embedded: (B*K, T, D), the target's embeddings, part of the query.
             state: the source's keys, values and mask.
 
         Returns:
-            (B*K, T, D), and the last kernel - 1 inputs.
+            (B*K, T, channels), and the last kernel - 1 inputs.
         """
         read = torch.cat((past, self.dropout(x)), dim=1)
         convolved = self.convolution(read)
         attended = (self.attention(convolved, embedded, state) + convolved) * _HALF
-        return (attended + x) * _HALF, read[:, read.shape[1] - past.shape[1] :]
+        return (attended + self.residual(x)) * _HALF, read[:, read.shape[1] - past.shape[1] :]
 
 
 class Convolutional(TranslationModel):
@@ -145,9 +185,14 @@ class Convolutional(TranslationModel):
         self.embedding = TokenEmbedding(vocab_size, size.d_model)
         self.positions = SinusoidalPositions(size.d_model)
         self.dropout = Dropout(size.dropout)
-        self.encoder = nn.ModuleList(EncoderLayer(size) for _ in range(size.layers))
-        self.decoder = nn.ModuleList(DecoderLayer(size) for _ in range(size.layers))
-        self.last = _normalised(size.d_model, size.d_model)
+        self._layers = layers = _layer_sizes(size)
+        first, last = layers[0].inputs, layers[-1].channels
+        self.encoder_input = _between(size.d_model, first)
+        self.encoder = nn.ModuleList(EncoderLayer(layer, size.dropout) for layer in layers)
+        self.encoder_output = _between(last, size.d_model)
+        self.decoder_input = _between(size.d_model, first)
+        self.decoder = nn.ModuleList(DecoderLayer(layer, size.d_model, size.dropout) for layer in layers)
+        self.last = _normalised(last, size.d_model)
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
         """(B, S), (B, S), (B, T) to (B, T, D); see TranslationModel."""
@@ -155,12 +200,14 @@ class Convolutional(TranslationModel):
 
     def start(self, source: Tensor, source_mask: Tensor) -> ConvolutionalState:
         """Encode (B, S) sources."""
-        embedded = x = self._embed(source, 0)
+        embedded = self._embed(source, 0)
         mask = source_mask[:, :, None]
+        x = self.encoder_input(embedded)
         for layer in self.encoder:
             x = layer(x, mask)
+        x = self.encoder_output(x)
         # As many attentions send their gradients back, so each counts less (3.5).
-        share = 1 / (2 * self.size.layers)
+        share = 1 / (2 * len(self._layers))
         keys = x * share + x.detach() * (1 - share)
         return ConvolutionalState(keys, (keys + embedded) * _HALF, source_mask, [])
 
@@ -170,8 +217,9 @@ class Convolutional(TranslationModel):
 
     def _decode(self, target: Tensor, state: ConvolutionalState) -> Tensor:
         """(B*K, T) more target tokens to (B*K, T, D); the state then holds what the next need."""
-        embedded = x = self._embed(target, state.position)
-        past = state.past or [x.new_zeros(len(x), self.size.kernel - 1, self.d_model)] * self.size.layers
+        embedded = self._embed(target, state.position)
+        x = self.decoder_input(embedded)
+        past = state.past or [x.new_zeros(len(x), layer.kernel - 1, layer.inputs) for layer in self._layers]
         state.past = []
         for layer, before in zip(self.decoder, past, strict=True):
             x, read = layer(x, before, embedded, state)

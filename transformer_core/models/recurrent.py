@@ -1,8 +1,9 @@
-"""The recurrent encoder-decoder, with a fixed vector alone or with attention: what the Transformer was compared with.
+"""Recurrent encoder-decoders, with a fixed vector alone or with attention: the models before the Transformer.
 
-The encoder reads both ways (Bahdanau et al. 2015). The decoder starts from its last states: without attention they are all that it ever
-learns of the source (Sutskever et al. 2014). With attention, the energy of a source position is a score of the decoder's previous state
-against the encoder's state there; the softmax of these weights a sum of encoder states, which the next step reads.
+`Recurrent` is a simplified form; `Cho`, `Bahdanau` and `Luong` have a decoder step in the order of their papers. What all of them have
+otherwise than the papers, beside training: source, target and projection share one embedding, whose vectors are read times sqrt(d_model);
+the projection has no bias; dropout is on embeddings, between layers and before the projection; a GRU's reset gate multiplies the product
+of the recurrent matrix and the state, as in cuDNN, and not the state; all layers have one width.
 """
 
 from dataclasses import dataclass
@@ -28,16 +29,20 @@ class RecurrentState:
         keys: (B, S, D), what they are scored by.
         mask: (B, S), True at real source tokens.
         hidden: for each layer, its output and, of an LSTM, its cell: (B*K, D).
+        attentional: (B*K, D), the last attentional state of a Luong decoder; None before the first step and in other decoders.
     """
 
     memory: Tensor
     keys: Tensor
     mask: Tensor
     hidden: list[Hidden]
+    attentional: Tensor | None = None
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
         """Keep and reorder, as a DecoderState does."""
         self.hidden = [tuple(part.index_select(0, hypotheses) for part in layer) for layer in self.hidden]
+        if self.attentional is not None:
+            self.attentional = self.attentional.index_select(0, hypotheses)
         if sentences is not None:
             self.memory, self.keys = self.memory.index_select(0, sentences), self.keys.index_select(0, sentences)
             self.mask = self.mask.index_select(0, sentences)
@@ -76,7 +81,10 @@ class DotAttention(nn.Module):
 
 
 class Recurrent(TranslationModel):
-    """Both stacks over one shared embedding, which is the projection too. Recurrences run in float32, for which CPUs have kernels."""
+    """The simple decoder. Its initial states are the encoder's last states; with attention, its previous state selects the context.
+
+    Encoder and decoder share one embedding, which is the projection too. Recurrences run in float32, for which CPUs have kernels.
+    """
 
     def __init__(self, size: RecurrentSize, vocab_size: int) -> None:
         super().__init__()
@@ -85,12 +93,20 @@ class Recurrent(TranslationModel):
         self.embedding = TokenEmbedding(vocab_size, size.d_model)
         self.dropout = Dropout(size.dropout)
         encoder, cell = (nn.LSTM, nn.LSTMCell) if size.cell == "lstm" else (nn.GRU, nn.GRUCell)
-        between_layers = size.dropout if size.layers > 1 else 0.0
-        self.encoder = encoder(size.d_model, size.d_model // 2, size.layers, batch_first=True, bidirectional=True, dropout=between_layers)
+        self.encoder = encoder(
+            size.d_model,
+            size.d_model // 2 if size.bidirectional else size.d_model,
+            size.layers,
+            batch_first=True,
+            bidirectional=size.bidirectional,
+            dropout=size.dropout if size.layers > 1 else 0.0,
+        )
         self.attention = {"none": None, "additive": AdditiveAttention(size.d_model), "dot": DotAttention()}[size.attention]
-        read = 1 if self.attention is None else 2
+        read = 1 if size.decoder == "simple" and size.attention == "none" else 2
+        maxout = size.decoder in ("cho", "bahdanau")
         self.decoder = nn.ModuleList(cell((read if layer == 0 else 1) * size.d_model, size.d_model) for layer in range(size.layers))
-        self.combine = nn.Linear(read * size.d_model, size.d_model)
+        # Maxout takes the larger of each pair, and reads state, embedding and context.
+        self.combine = nn.Linear(3 * size.d_model, 2 * size.d_model) if maxout else nn.Linear(read * size.d_model, size.d_model)
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
         """(B, S), (B, S), (B, T) to (B, T, D); see TranslationModel."""
@@ -101,29 +117,41 @@ class Recurrent(TranslationModel):
         return as_autocast(outputs)
 
     def start(self, source: Tensor, source_mask: Tensor) -> RecurrentState:
-        """Read (B, S) sources both ways."""
+        """Encode (B, S) sources; the memory is in the order of the source, whatever the order of reading."""
         with torch.autocast(source.device.type, enabled=False):
-            embedded = self.dropout(self.embedding(source))
+            order = reversed_order(source_mask) if self.size.reverse_source else None
+            embedded = self.dropout(self.embedding(source if order is None else source.gather(1, order)))
             packed = pack_padded_sequence(embedded, source_mask.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False)
             read, last = self.encoder(packed)
             memory, _ = pad_packed_sequence(read, batch_first=True, total_length=source.shape[1])
-            parts = last if isinstance(last, tuple) else (last,)
-            # Of layer l, both directions stand side by side: (2 * layers, B, D/2) to (B, D) a layer.
-            hidden = [
-                tuple(torch.cat((part[2 * layer], part[2 * layer + 1]), dim=1) for part in parts) for layer in range(self.size.layers)
-            ]
+            if order is not None:
+                memory = memory.gather(1, order[:, :, None].expand_as(memory))
+            # Of layer l, the directions stand side by side: (directions * layers, B, D / directions) to (B, D) a layer.
+            directions = 2 if self.size.bidirectional else 1
+            parts = [part.unflatten(0, (self.size.layers, directions)) for part in (last if isinstance(last, tuple) else (last,))]
+            hidden = [tuple(torch.cat(part[layer].unbind(), dim=1) for part in parts) for layer in range(self.size.layers)]
             keys = memory if self.attention is None else self.attention.keys(memory)
-        return RecurrentState(memory, keys, source_mask, hidden)
+            return self._initial(RecurrentState(memory, keys, source_mask, hidden))
 
     def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
         """Decode one more position and add it to the state: (B*K,) newest tokens to (B*K, V) logits."""
         return self.project(self._advance(self.embedding(tokens), state))
 
+    def _initial(self, state: RecurrentState) -> RecurrentState:
+        """The decoder's state before its first step, from one that holds the encoder's last states."""
+        return state
+
     def _advance(self, x: Tensor, state: RecurrentState) -> Tensor:
-        """One step of all layers from embedded tokens (B*K, D); leaves the new hidden states in `state`. Returns (B*K, D)."""
-        context = self._context(state)
-        if context is not None:
-            x = torch.cat((x, context), dim=1)
+        """One step from embedded tokens (B*K, D); leaves the new hidden states in `state`. Returns (B*K, D)."""
+        if self.attention is None:
+            read = self._recur(x, state)
+        else:
+            context = _context(self.attention, state.hidden[-1][0], state)
+            read = torch.cat((self._recur(torch.cat((x, context), dim=1), state), context), dim=1)
+        return self.dropout(torch.tanh(self.combine(read)))
+
+    def _recur(self, x: Tensor, state: RecurrentState) -> Tensor:
+        """All recurrent layers, from the input of the first to the output of the last, (B*K, D)."""
         hidden: list[Hidden] = []
         for number, (cell, before) in enumerate(zip(self.decoder, state.hidden, strict=True)):
             after = cell(x, before if self.size.cell == "lstm" else before[0])
@@ -132,15 +160,97 @@ class Recurrent(TranslationModel):
             if number + 1 < len(self.decoder):
                 x = self.dropout(x)
         state.hidden = hidden
-        if context is not None:
-            x = torch.cat((x, context), dim=1)
-        return self.dropout(torch.tanh(self.combine(x)))
+        return x
 
-    def _context(self, state: RecurrentState) -> Tensor | None:
-        """(B*K, D) weighted sums of encoder states, None without attention."""
-        if self.attention is None:
-            return None
-        top = state.hidden[-1][0]
-        grouped = top.view(len(state.memory), -1, self.d_model)
-        energies = self.attention(grouped, state.keys).masked_fill(~state.mask[:, None], -torch.inf)
-        return (energies.softmax(dim=-1) @ state.memory).view_as(top)
+
+class Cho(Recurrent):
+    """A context vector c as an input of every step (Cho et al. 2014, A.1): c = tanh(V h_N), s_0 = tanh(V' c), s_t = GRU(s_t-1, [y_t-1; c]).
+
+    The output layer is maxout: t = max over pairs of O_s s_t + O_y y_t-1 + O_c c. The paper's sizes are 1,000 units, embeddings of 100 and
+    500 pairs; here all are d_model, since the projection is the embedding.
+    """
+
+    def __init__(self, size: RecurrentSize, vocab_size: int) -> None:
+        super().__init__(size, vocab_size)
+        self.summary = nn.Linear(size.d_model, size.d_model)
+        self.initial = nn.ModuleList(nn.Linear(size.d_model, size.d_model) for _ in range(size.layers))
+
+    def _initial(self, state: RecurrentState) -> RecurrentState:
+        summary = torch.tanh(self.summary(state.hidden[-1][0]))
+        # A memory of one position, so that a selection keeps it with its sentence.
+        state.memory = state.keys = summary[:, None]
+        state.hidden = [(torch.tanh(initial(summary)),) for initial in self.initial]
+        return state
+
+    def _advance(self, x: Tensor, state: RecurrentState) -> Tensor:
+        context = state.memory.expand(-1, len(x) // len(state.memory), -1).reshape(x.shape)
+        top = self._recur(torch.cat((x, context), dim=1), state)
+        return self.dropout(_maxout(self.combine(torch.cat((top, x, context), dim=1))))
+
+
+class Bahdanau(Recurrent):
+    """Additive attention in the order of its paper (Bahdanau et al. 2015, A.2.2), with the encoder's states h_j.
+
+    s_0 = tanh(W_s h_1) of the encoder's backward state h_1; the context c_i is the sum of h_j under the softmax of
+    v . tanh(W_a s_i-1 + U_a h_j); s_i = GRU(s_i-1, [y_i-1; c_i]); t_i = max over pairs of U_o s_i-1 + V_o y_i-1 + C_o c_i. The paper's
+    sizes are 1,000 units a direction and in the decoder, embeddings of 620 and 500 pairs; here all are d_model, a direction half of it.
+    """
+
+    attention: AdditiveAttention
+
+    def __init__(self, size: RecurrentSize, vocab_size: int) -> None:
+        super().__init__(size, vocab_size)
+        self.initial = nn.ModuleList(nn.Linear(size.d_model // 2, size.d_model) for _ in range(size.layers))
+
+    def _initial(self, state: RecurrentState) -> RecurrentState:
+        backward = [layer[0][:, self.d_model // 2 :] for layer in state.hidden]
+        state.hidden = [(torch.tanh(initial(last)),) for initial, last in zip(self.initial, backward, strict=True)]
+        return state
+
+    def _advance(self, x: Tensor, state: RecurrentState) -> Tensor:
+        previous = state.hidden[-1][0]
+        context = _context(self.attention, previous, state)
+        self._recur(torch.cat((x, context), dim=1), state)
+        return self.dropout(_maxout(self.combine(torch.cat((previous, x, context), dim=1))))
+
+
+class Luong(Recurrent):
+    """Dot attention in the order of its paper, with input feeding (Luong et al. 2015, sections 3.1 and 3.3), global attention only.
+
+    h_t = LSTM(h_t-1, [y_t-1; a_t-1]); the context c_t is the sum of the encoder's states under the softmax of their products with h_t;
+    the attentional state a_t = tanh(W_c [c_t; h_t]) is projected and read by the next step, a_0 being zero.
+    """
+
+    attention: DotAttention
+
+    def _advance(self, x: Tensor, state: RecurrentState) -> Tensor:
+        fed = torch.zeros_like(x) if state.attentional is None else state.attentional
+        top = self._recur(torch.cat((x, fed), dim=1), state)
+        state.attentional = torch.tanh(self.combine(torch.cat((_context(self.attention, top, state), top), dim=1)))
+        return self.dropout(state.attentional)
+
+
+def reversed_order(mask: Tensor) -> Tensor:
+    """Indices that reverse all tokens of each row but the last, which is the end token, and leave padding alone; their own inverse.
+
+    Args:
+        mask: (B, S), True at real tokens, padding on the right.
+
+    Returns:
+        (B, S), int64.
+    """
+    positions = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
+    last = mask.sum(dim=1, keepdim=True) - 1
+    return torch.where(positions < last, last - 1 - positions, positions)
+
+
+def _context(attention: AdditiveAttention | DotAttention, query: Tensor, state: RecurrentState) -> Tensor:
+    """Weighted sums of encoder states: queries (B*K, D) to (B*K, D)."""
+    grouped = query.view(len(state.memory), -1, query.shape[1])
+    energies = attention(grouped, state.keys).masked_fill(~state.mask[:, None], -torch.inf)
+    return (energies.softmax(dim=-1) @ state.memory).view_as(query)
+
+
+def _maxout(pairs: Tensor) -> Tensor:
+    """The maximum of each pair of neighbours (Goodfellow et al. 2013): (B*K, 2 D) to (B*K, D)."""
+    return pairs.unflatten(1, (-1, 2)).amax(dim=2)

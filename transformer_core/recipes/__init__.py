@@ -3,6 +3,7 @@
 import difflib
 import io
 import re
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, table_3_row
 
 _SUFFIX = ".yaml"
 _ROWS_START_FROM = "wmt14-en-de-base"
+_BASELINES_START_FROM = "synthetic"
 _LEAST_VOCABULARY = 400
 _BIG_STARTS_FROM = "wmt14-en-de-big"
 _MACHINE_SECTION = re.compile(r"^machine:.*\n?(?:[ \t#].*\n?|\n)*", re.MULTILINE)
@@ -22,11 +24,41 @@ _AVERAGE_SECTION = re.compile(r"^# 6\.1: .*\naverage:\n(?:  .*\n)*", re.MULTILIN
 _FIRST_COMMENT = re.compile(r"(?:^#.*\n)+", re.MULTILINE)
 
 
+@dataclass(frozen=True)
+class Baseline:
+    """What a baseline's recipe is, in a few words, and its `model` section beside `preset: tiny`."""
+
+    words: str
+    architecture: str
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+BASELINES = {
+    "synthetic-convolutional": Baseline("convolutions with attention in each decoder layer", "convolutional"),
+    "synthetic-recurrent": Baseline("an LSTM encoder-decoder with a fixed vector between its halves", "recurrent", {"attention": "none"}),
+    "synthetic-recurrent-additive": Baseline("an LSTM encoder-decoder with additive attention", "recurrent", {"attention": "additive"}),
+    "synthetic-recurrent-dot": Baseline("an LSTM encoder-decoder with dot-product attention", "recurrent", {"attention": "dot"}),
+    "synthetic-recurrent-forward": Baseline(
+        "a fixed vector from an encoder of one direction", "recurrent", {"attention": "none", "bidirectional": "false"}
+    ),
+    "synthetic-recurrent-reversed": Baseline(
+        "a fixed vector from the reversed source (Sutskever 2014)",
+        "recurrent",
+        {"attention": "none", "bidirectional": "false", "reverse_source": "true"},
+    ),
+    "synthetic-recurrent-cho": Baseline("a fixed vector read at every step (Cho 2014)", "recurrent", {"decoder": "cho"}),
+    "synthetic-recurrent-bahdanau": Baseline(
+        "additive attention in the order of its paper (Bahdanau 2015)", "recurrent", {"decoder": "bahdanau"}
+    ),
+    "synthetic-recurrent-luong": Baseline("dot attention with input feeding (Luong 2015)", "recurrent", {"decoder": "luong"}),
+}
+
+
 def names() -> list[str]:
-    """The packaged recipes and one for each row of the paper's Table 3, in alphabetical order."""
+    """The packaged recipes, one for each row of the paper's Table 3 and one for each baseline, in alphabetical order."""
     files = resources.files(__package__).iterdir()
     packaged = [file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)]
-    return sorted([*packaged, *_rows()])
+    return sorted([*packaged, *_rows(), *BASELINES])
 
 
 def _rows() -> list[str]:
@@ -46,6 +78,8 @@ def read(name: str) -> str:
         raise configuration_error(f"recipe {name!r}: no such recipe", remedy)
     if name in _rows():
         return _row(name)
+    if name in BASELINES:
+        return _baseline(name)
     return resources.files(__package__).joinpath(name + _SUFFIX).read_text(encoding="utf-8")
 
 
@@ -78,6 +112,19 @@ def _row(name: str) -> str:
     for old, new in changes.items():
         text = text.replace(old, new)
     return _AVERAGE_SECTION.sub("average:\n  of: last\n  count: 1\n", text)
+
+
+def _baseline(name: str) -> str:
+    """The default recipe with another model."""
+    baseline = BASELINES[name]
+    comment = (
+        f"# Baseline on the generated corpus: {baseline.words}. The default\n"
+        "# recipe with another model: same corpus, same updates. Scores on it say nothing about translation of real text.\n"
+    )
+    text = _FIRST_COMMENT.sub(comment, read(_BASELINES_START_FROM), count=1)
+    settings = "".join(f"  {key}: {value}\n" for key, value in baseline.settings.items())
+    text = text.replace("  preset: tiny\n", f"  architecture: {baseline.architecture}\n  preset: tiny\n{settings}")
+    return text.replace("  name: synthetic-en-de\n", f"  name: {name}-en-de\n")
 
 
 def description(name: str) -> str:
