@@ -28,7 +28,7 @@ class Asked(BaseModel):
     """The `params` of a request; defaults are those of the signature.
 
     Attributes:
-        nbest: all translations that the search ended with instead of the best.
+        nbest: the `beam` best translations instead of the best one.
         scores: score and log-probability with each translation.
     """
 
@@ -80,7 +80,8 @@ class ServedTranslator(PythonModel):
         tokens = [self._tokens(number, line) for number, line in enumerate(model_input)]
         # A wide beam with fewer sentences beside each other takes no more memory than a usual one.
         batch_tokens = BATCH_TOKENS * _USUAL_BEAM // max(asked.beam, _USUAL_BEAM)
-        search = Search(asked.beam, asked.alpha, asked.penalty, max_extra=asked.max_extra)
+        nbest = asked.beam if asked.nbest else 1
+        search = Search(asked.beam, asked.alpha, asked.penalty, max_extra=asked.max_extra, nbest=nbest)
         found = self.translator.translate_tokens(tokens, search, batch_tokens)
         if asked.nbest:
             return [[_scored(one) for one in ranked] for ranked in found]

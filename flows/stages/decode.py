@@ -52,7 +52,7 @@ def _decode(translator: "Translator | CTranslate2Engine", split: str, params: Pa
     check_split(BINARIZED, split)
     sources = open_split(BINARIZED, split).source
     settings = params.decode
-    search = Search(settings.beam, settings.alpha, settings.penalty, max_extra=settings.max_extra)
+    search = Search(settings.beam, settings.alpha, settings.penalty, max_extra=settings.max_extra, nbest=settings.beam)
     tokens = [sources[number] for number in range(len(sources))]
     began = time.monotonic()
     lists = translator.translate_tokens(tokens, search, settings.batch_tokens)

@@ -146,6 +146,23 @@ def test_stopping_early_never_costs_the_best_output(seed: int, alpha: float) -> 
     assert found[0].score == pytest.approx(max(scores), abs=1e-9)
 
 
+@pytest.mark.parametrize(("beam", "alpha"), [(2, 0.6), (4, 0.0), (4, 0.6), (4, 2.0)])
+def test_each_entry_of_an_nbest_list_is_that_of_a_search_that_is_never_stopped(model: Transformer, beam: int, alpha: float) -> None:
+    sources = padded(random_sources(400, seed=1))
+    settings = Search(beam, alpha, max_extra=12, nbest=beam)
+    found = beam_search(model, sources, sources > 0, settings)
+    # One more than there is room for is never proved, so this search goes on to the greatest length.
+    unstopped = beam_search(model, sources, sources > 0, replace(settings, nbest=beam + 1))
+    assert [len(ranked) for ranked in found] == [beam] * 400
+    for ranked, every in zip(found, unstopped, strict=True):
+        assert [output.tokens for output in ranked] == [output.tokens for output in every]
+        assert [output.score for output in ranked] == pytest.approx([output.score for output in every], abs=1e-9)
+    best = beam_search(model, sources, sources > 0, replace(settings, nbest=1))
+    assert [ranked[0].tokens for ranked in best] == [ranked[0].tokens for ranked in found]
+    if alpha < 1:  # With more, the longest outputs are the best, and every search goes to the end.
+        assert any(len(ranked) < beam or ranked[-1].tokens != every[-1].tokens for ranked, every in zip(best, found, strict=True))
+
+
 @pytest.fixture
 def model() -> Transformer:
     torch.manual_seed(5)

@@ -70,7 +70,7 @@ def add_to(commands: Commands) -> None:
     add("--prefixes", metavar="FILE", type=Path, help="what the translation of each line begins with, a line each")
     writing = parser.add_argument_group("output")
     add = writing.add_argument
-    add("--nbest", action="store_true", help="all translations: line number, score, log-probability, text; tab-separated")
+    add("--nbest", action="store_true", help="the K best translations: line number, score, log-probability, text; tab-separated")
     add("--scores", action="store_true", help="score and log-probability before each translation; tab-separated")
     computing = parser.add_argument_group("computing")
     add = computing.add_argument
@@ -141,7 +141,15 @@ def _search(arguments: argparse.Namespace) -> "Search | Sampling":
 
     if arguments.sample:
         return Sampling(arguments.sample, arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed, arguments.max_extra)
-    return Search(arguments.beam, arguments.alpha, arguments.penalty, arguments.coverage, arguments.max_extra, arguments.patience)
+    return Search(
+        arguments.beam,
+        arguments.alpha,
+        arguments.penalty,
+        arguments.coverage,
+        arguments.max_extra,
+        arguments.patience,
+        nbest=arguments.beam if arguments.nbest else 1,
+    )
 
 
 def _stdin_lines() -> Iterator[str]:

@@ -24,7 +24,8 @@ class Search:
         coverage: weight of the coverage penalty, see `coverage_penalty`; 0 for none.
         max_extra: an output has at most the tokens of its source, end token left out, and so many more; at least 1.
         patience: a sentence is done when `beam` times this many hypotheses have ended among its K best (Kasai et al. 2022; 1 is the rule
-            of fairseq and CTranslate2); None searches on until the best is proved to be the best.
+            of fairseq and CTranslate2); None searches on until the best are proved to be the best.
+        nbest: without a patience, the number of best outputs that are proved: those that a search to the greatest length finds.
     """
 
     beam: int = 4
@@ -33,6 +34,7 @@ class Search:
     coverage: float = 0.0
     max_extra: int = 50
     patience: float | None = None
+    nbest: int = 1
 
 
 def length_penalty(length: Tensor, alpha: float, penalty: Penalty) -> Tensor:
@@ -67,7 +69,7 @@ def beam_search(
 ) -> list[list[Finished]]:
     """The best finished outputs of each sentence, best first; at least one, at most `settings.beam`.
 
-    Without a patience a sentence is done when its best finished score is not below what its best unfinished hypothesis could still reach:
+    Without a patience a sentence is done when its `nbest` best finished scores are not below what its best live one could still reach:
     log P can only fall, the length penalty divides by most at the greatest length, and the coverage penalty is at most 0, so log P /
     penalty(greatest length) is that bound. A beam of 1 is greedy search: it ends with the end token, as there is nothing to choose
     between.
@@ -150,7 +152,10 @@ class _BeamSearch(Hypotheses):
         """(B,) whether no more is wanted than what has been finished."""
         if self._settings.patience is not None:
             return self._ended >= self._settings.beam * self._settings.patience
-        return self.finished.scores[:, 0] >= self.live[:, 0] / self._penalties[self.greatest_length].to(self.live.dtype)
+        scores, nbest = self.finished.scores, self._settings.nbest
+        if scores.shape[1] < nbest:
+            return torch.zeros_like(self.done)
+        return scores[:, nbest - 1] >= self.live[:, 0] / self._penalties[self.greatest_length].to(self.live.dtype)
 
     def keep(self, places: Tensor) -> None:
         """As Hypotheses."""
