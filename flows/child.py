@@ -57,6 +57,14 @@ def run_child(
             return child.wait()
 
 
+def terminate_children() -> None:
+    """Send SIGTERM to everything that calls of `run_child` in other threads have started; those calls then return its exit code."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error, OSError):  # It may have ended.
+            if _MARK in process.environ():
+                process.terminate()
+
+
 @contextmanager
 def _nobody_left(mark: str, lines: "_Lines", grace_seconds: float) -> Iterator[None]:
     try:

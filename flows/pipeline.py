@@ -251,13 +251,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Ends with 0, or the exit code of the stage that failed; 75 after a signal, once all below has ended.
     """
-    parameters = parse(arguments)
+    return run_flow(pipeline, parse(arguments))
+
+
+def run_flow(chosen: Flow[..., Any], parameters: Mapping[str, Any]) -> int:
+    """Run a flow whose result is an exit code, and return that code; 75 after a signal, once all below has ended."""
     stop_on_signals()
     try:
         reach_prefect()
         # A temporary server that is away, ended by the same signal, does not come back: Prefect would try for a minute.
         with temporary_settings({} if PREFECT_API_URL.value() else {PREFECT_CLIENT_MAX_RETRIES: 1}):
-            state = pipeline(**parameters, return_state=True)
+            state = cast(State[Any], chosen(**parameters, return_state=True))
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code

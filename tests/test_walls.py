@@ -22,7 +22,7 @@ ROOMS = [
     {"recipes", "doctor", "data_plan"},
     {"cli"},
 ]
-WHERE_PREFECT_IS_ALLOWED = {"flows/pipeline.py", "flows/cluster.py"}
+WHERE_PREFECT_IS_ALLOWED = {"flows/pipeline.py", "flows/cluster.py", "flows/sweep.py"}
 WHERE_MLFLOW_IS_ALLOWED = {"flows/tracking.py", "flows/compare.py", "flows/registry.py", "flows/served_model.py", "flows/stages/publish.py"}
 
 

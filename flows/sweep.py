@@ -1,0 +1,240 @@
+"""Sweeps: the same pipeline over many settings, the rows of one table.
+
+    python -m flows.sweep table3 --recipe multi30k --seeds 3 --updates 2000
+    python -m flows.sweep table2 --recipe synthetic
+    python -m flows.sweep params train.warmup=200,400 train.seed=1,2
+
+Each row and seed is trained in a workspace of its own with the cache of this repository; what has a result already is not run again. The
+table, as CSV, markdown and a picture, is in results/sweeps/NAME.
+"""
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+from prefect import flow, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.states import Failed
+from prefect.tasks import Task, exponential_backoff
+
+from flows import tracking
+from flows.child import terminate_children
+from flows.journal import NAME, Journal
+from flows.log import StageLog
+from flows.node import committed
+from flows.pipeline import FIRST_RETRY_SECONDS, RETRIES, is_transient, run_flow
+from flows.repro import StageError
+from flows.settings import check, tracked
+from flows.summary import Outcome
+from flows.sweeps import table as tables
+from flows.sweeps.rows import Row, choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
+from flows.sweeps.workspace import Job, Repository, code_digest, job_of, run_job
+from transformer_core import recipes
+from transformer_core.cli.arguments import positive_int
+from transformer_core.config import PARAMS_FILE, Machine, Params, load_params, tracking_uri, validate_document
+from transformer_core.errors import ExitCode, UserError
+from transformer_core.files import read_json
+
+NAMES = ("table3", "table2", "params")
+RESULTS = Path("results/sweeps")
+ARTIFACT = "sweep"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is to be trained: the jobs in the order of the table, the commit whose code they run, and the heading of the table."""
+
+    jobs: Sequence[Job]
+    commit: str
+    about: tables.About
+
+    @property
+    def missing(self) -> list[Job]:
+        """The jobs that have no result yet."""
+        return [job for job in self.jobs if not job.result.exists()]
+
+    @property
+    def identity(self) -> str:
+        """The name of its record: the same for the same jobs."""
+        return f"sweep-{self.about.name}-{sha256(' '.join(job.key for job in self.jobs).encode()).hexdigest()[:12]}"
+
+
+def plan(
+    name: str,
+    settings: Sequence[str],
+    recipe: str | None,
+    rows: Sequence[str] | None,
+    seeds: int,
+    updates: int | None,
+    scale: int | None,
+) -> Sweep:
+    """Work out the jobs of a sweep and check the settings of all of them.
+
+    Raises:
+        UserError: exit code 78; an unknown recipe, row or key, a value that the schema refuses, or code that is not committed.
+    """
+    _, commit = committed()
+    base = validate_document(Params, tracked() | {"machine": {}}, PARAMS_FILE) if recipe is None else recipes.load(recipe)
+    scale = scale or (1 if name == "params" else scale_for(base))
+    sections = base.model_dump(mode="json", exclude={"machine"}, exclude_none=False)
+    sections["model"] = base.model.model_dump(mode="json", exclude_none=True)
+    chosen = choose(_rows(name, settings, scale), rows)
+    digest, jobs = code_digest(commit), []
+    for row in chosen:
+        for seed in range(base.train.seed, base.train.seed + seeds):
+            document = document_of(row, sections, None if "train.seed" in row.overrides else seed, updates)
+            check(document)
+            jobs.append(job_of(row.name, document["train"]["seed"], document, digest))
+    return Sweep(jobs, commit, tables.About(name, recipe or PARAMS_FILE.name, scale, settings))
+
+
+def _rows(name: str, settings: Sequence[str], scale: int) -> list[Row]:
+    if name == "params":
+        return grid_rows(settings)
+    return table3_rows(scale) if name == "table3" else table2_rows(scale)
+
+
+@flow(name="sweep")
+def sweep(planned: Sweep, at_once: int) -> State[int] | int:
+    """Train what has no result yet, `at_once` jobs at a time, each as a task.
+
+    Returns:
+        0, or a failed state whose data is the exit code of a job that failed.
+    """
+    for job in planned.jobs:
+        if job.result.exists():  # A kill may have come before its workspace was removed.
+            shutil.rmtree(job.workspace, ignore_errors=True)
+    repository = Repository.here(planned.commit, load_params().machine)
+    with suppress(Exception):  # MLflow being away costs nothing. The experiment's files then belong to this folder, not to a workspace.
+        tracking.experiment_id(tracking.connect(str(repository.machine["tracking_uri"])))
+    first, *others = planned.missing
+    # Alone, so that the stages before the training run once and are in the cache for all others.
+    outcomes = [_run(first, repository)]
+    if at_once == 1:
+        # Called, not submitted: only on the main thread does a signal end what the task has started.
+        outcomes += [_run(job, repository) for job in others]
+    else:
+        outcomes += _side_by_side(others, repository, at_once)
+    failed = next((outcome for outcome in outcomes if outcome.code), None)
+    return Failed(message=failed.message, data=failed.code) if failed else int(ExitCode.DONE)
+
+
+def _side_by_side(jobs: Sequence[Job], repository: Repository, at_once: int) -> list[Outcome]:
+    pool = ThreadPoolExecutor(at_once, "row")
+    try:
+        futures = [pool.submit(copy_context().run, _run, job, repository) for job in jobs]
+        return [future.result() for future in futures]
+    except BaseException:  # A signal, which reaches the main thread alone.
+        pool.shutdown(wait=False, cancel_futures=True)
+        terminate_children()
+        raise
+    finally:
+        pool.shutdown()
+
+
+def _run(job: Job, repository: Repository) -> Outcome:
+    return cast(Outcome, job_task(job, repository)(return_state=True).result(raise_on_failure=False))
+
+
+def job_task(job: Job, repository: Repository) -> Task[[], Any]:
+    """The Prefect task of a job, tried again as a stage of the pipeline is."""
+
+    @task(
+        name="row",
+        task_run_name=job.name,
+        cache_policy=NO_CACHE,
+        retries=RETRIES + 1,  # The last one is never made, see `is_transient`.
+        retry_delay_seconds=exponential_backoff(FIRST_RETRY_SECONDS),
+        retry_jitter_factor=0.5,
+        retry_condition_fn=is_transient,
+    )
+    def run() -> State[Outcome] | Outcome:
+        started = time.monotonic()
+        try:
+            run_job(job, repository, StageLog(get_run_logger().info, lambda _: None))
+        except (StageError, UserError) as error:
+            outcome = Outcome(job.name, "failed", error.exit_code, time.monotonic() - started, str(error))
+            return Failed(message=outcome.message, data=outcome)
+        return Outcome(job.name, "ran", ExitCode.DONE, time.monotonic() - started)
+
+    return run
+
+
+def write_table(planned: Sweep) -> str:
+    """Write the table of the jobs that have a result; the text of it."""
+    results = [read_json(job.result) for job in planned.jobs if job.result.exists()]
+    table = tables.beside_the_paper(tables.summarize(results), planned.about.name)
+    text = tables.markdown(table, results, planned.about)
+    tables.write(table, text, RESULTS / planned.about.name)
+    return text
+
+
+def record(planned: Sweep, machine: Machine) -> None:
+    """Record the sweep in MLflow: a run with the table, and a child run with the settings and figures of each job."""
+    journal = Journal(planned.identity)
+    journal.tags({NAME: f"sweep {planned.about.name}", "kind": "sweep"})
+    journal.parameters({name: str(value) for name, value in asdict(planned.about).items()})
+    for job in planned.jobs:
+        child = Journal(f"row-{job.key[:16]}", parent=planned.identity)
+        child.tags({NAME: job.name, "kind": "row"})
+        child.parameters(job.document)
+        figures: Mapping[str, Any] = read_json(job.result)
+        child.metrics(figures["updates"], {name: figures[name] for name in ("parameters", "minutes", *tables.FIGURES)})
+        child.end()
+    for file in sorted((RESULTS / planned.about.name).iterdir()):
+        journal.artifact(file)
+    journal.end()
+    with tracking.Sender(journal.path, tracking_uri(machine)):
+        pass
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train the rows of a table and write it to results/sweeps/NAME; what has a result already is not run again."""
+    given = vars(_parser().parse_args(arguments))
+    at_once = given.pop("at_once")
+    try:
+        planned = plan(**given)
+        done, missing = len(planned.jobs) - len(planned.missing), len(planned.missing)
+        print(f"{len(planned.jobs)} trainings, {done} of them done, {missing} to run", file=sys.stderr)
+        code = run_flow(sweep, {"planned": planned, "at_once": at_once}) if missing else int(ExitCode.DONE)
+        if any(job.result.exists() for job in planned.jobs):
+            print(write_table(planned))
+            print(f"{RESULTS / planned.about.name}: table.csv, table.md, table.svg")
+        if missing and not code:
+            record(planned, load_params().machine)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m flows.sweep", description=main.__doc__)
+    parser.add_argument("name", choices=NAMES, help="a table of the paper, or a grid of settings")
+    parser.add_argument("settings", nargs="*", metavar="KEY=V1,V2", help="of a sweep of params: train.warmup=200,400")
+    parser.add_argument("--recipe", metavar="NAME", help="corpus and training (default: params.yaml as it is)")
+    parser.add_argument("--rows", metavar="A,B", type=lambda text: text.split(","), help="rows of the table (default: all)")
+    parser.add_argument("--seeds", metavar="N", type=positive_int, default=1, help="trainings of each row (1)")
+    parser.add_argument("--updates", metavar="N", type=positive_int, help="of each training (default: the recipe's)")
+    parser.add_argument(
+        "--scale",
+        metavar="S",
+        type=positive_int,
+        help="divides the paper's widths (default: the power of two at which base is not wider than the recipe's model)",
+    )
+    parser.add_argument("--at-once", metavar="K", type=positive_int, default=1, help="trainings side by side (1)")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

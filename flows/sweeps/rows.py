@@ -1,0 +1,123 @@
+"""Rows of a sweep: what each changes in params.yaml."""
+
+import difflib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from transformer_core.config import Model, Params
+from transformer_core.errors import configuration_error
+from transformer_core.presets import BASE, TABLE_3, ModelSize, TransformerSize, resolve
+
+_WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
+# The systems of the paper's Table 2 that this project can train: architecture, preset, other keys.
+_TABLE_2: dict[str, dict[str, Any]] = {
+    "recurrent": {"architecture": "recurrent", "preset": "base", "attention": "none"},
+    "recurrent-additive": {"architecture": "recurrent", "preset": "base", "attention": "additive"},
+    "convolutional": {"architecture": "convolutional", "preset": "base"},
+    "base": {"preset": "base"},
+    "big": {"preset": "big"},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: its name, whole sections of params.yaml that it replaces, and keys that it changes.
+
+    Attributes:
+        sections: by name.
+        overrides: values by dotted key, as `--set` takes them.
+    """
+
+    name: str
+    sections: Mapping[str, Mapping[str, Any]]
+    overrides: Mapping[str, Any]
+
+
+def scale_for(params: Params) -> int:
+    """The power of two by which the paper's widths are divided so that base is not wider than the model of `params`."""
+    width, scale = resolve(params.model).d_model, 1
+    while BASE.d_model > width * scale:
+        scale *= 2
+    return scale
+
+
+def table3_rows(scale: int) -> list[Row]:
+    """The rows of the paper's Table 3, every width divided by `scale`; checkpoints are not averaged, as there."""
+    rows = []
+    for preset, row in TABLE_3.items():
+        overrides = {"train.label_smoothing": row.label_smoothing, "average.of": "last", "average.count": 1}
+        rows.append(Row(preset.removeprefix("table3/"), {"model": _scaled({"preset": preset}, row.size, scale)}, overrides))
+    return rows
+
+
+def table2_rows(scale: int) -> list[Row]:
+    """The systems of the paper's Table 2 that can be trained here, every width divided by `scale`."""
+    rows = []
+    for name, model in _TABLE_2.items():
+        rows.append(Row(name, {"model": _scaled(model, resolve(Model(**model)), scale)}, {}))
+    return rows
+
+
+def grid_rows(settings: Sequence[str]) -> list[Row]:
+    """Every combination of the values in settings of the form KEY=V1,V2.
+
+    Raises:
+        UserError: exit code 78; a setting of another form.
+    """
+    keys, values = [], []
+    for setting in settings:
+        key, equals, listed = setting.partition("=")
+        if not (equals and key and listed):
+            raise configuration_error(f"{setting!r} is not KEY=V1,V2,...", "For example: train.warmup=200,400")
+        yaml = YAML(typ="safe", pure=True)
+        keys.append(key)
+        values.append([yaml.load(value) for value in listed.split(",")])
+    if not keys:
+        raise configuration_error("params: needs settings KEY=V1,V2,...", "For example: python -m flows.sweep params train.warmup=200,400")
+    return [
+        Row(" ".join(f"{key}={value}" for key, value in zip(keys, chosen, strict=True)), {}, dict(zip(keys, chosen, strict=True)))
+        for chosen in itertools.product(*values)
+    ]
+
+
+def choose(rows: Sequence[Row], names: Sequence[str] | None) -> list[Row]:
+    """The rows of these names, in the order of the table; all where no name is given.
+
+    Raises:
+        UserError: exit code 78; no such row.
+    """
+    known = [row.name for row in rows]
+    for name in names or ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise configuration_error(f"no row is called {name!r}", f"Did you mean {near[0]}?" if near else f"Rows: {', '.join(known)}.")
+    return [row for row in rows if not names or row.name in names]
+
+
+def document_of(row: Row, base: Mapping[str, Any], seed: int | None, updates: int | None) -> dict[str, Any]:
+    """The tracked sections of params.yaml for one training of a row; None leaves seed or updates as they are.
+
+    Raises:
+        UserError: exit code 78; the row changes a key of no section.
+    """
+    document = {name: dict(section) for name, section in base.items()} | {name: dict(section) for name, section in row.sections.items()}
+    given = {"train.seed": seed, "train.updates": updates}
+    overrides = {**row.overrides, **{key: value for key, value in given.items() if value is not None}}
+    for key, value in overrides.items():
+        section, _, name = key.partition(".")
+        if section not in document or not name:
+            raise configuration_error(f"{key!r}: no key of params.yaml", f"Sections: {', '.join(document)}.")
+        document[section][name] = value
+    return document
+
+
+def _scaled(model: Mapping[str, Any], size: ModelSize, scale: int) -> dict[str, Any]:
+    if scale == 1:
+        return dict(model)
+    widths = {name: getattr(size, name) // scale for name in (_WIDTHS if isinstance(size, TransformerSize) else ("d_model",))}
+    smaller = replace(size, **widths)
+    return {**model, **{name: getattr(smaller, name) for name in widths}}

@@ -1,0 +1,131 @@
+"""The table of a sweep: figures of each row over its seeds, beside the paper's, as CSV, markdown and a picture."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_core.files import new_directory
+from transformer_core.presets import TABLE_3
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIGURES = ("perplexity", "valid_bleu", "bleu")
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class About:
+    """What the heading of a table says of its sweep.
+
+    Attributes:
+        scale: what the paper's widths were divided by; 1 also where they were not touched.
+        settings: the grid of a sweep of params, as it was given.
+    """
+
+    name: str
+    recipe: str
+    scale: int
+    settings: Sequence[str] = ()
+
+
+def summarize(results: Sequence[dict[str, Any]]) -> "pd.DataFrame":
+    """A line for each row, in the order of the results: means over seeds, and half the width of their 95% intervals (Student's t).
+
+    A row of one seed has no interval: NaN.
+    """
+    import pandas as pd
+    from scipy.stats import t  # type: ignore[import-untyped]
+
+    frame = pd.DataFrame(list(results))
+    grouped = frame.groupby("row", sort=False)
+    table = grouped.agg(
+        seeds=("seed", "count"), parameters=("parameters", "first"), updates=("updates", "first"), minutes=("minutes", "mean")
+    )
+    for name in FIGURES:
+        table[name] = grouped[name].mean()
+        quantile = t.ppf((1 + _CONFIDENCE) / 2, table["seeds"] - 1)
+        table[f"{name}_interval"] = quantile * grouped[name].std() / table["seeds"] ** 0.5
+    return table.reset_index()
+
+
+def beside_the_paper(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
+    """The table with the paper's figures of the same rows, where the sweep is of one of its tables."""
+    if name != "table3":
+        return table
+    import pandas as pd
+
+    paper = pd.DataFrame(
+        {"row": key.removeprefix("table3/"), "paper_parameters": row.millions, "paper_perplexity": row.perplexity, "paper_bleu": row.bleu}
+        for key, row in TABLE_3.items()
+    )
+    return table.merge(paper, on="row", how="left")
+
+
+def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: About) -> str:
+    """The table under a heading that says what was trained on what; Table 2 is followed by the figures that the paper gives."""
+    first = results[0]
+    synthetic = " (generated text: it says nothing about translation of real text)" if first["synthetic"] else ""
+    smaller = f" Scaled down: every width of the paper is divided by {about.scale}." if about.scale > 1 else ""
+    heading = (
+        f"Sweep `{' '.join([about.name, *about.settings])}` of the recipe {about.recipe}, corpus {first['corpus']}{synthetic}, "
+        f"{first['updates']:,} updates.{smaller}\n"
+        f"PPL is of valid, a subword; BLEU is {first['signature']}; ± is half of a 95% interval over seeds (Student's t)."
+    )
+    columns = ["row", "seeds", "parameters (millions)", "minutes", "PPL valid", "BLEU valid", "BLEU test"]
+    with_paper = "paper_bleu" in table
+    if with_paper:
+        columns += ["paper: parameters", "paper: PPL", "paper: BLEU"]
+    lines = [columns, ["---"] + ["---:"] * (len(columns) - 1)]
+    for row in table.to_dict("records"):
+        cells = [row["row"], str(row["seeds"]), f"{row['parameters'] / 1e6:.2f}", f"{row['minutes']:.1f}"]
+        cells += [_with_interval(row[name], row[f"{name}_interval"]) for name in FIGURES]
+        if with_paper:
+            cells += [_or_nothing(row["paper_parameters"], ".0f"), _or_nothing(row["paper_perplexity"], ".2f")]
+            cells += [_or_nothing(row["paper_bleu"], ".1f")]
+        lines.append(cells)
+    body = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return "\n\n".join([heading, body, *([_published()] if about.name == "table2" else [])]) + "\n"
+
+
+def write(table: "pd.DataFrame", text: str, folder: Path) -> None:
+    """Write table.csv, table.md and table.svg into a folder, all or none of them."""
+    with new_directory(folder) as temporary:
+        table.to_csv(temporary / "table.csv", index=False)
+        (temporary / "table.md").write_text(text, encoding="utf-8")
+        _plot(table, temporary / "table.svg")
+
+
+def _published() -> str:
+    import pandas as pd
+
+    with resources.files(__package__).joinpath("table2.csv").open(encoding="utf-8") as file:
+        published = pd.read_csv(file, dtype=str).fillna("")
+    lines = [["system", "BLEU En-De", "BLEU En-Fr", "FLOPs En-De", "FLOPs En-Fr"], ["---"] + ["---:"] * 4, *published.to_numpy().tolist()]
+    body = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return f"As published, on newstest2014 (Vaswani et al. 2017, Table 2; not comparable with the scores above):\n\n{body}"
+
+
+def _with_interval(mean: float, interval: float) -> str:
+    return f"{mean:.2f}" if interval != interval else f"{mean:.2f} ± {interval:.2f}"
+
+
+def _or_nothing(value: float, form: str) -> str:
+    return "" if value != value else format(value, form)
+
+
+def _plot(table: "pd.DataFrame", path: Path) -> None:
+    """BLEU of valid and perplexity of each row, with intervals where there are several seeds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 1.2 + 0.3 * len(table)), layout="constrained")
+    for axes, (name, label) in zip(
+        figure.subplots(1, 2, sharey=True), (("valid_bleu", "BLEU of valid"), ("perplexity", "PPL of valid")), strict=True
+    ):
+        axes.errorbar(table[name], table["row"], xerr=table[f"{name}_interval"], fmt="o", capsize=3)
+        axes.set_xlabel(label)
+        axes.grid(axis="x", alpha=0.3)
+    figure.axes[0].invert_yaxis()
+    figure.savefig(path, metadata={"Date": None})

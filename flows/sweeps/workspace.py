@@ -1,0 +1,135 @@
+"""One training of a row, in a clone of its own that shares the DVC cache.
+
+`dvc exp run --temp` would do the same, but its folder is gone after a kill, and with it the state of the training and its journal. A clone
+stays until its training has ended, and the next start goes on in it.
+"""
+
+import hashlib
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from flows.child import run_child
+from flows.journal import JOURNALS
+from flows.log import StageLog
+from flows.node import Work, check_out, git
+from flows.paths import METRICS, STATE, TRAINING
+from flows.repro import StageError, ancestors, dvc, search_path, why
+from transformer_core.config import PARAMS_FILE, Machine, read_yaml, tracking_uri
+from transformer_core.files import read_json, write_json
+
+LAST_STAGE = "evaluate"
+SWEEPS = STATE / "sweeps"
+_SQLITE = "sqlite:///"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training of a row: tracked sections of params.yaml, and the key that its result is kept under."""
+
+    row: str
+    seed: int
+    document: Mapping[str, Any]
+    key: str
+
+    @property
+    def name(self) -> str:
+        """The row and the seed."""
+        return f"{self.row}, seed {self.seed}"
+
+    @property
+    def result(self) -> Path:
+        """The file that holds the figures once the training has ended."""
+        return SWEEPS / "results" / f"{self.key}.json"
+
+    @property
+    def workspace(self) -> Path:
+        """The clone that the training runs in."""
+        return SWEEPS / "workspaces" / self.key[:16]
+
+
+@dataclass(frozen=True)
+class Repository:
+    """What the workspaces of a sweep are made from: a commit, the DVC cache, and section `machine` with an absolute tracking address."""
+
+    root: Path
+    commit: str
+    cache: str
+    machine: Mapping[str, Any]
+
+    @classmethod
+    def here(cls, commit: str, machine: Machine) -> "Repository":
+        """The repository in the working directory."""
+        cache = subprocess.run(dvc("cache", "dir"), check=True, capture_output=True, text=True).stdout.strip()
+        uri = tracking_uri(machine)
+        if uri.startswith(_SQLITE):
+            uri = f"{_SQLITE}{Path(uri.removeprefix(_SQLITE)).resolve()}"
+        return cls(Path.cwd(), commit, str(Path(cache).resolve()), {**machine.model_dump(), "tracking_uri": uri})
+
+
+def code_digest(commit: str) -> str:
+    """SHA-256 over the code and the catalogue that the stages up to evaluate depend on, as they are in a commit."""
+    stages = read_yaml(Path("dvc.yaml"))["stages"]
+    wanted = sorted({path for name in (*ancestors(LAST_STAGE), LAST_STAGE) for path in stages[name].get("deps", [])})
+    return hashlib.sha256(git(Path(), "ls-tree", commit, "--", *wanted).encode()).hexdigest()
+
+
+def job_of(row: str, seed: int, document: Mapping[str, Any], digest: str) -> Job:
+    """The training of a row with a seed; its key changes with any setting of the stages up to evaluate, and with their code."""
+    relevant = {name: section for name, section in document.items() if name != "publish"}
+    key = hashlib.sha256(json.dumps([digest, relevant], sort_keys=True).encode()).hexdigest()
+    return Job(row, seed, document, key)
+
+
+def run_job(job: Job, repository: Repository, log: StageLog) -> None:
+    """Train, decode and score in the job's workspace, keep the figures, and remove the workspace.
+
+    Raises:
+        StageError: a stage failed; the workspace stays, and the next call goes on in it.
+        UserError: as `check_out`.
+    """
+    clone = job.workspace
+    check_out(Work(LAST_STAGE, str(repository.root), repository.commit), clone)
+    (clone / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {repository.cache}\n", encoding="utf-8")
+    with (clone / PARAMS_FILE).open("w", encoding="utf-8") as file:
+        YAML().dump({**job.document, "machine": dict(repository.machine)}, file)
+    code = run_child(dvc("repro", LAST_STAGE), log, environment={"PATH": search_path()}, directory=clone)
+    if code:
+        raise StageError(*_reason(job, code, log.last_line))
+    if (clone / JOURNALS).exists():  # What MLflow has not got yet is sent from here.
+        shutil.copytree(clone / JOURNALS, JOURNALS, dirs_exist_ok=True)
+    write_json(job.result, _figures(job, clone))
+    shutil.rmtree(clone)
+
+
+def _reason(job: Job, code: int, last_line: str) -> tuple[int, str]:
+    """Exit code and reason of the last stage that wrote how it ended."""
+    ended = sorted((job.workspace / STATE / "exit").glob("*.json"), key=lambda file: file.stat().st_mtime)
+    stage = ended[-1].stem if ended else LAST_STAGE
+    code, reason = why(stage, code, last_line, job.workspace)
+    return code, f"{job.name}: {reason}"
+
+
+def _figures(job: Job, clone: Path) -> dict[str, Any]:
+    """What the table is made of. `perplexity` is of valid, a subword, of the last checkpoint; `bleu` of test, `valid_bleu` of valid."""
+    scores, training = read_json(clone / METRICS), read_json(clone / TRAINING / "metrics.json")
+    return {
+        "row": job.row,
+        "seed": job.seed,
+        "parameters": training["parameters"],
+        "updates": training["updates"],
+        "minutes": training["minutes"],
+        "tokens_per_second": training["tokens_per_second"],
+        "perplexity": training["valid_perplexity"],
+        "valid_bleu": scores["valid"]["bleu"],
+        "bleu": scores["bleu"],
+        "corpus": scores["corpus"],
+        "synthetic": scores["synthetic"],
+        "signature": scores["signature"],
+    }

@@ -1,0 +1,215 @@
+"""Sweeps: rows, the table, and a sweep that is killed and goes on."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pytest
+
+from flows.sweep import main, plan
+from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
+from flows.sweeps.table import About, beside_the_paper, markdown, summarize, write
+from tests.clone import Clone, tiny_clone
+from transformer_core import recipes
+from transformer_core.config import Model, Params
+from transformer_core.errors import UserError
+from transformer_core.presets import TABLE_3, resolve
+
+
+def sections(recipe: str) -> dict[str, Any]:
+    return recipes.load(recipe).model_dump(mode="json", exclude={"machine"})
+
+
+def result(row: str, seed: int, bleu: float, **changes: Any) -> dict[str, Any]:
+    figures = {"parameters": 2_400_000, "updates": 100, "minutes": 1.5, "tokens_per_second": 1000, "perplexity": 5.0, "valid_bleu": bleu}
+    return {"row": row, "seed": seed, **figures, "bleu": bleu, "corpus": "c", "synthetic": True, "signature": "s", **changes}
+
+
+def test_table_3_has_each_row_of_the_paper_and_a_scale_of_1_is_the_paper() -> None:
+    rows = {row.name: row for row in table3_rows(1)}
+    assert list(rows) == [name.removeprefix("table3/") for name in TABLE_3]
+    for name, published in TABLE_3.items():
+        row = rows[name.removeprefix("table3/")]
+        assert resolve(Model(**row.sections["model"])) == published.size
+        assert row.overrides["train.label_smoothing"] == published.label_smoothing
+        assert row.overrides["average.count"] == 1
+
+
+def test_a_scale_divides_each_width_and_nothing_else() -> None:
+    rows = {row.name: resolve(Model(**row.sections["model"])) for row in table3_rows(4)}
+    assert (rows["base"].d_model, rows["base"].layers) == (128, 6)
+    assert [getattr(rows["A-h32"], name) for name in ("d_model", "d_ff", "heads", "d_k", "d_v", "dropout")] == [128, 512, 32, 4, 4, 0.1]
+    assert rows["C-dmodel1024"].d_k == 32
+    assert rows["E-learned"].positions == "learned"
+    assert {row.name: resolve(Model(**row.sections["model"])).d_model for row in table2_rows(4)} == {
+        "recurrent": 256, "recurrent-additive": 256, "convolutional": 128, "base": 128, "big": 256
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("recipe", "scale"), [("synthetic", 4), ("multi30k", 2), ("wmt14-en-de-base", 1), ("wmt14-en-de-big", 1)])
+def test_the_scale_follows_the_recipes_own_width(recipe: str, scale: int) -> None:
+    assert scale_for(recipes.load(recipe)) == scale
+
+
+def test_a_grid_is_every_combination_with_yaml_values() -> None:
+    rows = grid_rows(["train.warmup=200,400", "model.norm=pre,post"])
+    assert [row.name for row in rows][:2] == ["train.warmup=200 model.norm=pre", "train.warmup=200 model.norm=post"]
+    assert rows[3].overrides == {"train.warmup": 400, "model.norm": "post"}
+
+
+def test_a_document_is_the_recipe_with_the_rows_changes_and_passes_the_schema() -> None:
+    for row in (*table3_rows(4), *table2_rows(4), *grid_rows(["train.seed=7"])):
+        document = document_of(row, sections("synthetic"), None, 300)
+        params = Params.model_validate(document)
+        assert params.train.updates == 300
+        assert params.bpe == recipes.load("synthetic").bpe
+    assert params.train.seed == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (["table3", "--rows", "base,B-dk1"], "no row is called 'B-dk1'. Did you mean B-dk16?"),
+        (["table3", "--recipe", "synthetix"], "recipe 'synthetix': no such recipe. Did you mean synthetic?"),
+        (["params"], "params: needs settings KEY=V1,V2"),
+        (["params", "warmup"], "'warmup' is not KEY=V1,V2"),
+        (["params", "warmup=1"], "'warmup': no key of params.yaml"),
+        (["params", "train.warmup=200,x"], "params.yaml: train.warmup: must be a whole number above 0, got 'x'"),
+        (["params", "train.warmupp=200"], "params.yaml: train.warmupp: unknown key. Did you mean 'warmup'?"),
+    ],
+)
+def test_wrong_settings_are_one_line_before_anything_runs(
+    arguments: list[str], fault: str, clean_clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(clean_clone.root)
+    assert main(arguments) == 78
+    said = capsys.readouterr().err
+    assert said.startswith(fault)
+    assert said.count("\n") == 1
+    assert not (clean_clone.root / ".state").exists()
+
+
+@pytest.fixture(scope="module")
+def clean_clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    return tiny_clone(tmp_path_factory.mktemp("clean") / "clone")
+
+
+def test_a_key_changes_with_settings_and_code_alone(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(clean_clone.root)
+
+    def keys(*arguments: Any) -> list[str]:
+        return [job.key for job in plan("table3", [], None, ["base"], *arguments).jobs]
+
+    first = keys(1, 30, 16)
+    assert keys(1, 30, 16) == first
+    assert keys(2, 30, 16)[:1] == first
+    assert keys(1, 20, 16) != first
+    (clean_clone.root / "notes.txt").write_text("no code\n")
+    clean_clone.commit("notes")
+    assert keys(1, 30, 16) == first
+    loss = clean_clone.root / "transformer_core/training/loss.py"
+    loss.write_text(loss.read_text() + "# changed\n")
+    with pytest.raises(UserError, match=r"loss\.py: not committed"):
+        keys(1, 30, 16)
+    clean_clone.commit("code")
+    assert keys(1, 30, 16) != first
+
+
+def test_means_and_intervals_are_those_of_students_t() -> None:
+    results = [result("base", seed, bleu) for seed, bleu in ((1, 10.0), (2, 12.0), (3, 14.0))]
+    table = summarize([*results, result("big", 1, 20.0)])
+    assert list(table["row"]) == ["base", "big"]
+    assert table["bleu"].tolist() == [12.0, 20.0]
+    # Two degrees of freedom: t = 4.3027; the standard deviation is 2.
+    assert table["bleu_interval"][0] == pytest.approx(4.3027 * 2 / math.sqrt(3), rel=1e-4)
+    assert math.isnan(table["bleu_interval"][1])
+
+
+def test_the_table_says_what_it_is_of_and_has_the_papers_figures(tmp_path: Path) -> None:
+    results = [result("base", 1, 10.0), result("base", 2, 12.0), result("B-dk16", 1, 9.0)]
+    table = beside_the_paper(summarize(results), "table3")
+    text = markdown(table, results, About("table3", "synthetic", 4))
+    assert "every width of the paper is divided by 4" in text
+    assert "it says nothing about translation of real text" in text
+    assert "| base | 2 | 2.40 | 1.5 | 5.00 ± 0.00 | 11.00 ± 12.71 | 11.00 ± 12.71 | 65 | 4.92 | 25.8 |" in text
+    assert "| B-dk16 | 1 | 2.40 | 1.5 | 5.00 | 9.00 | 9.00 | 58 | 5.16 | 25.1 |" in text
+    write(table, text, tmp_path / "out")
+    again = pd.read_csv(tmp_path / "out/table.csv")
+    assert again["paper_perplexity"].tolist() == [4.92, 5.16]
+    assert (tmp_path / "out/table.svg").read_text(encoding="utf-8").startswith("<?xml")
+    real = markdown(summarize(results), [{**one, "synthetic": False} for one in results], About("table2", "multi30k", 1))
+    assert "| GNMT + RL | 24.6 | 39.92 | 2.3e19 | 1.4e20 |" in real
+    assert "generated text" not in real
+
+
+def test_rows_are_chosen_in_the_order_of_the_table() -> None:
+    assert [row.name for row in choose(table3_rows(1), ["big", "base"])] == ["base", "big"]
+
+
+COMMAND = [sys.executable, "-m", "flows.sweep", "table3", "--rows", "base,B-dk16,C-N2", "--scale", "16"]
+
+
+def results_of(clone: Clone) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in (clone.root / ".state/sweeps/results").glob("*.json")}
+
+
+@pytest.mark.slow  # about 3 minutes: three trainings through the pipeline
+@pytest.mark.prefect
+def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothing_to_do(tmp_path: Path) -> None:
+    clone = tiny_clone(tmp_path / "clone")
+    with subprocess.Popen(COMMAND, cwd=clone.root, env=clone.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 400
+        while not (results_of(clone) and any((clone.root / ".state/sweeps/workspaces").iterdir())):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        below = psutil.Process(process.pid).children(recursive=True)
+        os.kill(process.pid, signal.SIGKILL)
+    assert not psutil.wait_procs([one for one in below if "flows.stages" in " ".join(_command_line(one))], timeout=60)[1]
+    before = results_of(clone)
+    assert len(before) == 1
+
+    said = clone.run(*COMMAND)
+    assert "3 trainings, 1 of them done, 2 to run" in said
+    assert results_of(clone).items() >= before.items()
+    assert not list((clone.root / ".state/sweeps/workspaces").iterdir())
+    rows = [line.split(" | ")[0] for line in (clone.root / "results/sweeps/table3/table.md").read_text().splitlines()]
+    assert rows[-3:] == ["| base", "| B-dk16", "| C-N2"]
+    recorded = clone.run(sys.executable, "-c", RECORDED).split("\n")
+    assert json.loads(recorded[-2]) == {"sweep": 1, "row": 3, "training": 3, "evaluation": 3}
+
+    said = clone.run(*COMMAND)
+    assert "3 trainings, 3 of them done, 0 to run" in said
+    assert "Task run" not in said
+
+
+RECORDED = """
+import json
+from collections import Counter
+from flows.tracking import connect, experiment_id, sync
+sync("sqlite:///mlflow.db")
+client = connect("sqlite:///mlflow.db")
+runs = client.search_runs([experiment_id(client)])
+parent = next(run for run in runs if run.data.tags.get("kind") == "sweep")
+rows = [run for run in runs if run.data.tags.get("kind") == "row"]
+assert {run.data.tags["mlflow.parentRunId"] for run in rows} == {parent.info.run_id}
+assert all("bleu" in run.data.metrics for run in rows)
+assert {item.path for item in client.list_artifacts(parent.info.run_id)} == {"table.csv", "table.md", "table.svg"}
+counted = Counter(run.data.tags.get("kind", "training") for run in runs)
+print(json.dumps({kind: counted[kind] for kind in ("sweep", "row", "training", "evaluation")}))
+"""
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
