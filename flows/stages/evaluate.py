@@ -189,14 +189,15 @@ def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
 
 
 def record(figures: Mapping[str, Any], report: Report) -> None:
-    """Write the journal of this evaluation, a child of the training's run, known by what was scored and how well."""
+    """Write the journal of this evaluation, a child of the training's run, known by its training, by what was scored and how well."""
     hypotheses = [DECODED / "test.hyp", DECODED / "valid.hyp"]
     digest = hashlib.sha256()
     for path in hypotheses:
         digest.update(path.read_bytes())
     training, decoding = report.model["training"], report.decoding
     settings = {name: value for name, value in decoding.items() if name not in report.scores}
-    digest.update(json.dumps([figures, settings], sort_keys=True).encode())
+    # With the training: two that write nothing have the same hypotheses.
+    digest.update(json.dumps([figures, settings, training["fingerprint"]], sort_keys=True).encode())
 
     searched = f"beam {decoding['beam']}, alpha {decoding['alpha']}"
     journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"])
