@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from transformer_core.corpus.trees import leaves, read_tree, repaired
 from transformer_core.evaluation.attention_figures import LayerFigures, cross_figures, encoder_figures, opacity
 from transformer_core.evaluation.charts import grouped, length_charts, training_charts
 from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, Scores
+from transformer_core.evaluation.parsing import ParsingScores
+from transformer_core.evaluation.tree_figures import tree_figure
 
 if TYPE_CHECKING:
     from transformer_core.evaluation.attention import AttentionMaps
@@ -51,8 +54,8 @@ class Lineage:
 
 
 @dataclass(frozen=True)
-class Report:
-    """All that the report shows. The documents are those that the stages write, as they stand in their JSON files.
+class Run:
+    """What a report shows of a run whatever its task. The documents are those that the stages write, as they stand in their JSON files.
 
     Args:
         manifest: the corpus: names, pairs, origin, licence, synthetic or not.
@@ -64,10 +67,8 @@ class Report:
         decoding: the settings and speed of decoding.
         updates: a row of numbers for each logged update.
         validation: a row of numbers for each validation.
-        scores: by split; "test" makes the headline.
-        shares: of outputs of the test set that are wrong whatever the reference.
-        by_length: BLEU of the test set by words of the source.
-        by_phenomenon: BLEU of the test set by phenomenon, empty where the corpus has no labels.
+        by_length: the score of the test set by words of the source.
+        by_phenomenon: the score of the test set by phenomenon, empty where the corpus has no labels.
         examples: the chosen sentences of the test set.
         sources: the whole test set; with `references` and `hypotheses`, line by line.
         attention: in one sentence, or why there is none to show.
@@ -82,8 +83,6 @@ class Report:
     decoding: Mapping[str, Any]
     updates: Sequence[Mapping[str, float]]
     validation: Sequence[Mapping[str, float]]
-    scores: Mapping[str, Scores]
-    shares: OutputShares
     by_length: Sequence[GroupScore]
     by_phenomenon: Sequence[GroupScore]
     examples: Sequence[Example]
@@ -94,8 +93,46 @@ class Report:
     lineage: Lineage
 
 
+@dataclass(frozen=True)
+class Report(Run):
+    """All that the report of a translation shows.
+
+    Args:
+        scores: by split; "test" makes the headline.
+        shares: of outputs of the test set that are wrong whatever the reference.
+    """
+
+    scores: Mapping[str, Scores]
+    shares: OutputShares
+
+
+@dataclass(frozen=True)
+class ParsingReport(Run):
+    """All that the report of a parser shows: `references` are bracketed trees, `hypotheses` symbols (corpus/trees.py).
+
+    Args:
+        scores: by split; "test" makes the headline.
+    """
+
+    scores: Mapping[str, ParsingScores]
+
+
 def render(report: Report) -> str:
-    """The report as one HTML document."""
+    """The report of a translation as one HTML document."""
+    return _rendered("report.html", report, differences=differences)
+
+
+def render_parsing(report: ParsingReport) -> str:
+    """The report of a parser as one HTML document; of each example the gold tree and the model's are drawn."""
+    drawn = {}
+    for example in report.examples:
+        gold = read_tree(report.references[example.index])
+        found = repaired(report.hypotheses[example.index], leaves(gold)).tree
+        drawn[example.index] = (tree_figure(gold, beside=found), tree_figure(found, beside=gold))
+    return _rendered("parsing.html", report, drawn=drawn)
+
+
+def _rendered(template: str, report: Run, **own: object) -> str:
     environment = Environment(
         loader=PackageLoader("transformer_core.evaluation"),
         autoescape=True,
@@ -104,7 +141,7 @@ def render(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(grouped=grouped, duration=duration, words=words, setting=setting)
-    return environment.get_template("report.html").render(
+    return environment.get_template(template).render(
         report=report,
         charts=training_charts(report.updates, report.validation),
         length_charts=length_charts(report.cleaning),
@@ -112,7 +149,7 @@ def render(report: Report) -> str:
         scale=[(weight, opacity(weight)) for weight in WEIGHTS_NAMED],
         examples=[(rank, list(group)) for rank, group in groupby(report.examples, key=lambda example: example.rank)],
         shown=EXAMPLES_SHOWN,
-        differences=differences,
+        **own,
     )
 
 
