@@ -19,7 +19,7 @@ class TransformerSize:
         attention_dropout: of attention weights; not in the paper's models.
         relu_dropout: of the feed-forward network's inner activations; not in the paper's models.
         norm: after each sub-layer's residual as in the paper, or before the sub-layer, with a norm at the end of both stacks.
-        positions: sinusoidal, or learned (Table 3, row E).
+        positions: sinusoidal, learned (Table 3, row E), or none: then the encoder does not see the order of the tokens.
         most_positions: how many positions are learned.
         tied: what shares one embedding matrix: source, target and projection (paper 3.4), target and projection, or nothing.
         neighbourhood: r, how many positions self-attention sees (paper 4); None for all.
@@ -35,7 +35,7 @@ class TransformerSize:
     attention_dropout: float = 0.0
     relu_dropout: float = 0.0
     norm: Literal["post", "pre"] = "post"
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     most_positions: int = 1024
     tied: Literal["all", "decoder", "none"] = "all"
     neighbourhood: int | None = None
