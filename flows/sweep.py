@@ -95,7 +95,7 @@ def plan(
             document = document_of(row, sections, None if "train.seed" in row.overrides else seed, updates)
             check(document)
             jobs.append(job_of(row.name, document["train"]["seed"], document, digest))
-    return Sweep(jobs, commit, tables.About(name, recipe or PARAMS_FILE.name, scale, settings))
+    return Sweep(jobs, commit, tables.About(name, recipe or PARAMS_FILE.name, scale, settings, load_params().machine.price_per_hour))
 
 
 def _rows(name: str, settings: Sequence[str], scale: int) -> list[Row]:
@@ -189,7 +189,7 @@ def record(planned: Sweep, machine: Machine) -> None:
         child.tags({NAME: job.name, "kind": "row"})
         child.parameters(job.document)
         figures: Mapping[str, Any] = read_json(job.result)
-        child.metrics(figures["updates"], {name: figures[name] for name in ("parameters", "minutes", *tables.FIGURES)})
+        child.metrics(figures["updates"], {name: figures[name] for name in ("parameters", "minutes", "flops", *tables.FIGURES)})
         child.end()
     for file in sorted((RESULTS / planned.about.name).iterdir()):
         journal.artifact(file)

@@ -23,12 +23,14 @@ class About:
     Attributes:
         scale: what the paper's widths were divided by; 1 also where they were not touched.
         settings: the grid of a sweep of params, as it was given.
+        price_per_hour: of the machine, for the cost of a training; None where none is set.
     """
 
     name: str
     recipe: str
     scale: int
     settings: Sequence[str] = ()
+    price_per_hour: float | None = None
 
 
 def summarize(results: Sequence[dict[str, Any]]) -> "pd.DataFrame":
@@ -42,7 +44,11 @@ def summarize(results: Sequence[dict[str, Any]]) -> "pd.DataFrame":
     frame = pd.DataFrame(list(results))
     grouped = frame.groupby("row", sort=False)
     table = grouped.agg(
-        seeds=("seed", "count"), parameters=("parameters", "first"), updates=("updates", "first"), minutes=("minutes", "mean")
+        seeds=("seed", "count"),
+        parameters=("parameters", "first"),
+        updates=("updates", "first"),
+        minutes=("minutes", "mean"),
+        flops=("flops", "mean"),
     )
     for name in FIGURES:
         table[name] = grouped[name].mean()
@@ -72,23 +78,19 @@ def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: Ab
     heading = (
         f"Sweep `{' '.join([about.name, *about.settings])}` of the recipe {about.recipe}, corpus {first['corpus']}{synthetic}, "
         f"{first['updates']:,} updates.{smaller}\n"
-        f"PPL is of valid, a subword; {first['score_name']} is {first['signature']}; ± is half of a 95% interval over seeds (Student's t)."
+        "FLOPs count the products of one training (a multiplication and an addition are two). PPL is of valid, a subword. "
+        f"{first['score_name']} is {first['signature']}. ± is half of a 95% interval over seeds (Student's t)."
     )
-    columns = [
-        "row",
-        "seeds",
-        "parameters (millions)",
-        "minutes",
-        "PPL valid",
-        f"{first['score_name']} valid",
-        f"{first['score_name']} test",
-    ]
+    columns = ["row", "seeds", "parameters (millions)", "minutes", "FLOPs"]
+    columns += [] if about.price_per_hour is None else ["cost"]
+    columns += ["PPL valid", f"{first['score_name']} valid", f"{first['score_name']} test"]
     with_paper = "paper_bleu" in table
     if with_paper:
         columns += ["paper: parameters", "paper: PPL", "paper: BLEU"]
     lines = [columns, ["---"] + ["---:"] * (len(columns) - 1)]
     for row in table.to_dict("records"):
-        cells = [row["row"], str(row["seeds"]), f"{row['parameters'] / 1e6:.2f}", f"{row['minutes']:.1f}"]
+        cells = [row["row"], str(row["seeds"]), f"{row['parameters'] / 1e6:.2f}", f"{row['minutes']:.1f}", f"{row['flops']:.1e}"]
+        cells += [] if about.price_per_hour is None else [f"{row['minutes'] / 60 * about.price_per_hour:.2f}"]
         cells += [_with_interval(row[name], row[f"{name}_interval"]) for name in FIGURES]
         if with_paper:
             cells += [_or_nothing(row["paper_parameters"], ".0f"), _or_nothing(row["paper_perplexity"], ".2f")]

@@ -19,15 +19,18 @@ from flows.child import run_child
 from flows.journal import JOURNALS
 from flows.log import StageLog
 from flows.node import Work, check_out, git
-from flows.paths import METRICS, STATE, TRAINING
+from flows.paths import AVERAGED, BINARIZED, METRICS, STATE, TRAINING
 from flows.repro import StageError, ancestors, dvc, search_path, why
 from flows.tasks import task_of
 from transformer_core.config import PARAMS_FILE, Machine, read_yaml, tracking_uri
+from transformer_core.corpus.binary import read_meta
 from transformer_core.files import read_json, write_json
 
 LAST_STAGE = "evaluate"
 SWEEPS = STATE / "sweeps"
 _SQLITE = "sqlite:///"
+# Of a result; another number where the figures in it are others.
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def code_digest(commit: str) -> str:
 def job_of(row: str, seed: int, document: Mapping[str, Any], digest: str) -> Job:
     """The training of a row with a seed; its key changes with any setting of the stages up to evaluate, and with their code."""
     relevant = {name: section for name, section in document.items() if name != "publish"}
-    key = hashlib.sha256(json.dumps([digest, relevant], sort_keys=True).encode()).hexdigest()
+    key = hashlib.sha256(json.dumps([_FORMAT, digest, relevant], sort_keys=True).encode()).hexdigest()
     return Job(row, seed, document, key)
 
 
@@ -118,8 +121,17 @@ def _reason(job: Job, code: int, last_line: str) -> tuple[int, str]:
 
 
 def _figures(job: Job, clone: Path) -> dict[str, Any]:
-    """What the table is made of. `perplexity` is of valid, a subword, of the last checkpoint; `score` is the task's main score, of test."""
+    """What the table is made of.
+
+    `flops` are of the products of the whole training, at the mean length of its targets; `perplexity` is of valid, a subword, of the last
+    checkpoint; `score` is the task's main score, of test.
+    """
+    from transformer_core.models.directory import CONFIG, read_config  # Here, for torch takes seconds to load.
+    from transformer_core.models.size import cost_of_training
+
     task = task_of(str(job.document["download"]["target"]))
+    config, pairs = read_config(clone / AVERAGED / CONFIG), read_meta(clone / BINARIZED).splits["train"]
+    cost = cost_of_training(config.model, config.vocabulary.size, round(pairs.target_tokens / pairs.pairs))
     scores, training = read_json(clone / METRICS), read_json(clone / TRAINING / "metrics.json")
     return {
         "row": job.row,
@@ -127,6 +139,7 @@ def _figures(job: Job, clone: Path) -> dict[str, Any]:
         "parameters": training["parameters"],
         "updates": training["updates"],
         "minutes": training["minutes"],
+        "flops": cost.flops_a_token * config.training.target_tokens,
         "tokens_per_second": training["tokens_per_second"],
         "perplexity": training["valid_perplexity"],
         "score_name": task.score,

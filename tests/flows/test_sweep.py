@@ -33,6 +33,7 @@ def result(row: str, seed: int, bleu: float, **changes: Any) -> dict[str, Any]:
         "parameters": 2_400_000,
         "updates": 100,
         "minutes": 1.5,
+        "flops": 2.5e13,
         "tokens_per_second": 1000,
         "perplexity": 5.0,
         "valid_score": bleu,
@@ -156,8 +157,8 @@ def test_the_table_says_what_it_is_of_and_has_the_papers_figures(tmp_path: Path)
     text = markdown(table, results, About("table3", "synthetic", 4))
     assert "every width of the paper is divided by 4" in text
     assert "it says nothing about translation of real text" in text
-    assert "| base | 2 | 2.40 | 1.5 | 5.00 ± 0.00 | 11.00 ± 12.71 | 11.00 ± 12.71 | 65 | 4.92 | 25.8 |" in text
-    assert "| B-dk16 | 1 | 2.40 | 1.5 | 5.00 | 9.00 | 9.00 | 58 | 5.16 | 25.1 |" in text
+    assert "| base | 2 | 2.40 | 1.5 | 2.5e+13 | 5.00 ± 0.00 | 11.00 ± 12.71 | 11.00 ± 12.71 | 65 | 4.92 | 25.8 |" in text
+    assert "| B-dk16 | 1 | 2.40 | 1.5 | 2.5e+13 | 5.00 | 9.00 | 9.00 | 58 | 5.16 | 25.1 |" in text
     write(table, text, "BLEU", tmp_path / "out")
     again = pd.read_csv(tmp_path / "out/table.csv")
     assert again["paper_perplexity"].tolist() == [4.92, 5.16]
