@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from transformer_core.corpus.trees import Tree, events
 from transformer_core.evaluation.brackets import counted, spans
 
-# In units of the SVG: about the width of a letter, the gap between words, the distance of rows, the margin.
-_LETTER, _GAP, _ROW, _MARGIN = 6.6, 10.0, 30.0, 12.0
+# In units of the SVG: about the width of a letter, the gap between words, the distance of rows, the margins. A label such as WHADVP may
+# be wider than the only word below it.
+_LETTER, _GAP, _ROW, _MARGIN, _SIDE = 6.6, 10.0, 30.0, 12.0, 20.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def tree_figure(tree: Tree, beside: Tree) -> TreeFigure:
     labels: list[Label] = []
     edges: list[Edge] = []
     stack: list[_Open] = [_Open(0)]
-    right, place = _MARGIN, 0
+    right, place = _SIDE, 0
     for kind, node in events(tree):
         if kind == "open":
             stack.append(_Open(place))
@@ -79,7 +80,7 @@ def tree_figure(tree: Tree, beside: Tree) -> TreeFigure:
             differs = label is not None and done.start < place and (label, done.start, place) not in known
             labels.append(Label(node.label, x, y, "constituent", differs))
         stack[-1].parts.append((x, y - 7))
-    return TreeFigure(right - _GAP + _MARGIN, bottom + _ROW / 2 + _MARGIN, labels, edges)
+    return TreeFigure(right - _GAP + _SIDE, bottom + _ROW / 2 + _MARGIN, labels, edges)
 
 
 def _depth(tree: Tree) -> int:
