@@ -23,15 +23,15 @@ class TokenEmbedding(nn.Module):
         return functional.embedding(tokens, self.weight) * math.sqrt(self.weight.shape[1])
 
 
-def sinusoidal_positions(length: int, d_model: int) -> Tensor:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same (paper 3.5).
+def sinusoidal_positions(length: int, d_model: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same (paper 3.5), computed in float64.
 
     Returns:
-        (length, D), float32, sines and cosines interleaved; row 0 is position 0.
+        (length, D) of `dtype`, sines and cosines interleaved; row 0 is position 0.
     """
     frequency = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10000.0) / d_model))
     angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).reshape(length, d_model).float()
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).reshape(length, d_model).to(dtype)
 
 
 class SinusoidalPositions(nn.Module):
