@@ -78,14 +78,14 @@ def run(recipe: str, clone: Path) -> None:
 def outcome(name: str, clone: Path) -> Outcome:
     """Read what the run in a clone has left."""
     scores = json.loads((clone / "results/metrics.json").read_text(encoding="utf-8"))
-    with (clone / "results/bleu_by_length.csv").open(encoding="utf-8") as file:
+    with (clone / "results/by_length.csv").open(encoding="utf-8") as file:
         groups = list(csv.DictReader(file))
     return Outcome(
         name=name,
         training=json.loads((clone / "results/training/metrics.json").read_text(encoding="utf-8")),
         bleu=scores["bleu"],
         signature=scores["signature"],
-        by_length={group["source_words"]: float(group["bleu"]) for group in groups},
+        by_length={group["source_words"]: float(group["score"]) for group in groups},
         sentences={group["source_words"]: int(group["sentences"]) for group in groups},
     )
 

@@ -15,7 +15,6 @@ from flows.runner import say
 from transformer_core.training.records import UpdateRecord
 
 UPDATES, VALIDATION, SKIPPED = "updates.csv", "validation.csv", "skipped.csv"
-_VALIDATION_COLUMNS = ("update", "nll", "perplexity", "accuracy", "bleu", "seconds")
 _SKIPPED_COLUMNS = ("update", "line")
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -27,12 +26,14 @@ class Recorder:
         directory: where the CSV files grow, beside the training's state.
         journal: the run's journal.
         updates: how many there will be.
+        score: the name of the validations' score of outputs, `bleu` or `f1`.
     """
 
-    def __init__(self, directory: Path, journal: Journal, updates: int) -> None:
+    def __init__(self, directory: Path, journal: Journal, updates: int, score: str) -> None:
         self._journal = journal
+        self._score = score
         self._updates = _Table(directory / UPDATES, [field.name for field in fields(UpdateRecord)])
-        self._validation = _Table(directory / VALIDATION, _VALIDATION_COLUMNS)
+        self._validation = _Table(directory / VALIDATION, ("update", "nll", "perplexity", "accuracy", score, "seconds"))
         self._skipped = _Table(directory / SKIPPED, _SKIPPED_COLUMNS)
         self._tables = (self._updates, self._validation, self._skipped)
         self._terminal = _Terminal(updates)
@@ -56,7 +57,9 @@ class Recorder:
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
         self._validation.append({"update": update, **scores, "seconds": seconds})
         self._journal.metrics(update, scores, context="valid")
-        self._terminal.say(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, BLEU {scores['bleu']:.1f} (greedy)")
+        self._terminal.say(
+            f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {self._score.upper()} {scores[self._score]:.1f} (greedy)"
+        )
 
     def state(self) -> dict[str, Any]:
         return {table.name: table.size_bytes for table in self._tables}

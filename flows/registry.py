@@ -1,8 +1,9 @@
 """The model registry: which version of a model is the champion, and what the page of a version says.
 
 The alias `champion` moves to a new version that is not significantly worse than the best there ever was; any other new version becomes
-`challenger`. Versions compare where they were scored on the same references with the same BLEU: the tags `references` and `signature`.
-Their translations of the test set are kept with the model, so any machine that reaches the registry can compare.
+`challenger`. Versions compare where they were scored on the same references in the same way: the tags `references` and `signature`. The
+score is BLEU, or F1 of a parser (flows/tasks.py). The outputs of a model for the test set are kept with it, so any machine that reaches the
+registry can compare.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,10 +19,11 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from flows.paths import AVERAGED
+from flows.tasks import PARSING, Task, task_of
 from flows.tracking import connect, first_line, reaching
 from transformer_core.corpus.text import read_lines
 from transformer_core.errors import configuration_error
-from transformer_core.evaluation.significance import SIGNIFICANT, Comparison, compare_systems
+from transformer_core.evaluation.significance import SIGNIFICANT, Comparison
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 # Where MLflow puts what belongs to a logged model.
@@ -29,8 +31,9 @@ ARTIFACTS = "artifacts"
 # Where a logged model keeps its translations of the test set, and of which version's tags theirs is the SHA-256.
 EVALUATION, HYPOTHESES = "evaluation", "test.hyp"
 RULE = f"""\
-`{CHAMPION}` is the last version that was not significantly worse than the best there ever was (paired bootstrap of BLEU on the same test
-set, p < {SIGNIFICANT}); `{CHALLENGER}` is the last one that was. Each version's tags say with which it was compared and how that ended."""
+`{CHAMPION}` is the last version that was not significantly worse than the best there ever was (BLEU, or F1 of a parser, on the same
+test set; p < {SIGNIFICANT} in a paired test); `{CHALLENGER}` is the last one that was. Each version's tags say with which it was compared
+and how that ended."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Decision:
         if self.comparison is not None:
             tags |= {
                 "rival_version": self.rival,
-                "rival_bleu_difference": f"{self.comparison.difference:+.2f}",
+                f"rival_{self.comparison.metric.lower()}_difference": f"{self.comparison.difference:+.2f}",
                 "rival_p_value": f"{self.comparison.p_value:.4f}",
             }
         return tags
@@ -64,36 +67,37 @@ def register(client: MlflowClient, name: str, model_uri: str, model_id: str, run
     return client.create_model_version(name, model_uri, run_id, dict(tags), model_id=model_id)
 
 
-def decide(client: MlflowClient, uri: str, new: ModelVersion, hypotheses: Sequence[str], references: Sequence[str]) -> Decision:
+def decide(client: MlflowClient, uri: str, new: ModelVersion, task: Task, hypotheses: Sequence[str], references: Sequence[str]) -> Decision:
     """The alias of a new version, which has none yet.
 
     Args:
         client: of the registry.
         uri: its address.
         new: with the tags `references` and `signature`.
-        hypotheses: its translations of the test set.
+        task: what it was trained for.
+        hypotheses: its outputs for the test set.
         references: the test set's.
     """
-    best = best_ever(client, uri, new)
+    best = best_ever(client, uri, new, task)
     if best is None:
         if CHAMPION in client.get_registered_model(new.name).aliases:
-            return Decision(CHALLENGER, "no earlier version was scored on these references in this way and has kept its translations")
+            return Decision(CHALLENGER, f"no earlier version was scored on these references in this way and has kept its {task.outputs}")
         return Decision(CHAMPION, "the first version")
     rival, translations = best
-    comparison = compare_systems(translations, hypotheses, references)
+    comparison = task.compare(translations, hypotheses, references)
     worse = comparison.difference < 0 and comparison.significant
     reason = (
         f"{'significantly worse' if worse else 'not significantly worse'} than version {rival.version}, the best so far: "
-        f"{comparison.difference:+.2f} BLEU, p = {comparison.p_value:.4f} (paired bootstrap; below {SIGNIFICANT} is significant)"
+        f"{comparison.difference:+.2f} {task.score}, p = {comparison.p_value:.4f} (paired test; below {SIGNIFICANT} is significant)"
     )
     return Decision(CHALLENGER if worse else CHAMPION, reason, str(rival.version), comparison)
 
 
-def best_ever(client: MlflowClient, uri: str, new: ModelVersion) -> tuple[ModelVersion, list[str]] | None:
-    """Of the versions that compare with a new one that of the highest BLEU, the oldest of several, and its translations."""
+def best_ever(client: MlflowClient, uri: str, new: ModelVersion, task: Task) -> tuple[ModelVersion, list[str]] | None:
+    """Of the versions that compare with a new one that of the highest main score, the oldest of several, and its outputs."""
     versions = [version for version in client.search_model_versions(f"name = '{new.name}'") if version.version != new.version]
     comparable = [version for version in versions if all(version.tags.get(key) == new.tags[key] for key in ("references", "signature"))]
-    for version in sorted(comparable, key=lambda version: (-float(version.tags["bleu"]), int(version.version))):
+    for version in sorted(comparable, key=lambda version: (-float(version.tags[task.key]), int(version.version))):
         if (translations := stored_hypotheses(client, uri, version)) is not None:
             return version, translations
     return None
@@ -150,18 +154,23 @@ def _address(client: MlflowClient, model: str) -> str:
 def card(name: str, alias: str, training: str, figures: Mapping[str, Any], manifest: Mapping[str, Any], reason: str) -> str:
     """The text on a version's page: what was trained on what, how good it is, under which terms, how to use it."""
     source, target = manifest["source"], manifest["target"]
+    task = task_of(target)
+    use = f"python -m flows.translate {name}@{alias} < in.{source} > out.{target}"
+    does = f"Translates **{source}** to **{target}**, a sentence a line."
+    if task is PARSING:
+        does = f"Parses **{source}**: a sentence a line, words parted by spaces, becomes the symbols of its tree (docs/parsing.md)."
     synthetic = " The text is **generated**: the score says that the pipeline works, and nothing about real language."
     licence = manifest["licence"] or ("none needed, the text is generated" if manifest["synthetic"] else "not stated by its source")
     mark = " (generated text)" if manifest["synthetic"] else ""
     return f"""\
-{source} to {target}, BLEU {figures["bleu"]:.2f} on {manifest["corpus"]}{mark}
+{source} to {target}, {task.headline(figures)} on {manifest["corpus"]}{mark}
 
-Translates **{source}** to **{target}**, a sentence a line. Trained as *{training}*.
+{does} Trained as *{training}*.
 
 | | |
 |---|---|
 | corpus | {manifest["corpus"]}, {manifest["splits"]["train"]["pairs"]:,} sentence pairs before cleaning |
-| BLEU | **{figures["bleu"]:.2f}** on {figures["lines"]:,} lines of test |
+| {task.score} | **{figures[task.key]:.2f}** on {figures["lines"]:,} lines of test |
 | signature | `{figures["signature"]}` |
 | licence of the data | {licence} |
 
@@ -170,7 +179,7 @@ Translates **{source}** to **{target}**, a sentence a line. Trained as *{trainin
 Alias `{alias}`: {reason}.
 
 ```
-python -m flows.translate {name}@{alias} < in.{source} > out.{target}
+{use}
 mlflow models serve -m models:/{name}@{alias} --env-manager local --port 5001
 curl http://127.0.0.1:5001/invocations -H 'Content-Type: application/json' -d '{{"inputs": ["A line."]}}'
 ```

@@ -5,24 +5,39 @@ from pathlib import Path
 from typing import Any
 
 from flows.paths import METRICS, REPORT
+from flows.tasks import Task, task_scored
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
 
 
 def table(figures: dict[str, Any]) -> str:
     """The content of results/metrics.json for a terminal of 80 columns."""
+    task = task_scored(figures)
     corpus = f"{figures['corpus']} (generated text)" if figures["synthetic"] else figures["corpus"]
-    rows = [f"{corpus:<36}{'BLEU':>8}{'95% interval':>15}{'chrF2':>8}{'TER':>8}"]
+    columns = _COLUMNS[task.score]
+    heads = "".join(f"{name:>{width}}" for name, width in columns.values())
+    rows = [f"{corpus:<30}{task.score:>8}{'95% interval':>15}{heads}"]
     for split, scores in (("valid", figures["valid"]), ("test", figures)):
-        interval = f"{scores['bleu_low']:.2f}-{scores['bleu_high']:.2f}"
-        rows.append(f"{split:<36}{scores['bleu']:>8.2f}{interval:>15}{scores['chrf']:>8.2f}{scores['ter']:>8.2f}")
-    notes = [
-        f"BLEU is {figures['signature']}, test has {figures['lines']:,} lines",
-        f"The paper's BLEU, {figures['paper_bleu']:.2f} on test, is {figures['paper_bleu_signature']}",
-        f"Of the test outputs {figures['copied']:.1f}% are copies, {figures['empty']:.1f}% empty, {figures['over_long']:.1f}% over-long",
-        f"Report: {REPORT}",
-    ]
-    return "\n".join([*rows, *notes])
+        interval = f"{scores[f'{task.key}_low']:.2f}-{scores[f'{task.key}_high']:.2f}"
+        others = "".join(f"{scores[key]:>{width}.2f}" for key, (_, width) in columns.items())
+        rows.append(f"{split:<30}{scores[task.key]:>8.2f}{interval:>15}{others}")
+    return "\n".join([*rows, f"{task.score} is {figures['signature']}, test has {figures['lines']:,} lines", *_notes(figures, task)])
+
+
+def _notes(figures: dict[str, Any], task: Task) -> list[str]:
+    shares = [f"{figures[name]:.1f}% {_SHARES[name]}" for name in task.shares]
+    notes = [f"Of the test outputs {', '.join(shares)}", f"Report: {REPORT}"]
+    if "paper_bleu" in task.scores:
+        notes.insert(0, f"The paper's BLEU, {figures['paper_bleu']:.2f} on test, is {figures['paper_bleu_signature']}")
+    return notes
+
+
+# Beside the main score: key in metrics.json, heading and width of its column.
+_COLUMNS = {
+    "BLEU": {"chrf": ("chrF2", 8), "ter": ("TER", 8)},
+    "F1": {"precision": ("precision", 11), "recall": ("recall", 8), "exact_match": ("exact", 8)},
+}
+_SHARES = {"copied": "are copies", "empty": "empty", "over_long": "over-long", "malformed": "had to be repaired into a tree"}
 
 
 def main(path: Path = METRICS) -> int:

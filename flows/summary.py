@@ -1,4 +1,4 @@
-"""What a run of the pipeline did: its stages with their times, sizes and costs, BLEU, and the way to the model."""
+"""What a run of the pipeline did: its stages with their times, sizes and costs, the score, and the way to the model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from flows.journal import NAME, Journal
 from flows.paths import METRICS
+from flows.tasks import task_scored
 from transformer_core.config import read_yaml
 from transformer_core.files import read_json
 
@@ -58,7 +59,7 @@ def _sizes(lock: Path) -> dict[str, int]:
 
 
 def summarize(table: list[Row], outcomes: Mapping[str, Outcome], link: str) -> str:
-    """What was done, as markdown: the table; BLEU where this run has got so far; the training's run in MLflow; what failed."""
+    """What was done, as markdown: the table; the score where this run has got so far; the training's run in MLflow; what failed."""
     with_cost = any(row.cost is not None for row in table)
     lines = ["| stage | | seconds | MB |" + (" cost |" if with_cost else ""), "|---|---|---:|---:|" + ("---:|" if with_cost else "")]
     for row in table:
@@ -73,7 +74,8 @@ def summarize(table: list[Row], outcomes: Mapping[str, Outcome], link: str) -> s
     if evaluated and not evaluated.code and METRICS.exists():
         figures = read_json(METRICS)
         synthetic = " (synthetic)" if figures["synthetic"] else ""
-        parts.append(f"BLEU **{figures['bleu']:.2f}** on the test set of {figures['corpus']}{synthetic}")
+        task = task_scored(figures)
+        parts.append(f"{task.score} **{figures[task.key]:.2f}** on the test set of {figures['corpus']}{synthetic}")
     if link:
         parts.append(f"[The training in MLflow]({link})")
     parts += [f"**{outcome.message}**" for outcome in outcomes.values() if outcome.code]

@@ -175,7 +175,7 @@ def write_table(planned: Sweep) -> str:
     results = [read_json(job.result) for job in planned.jobs if job.result.exists()]
     table = tables.beside_the_paper(tables.summarize(results), planned.about.name)
     text = tables.markdown(table, results, planned.about)
-    tables.write(table, text, RESULTS / planned.about.name)
+    tables.write(table, text, results[0]["score_name"], RESULTS / planned.about.name)
     return text
 
 

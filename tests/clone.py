@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 CORPUS = """
 name: tiny
-languages: [en, de]
+languages: [en, de, tree]
 licence:
 note: ""
 synthetic: true

@@ -95,7 +95,7 @@ def test_experiments_run_and_show(clone: Clone) -> None:
     assert "bleu" in clone.run("dvc", "metrics", "diff", "--all")
     assert "index.html" in clone.run("dvc", "plots", "show")
     plots = json.loads(clone.run("dvc", "plots", "show", "--json"))["data"]
-    assert set(plots) == {"perplexity", "valid_bleu", "loss", "learning_rate", "bleu_by_length", "bleu_by_phenomenon"}
+    assert set(plots) == {"perplexity", "valid_bleu", "loss", "learning_rate", "by_length", "by_phenomenon"}
     assert {len(json.dumps(plot)) > 500 for plot in plots.values()} == {True}
 
 
@@ -205,3 +205,22 @@ def test_two_devices_are_a_cache_hit_for_one_and_train_alike(clone: Clone) -> No
     assert one["updates"] == two["updates"] == 30
     # The order of summation alone, 1e-16 in float64; this toy's rate of 0.04 lets it grow, in 30 updates far less than a million times.
     assert one["valid_nll"] == pytest.approx(two["valid_nll"], rel=1e-5)  # six digits are kept
+
+
+def test_the_task_of_parsing_runs_through_the_same_stages(clone: Clone) -> None:
+    clone.run("git", "checkout", "-q", "--", "params.yaml")
+    changes = {"download": {"target": "tree"}, "clean": {"max_words": None, "max_ratio": None}, "binarize": {"max_tokens": 200}}
+    changes |= {"train": {"best_by": "f1"}, "publish": {"name": "tiny-parser"}}
+    clone.set(changes)
+    try:
+        clone.run("dvc", "repro")
+        metrics = read_json(clone.root / "results/metrics.json")
+        assert 0 <= metrics["f1"] <= 100
+        assert metrics["lines"] == 20
+        assert "f1" in (clone.root / "results/training/validation.csv").read_text(encoding="utf-8").partition("\n")[0]
+        assert "Constituency parsing" in (clone.root / "results/report.html").read_text(encoding="utf-8")
+        assert read_json(clone.root / "results/published.json")["model_uri"] == "models:/tiny-parser@champion"
+        plots = json.loads(clone.run("dvc", "plots", "show", "--json"))["data"]
+        assert {"perplexity", "by_length", "by_phenomenon"} <= set(plots)
+    finally:
+        clone.run("git", "checkout", "-q", "--", "params.yaml", "dvc.lock")

@@ -164,7 +164,7 @@ def test_the_rows_base_and_big_are_the_papers_recipes_without_averaging(
     assert params.publish.name == f"wmt14-en-de-table3-{row}"
 
 
-@pytest.mark.parametrize("name", [name for name in recipes.names() if name.startswith("synthetic-")])
+@pytest.mark.parametrize("name", list(recipes.BASELINES))
 def test_a_baselines_recipe_is_the_default_with_another_model(name: str, tmp_path: Path) -> None:
     params, default = params_of(name, tmp_path), params_of("synthetic", tmp_path)
     same = {"model": default.model, "publish": default.publish}

@@ -21,6 +21,8 @@ from ruamel.yaml.error import MarkedYAMLError
 from transformer_core.errors import UserError, configuration_error
 
 PARAMS_FILE = Path("params.yaml")
+# What stands for a language where the target is phrase-structure trees.
+TREES = "tree"
 
 Document = TypeVar("Document", bound=BaseModel)
 
@@ -57,11 +59,16 @@ class Section(BaseModel):
 
 
 class Download(Section):
-    """Which corpus, in which direction."""
+    """Which corpus, in which direction; the target `tree` is the task of constituency parsing (paper 6.3, docs/parsing.md)."""
 
     corpus: Name
     source: Name
     target: Name
+
+    @property
+    def task(self) -> Literal["translation", "parsing"]:
+        """What is learnt: `parsing` where the target is trees."""
+        return "parsing" if self.target == TREES else "translation"
 
 
 class Clean(Section):
@@ -169,7 +176,8 @@ class Train(Section):
         max_skipped: updates in a row whose loss or gradient is not finite; after one more the weights go back to the last state, once.
         precision: of the matrix products; `auto` is the fastest that the device has.
         validate_every: updates; a multiple of `save_every`, so that each validated model is also saved.
-        bleu_sentences: of valid, spread over it, that a validation translates for BLEU (greedily: it is not the score of `evaluate`).
+        bleu_sentences: of valid, spread over it, that a validation translates for BLEU, or parses for F1 (greedily: it is not the score of
+            `evaluate`).
         best_by: the validation's measure by which checkpoints are kept and patience is counted.
         patience: validations without a better one after which training ends; 0 trains all updates.
         keep: checkpoints of the last saves that are kept.
@@ -192,7 +200,7 @@ class Train(Section):
     precision: Literal["auto", "bf16", "fp16", "float32", "float64"]
     validate_every: PositiveInt
     bleu_sentences: PositiveInt
-    best_by: Literal["nll", "perplexity", "accuracy", "bleu"]
+    best_by: Literal["nll", "perplexity", "accuracy", "bleu", "f1"]
     patience: NonNegativeInt
     save_every: PositiveInt
     keep: PositiveInt
@@ -445,8 +453,21 @@ def check_across_sections(params: Params, path: Path = PARAMS_FILE) -> None:
     if params.decode.engine == "ctranslate2":
         _check_ctranslate2(params, path)
     _check_label_smoothing(params, path)
+    _check_task(params, path)
     if params.download.source == params.download.target:
         raise configuration_error(f"{path}: download.target: must differ from download.source, got {params.download.target!r}")
+
+
+def _check_task(params: Params, path: Path) -> None:
+    """Refuse trees as a source, and a measure that the task does not have."""
+    if params.download.source == TREES:
+        raise configuration_error(f"{path}: download.source: must be a language, trees can be the target alone, got {TREES!r}")
+    other = "f1" if params.download.task == "translation" else "bleu"
+    if params.train.best_by == other:
+        raise configuration_error(
+            f"{path}: train.best_by: the task is {params.download.task} (download.target {params.download.target}), which has no {other}",
+            "Set perplexity, or " + ("bleu." if other == "f1" else "f1."),
+        )
 
 
 def _check_label_smoothing(params: Params, path: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from flows.paths import CLEAN, SUBWORD_MODEL
 from flows.runner import run_stage
 from transformer_core.config import PARAMS_FILE, Params
-from transformer_core.corpus.subword import Subword, sampled, train_subword
+from transformer_core.corpus.subword import SPACE_MARK, Subword, sampled, train_subword
 from transformer_core.corpus.text import read_lines, read_raw_lines
+from transformer_core.corpus.trees import symbols_of
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory
 
@@ -17,14 +18,18 @@ def run(params: Params) -> str:
     """Write data/bpe/spm.model: that of `bpe.init_from`, or a new one."""
     if params.bpe.init_from is not None:
         return _taken(Path(params.bpe.init_from), params.bpe.vocab_size)
-    languages = (params.download.source, params.download.target)
+    settings, languages = params.bpe, [params.download.source, params.download.target]
+    if params.download.task == "parsing":
+        # A symbol of a tree is one token, and no text to learn from: SentencePiece marks the space before it.
+        symbols = symbols_of(read_lines(CLEAN / f"train.{languages.pop()}"), mark=f"{SPACE_MARK}{{}}".format)
+        settings = settings.model_copy(update={"user_symbols": [*settings.user_symbols, *symbols]})
     paths = [CLEAN / f"train.{language}" for language in languages]
     lines = chain.from_iterable(map(read_lines, paths))
     if params.bpe.sample is not None:
         pairs = sum(1 for _ in read_raw_lines(paths[0]))
         lines = chain.from_iterable(sampled(read_lines(path), pairs, params.bpe.sample, params.bpe.seed) for path in paths)
     with new_directory(SUBWORD_MODEL.parent) as folder:
-        train_subword(lines, folder / SUBWORD_MODEL.name, params.bpe)
+        train_subword(lines, folder / SUBWORD_MODEL.name, settings)
     return f"{SUBWORD_MODEL}: {params.bpe.vocab_size:,} subwords ({params.bpe.type}) of {' and '.join(languages)}"
 
 

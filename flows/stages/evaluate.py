@@ -12,31 +12,34 @@ from flows.journal import DESCRIPTION, JOURNALS, NAME, Journal, read_events
 from flows.lineage import LOCK, corpus_label, datasets, lineage
 from flows.paths import AVERAGED, BY_LENGTH, BY_PHENOMENON, CLEAN, DECODED, METRICS, RAW, REPORT, TRAINING
 from flows.runner import run_stage
+from flows.scores import table as scores_table
+from flows.tasks import PARSING, TRANSLATION, Task, task_of
 from flows.times import seconds_of
-from transformer_core.config import Params, read_yaml
+from transformer_core.config import TREES, Params, read_yaml
 from transformer_core.corpus.subword import Subword
 from transformer_core.errors import UserError
+from transformer_core.evaluation import parsing
 from transformer_core.evaluation.attention import attention_maps, keeps_weights
 from transformer_core.evaluation.attention_figures import choose_sentence
 from transformer_core.evaluation.metrics import (
     GroupScore,
-    Scores,
     bleu_by_length,
     bleu_by_phenomenon,
     choose_examples,
+    length_labels,
     output_shares,
+    phenomenon_labels,
     read_aligned,
     score,
+    sentence_chrf,
 )
-from transformer_core.evaluation.report import Attended, Lineage, Report, render
+from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing
 from transformer_core.evaluation.tokenised import refuse_tokenised
 from transformer_core.files import new_file, read_json, sha256_of, write_json
 from transformer_core.models.directory import SUBWORD, load_model
 
 # What an evaluation is made of, in order.
 STAGES = ("download", "clean", "bpe", "binarize", "train", "average", "decode")
-SCORES = ("bleu", "bleu_low", "bleu_high", "chrf", "ter", "paper_bleu")
-SHARES = ("copied", "empty", "over_long")
 MADE_BY = {
     RAW / "manifest.json": "download",
     CLEAN / "report.json": "clean",
@@ -51,20 +54,21 @@ MADE_BY = {
 
 def run(params: Params) -> str:
     """Score, write the figures and the report, record the evaluation in its journal, print the table."""
+    task = task_of(params.download.target)
     report = gather(params)
-    page = render(report)
-    figures = headline(report)
+    page = render_parsing(report) if isinstance(report, ParsingReport) else render(report)
+    figures = headline(report, task)
     write_json(METRICS, figures)
     write_groups(BY_LENGTH, "source_words", report.by_length)
     write_groups(BY_PHENOMENON, "phenomenon", report.by_phenomenon)
     with new_file(REPORT) as temporary:
         temporary.write_text(page, encoding="utf-8", newline="\n")
-    record(figures, report)
-    print(table(report.scores, report.manifest["synthetic"]))
-    return f"BLEU {figures['bleu']:.2f} on the test set of {label(figures['corpus'], figures['synthetic'])}: {REPORT}"
+    record(figures, report, task)
+    print(scores_table(figures))
+    return f"{task.headline(figures)} on the test set of {label(figures['corpus'], figures['synthetic'])}: {REPORT}"
 
 
-def gather(params: Params) -> Report:
+def gather(params: Params) -> Report | ParsingReport:
     """Read what the stages before have made and score it.
 
     Raises:
@@ -80,30 +84,47 @@ def gather(params: Params) -> Report:
     hypotheses, references, sources, *phenomena = read_aligned(
         DECODED / "test.hyp", RAW / f"test.{target}", RAW / f"test.{source}", *labels
     )
-    valid_hypotheses, valid_references = read_aligned(DECODED / "valid.hyp", RAW / f"valid.{target}")
+    valid = read_aligned(DECODED / "valid.hyp", RAW / f"valid.{target}")
+    common: dict[str, Any] = {
+        "manifest": manifest,
+        "cleaning": read_json(CLEAN / "report.json"),
+        "model": model,
+        "parameters": read_json(TRAINING / "metrics.json")["parameters"],
+        "settings": params.model_dump(exclude={"machine"}),
+        "seconds": stage_seconds(params, model["training"]["seconds"]),
+        "decoding": read_json(DECODED / "statistics.json"),
+        "updates": read_table(TRAINING / "updates.csv"),
+        "validation": read_table(TRAINING / "validation.csv"),
+        "sources": sources,
+        "references": references,
+        "hypotheses": hypotheses,
+        "attention": look(sources, hypotheses),
+        "lineage": Lineage(for_people(lineage()), training_tags(model["training"]["fingerprint"]), locked_outputs()),
+    }
+    phenomena_of = phenomena[0] if phenomena else []
+    if target == TREES:
+        return _parsed(common, valid, phenomena_of, params.evaluate.examples)
     if not params.evaluate.allow_tokenised:
         refuse_tokenised(RAW / f"test.{target}", references)
-        refuse_tokenised(RAW / f"valid.{target}", valid_references)
+        refuse_tokenised(RAW / f"valid.{target}", valid[1])
     return Report(
-        manifest=manifest,
-        cleaning=read_json(CLEAN / "report.json"),
-        model=model,
-        parameters=read_json(TRAINING / "metrics.json")["parameters"],
-        settings=params.model_dump(exclude={"machine"}),
-        seconds=stage_seconds(params, model["training"]["seconds"]),
-        decoding=read_json(DECODED / "statistics.json"),
-        updates=read_table(TRAINING / "updates.csv"),
-        validation=read_table(TRAINING / "validation.csv"),
-        scores={"test": score(hypotheses, references, target), "valid": score(valid_hypotheses, valid_references, target)},
+        **common,
+        scores={"test": score(hypotheses, references, target), "valid": score(valid[0], valid[1], target)},
         shares=output_shares(sources, hypotheses, references),
         by_length=bleu_by_length(sources, hypotheses, references),
-        by_phenomenon=bleu_by_phenomenon(phenomena[0], hypotheses, references) if phenomena else [],
-        examples=choose_examples(hypotheses, references, params.evaluate.examples),
-        sources=sources,
-        references=references,
-        hypotheses=hypotheses,
-        attention=look(sources, hypotheses),
-        lineage=Lineage(for_people(lineage()), training_tags(model["training"]["fingerprint"]), locked_outputs()),
+        by_phenomenon=bleu_by_phenomenon(phenomena_of, hypotheses, references) if phenomena else [],
+        examples=choose_examples(sentence_chrf(hypotheses, references), params.evaluate.examples),
+    )
+
+
+def _parsed(common: Mapping[str, Any], valid: Sequence[Sequence[str]], phenomena: Sequence[str], examples: int) -> ParsingReport:
+    outputs, golds = common["hypotheses"], common["references"]
+    return ParsingReport(
+        **common,
+        scores={"test": parsing.score(outputs, golds), "valid": parsing.score(valid[0], valid[1])},
+        by_length=parsing.f1_by_group(length_labels(common["sources"]), outputs, golds),
+        by_phenomenon=parsing.f1_by_group(phenomenon_labels(phenomena), outputs, golds),
+        examples=choose_examples(parsing.sentence_f1(outputs, golds), examples),
     )
 
 
@@ -151,27 +172,39 @@ def locked_outputs() -> dict[str, str]:
     return {out["path"]: out["md5"] for stage in STAGES for out in stages.get(stage, {}).get("outs", [])}
 
 
-def headline(report: Report) -> dict[str, Any]:
+def headline(report: Report | ParsingReport, task: Task) -> dict[str, Any]:
     """What metrics.json holds: scores of the test split at the top, of the validation split under "valid", in percent."""
-    test, valid = report.scores["test"], report.scores["valid"]
+    scores = report.scores["test"]
     return {
-        **in_percent(test),
-        "signature": test.bleu_signature,
-        "paper_bleu_signature": test.paper_bleu_signature,
+        **_rounded(scores, task.scores),
         "corpus": report.manifest["corpus"],
         "synthetic": report.manifest["synthetic"],
-        "lines": test.lines,
+        "lines": scores.lines,
         "references_sha256": sha256_of(RAW / f"test.{report.manifest['target']}"),
-        "brevity_penalty": round(test.brevity_penalty, 3),
-        "length_ratio": round(test.length_ratio, 3),
-        **{name: round(getattr(report.shares, name), 2) for name in SHARES},
-        "valid": in_percent(valid),
+        **(_of_translation(report) if isinstance(report, Report) else _of_parsing(report)),
+        "valid": _rounded(report.scores["valid"], task.scores),
     }
 
 
-def in_percent(scores: Scores) -> dict[str, float]:
-    """BLEU with its interval, chrF2, TER and the paper's BLEU as they are published: to two decimals."""
-    return {name: round(getattr(scores, name), 2) for name in SCORES}
+def _of_translation(report: Report) -> dict[str, Any]:
+    test = report.scores["test"]
+    return {
+        "signature": test.bleu_signature,
+        "paper_bleu_signature": test.paper_bleu_signature,
+        "brevity_penalty": round(test.brevity_penalty, 3),
+        "length_ratio": round(test.length_ratio, 3),
+        **_rounded(report.shares, TRANSLATION.shares),
+    }
+
+
+def _of_parsing(report: ParsingReport) -> dict[str, Any]:
+    test = report.scores["test"]
+    return {"signature": test.signature, **_rounded(test, PARSING.shares)}
+
+
+def _rounded(scores: object, names: Sequence[str]) -> dict[str, float]:
+    """Scores in percent as they are published: to two decimals."""
+    return {name: round(getattr(scores, name), 2) for name in names}
 
 
 def read_table(path: Path) -> list[dict[str, float]]:
@@ -181,14 +214,14 @@ def read_table(path: Path) -> list[dict[str, float]]:
 
 
 def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
-    """Write BLEU by group as CSV: the label under `column`, sentences, bleu."""
+    """Write the main score by group as CSV: the label under `column`, sentences, score."""
     with new_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([column, "sentences", "bleu"])
-        writer.writerows([group.label, group.sentences, f"{group.bleu:.2f}"] for group in groups)
+        writer.writerow([column, "sentences", "score"])
+        writer.writerows([group.label, group.sentences, f"{group.score:.2f}"] for group in groups)
 
 
-def record(figures: Mapping[str, Any], report: Report) -> None:
+def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> None:
     """Write the journal of this evaluation, a child of the training's run, known by its training, by what was scored and how well."""
     hypotheses = [DECODED / "test.hyp", DECODED / "valid.hyp"]
     digest = hashlib.sha256()
@@ -201,7 +234,7 @@ def record(figures: Mapping[str, Any], report: Report) -> None:
 
     searched = f"beam {decoding['beam']}, alpha {decoding['alpha']}"
     journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"])
-    described = {name: figures[name] for name in ("signature", "paper_bleu_signature", "lines", "references_sha256")}
+    described = {name: figures[name] for name in ("signature", "paper_bleu_signature", "lines", "references_sha256") if name in figures}
     journal.parameters({"decode": settings, **described})
     journal.inputs(datasets(report.manifest, "valid", "test"))
     journal.tags(
@@ -210,25 +243,16 @@ def record(figures: Mapping[str, Any], report: Report) -> None:
             "kind": "evaluation",
             "corpus": figures["corpus"],
             "synthetic": str(figures["synthetic"]).lower(),
-            NAME: f"BLEU {figures['bleu']:.2f}, {searched}",
+            NAME: f"{task.headline(figures)}, {searched}",
             DESCRIPTION: f"{figures['lines']:,} lines of test of {corpus_label(report.manifest)}, decoded with {searched}: "
-            f"**BLEU {figures['bleu']:.2f}** ({figures['signature']}). The report is among the artifacts.",
+            f"**{task.headline(figures)}** ({figures['signature']}). The report is among the artifacts.",
         }
     )
-    journal.metrics(training["updates"], {name: figures[name] for name in (*SCORES, *SHARES)}, context="test")
+    journal.metrics(training["updates"], {name: figures[name] for name in (*task.scores, *task.shares)}, context="test")
     journal.metrics(training["updates"], figures["valid"], context="valid")
     for path in (REPORT, *hypotheses, BY_LENGTH, BY_PHENOMENON):
         journal.artifact(path)
     journal.end()
-
-
-def table(scores: Mapping[str, Scores], synthetic: bool) -> str:
-    """The scores as lines for a terminal."""
-    rows = [f"{'split':<18}{'lines':>8}{'BLEU':>8}{'95% interval':>15}{'chrF2':>8}{'TER':>8}"]
-    for split, s in scores.items():
-        interval = f"{s.bleu_low:.2f}-{s.bleu_high:.2f}"
-        rows.append(f"{label(split, synthetic):<18}{s.lines:>8,}{s.bleu:>8.2f}{interval:>15}{s.chrf:>8.2f}{s.ter:>8.2f}")
-    return "\n".join([*rows, f"BLEU is {scores['test'].bleu_signature}"])
 
 
 def label(name: str, synthetic: bool) -> str:

@@ -25,6 +25,7 @@ from flows.lineage import describe_training, training_name
 from flows.paths import AVERAGED, DECODED, METRICS, PUBLISHED, RAW, REPORT, TRAINING
 from flows.registry import EVALUATION, HYPOTHESES, card, decide, register
 from flows.runner import run_stage
+from flows.tasks import Task, task_of
 from flows.tracking import connect, find_training, reaching, run_link, sync
 from transformer_core.config import DEFAULT_TRACKING_URI, Params, tracking_uri
 from transformer_core.errors import UserError
@@ -51,35 +52,35 @@ def run(params: Params) -> str:
     """Send what the journals hold, register the model, decide on its alias.
 
     Raises:
-        UserError: exit code 69; MLflow is away. BLEU and report exist all the same.
+        UserError: exit code 69; MLflow is away. Scores and report exist all the same.
     """
     for path, stage in MADE_BY.items():
         if not path.exists():
             raise UserError(f"{path}: no such file", f"Make it with: dvc repro {stage}")
     figures, manifest, made_by = read_json(METRICS), read_json(RAW / "manifest.json"), read_json(AVERAGED / "config.json")["training"]
     hypotheses, references = read_aligned(DECODED / HYPOTHESES, RAW / f"test.{manifest['target']}")
-    name, uri = params.publish.name, tracking_uri(params.machine)
+    task, name, uri = task_of(manifest["target"]), params.publish.name, tracking_uri(params.machine)
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", UPLOAD_SECONDS)
     with reaching(uri):
         sync(uri)
         client = connect(uri)
         training = training_run(client, uri, params, made_by["fingerprint"])
-        log_scores(client, training, figures, made_by["updates"])
+        log_scores(client, training, figures, task, made_by["updates"])
         model = log_model(client, uri, params, training, made_by["updates"])
-        tags = version_tags(figures, training)
+        tags = version_tags(figures, task, training)
         version = register(client, name, model.model_uri, str(model.model_id), training.info.run_id, tags)
-        decision = decide(client, uri, version, hypotheses, references)
+        decision = decide(client, uri, version, task, hypotheses, references)
         for key, value in decision.tags().items():
             client.set_model_version_tag(name, version.version, key, value)
         text = card(name, decision.alias, training_name(params), figures, manifest, decision.reason)
         client.update_model_version(name, version.version, text)
         client.set_registered_model_alias(name, decision.alias, version.version)
-        finish_training(client, training, params, figures)
+        finish_training(client, training, params, figures, task)
         link = run_link(client, uri, training.info.run_id)
     model_uri = f"models:/{name}@{decision.alias}"
     published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": model_uri}
     write_json(PUBLISHED, {**published, **decision.tags()})
-    print(_where(figures, uri, link))
+    print(_where(figures, task, uri, link))
     return f"{model_uri}: version {version.version}, {decision.reason}"
 
 
@@ -142,30 +143,30 @@ def log_model(client: MlflowClient, uri: str, params: Params, training: Run, upd
     return logged
 
 
-def version_tags(figures: Mapping[str, Any], training: Run) -> dict[str, str]:
+def version_tags(figures: Mapping[str, Any], task: Task, training: Run) -> dict[str, str]:
     """Score and origin of a version; of equal `references` and `signature` two scores compare."""
     return {
-        **{key: str(figures[key]) for key in ("bleu", "corpus", "synthetic", "signature")},
+        **{key: str(figures[key]) for key in (task.key, "corpus", "synthetic", "signature")},
         "references": figures["references_sha256"],
         "hypotheses": sha256_of(DECODED / HYPOTHESES),
         "fingerprint": training.data.tags["fingerprint"],
     }
 
 
-def log_scores(client: MlflowClient, training: Run, figures: Mapping[str, Any], updates: int) -> None:
+def log_scores(client: MlflowClient, training: Run, figures: Mapping[str, Any], task: Task, updates: int) -> None:
     """Scores of the test set among the training's metrics; a model that is logged at the same step later takes them over."""
-    scores = {f"test/{name}": figures[name] for name in ("bleu", "chrf", "ter")}
+    scores = {f"test/{name}": figures[name] for name in task.published}
     now = time.time_ns() // 1_000_000
     new = [Metric(name, value, now, updates) for name, value in scores.items() if training.data.metrics.get(name) != value]
     client.log_batch(training.info.run_id, metrics=new)
 
 
-def finish_training(client: MlflowClient, training: Run, params: Params, figures: Mapping[str, Any]) -> None:
+def finish_training(client: MlflowClient, training: Run, params: Params, figures: Mapping[str, Any], task: Task) -> None:
     """Let the page of the training tell what came of it: by its name, its text, the report and the translations."""
-    run_id, bleu = training.info.run_id, f"BLEU {figures['bleu']:.2f}"
-    client.update_run(run_id, name=f"{training_name(params)}, {bleu}")
+    run_id, headline = training.info.run_id, task.headline(figures)
+    client.update_run(run_id, name=f"{training_name(params)}, {headline}")
     begun = training.data.tags.get(DESCRIPTION, "").split("\n\n")[0]
-    client.set_tag(run_id, DESCRIPTION, f"{begun}\n\n**{bleu}** on {figures['lines']:,} lines of test ({figures['signature']}).")
+    client.set_tag(run_id, DESCRIPTION, f"{begun}\n\n**{headline}** on {figures['lines']:,} lines of test ({figures['signature']}).")
     client.log_artifact(run_id, str(REPORT), EVALUATION)
     client.log_artifact(run_id, str(DECODED / HYPOTHESES), EVALUATION)
 
@@ -175,11 +176,11 @@ def requirements() -> list[str]:
     return [f"{name}=={version(name).partition('+')[0]}" for name in REQUIRED]
 
 
-def _where(figures: dict[str, Any], uri: str, link: str) -> str:
+def _where(figures: dict[str, Any], task: Task, uri: str, link: str) -> str:
     synthetic = " (synthetic)" if figures["synthetic"] else ""
     store = "" if uri == DEFAULT_TRACKING_URI else f" --backend-store-uri {uri}"
     see = f"mlflow ui{store}, then {link}" if uri.startswith("sqlite:") else link
-    return f"BLEU {figures['bleu']:.2f} on the test set of {figures['corpus']}{synthetic}\nreport: {REPORT}\ntraining: {see}"
+    return f"{task.headline(figures)} on the test set of {figures['corpus']}{synthetic}\nreport: {REPORT}\ntraining: {see}"
 
 
 if __name__ == "__main__":

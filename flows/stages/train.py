@@ -8,13 +8,13 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
 from transformer_core.evaluation.bleu import corpus_bleu
+from transformer_core.evaluation.brackets import corpus_f1
 from transformer_core.files import new_directory, only_one, read_json, sha256_of, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Training, Vocabulary, load_model
@@ -50,6 +51,18 @@ from transformer_core.training.utilisation import matrix_rate
 from transformer_core.training.validation import score_split
 
 METRICS = TRAINING / "metrics.json"
+
+
+class _Watched(NamedTuple):
+    """The score of greedy outputs in a validation: its name, what counts it, and how many tokens longer than its source one may be."""
+
+    name: str
+    score: Callable[[Sequence[str], Sequence[str]], float]
+    max_extra: int
+
+
+# Of each task. The lengths are the paper's (6.1 and 6.3).
+_WATCHED = {"translation": _Watched("bleu", corpus_bleu, 50), "parsing": _Watched("f1", corpus_f1, 300)}
 _RANK_ENDED = STATE / "exit" / "train-rank.json"
 
 
@@ -247,12 +260,13 @@ def _without_dropout(size: ModelSize) -> dict[str, Any]:
 def _validation(
     params: Params, model: TranslationModel, subword: Subword, devices: Devices, stop_asked: Callable[[], bool]
 ) -> Callable[[], dict[str, float] | None]:
-    """Teacher-forced measures of valid, and BLEU of a greedy translation of `train.bleu_sentences` of it; None after a request to stop."""
+    """Teacher-forced measures of valid, and BLEU or F1 of greedy outputs for `train.bleu_sentences` of it; None after a request to stop."""
     valid, translator = open_split(BINARIZED, "valid"), Translator(model, subword)
     chosen = np.linspace(0, len(valid) - 1, min(params.train.bleu_sentences, len(valid)), dtype=np.int64).tolist()
     lines = list(read_lines(RAW / f"valid.{params.download.target}"))
     references = [lines[number] for number in chosen]
     precision, ranks = params.train.precision, devices.world_size
+    watched = _WATCHED[params.download.task]
 
     def validate() -> dict[str, float] | None:
         scores = score_split(model, valid, devices, precision, stop_asked)
@@ -260,10 +274,10 @@ def _validation(
             return None
         mine = [valid.source[number] for number in chosen[devices.rank :: ranks]]
         with autocast(devices.device, precision):
-            lists = translator.translate_tokens(mine, Search(beam=1))
+            lists = translator.translate_tokens(mine, Search(beam=1, max_extra=watched.max_extra))
         by_rank = devices.gathered([hypotheses[0].text for hypotheses in lists])
         texts = [by_rank[place % ranks][place // ranks] for place in range(len(chosen))]
-        return {**scores, "bleu": corpus_bleu(texts, references)}
+        return {**scores, watched.name: watched.score(texts, references)}
 
     return validate
 
@@ -297,7 +311,7 @@ def _recording(params: Params, mark: str, state: Path, devices: Devices, model: 
     journal = Journal(mark, resumed=bool(state_files(state)))
     describe_training(journal, params)
     journal.tags({**lineage(), "device": device_name(devices.device), "ranks": str(devices.world_size)})
-    recorder = Recorder(state, journal, params.train.updates)
+    recorder = Recorder(state, journal, params.train.updates, _WATCHED[params.download.task].name)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     say(f"training {parameters:,} parameters on {devices.world_size} x {devices.device.type}", sys.stderr)
     status = "FAILED"
@@ -347,7 +361,7 @@ def _write_outputs(params: Params, mark: str, state: Path, progress: Progress, p
             "valid_nll": float(last[1]),
             "valid_perplexity": float(last[2]),
             "valid_accuracy": float(last[3]),
-            "valid_bleu": float(last[4]),
+            f"valid_{_WATCHED[params.download.task].name}": float(last[4]),
             "minutes": round(progress.seconds / 60, 1),
             "tokens_per_second": round(progress.target_tokens / progress.seconds),
         },

@@ -12,7 +12,7 @@ from transformer_core.presets import TABLE_3
 if TYPE_CHECKING:
     import pandas as pd
 
-FIGURES = ("perplexity", "valid_bleu", "bleu")
+FIGURES = ("perplexity", "valid_score", "score")
 _CONFIDENCE = 0.95
 
 
@@ -72,9 +72,17 @@ def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: Ab
     heading = (
         f"Sweep `{' '.join([about.name, *about.settings])}` of the recipe {about.recipe}, corpus {first['corpus']}{synthetic}, "
         f"{first['updates']:,} updates.{smaller}\n"
-        f"PPL is of valid, a subword; BLEU is {first['signature']}; ± is half of a 95% interval over seeds (Student's t)."
+        f"PPL is of valid, a subword; {first['score_name']} is {first['signature']}; ± is half of a 95% interval over seeds (Student's t)."
     )
-    columns = ["row", "seeds", "parameters (millions)", "minutes", "PPL valid", "BLEU valid", "BLEU test"]
+    columns = [
+        "row",
+        "seeds",
+        "parameters (millions)",
+        "minutes",
+        "PPL valid",
+        f"{first['score_name']} valid",
+        f"{first['score_name']} test",
+    ]
     with_paper = "paper_bleu" in table
     if with_paper:
         columns += ["paper: parameters", "paper: PPL", "paper: BLEU"]
@@ -90,12 +98,12 @@ def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: Ab
     return "\n\n".join([heading, body, *([_published()] if about.name == "table2" else [])]) + "\n"
 
 
-def write(table: "pd.DataFrame", text: str, folder: Path) -> None:
-    """Write table.csv, table.md and table.svg into a folder, all or none of them."""
+def write(table: "pd.DataFrame", text: str, score: str, folder: Path) -> None:
+    """Write table.csv, table.md and table.svg into a folder, all or none of them; `score` names the main score."""
     with new_directory(folder) as temporary:
         table.to_csv(temporary / "table.csv", index=False)
         (temporary / "table.md").write_text(text, encoding="utf-8")
-        _plot(table, temporary / "table.svg")
+        _plot(table, score, temporary / "table.svg")
 
 
 def _published() -> str:
@@ -116,13 +124,13 @@ def _or_nothing(value: float, form: str) -> str:
     return "" if value != value else format(value, form)
 
 
-def _plot(table: "pd.DataFrame", path: Path) -> None:
-    """BLEU of valid and perplexity of each row, with intervals where there are several seeds."""
+def _plot(table: "pd.DataFrame", score: str, path: Path) -> None:
+    """The main score of valid and perplexity of each row, with intervals where there are several seeds."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 1.2 + 0.3 * len(table)), layout="constrained")
     for axes, (name, label) in zip(
-        figure.subplots(1, 2, sharey=True), (("valid_bleu", "BLEU of valid"), ("perplexity", "PPL of valid")), strict=True
+        figure.subplots(1, 2, sharey=True), (("valid_score", f"{score} of valid"), ("perplexity", "PPL of valid")), strict=True
     ):
         axes.errorbar(table[name], table["row"], xerr=table[f"{name}_interval"], fmt="o", capsize=3)
         axes.set_xlabel(label)

@@ -21,6 +21,7 @@ from flows.log import StageLog
 from flows.node import Work, check_out, git
 from flows.paths import METRICS, STATE, TRAINING
 from flows.repro import StageError, ancestors, dvc, search_path, why
+from flows.tasks import task_of
 from transformer_core.config import PARAMS_FILE, Machine, read_yaml, tracking_uri
 from transformer_core.files import read_json, write_json
 
@@ -117,7 +118,8 @@ def _reason(job: Job, code: int, last_line: str) -> tuple[int, str]:
 
 
 def _figures(job: Job, clone: Path) -> dict[str, Any]:
-    """What the table is made of. `perplexity` is of valid, a subword, of the last checkpoint; `bleu` of test, `valid_bleu` of valid."""
+    """What the table is made of. `perplexity` is of valid, a subword, of the last checkpoint; `score` is the task's main score, of test."""
+    task = task_of(str(job.document["download"]["target"]))
     scores, training = read_json(clone / METRICS), read_json(clone / TRAINING / "metrics.json")
     return {
         "row": job.row,
@@ -127,8 +129,9 @@ def _figures(job: Job, clone: Path) -> dict[str, Any]:
         "minutes": training["minutes"],
         "tokens_per_second": training["tokens_per_second"],
         "perplexity": training["valid_perplexity"],
-        "valid_bleu": scores["valid"]["bleu"],
-        "bleu": scores["bleu"],
+        "score_name": task.score,
+        "valid_score": scores["valid"][task.key],
+        "score": scores[task.key],
         "corpus": scores["corpus"],
         "synthetic": scores["synthetic"],
         "signature": scores["signature"],

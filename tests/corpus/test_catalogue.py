@@ -32,7 +32,7 @@ def test_every_packaged_entry_is_valid(name: str) -> None:
 
 
 def test_the_catalogue_has_the_corpora_of_the_recipes() -> None:
-    assert entry_names(Path("none")) == ["multi30k", "synthetic", "wmt14-en-de", "wmt14-en-fr"]
+    assert entry_names(Path("none")) == ["multi30k", "synthetic", "wmt14-en-de", "wmt14-en-fr", "wsj"]
 
 
 def test_an_own_entry_goes_before_a_packaged_one(tmp_path: Path) -> None:

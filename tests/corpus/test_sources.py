@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from transformer_core.config import TREES
 from transformer_core.corpus.catalogue import Address, Entry, Folder, Found, LocalFile, Source, Splits, Synthetic
 from transformer_core.corpus.fetching import Fetcher
 from transformer_core.corpus.sources import RawPair, SourceReader, unpack
@@ -249,3 +250,41 @@ def test_the_corpora_of_wmt14_are_read_by_their_names_in_mtdata(tmp_path: Path) 
         "",
     ], done.stderr
     assert list((tmp_path / "downloads").iterdir()) == []
+
+
+def of_trees(reader: SourceReader) -> SourceReader:
+    """The same reader of an entry whose languages are en and tree."""
+    entry = reader.found.entry.model_copy(update={"languages": ["en", TREES], "note": "Copy the trees there."})
+    return SourceReader(Found(entry, reader.found.path), "en", TREES, reader.fetcher)
+
+
+def test_files_of_bracketed_trees_are_read_in_order_without_traces_and_functions(reader: SourceReader, tmp_path: Path) -> None:
+    (tmp_path / "bank").mkdir()
+    (tmp_path / "bank/2.mrg").write_text("( (S (NP-SBJ (PRP It))\n     (VP (VBZ is) (NP (-NONE- *T*-1)))) )\n\n( (X (-NONE- *)) )\n")
+    (tmp_path / "bank/1.mrg").write_text("( (NP (NN dog)) )")
+    opened = of_trees(reader).open(Source(trees="bank/*.mrg"), "train")
+    assert list(opened.pairs) == [
+        RawPair(b"dog", b"(NP (NN dog))"),
+        RawPair(b"It is", b"(S (NP (PRP It)) (VP (VBZ is)))"),
+    ]
+    assert (opened.origins[0]["trees"], opened.origins[0]["files"]) == ("bank/*.mrg", "2")
+
+
+def test_malformed_trees_are_told_with_file_and_line_and_missing_files_with_the_entrys_note(reader: SourceReader, tmp_path: Path) -> None:
+    (tmp_path / "bank.mrg").write_text("( (NP (NN dog)) )\n( (NP (NN dog)\n")
+    with pytest.raises(UserError, match=r"bank.mrg:2: 2 brackets are not closed") as caught:
+        list(of_trees(reader).open(Source(trees="bank.mrg"), "train").pairs)
+    assert caught.value.exit_code is ExitCode.BAD_DATA
+    with pytest.raises(UserError, match=r"none\*: no such file") as caught:
+        of_trees(reader).open(Source(trees="none*"), "train")
+    assert caught.value.remedy == "Copy the trees there."
+
+
+def test_the_generators_trees_are_over_the_words_of_its_english(reader: SourceReader) -> None:
+    wanted = Source(synthetic=Synthetic(pairs=20, seed=1))
+    english = [pair.source for pair in reader.open(wanted, "test").pairs]
+    parsed = list(of_trees(reader).open(wanted, "test").pairs)
+    assert [pair.source.replace(b" ", b"") for pair in parsed] == [source.replace(b" ", b"") for source in english]
+    assert all(pair.target.startswith(b"(S") and pair.labels is not None for pair in parsed)
+    with pytest.raises(UserError, match=r"download.source: the trees of corpus synthetic are of en, got 'de'"):
+        SourceReader(reader.found, "de", TREES, reader.fetcher).open(wanted, "test")

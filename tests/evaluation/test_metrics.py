@@ -18,6 +18,7 @@ from transformer_core.evaluation.metrics import (
     output_shares,
     read_aligned,
     score,
+    sentence_chrf,
 )
 
 SYSTEMS = Path(__file__).parents[2].parent / "shared/data/peer/wmt17_ende_systems"
@@ -61,7 +62,7 @@ def test_there_are_sixteen_wmt17_systems_to_compare_with() -> None:
 def test_bleu_of_a_wmt17_system_is_the_published_one(system: str, bleu: float) -> None:
     hypotheses, references = system_output(system)
     everything = bleu_by_phenomenon(["all"] * len(references), hypotheses, references)
-    assert [(group.sentences, round(group.bleu, 2)) for group in everything] == [(3004, bleu)]
+    assert [(group.sentences, round(group.score, 2)) for group in everything] == [(3004, bleu)]
 
 
 @wmt17
@@ -184,7 +185,7 @@ def test_bleu_of_a_bucket_is_that_of_its_sentences_alone() -> None:
 def test_a_sentence_counts_once_for_each_of_its_phenomena() -> None:
     groups = bleu_by_phenomenon(["verb-last date", "date date", "", "negation"], HYPOTHESES, REFERENCES)
     assert [(group.label, group.sentences) for group in groups] == [("date", 2), ("negation", 1), ("verb-last", 1)]
-    assert groups[0].bleu == score(HYPOTHESES[:2], REFERENCES[:2], "de").bleu
+    assert groups[0].score == score(HYPOTHESES[:2], REFERENCES[:2], "de").bleu
 
 
 def test_a_corpus_without_labels_has_no_phenomena() -> None:
@@ -194,16 +195,16 @@ def test_a_corpus_without_labels_has_no_phenomena() -> None:
 def test_examples_are_the_best_the_middle_and_the_worst() -> None:
     reference = "abcdefghijklmnopqrstuvwxyz"
     hypotheses = [reference[:length] for length in (14, 26, 2, 20, 8, 24, 5)]
-    chosen = choose_examples(hypotheses, [reference] * 7, 3)
+    chosen = choose_examples(sentence_chrf(hypotheses, [reference] * 7), 3)
     assert [(example.rank, example.index) for example in chosen] == [("best", 1), ("median", 0), ("worst", 2)]
-    assert chosen[0].chrf == pytest.approx(100)
+    assert chosen[0].score == pytest.approx(100)
 
 
 @given(lengths=st.lists(st.integers(1, 26), min_size=1, max_size=30), count=st.integers(1, 40))
 def test_examples_are_different_sentences_in_order_of_their_thirds(lengths: list[int], count: int) -> None:
     reference = "abcdefghijklmnopqrstuvwxyz"
-    chosen = choose_examples([reference[:length] for length in lengths], [reference] * len(lengths), count)
-    by_rank = {rank: [example.chrf for example in chosen if example.rank == rank] for rank in ("best", "median", "worst")}
+    chosen = choose_examples(sentence_chrf([reference[:length] for length in lengths], [reference] * len(lengths)), count)
+    by_rank = {rank: [example.score for example in chosen if example.rank == rank] for rank in ("best", "median", "worst")}
     assert len({example.index for example in chosen}) == len(chosen) == min(count, len(lengths))
-    assert [*by_rank["best"], *by_rank["median"], *reversed(by_rank["worst"])] == sorted((e.chrf for e in chosen), reverse=True)
+    assert [*by_rank["best"], *by_rank["median"], *reversed(by_rank["worst"])] == sorted((e.score for e in chosen), reverse=True)
     assert max(map(len, by_rank.values())) - min(map(len, by_rank.values())) <= 1

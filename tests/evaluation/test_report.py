@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from transformer_core.evaluation.attention import AttentionMaps
 from transformer_core.evaluation.charts import training_charts
-from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, bleu_by_length, choose_examples, score
+from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, bleu_by_length, choose_examples, score, sentence_chrf
 from transformer_core.evaluation.report import Attended, Lineage, Report, differences, duration, render
 
 ATTACK = '<script>alert(\'x\')</script><img src=https://example.org/x.png onerror="alert(1)"> & "quoted"'
@@ -108,7 +108,7 @@ def a_report(synthetic: bool = False) -> Report:
         shares=OutputShares(copied=0.5, empty=0.0, over_long=2.0),
         by_length=bleu_by_length(SOURCES, HYPOTHESES, REFERENCES),
         by_phenomenon=[GroupScore("verb-last", 2, 71.5)],
-        examples=choose_examples(HYPOTHESES, REFERENCES, 3),
+        examples=choose_examples(sentence_chrf(HYPOTHESES, REFERENCES), 3),
         sources=SOURCES,
         references=REFERENCES,
         hypotheses=HYPOTHESES,

@@ -343,3 +343,35 @@ def test_a_stage_killed_at_any_moment_leaves_nothing_that_is_taken_for_whole(pla
         assert run_stage(stage).returncode == 0
         assert bytes_of(out) == whole
         assert [path.name for path in (place / "data").iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_treebank_becomes_words_and_one_token_for_each_symbol_of_a_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    nouns = ["dog", "cat", "child", "mother", "house", "street", "garden", "river"]
+    trees = [
+        f"( (S (NP-SBJ-{i} (DT the) (NN {one}))\n  (VP (VBZ sees) (NP (DT a) (NN {two})) (NP (-NONE- *-{i}))) (. .)) )\n"
+        for i, (one, two) in enumerate((one, two) for one in nouns for two in nouns)
+    ]
+    Path("corpora").mkdir()
+    Path("corpora/bank.mrg").write_text("\n".join(trees))
+    entry = {"trees": "bank.mrg"}
+    document = {
+        "name": "bank", "languages": ["en", "tree"], "licence": None, "note": "",
+        "splits": {"train": [entry], "valid": [{"holdout": 5}], "test": [{"holdout": 5}]},
+    }  # fmt: skip
+    YAML().dump(document, Path("corpora/bank.yaml"))
+    set_params(download={"corpus": "bank", "target": "tree"}, clean={"max_words": None, "max_ratio": None}, bpe={"vocab_size": 70})
+    set_params(train={"best_by": "f1"})
+    run_up_to("binarize")
+    assert Path("data/raw/test.tree").read_text().startswith("(S (NP (DT the) (NN ")
+    symbols = "(S (NP XX XX )NP (VP XX (NP XX XX )NP )VP XX )S"
+    assert set(Path("data/clean/train.tree").read_text().splitlines()) == {symbols}
+    subword, targets = Subword.load(Path("data/bpe/spm.model")), open_split(Path("data/binarized"), "test").target
+    assert [len(targets[number]) for number in range(5)] == [len(symbols.split()) + 1] * 5
+    assert subword.decode(targets[0]) == symbols
+    Path("data/raw/test.tree").write_text("(S (NN dog))\n" * 5)
+    ended = run_stage("clean")
+    assert ended.returncode == 65
+    assert "data/raw/test.tree:1: the tree's words are not those of the source: 'dog'" in ended.stderr
+    Path("data/raw/test.tree").write_text("(S (NN dog)\n" * 5)
+    assert "data/raw/test.tree:1: no tree: " in run_stage("clean").stderr

@@ -111,9 +111,9 @@ def test_metrics_are_flat_rounded_and_of_the_test_split(here: Path, params: Para
 
 def test_bleu_by_length_and_by_phenomenon_are_tables(here: Path, params: Params) -> None:
     run(params)
-    assert (here / "results/bleu_by_length.csv").read_text(encoding="utf-8") == "source_words,sentences,bleu\n1-10,3,66.97\n"
-    rows = (here / "results/bleu_by_phenomenon.csv").read_text(encoding="utf-8").split("\n")
-    assert rows[:2] == ["phenomenon,sentences,bleu", "date,1,100.00"]
+    assert (here / "results/by_length.csv").read_text(encoding="utf-8") == "source_words,sentences,score\n1-10,3,66.97\n"
+    rows = (here / "results/by_phenomenon.csv").read_text(encoding="utf-8").split("\n")
+    assert rows[:2] == ["phenomenon,sentences,score", "date,1,100.00"]
     assert rows[2].startswith("verb-second,2,")
     assert rows[3:] == [""]
 
@@ -121,15 +121,15 @@ def test_bleu_by_length_and_by_phenomenon_are_tables(here: Path, params: Params)
 def test_a_corpus_without_labels_has_a_table_of_phenomena_with_a_header_only(here: Path, params: Params) -> None:
     (here / "data/raw/test.phenomena").unlink()
     run(params)
-    assert (here / "results/bleu_by_phenomenon.csv").read_text(encoding="utf-8") == "phenomenon,sentences,bleu\n"
+    assert (here / "results/by_phenomenon.csv").read_text(encoding="utf-8") == "phenomenon,sentences,score\n"
 
 
 def test_the_table_on_the_terminal_says_synthetic(here: Path, params: Params, capsys: pytest.CaptureFixture[str]) -> None:
     closing = run(params)
     lines = capsys.readouterr().out.split("\n")
-    assert lines[0].split() == ["split", "lines", "BLEU", "95%", "interval", "chrF2", "TER"]
-    assert lines[1].split() == ["test", "(synthetic)", "3", "66.97", "19.92-100.00", "76.39", "22.73"]
-    assert lines[2].startswith("valid (synthetic)")
+    assert lines[0].split() == ["tiny", "(generated", "text)", "BLEU", "95%", "interval", "chrF2", "TER"]
+    assert lines[1].startswith("valid ")
+    assert lines[2].split() == ["test", "66.97", "19.92-100.00", "76.39", "22.73"]
     assert lines[3].startswith("BLEU is nrefs:1|case:mixed|eff:no|tok:13a|")
     assert closing == "BLEU 66.97 on the test set of tiny (synthetic): results/report.html"
     assert (here / "results/report.html").stat().st_size > 10_000
@@ -168,8 +168,8 @@ def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
         "report.html",
         "test.hyp",
         "valid.hyp",
-        "bleu_by_length.csv",
-        "bleu_by_phenomenon.csv",
+        "by_length.csv",
+        "by_phenomenon.csv",
     ]
     assert events[-1]["status"] == "FINISHED"
 
@@ -321,3 +321,44 @@ def test_invalid_utf8_in_the_hypotheses_ends_the_process_with_one_line(here: Pat
     assert done.returncode == ExitCode.BAD_DATA
     assert done.stderr.startswith("results/decode/test.hyp:2: not valid UTF-8 (byte 0xff at column 3)")
     assert done.stderr.count("\n") == 1
+
+
+DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
+
+
+@pytest.fixture
+def parsed(here: Path) -> Path:
+    """What the stages before leave behind where the target is trees: one output right, one with a bracket wrong, one cut off."""
+    for name in ("valid", "test"):
+        write(here / f"data/raw/{name}.en", "The dog barks .\n" * 3)
+        write(here / f"data/raw/{name}.tree", f"{DOG}\n" * 3)
+        outputs = ["(S (NP XX XX )NP (VP XX )VP XX )S", "(S (NP XX )NP (VP XX XX )VP XX )S", "(S (NP XX XX"]
+        write(here / f"results/decode/{name}.hyp", "\n".join(outputs) + "\n")
+    manifest = (here / "data/raw/manifest.json").read_text(encoding="utf-8")
+    write(here / "data/raw/manifest.json", manifest.replace('"de"', '"tree"'))
+    write(here / "results/training/validation.csv", "update,nll,perplexity,accuracy,f1,seconds\n40,3.5,33,0.4,12.5,2\n")
+    return here
+
+
+@pytest.mark.usefixtures("parsed")
+def test_trees_are_scored_by_their_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    """Gold has 3 brackets a sentence; the outputs have 3, 3 and, once closed, 2, of which 3, 1 and 1 match (S; the NP is too long)."""
+    closing = run(load_params(REPOSITORY / "transformer_core/recipes/synthetic-parsing.yaml"))
+    metrics = json.loads(Path("results/metrics.json").read_text(encoding="utf-8"))
+    assert (metrics["precision"], metrics["recall"], metrics["f1"]) == (62.5, 55.56, 58.82)
+    assert (metrics["exact_match"], metrics["malformed"], metrics["lines"]) == (33.33, 33.33, 3)
+    assert metrics["valid"]["f1"] == 58.82
+    assert closing == "F1 58.82 on the test set of tiny (synthetic): results/report.html"
+    assert "33.3% had to be repaired into a tree" in capsys.readouterr().out
+    assert Path("results/by_length.csv").read_text() == "source_words,sentences,score\n1-10,3,58.82\n"
+    tags = next(event["values"] for event in journal() if event["type"] == "tags")
+    assert tags["mlflow.runName"].startswith("F1 58.82, beam 4")
+
+
+def test_the_report_draws_the_gold_tree_beside_the_models(parsed: Path) -> None:
+    html = page(parsed, load_params(REPOSITORY / "transformer_core/recipes/synthetic-parsing.yaml"))
+    assert html.count('class="tree"') == 5  # Of the right one the tree is drawn once.
+    assert "<title>Parsing, tiny (synthetic): F1 58.82</title>" in html
+    assert "Synthetic corpus." in html
+    # First the sentence whose NP was cut off and took in the verb, then the one whose noun went to the VP: of each the gold tree first.
+    assert re.findall(r'class="constituent differs"[^>]*>(\w+)<', html) == ["NP", "VP", "NP", "NP", "VP", "NP", "VP"]

@@ -13,7 +13,7 @@ def record(update: int) -> UpdateRecord:
 
 
 def recorder_in(folder: Path) -> Recorder:
-    return Recorder(folder, Journal("run", directory=folder / "journal"), updates=100)
+    return Recorder(folder, Journal("run", directory=folder / "journal"), updates=100, score="bleu")
 
 
 def updates_in(folder: Path) -> list[str]:

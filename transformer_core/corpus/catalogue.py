@@ -8,7 +8,18 @@ from typing import Annotated
 
 from pydantic import Field
 
-from transformer_core.config import PARAMS_FILE, Expected, Flag, Name, NonNegativeInt, PositiveInt, Section, read_yaml, validate_document
+from transformer_core.config import (
+    PARAMS_FILE,
+    TREES,
+    Expected,
+    Flag,
+    Name,
+    NonNegativeInt,
+    PositiveInt,
+    Section,
+    read_yaml,
+    validate_document,
+)
 from transformer_core.errors import UserError, configuration_error
 
 OWN_ENTRIES = Path("corpora")
@@ -58,7 +69,9 @@ class Synthetic(Section):
 class Source(Section):
     """Where sentence pairs come from: exactly one of the kinds.
 
-    `holdout` takes that many pairs out of train; it stands alone in valid or test.
+    `trees` are files of the Penn Treebank's form, each tree over one or several lines: the source is their words, the target `tree`. A
+    relative pattern starts at the entry's folder, of a packaged entry at `corpora/`. `holdout` takes that many pairs out of train; it
+    stands alone in valid or test.
     """
 
     files: Annotated[dict[str, LocalFile], Expected("for each language a path, and its sha256 and column where there are any")] | None = (
@@ -71,6 +84,9 @@ class Source(Section):
     mtdata: Annotated[str, Expected("the name of a corpus in mtdata, GROUP-NAME-VERSION-LANGUAGE-LANGUAGE")] | None = None
     sacrebleu: Annotated[str, Expected("the name of a test set in sacreBLEU")] | None = None
     synthetic: Synthetic | None = None
+    trees: (
+        Annotated[str, Field(min_length=1), Expected("a file of bracketed trees, or a pattern with * and ? that matches several")] | None
+    ) = None
     holdout: PositiveInt | None = None
 
     @property
@@ -166,6 +182,8 @@ def _check_source(entry: Entry, source: Source, where: str) -> None:
     if len(source.kinds) != 1:
         given = ", ".join(source.kinds) or "nothing"
         raise configuration_error(f"{where}: must be exactly one of {', '.join(Source.model_fields)}, got {given}")
+    if source.trees is not None and (len(entry.languages) != 2 or TREES not in entry.languages):
+        raise configuration_error(f"{where}.trees: languages must be those of the words and {TREES}, got {', '.join(entry.languages)}")
     for kind, of_language in (("files", source.files), ("https", source.https)):
         if of_language is not None and set(of_language) != set(entry.languages):
             raise configuration_error(

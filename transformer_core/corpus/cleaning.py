@@ -3,6 +3,7 @@
 Validation and test are repaired the same way and never filtered: line i of theirs stays line i, whatever it is.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import compress, islice
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from transformer_core.config import Clean, Section
+from transformer_core.config import TREES, Clean, Section
 from transformer_core.corpus.duplicates import Repeats
 from transformer_core.corpus.rules import HeldOut, Sides, digest, rules, words_in
 from transformer_core.corpus.text import (
@@ -25,6 +26,7 @@ from transformer_core.corpus.text import (
     read_pairs,
     write_pairs,
 )
+from transformer_core.corpus.trees import linearised, read_tree, words
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
 from transformer_core.processes import in_order, workers_for
@@ -71,16 +73,19 @@ class CleaningReport(Section):
 def clean_corpus(raw: Path, folder: Path, source: str, target: str, settings: Clean, workers: int | None = None) -> CleaningReport:
     """Clean the three splits of `raw` into an empty `folder`, with report.json; the same bytes with any number of workers.
 
+    Where the target is `tree`, bracketed trees become the symbols that stand for them (`trees.linearised`) after all rules have been asked.
+
     Args:
         workers: processes; None takes one for each core, fewer for little text.
 
     Raises:
         UserError: exit code 65; a missing file, sides of unequal length, invalid UTF-8 (unless training pairs with it are to be
-            dropped), or no training pair left.
+            dropped), a target that is no tree over the source's words where it should be, or no training pair left.
     """
     splits = {split: _repair_split(raw, folder, split, source, target) for split in _HELD_OUT}
     paths = raw / f"train.{source}", raw / f"train.{target}"
-    work = _Work(settings, *paths, *(_held_out(folder, language) for language in (source, target)))
+    form = Symbols(paths[1]) if target == TREES else _unchanged
+    work = _Work(settings, *paths, _held_out(folder, source), _held_out(folder, target), form)
     wanted = workers if workers is not None else workers_for(paths[0])
     train = _Train(folder, source, target, settings)
     # disable=None: no bar where there is no terminal.
@@ -98,10 +103,11 @@ def clean_corpus(raw: Path, folder: Path, source: str, target: str, settings: Cl
 
 def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str) -> SplitReport:
     counts = _no_repairs()
-    pairs = [
-        (_repaired(left, counts), _repaired(right, counts))
-        for left, right in read_pairs(raw / f"{split}.{source}", raw / f"{split}.{target}")
-    ]
+    form = Symbols(raw / f"{split}.{target}") if target == TREES else _unchanged
+    pairs = []
+    for number, (left, right) in enumerate(read_pairs(raw / f"{split}.{source}", raw / f"{split}.{target}"), start=1):
+        text = _repaired(left, counts)
+        pairs.append((text, form(number, text, _repaired(right, counts))))
     write_pairs(folder / f"{split}.{source}", folder / f"{split}.{target}", pairs)
     return SplitReport(pairs=len(pairs), empty=sum(not (left and right) for left, right in pairs), repaired=counts)
 
@@ -138,6 +144,7 @@ class _Work:
     target_path: Path
     source: HeldOut
     target: HeldOut
+    form: Callable[[int, str, str], str]
 
     def __call__(self, chunk: Chunk) -> _Part:
         """Repair the pairs of a chunk and drop what the rules for one pair drop."""
@@ -154,7 +161,7 @@ class _Work:
             rule = next((name for name, drops in asked.items() if drops(sides)), None)
             if rule is None:
                 part.kept[number] = True
-                left.append(sides)
+                left.append(sides._replace(target=self.form(chunk.first + number, sides.source, sides.target)))
             else:
                 _drop(part, rule, (sides.source, sides.target))
         self._keep(part, left)
@@ -255,6 +262,31 @@ class _Train:
         for number, pair in enumerate(islice(read_pairs(*self._all), numbers[-1] + 1)):
             if number in numbers:
                 _show(self._total, rule, pair)
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """Writes a bracketed tree of a file as the symbols that stand for it."""
+
+    path: Path
+
+    def __call__(self, number: int, source: str, tree: str) -> str:
+        """The symbols of the tree in line `number`.
+
+        Raises:
+            UserError: exit code 65; no tree, or one over other words than the source's.
+        """
+        try:
+            read = read_tree(tree)
+        except ValueError as error:
+            raise UserError(f"{self.path}:{number}: no tree: {error}", "A tree is (S (NP (DT The) (NN dog)) (VP (VBZ barks)))") from None
+        if words(read) != source:
+            raise UserError(f"{self.path}:{number}: the tree's words are not those of the source: {words(read)!r}", "Write them alike.")
+        return linearised(read)
+
+
+def _unchanged(_number: int, _source: str, target: str) -> str:
+    return target
 
 
 def _histograms(words: NDArray[np.uint8]) -> NDArray[np.int64]:

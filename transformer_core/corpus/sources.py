@@ -12,13 +12,16 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-from transformer_core.corpus.catalogue import Address, Folder, Found, LocalFile, Source, Synthetic
+from transformer_core.config import PARAMS_FILE, TREES
+from transformer_core.corpus.catalogue import OWN_ENTRIES, PACKAGED_ENTRIES, Address, Folder, Found, LocalFile, Source, Synthetic
 from transformer_core.corpus.fetching import Fetcher, Sum, check_sum
 from transformer_core.corpus.formats import file_lines
-from transformer_core.corpus.text import aligned
+from transformer_core.corpus.text import aligned, read_lines
+from transformer_core.corpus.trees import bracketed, read_tree, read_trees, words
 from transformer_core.errors import UserError, configuration_error
 
 Origin = dict[str, str]
@@ -80,6 +83,8 @@ class SourceReader:
             return self._open_sacrebleu(wanted.sacrebleu)
         if wanted.synthetic is not None:
             return self._open_synthetic(wanted.synthetic, split)
+        if wanted.trees is not None:
+            return self._open_trees(wanted.trees)
         raise ValueError(f"a source of kind {wanted.kinds} is not read but made from others")
 
     @property
@@ -149,13 +154,37 @@ class SourceReader:
     def _open_synthetic(self, settings: Synthetic, split: str) -> Opened:
         from transformer_core.corpus.synthetic.stream import Split, generate
 
+        if TREES in self.direction and self.direction != ("en", TREES):
+            raise configuration_error(f"{PARAMS_FILE}: download.source: the trees of corpus synthetic are of en, got {self.source!r}")
+
         def pairs() -> Iterator[RawPair]:
             for pair in generate(cast(Split, split), settings.pairs, settings.seed, workers=self.workers):
-                english_german = pair.source.encode(), pair.target.encode()
-                source, target = english_german if self.source == "en" else reversed(english_german)
-                yield RawPair(source, target, " ".join(pair.phenomena))
+                sides = {"en": pair.source, "de": pair.target}
+                if self.target == TREES:
+                    sides = {"en": words(read_tree(pair.tree)), TREES: pair.tree}
+                yield RawPair(sides[self.source].encode(), sides[self.target].encode(), " ".join(pair.phenomena))
 
         return Opened(pairs(), [{"generator": "synthetic", "pairs": str(settings.pairs), "seed": str(settings.seed)}])
+
+    def _open_trees(self, pattern: str) -> Opened:
+        folder = OWN_ENTRIES if self.found.path.parent == PACKAGED_ENTRIES else self.found.path.parent
+        absolute = Path(pattern)
+        root = Path(absolute.anchor) if absolute.is_absolute() else folder
+        files = sorted(path for path in root.glob(str(absolute.relative_to(absolute.anchor))) if path.is_file())
+        if not files:
+            raise UserError(f"{folder / pattern}: no such file", self.found.entry.note)
+        sums = "".join(check_sum(path, None).sha256 for path in files)
+        origin = {"trees": pattern, "files": str(len(files)), "sha256": sha256(sums.encode()).hexdigest()}
+        return Opened(itertools.chain.from_iterable(map(_pairs_of_trees, files)), [origin])
+
+
+def _pairs_of_trees(path: Path) -> Iterator[RawPair]:
+    try:
+        for _, tree in read_trees(read_lines(path)):
+            if tree is not None:
+                yield RawPair(words(tree).encode(), bracketed(tree).encode())
+    except ValueError as error:
+        raise UserError(f"{path}:{error}", "A tree is (S (NP (DT The) (NN dog)) (VP (VBZ barks)))") from None
 
 
 def _located(folder: Path, name: str) -> Path:

@@ -68,7 +68,8 @@ class Axis:
 
 
 def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence[Mapping[str, float]]) -> list[Chart]:
-    """Perplexity, BLEU, loss, learning rate, length of the gradient and speed over the updates."""
+    """Perplexity, BLEU or F1, loss, learning rate, length of the gradient and speed over the updates."""
+    score = "f1" if validation and "f1" in validation[0] else "bleu"
     return [
         line_chart(
             "Perplexity",
@@ -77,9 +78,9 @@ def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence
             logarithmic=True,
         ),
         line_chart(
-            "BLEU while training",
-            "Greedy translations of a part of valid: lower than a beam's of the averaged model.",
-            {"validation": _column(validation, "bleu")},
+            f"{score.upper()} while training",
+            "Greedy outputs for a part of valid: lower than a beam's of the averaged model.",
+            {"validation": _column(validation, score)},
         ),
         line_chart("Training loss", "What training lowers, label smoothing and all.", {"loss": _column(updates, "loss")}),
         line_chart("Learning rate", "Rises during the warmup, then falls.", {"learning rate": _column(updates, "learning_rate")}),

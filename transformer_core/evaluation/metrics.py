@@ -3,8 +3,7 @@
 Hypotheses and references are detokenised text, one sentence a line, one reference each.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,20 +62,20 @@ class OutputShares:
 
 @dataclass(frozen=True)
 class GroupScore:
-    """BLEU in percent over the sentences of a test set that share a label."""
+    """The score in percent, BLEU or F1, over the sentences of a test set that share a label."""
 
     label: str
     sentences: int
-    bleu: float
+    score: float
 
 
 @dataclass(frozen=True)
 class Example:
-    """A sentence by its place in the test set (from 0), its own chrF2 in percent, and why it was chosen: best, median or worst."""
+    """A sentence by its place in the test set (from 0), its own score in percent, and why it was chosen: best, median or worst."""
 
     rank: str
     index: int
-    chrf: float
+    score: float
 
 
 def read_aligned(*paths: Path) -> list[list[str]]:
@@ -144,10 +143,8 @@ def output_shares(sources: Sequence[str], hypotheses: Sequence[str], references:
 
 
 def bleu_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
-    """BLEU by words of the source (between white space): buckets 0, 1-10, 11-20, ... 51+, shortest first, empty ones left out."""
-    lengths = [len(source.split()) for source in sources]
-    buckets = {_bucket(length): None for length in sorted(lengths)}
-    return _bleu_by_label(buckets, [[_bucket(length)] for length in lengths], hypotheses, references)
+    """BLEU by words of the source, see `length_labels`."""
+    return _bleu_by_group(length_labels(sources), hypotheses, references)
 
 
 def bleu_by_phenomenon(phenomena: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
@@ -158,24 +155,37 @@ def bleu_by_phenomenon(phenomena: Sequence[str], hypotheses: Sequence[str], refe
         hypotheses: a translation of each sentence.
         references: the right one.
     """
+    return _bleu_by_group(phenomenon_labels(phenomena), hypotheses, references)
+
+
+def length_labels(sources: Sequence[str]) -> dict[str, list[int]]:
+    """The sentences (from 0) by words of the source, between white space: 0, 1-10, 11-20, ... 51+, shortest first, empty ones left out."""
+    lengths = [len(source.split()) for source in sources]
+    groups: dict[str, list[int]] = {_bucket(length): [] for length in sorted(lengths)}
+    for index, length in enumerate(lengths):
+        groups[_bucket(length)].append(index)
+    return groups
+
+
+def phenomenon_labels(phenomena: Sequence[str]) -> dict[str, list[int]]:
+    """The sentences (from 0) by phenomenon, in order of name; `phenomena` has for each sentence its labels, parted by spaces."""
     labels = [set(line.split()) for line in phenomena]
-    return _bleu_by_label(sorted(set().union(*labels)), labels, hypotheses, references)
+    return {name: [index for index, own in enumerate(labels) if name in own] for name in sorted(set().union(*labels))}
 
 
-def choose_examples(hypotheses: Sequence[str], references: Sequence[str], count: int) -> list[Example]:
-    """Choose `count` sentences by their chrF2: a third each of the best, of those round the median, and of the worst.
+def choose_examples(scores: Sequence[float], count: int) -> list[Example]:
+    """Choose `count` sentences by their own scores: a third each of the best, of those round the median, and of the worst.
 
     None is chosen twice; all are where there are no more than `count`. The worst come worst first, the others best first.
     """
-    chrf = sentence_chrf(hypotheses, references)
-    ranking = sorted(range(len(chrf)), key=lambda index: -chrf[index])
+    ranking = sorted(range(len(scores)), key=lambda index: -scores[index])
     count = min(count, len(ranking))
     best, worst = (count + 2) // 3, count // 3
     median = count - best - worst
     last = len(ranking) - worst
     middle = best + (last - best - median) // 2
     chosen = {"best": ranking[:best], "median": ranking[middle : middle + median], "worst": ranking[last:][::-1]}
-    return [Example(rank, index, chrf[index]) for rank, indices in chosen.items() for index in indices]
+    return [Example(rank, index, scores[index]) for rank, indices in chosen.items() for index in indices]
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
@@ -201,17 +211,12 @@ def _bucket(words: int) -> str:
     return f"{start}-{start + BUCKET_WORDS - 1}"
 
 
-def _bleu_by_label(
-    order: Iterable[str], labels: Sequence[Iterable[str]], hypotheses: Sequence[str], references: Sequence[str]
-) -> list[GroupScore]:
-    groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for own, hypothesis, reference in zip(labels, hypotheses, references, strict=True):
-        for label in own:
-            groups[label].append((hypothesis, reference))
+def _bleu_by_group(groups: Mapping[str, Sequence[int]], hypotheses: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
+    if len(hypotheses) != len(references):
+        raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
     metric = BLEU(force=True)
-    return [_group_score(metric, label, groups[label]) for label in order]
-
-
-def _group_score(metric: BLEU, label: str, pairs: Sequence[tuple[str, str]]) -> GroupScore:
-    hypotheses, references = zip(*pairs, strict=True)
-    return GroupScore(label, len(pairs), metric.corpus_score(hypotheses, [references]).score)
+    scores = []
+    for label, indices in groups.items():
+        mine, right = ([texts[index] for index in indices] for texts in (hypotheses, references))
+        scores.append(GroupScore(label, len(indices), metric.corpus_score(mine, [right]).score))
+    return scores

@@ -12,10 +12,13 @@ from difflib import SequenceMatcher
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from transformer_core.corpus.trees import leaves, read_tree, repaired
 from transformer_core.evaluation.attention_figures import LayerFigures, cross_figures, encoder_figures, opacity, shown_layer
 from transformer_core.evaluation.charts import grouped, length_charts, training_charts
 from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, Scores
 from transformer_core.evaluation.pages import environment
+from transformer_core.evaluation.parsing import ParsingScores
+from transformer_core.evaluation.tree_figures import tree_figure
 from transformer_core.evaluation.word_figure import WordFigure, encoder_words, word_figure
 from transformer_core.evaluation.words import choose_word
 
@@ -52,8 +55,8 @@ class Lineage:
 
 
 @dataclass(frozen=True)
-class Report:
-    """All that the report shows. The documents are those that the stages write, as they stand in their JSON files.
+class Run:
+    """What a report shows of a run whatever its task. The documents are those that the stages write, as they stand in their JSON files.
 
     Args:
         manifest: the corpus: names, pairs, origin, licence, synthetic or not.
@@ -65,10 +68,8 @@ class Report:
         decoding: the settings and speed of decoding.
         updates: a row of numbers for each logged update.
         validation: a row of numbers for each validation.
-        scores: by split; "test" makes the headline.
-        shares: of outputs of the test set that are wrong whatever the reference.
-        by_length: BLEU of the test set by words of the source.
-        by_phenomenon: BLEU of the test set by phenomenon, empty where the corpus has no labels.
+        by_length: the score of the test set by words of the source.
+        by_phenomenon: the score of the test set by phenomenon, empty where the corpus has no labels.
         examples: the chosen sentences of the test set.
         sources: the whole test set; with `references` and `hypotheses`, line by line.
         attention: in one sentence, or why there is none to show.
@@ -83,8 +84,6 @@ class Report:
     decoding: Mapping[str, Any]
     updates: Sequence[Mapping[str, float]]
     validation: Sequence[Mapping[str, float]]
-    scores: Mapping[str, Scores]
-    shares: OutputShares
     by_length: Sequence[GroupScore]
     by_phenomenon: Sequence[GroupScore]
     examples: Sequence[Example]
@@ -95,11 +94,49 @@ class Report:
     lineage: Lineage
 
 
+@dataclass(frozen=True)
+class Report(Run):
+    """All that the report of a translation shows.
+
+    Args:
+        scores: by split; "test" makes the headline.
+        shares: of outputs of the test set that are wrong whatever the reference.
+    """
+
+    scores: Mapping[str, Scores]
+    shares: OutputShares
+
+
+@dataclass(frozen=True)
+class ParsingReport(Run):
+    """All that the report of a parser shows: `references` are bracketed trees, `hypotheses` symbols (corpus/trees.py).
+
+    Args:
+        scores: by split; "test" makes the headline.
+    """
+
+    scores: Mapping[str, ParsingScores]
+
+
 def render(report: Report) -> str:
-    """The report as one HTML document."""
+    """The report of a translation as one HTML document."""
+    return _rendered("report.html", report, differences=differences)
+
+
+def render_parsing(report: ParsingReport) -> str:
+    """The report of a parser as one HTML document; of each example the gold tree and the model's are drawn."""
+    drawn = {}
+    for example in report.examples:
+        gold = read_tree(report.references[example.index])
+        found = repaired(report.hypotheses[example.index], leaves(gold)).tree
+        drawn[example.index] = (tree_figure(gold, beside=found), tree_figure(found, beside=gold))
+    return _rendered("parsing.html", report, drawn=drawn)
+
+
+def _rendered(template: str, report: Run, **own: object) -> str:
     templates = environment()
     templates.filters.update(grouped=grouped, duration=duration, words=words, setting=setting)
-    return templates.get_template("report.html").render(
+    return templates.get_template(template).render(
         report=report,
         charts=training_charts(report.updates, report.validation),
         length_charts=length_charts(report.cleaning),
@@ -108,7 +145,7 @@ def render(report: Report) -> str:
         scale=[(weight, opacity(weight)) for weight in WEIGHTS_NAMED],
         examples=[(rank, list(group)) for rank, group in groupby(report.examples, key=lambda example: example.rank)],
         shown=EXAMPLES_SHOWN,
-        differences=differences,
+        **own,
     )
 
 

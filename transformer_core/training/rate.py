@@ -41,7 +41,7 @@ class _Nowhere(StateDirectory):
 
 
 def _no_scores() -> dict[str, float]:
-    return dict.fromkeys(("nll", "perplexity", "accuracy", "bleu"), 0.0)
+    return dict.fromkeys(("nll", "perplexity", "accuracy", "bleu", "f1"), 0.0)
 
 
 def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int, threads: int | None) -> float:

@@ -1,0 +1,110 @@
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_core.corpus.synthetic.stream import generate
+from transformer_core.corpus.trees import Tree, bracketed, leaves, linearised, read_tree, read_trees, repaired, symbols_of, words
+
+DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
+LABELS = st.sampled_from(["S", "NP", "VP", "PP", "-LRB-", "X"])
+LEAVES = st.builds(Tree, st.sampled_from(["DT", "NN", ",", "."]), word=st.sampled_from(["a", "dog", ",", "."]))
+TREES = st.recursive(LEAVES, lambda parts: st.builds(Tree, LABELS, st.lists(parts, min_size=1, max_size=4).map(tuple))).filter(
+    lambda tree: bool(tree.children)
+)
+
+
+def test_the_linearised_form_is_that_of_the_literature() -> None:
+    assert linearised(read_tree(DOG)) == "(S (NP XX XX )NP (VP XX )VP XX )S"
+    assert words(read_tree(DOG)) == "The dog barks ."
+    assert bracketed(read_tree(DOG)) == DOG
+
+
+@pytest.mark.parametrize(
+    ("raw", "cleaned"),
+    [
+        (f"( {DOG} )", DOG),
+        (f"(TOP {DOG})", DOG),
+        (f"(ROOT (S1 {DOG}))", DOG),
+        ("(S (NP-SBJ-1 (PRP it)) (VP (VBD was) (VP (VBN seen) (NP (-NONE- *-1)))))", "(S (NP (PRP it)) (VP (VBD was) (VP (VBN seen))))"),
+        ("(S (NP=2 (PRP it)) (PRN (-LRB- -LRB-) (RB sic)))", "(S (NP (PRP it)) (PRN (-LRB- -LRB-) (RB sic)))"),
+        ("(NN dog)", "(TOP (NN dog))"),
+        ("( (NP (NN dog)) (VP (VB bark)) )", "(TOP (NP (NN dog)) (VP (VB bark)))"),
+    ],
+)
+def test_trees_are_cleaned_as_the_field_does(raw: str, cleaned: str) -> None:
+    assert bracketed(read_tree(raw)) == cleaned
+
+
+def test_a_tree_may_stand_on_several_lines_and_several_on_one() -> None:
+    lines = ["( (S", "  (NP (NN dog))", "  (VP (VB bark))) )", "", f"{DOG} {DOG}", "(S (-NONE- *))"]
+    found = [(number, tree and linearised(tree)) for number, tree in read_trees(lines)]
+    dog = linearised(read_tree(DOG))
+    assert found == [(3, "(S (NP XX )NP (VP XX )VP )S"), (5, dog), (5, dog), (6, None)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [(["(S", "(NP"], "2: 2 brackets are not"), ([DOG, ")"], r"2: '\)' outside"), (["dog"], "1: 'dog'")],
+)
+def test_malformed_brackets_are_told_with_their_line(lines: list[str], fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        list(read_trees(lines))
+
+
+@given(TREES)
+def test_brackets_are_read_back_as_they_were_written(tree: Tree) -> None:
+    assert read_tree(bracketed(tree)) == read_tree(bracketed(read_tree(bracketed(tree))))
+
+
+@given(TREES)
+def test_the_symbols_of_a_tree_give_the_tree_and_need_no_repair(tree: Tree) -> None:
+    found = repaired(linearised(tree), leaves(tree))
+    assert found.tree == tree
+    assert not found.malformed
+
+
+@given(TREES, st.lists(st.sampled_from(["(S", "(NP", ")NP", ")S", ")X", "XX", "(", ")", "noise"]), max_size=60))
+def test_any_output_becomes_a_tree_over_the_sentence(tree: Tree, symbols: list[str]) -> None:
+    gold = leaves(tree)
+    found = repaired(" ".join(symbols), gold)
+    assert leaves(found.tree) == gold
+    assert found.tree.children
+    assert repaired(linearised(found.tree), gold).tree == found.tree
+
+
+@pytest.mark.parametrize(
+    ("symbols", "tree"),
+    [
+        ("", "(TOP (DT The) (NN dog) (VBZ barks) (. .))"),
+        ("(S (NP XX XX (VP XX )S XX", "(TOP (S (NP (DT The) (NN dog) (VP (VBZ barks)))) (. .))"),
+        ("(S (NP XX XX )VP XX )NP XX )S", "(S (NP (DT The) (NN dog) (VBZ barks)) (. .))"),
+        ("(S XX XX XX XX XX XX )S", "(S (DT The) (NN dog) (VBZ barks) (. .))"),
+        ("(S (NP XX", "(S (NP (DT The) (NN dog) (VBZ barks) (. .)))"),
+        ("(S (NP )NP XX XX XX XX )S", "(S (DT The) (NN dog) (VBZ barks) (. .))"),
+    ],
+)
+def test_malformed_output_is_repaired_by_the_rules(symbols: str, tree: str) -> None:
+    found = repaired(symbols, leaves(read_tree(DOG)))
+    assert bracketed(found.tree) == tree
+    assert found.malformed
+
+
+def test_a_tree_deeper_than_pythons_stack_is_read_and_written() -> None:
+    deep = "(S " * 20_000 + "(NN dog)" + ")" * 20_000
+    assert bracketed(read_tree(deep)) == deep
+    assert linearised(repaired("(S " * 20_000 + "XX", [Tree("NN", word="dog")]).tree).count("(S") == 20_000
+
+
+def test_the_generators_trees_are_over_its_sentences() -> None:
+    for pair in generate("valid", 300, seed=1, workers=1):
+        tree = read_tree(pair.tree)
+        assert bracketed(tree) == pair.tree
+        assert words(tree).replace(" ", "") == pair.source.replace(" ", "")
+
+
+def test_symbols_are_listed_once_in_order() -> None:
+    lines = [linearised(read_tree(DOG)) for _ in range(2)]
+    random.Random(1).shuffle(lines)
+    assert symbols_of(lines) == ["(NP", "(S", "(VP", ")NP", ")S", ")VP", "XX"]

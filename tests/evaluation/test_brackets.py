@@ -1,0 +1,138 @@
+"""Brackets by EVALB's rules: its published sample, pairs counted by hand, and whatever a model may write."""
+
+import random
+
+import pytest
+
+from transformer_core.corpus.trees import bracketed, read_tree
+from transformer_core.evaluation.brackets import Brackets, compare, compare_outputs, corpus_f1
+from transformer_core.evaluation.parsing import compare_parsers, f1_by_group, score, sentence_f1
+
+THIS = "(S (A (P this)) (B (Q is) (A (R a) (T test))))"
+# Of EVALB's sample (sample.gld, sample.tst, sample.rsl): the other tree and its published matched, gold and test brackets. Left out are the
+# sentences that EVALB calls errors, because the words differ.
+EVALB_SAMPLE = [
+    ("(S (A (P this)) (B (Q is) (A (R a) (T test))))", (4, 4, 4)),
+    ("(S (A (P this)) (B (Q is) (C (R a) (T test))))", (3, 4, 4)),
+    ("(S (A (P this)) (B (Q is) (A (R a) (U test))))", (4, 4, 4)),
+    ("(S (C (P this)) (B (Q is) (A (R a) (U test))))", (3, 4, 4)),
+    ("(S (A (P this)) (B (Q is) (R a) (A (T test))))", (3, 4, 4)),
+    ("(S (A (P this) (Q is)) (A (R a) (T test)))", (2, 4, 3)),
+    ("(S (P this) (Q is) (R a) (T test))", (1, 4, 1)),
+    ("( (P this) (Q is) (R a) (T test))", (0, 4, 0)),
+    ("(S (A (P this)) (B (Q is) (A (A (R a) (T test)))))", (4, 4, 5)),
+    ("(S (A (P this)) (B (Q is) (A (A (A (A (A (R a) (T test))))))))", (4, 4, 8)),
+    ("(TOP (S (A (P this)) (B (Q is) (A (R a) (T test)))))", (4, 4, 4)),
+    ("(S (A (P this)) (B (Q is) (A (R a) (TT test))))", (4, 4, 4)),
+    ("(S (A (P This)) (B (Q is) (A (R a) (T test))))", (4, 4, 4)),
+    ("(S (A-SBJ-1 (P this)) (B-WHATEVER (Q is) (A (R a) (T test))))", (4, 4, 4)),
+    ("(S (A (P this)) (B (Q is) (A (R a) (T test))) (-NONE- *))", (4, 4, 4)),
+    ("(S (A (P this)) (B (Q is) (A (R a) (T test))) (: *))", (4, 4, 4)),
+]
+DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
+GIVE = "(S (NP (PRP We)) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN plan))) (. .))"
+SAID = "(S (`` ``) (S (NP (PRP It)) (VP (VBZ is))) (, ,) ('' '') (NP (PRP he)) (VP (VBD said)) (. .))"
+ASIDE = "(S (NP (NN Bob)) (PRN (: -) (ADVP (RB here)) (: -)) (VP (VBZ eats)))"
+# Gold tree, a model's output, and the brackets of the gold tree, of the output and in both, counted by hand.
+BY_HAND = [
+    (DOG, "(S (NP XX XX )NP (VP XX )VP XX )S", (3, 3, 3)),
+    (DOG, "(S (NP XX )NP (VP XX XX )VP XX )S", (3, 3, 1)),
+    (DOG, "(S (VP XX XX )VP (NP XX )NP XX )S", (3, 3, 1)),
+    (DOG, "(S XX XX XX XX )S", (3, 1, 1)),
+    (DOG, "(S (NP XX XX )NP XX XX )S", (3, 2, 2)),
+    (DOG, "(S (NP (NP XX XX )NP )NP (VP XX )VP XX )S", (3, 4, 3)),
+    (DOG, "(S (NP XX XX )NP (VP XX XX )VP )S", (3, 3, 3)),
+    (DOG, "XX XX XX XX", (3, 0, 0)),
+    (DOG, "", (3, 0, 0)),
+    (DOG, "(TOP (S (NP XX XX )NP (VP XX )VP XX )S )TOP", (3, 3, 3)),
+    (GIVE, "(S (NP XX )NP (VP XX (PRT XX )PRT (NP XX XX )NP )VP XX )S", (5, 5, 5)),
+    (GIVE, "(S (NP XX )NP (VP XX (ADVP XX )ADVP (NP XX XX )NP )VP XX )S", (5, 5, 5)),
+    (GIVE, "(S (NP XX )NP (VP XX (PP XX (NP XX XX )NP )PP )VP XX )S", (5, 5, 4)),
+    (GIVE, "(S (NP XX )NP (VP XX XX XX XX )VP XX )S", (5, 3, 3)),
+    (GIVE, "(S (NP XX )NP (VP XX (PRT XX )PRT (NP XX XX", (5, 5, 5)),
+    (SAID, "(S XX (S (NP XX )NP (VP XX )VP )S XX XX (NP XX )NP (VP XX )VP XX )S", (6, 6, 6)),
+    (SAID, "(S (S XX (NP XX )NP (VP XX )VP XX XX )S (NP XX )NP (VP XX )VP XX )S", (6, 6, 6)),
+    (SAID, "(S XX (NP XX )NP (VP XX XX XX (NP XX )NP (VP XX )VP )VP XX )S", (6, 5, 4)),
+    (ASIDE, "(S (NP XX )NP (PRN XX (ADVP XX )ADVP XX )PRN (VP XX )VP )S", (5, 5, 5)),
+    (ASIDE, "(S (NP XX )NP (ADVP XX XX XX )ADVP (VP XX )VP )S", (5, 4, 4)),
+    (ASIDE, "(S (NP XX XX XX XX )NP (VP XX )VP )S", (5, 3, 2)),
+]
+
+
+@pytest.mark.parametrize(("other", "counts"), EVALB_SAMPLE)
+def test_counts_are_those_of_evalbs_published_sample(other: str, counts: tuple[int, int, int]) -> None:
+    gold = THIS if ":" not in other else f"{THIS[:-1]} (: *))"
+    found = compare(read_tree(gold), read_tree(other))
+    assert (found.matched, found.gold, found.found) == counts
+
+
+def test_a_long_sentence_of_evalbs_sample_matches_itself() -> None:
+    long = f"(S{11 * ' (A (P this)) (B (Q is) (A (R a) (T test)))'})"
+    assert compare(read_tree(long), read_tree(long)) == Brackets(34, 34, 34, sentences=1, exact=1)
+
+
+def test_totals_are_those_of_evalbs_published_sample() -> None:
+    """Its 17 valid sentences: the 16 pairs above and the long one; recall 87.76, precision 90.53, complete match 52.94."""
+    golds = [THIS if ":" not in other else f"{THIS[:-1]} (: *))" for other, _ in EVALB_SAMPLE]
+    total = sum((compare(read_tree(gold), read_tree(other)) for gold, (other, _) in zip(golds, EVALB_SAMPLE, strict=True)), Brackets())
+    total += Brackets(34, 34, 34, sentences=1, exact=1)
+    assert (round(total.recall, 2), round(total.precision, 2), round(total.exact_match, 2)) == (87.76, 90.53, 52.94)
+
+
+@pytest.mark.parametrize(("gold", "output", "counts"), BY_HAND)
+def test_counts_are_those_of_a_person(gold: str, output: str, counts: tuple[int, int, int]) -> None:
+    ((found, _),) = compare_outputs([output], [gold])
+    assert (found.gold, found.found, found.matched) == counts
+
+
+def test_f1_of_all_pairs_is_that_of_the_counts_by_hand() -> None:
+    golds, outputs, counts = zip(*BY_HAND, strict=True)
+    gold, found, matched = (sum(numbers) for numbers in zip(*counts, strict=True))
+    scores = score(outputs, golds)
+    assert scores.f1 == pytest.approx(200 * matched / (gold + found)) == pytest.approx(corpus_f1(outputs, golds))
+    assert scores.f1 == pytest.approx(2 * scores.precision * scores.recall / (scores.precision + scores.recall))
+    assert scores.f1_low < scores.f1 < scores.f1_high
+    # Of no bracket, and the one that was cut off.
+    assert scores.malformed == pytest.approx(100 * 3 / len(BY_HAND))
+    assert sentence_f1(outputs, golds)[0] == 100
+
+
+def test_two_thousand_random_outputs_have_a_score() -> None:
+    chance = random.Random(1)
+    symbols = ["(S", ")S", "(NP", ")NP", "(VP", ")VP", "XX", "(", ")", "()", "⁇", "dog", "((", "(TOP", ")TOP", "\u2028"]
+    outputs = [" ".join(chance.choices(symbols, k=chance.randrange(60))) for _ in range(2000)]
+    golds = [chance.choice([DOG, GIVE, SAID, ASIDE]) for _ in outputs]
+    scores = score(outputs, golds)
+    assert 0 < scores.f1 < 60
+    assert scores.lines == 2000
+    assert scores.malformed > 90
+
+
+def test_trees_over_other_words_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 words that count, the other 4"):
+        compare(read_tree(DOG), read_tree(THIS))
+
+
+def test_f1_by_group_is_that_of_the_groups_sentences() -> None:
+    golds, outputs, _ = zip(*BY_HAND, strict=True)
+    (first, second) = f1_by_group({"a": [0, 1], "b": [3]}, outputs, golds)
+    assert (first.label, first.sentences, first.score) == ("a", 2, corpus_f1(outputs[:2], golds[:2]))
+    assert second.score == corpus_f1(outputs[3:4], golds[3:4])
+
+
+def test_a_better_parser_is_significantly_better_and_an_equal_one_is_not() -> None:
+    golds = [DOG, GIVE, SAID] * 20
+    right = ["(S (NP XX XX )NP (VP XX )VP XX )S", "(S (NP XX )NP (VP XX (PRT XX )PRT (NP XX XX )NP )VP XX )S", BY_HAND[15][1]] * 20
+    wrong = [output if index % 3 else "(S XX XX XX XX )S" for index, output in enumerate(right)]
+    compared = compare_parsers(wrong, right, golds)
+    assert (compared.metric, compared.candidate) == ("F1", 100)
+    assert compared.difference == pytest.approx(100 - corpus_f1(wrong, golds))
+    assert compared.significant
+    same = compare_parsers(right, right, golds)
+    assert (same.difference, same.p_value) == (0, 1)
+    one_off = [wrong[0], *right[1:]]
+    assert not compare_parsers(one_off, right, golds).significant
+
+
+def test_the_gold_tree_is_not_changed_by_a_round_through_brackets() -> None:
+    assert all(bracketed(read_tree(gold)) == gold for gold, _, _ in BY_HAND)

@@ -1,0 +1,217 @@
+"""Phrase-structure trees: read from brackets, cleaned as the field does, and written as the symbols that a model translates words into.
+
+The linearised form is that of Vinyals et al. (2015), "Grammar as a Foreign Language", section 2.1, which the paper's section 6.3 follows:
+"(S (NP XX XX )NP (VP XX )VP XX )S" for "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))". Every word and its tag become XX.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+WORD_SYMBOL = "XX"
+# The label of a tree that has no constituent over all of its words.
+TOP = "TOP"
+_EMPTY = "-NONE-"
+_TOKEN = re.compile(r"[()]|[^\s()]+")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A constituent with its parts, or a word under its tag.
+
+    Attributes:
+        label: of the constituent, or the word's part-of-speech tag.
+        children: the parts of a constituent, at least one; none under a word's tag.
+        word: under a tag; "" of a constituent.
+    """
+
+    label: str
+    children: "tuple[Tree, ...]" = ()
+    word: str = ""
+
+
+class Event(NamedTuple):
+    """A step through a tree from left to right: a constituent begins, a word, a constituent ends."""
+
+    kind: Literal["open", "word", "close"]
+    tree: Tree
+
+
+def events(tree: Tree) -> Iterator[Event]:
+    """Walk through a tree; without recursion, since a tree from a file may be deeper than Python's stack."""
+    waiting: list[Event] = [_first(tree)]
+    while waiting:
+        event = waiting.pop()
+        yield event
+        if event.kind == "open":
+            waiting.append(Event("close", event.tree))
+            waiting.extend(_first(child) for child in reversed(event.tree.children))
+
+
+def _first(tree: Tree) -> Event:
+    return Event("open" if tree.children else "word", tree)
+
+
+def leaves(tree: Tree) -> list[Tree]:
+    """The words with their tags, from left to right."""
+    return [event.tree for event in events(tree) if event.kind == "word"]
+
+
+def words(tree: Tree) -> str:
+    """The words, with a space between them."""
+    return " ".join(leaf.word for leaf in leaves(tree))
+
+
+def bracketed(tree: Tree) -> str:
+    """The tree in one line of the Penn Treebank's brackets, which `read_tree` reads."""
+    parts = []
+    for kind, node in events(tree):
+        if kind == "close":
+            parts.append(")")
+        else:
+            parts.append(f" ({node.label}" if kind == "open" else f" ({node.label} {node.word})")
+    return "".join(parts).lstrip()
+
+
+def linearised(tree: Tree) -> str:
+    """The symbols that stand for a tree, with a space between them."""
+    symbols = []
+    for kind, node in events(tree):
+        symbols.append(WORD_SYMBOL if kind == "word" else f"{'(' if kind == 'open' else ')'}{node.label}")
+    return " ".join(symbols)
+
+
+@dataclass
+class _Open:
+    """A constituent whose end has not come yet."""
+
+    label: str
+    children: list[Tree] = field(default_factory=list)
+
+
+def read_tree(text: str) -> Tree:
+    """The one tree in a text of brackets, cleaned as `read_trees` does.
+
+    Raises:
+        ValueError: it holds another number of trees, or is malformed.
+    """
+    found = [tree for _, tree in read_trees([text])]
+    if len(found) != 1 or found[0] is None:
+        raise ValueError(f"{len(found)} trees, or one without a word, where one tree should be")
+    return found[0]
+
+
+def read_trees(lines: Iterable[str]) -> Iterator[tuple[int, Tree | None]]:
+    """The trees in bracketed text, one or many lines each, with the number (from 1) of the line in which they end.
+
+    Cleaned as parsers are trained and scored: traces (-NONE-) and constituents that hold nothing else are left out, functions and indices
+    are cut off labels (NP-SBJ-1 and NP=2 become NP; -LRB- stays), and the empty, TOP or ROOT bracket round a whole tree is taken off. None
+    stands for a tree of which nothing is left.
+
+    Raises:
+        ValueError: malformed brackets; the message begins with the line's number.
+    """
+    stack: list[_Open] = []
+    before = ""
+    number = 0
+    for number, line in enumerate(lines, start=1):
+        for token in _TOKEN.findall(line):
+            if token == "(":
+                stack.append(_Open(""))
+            elif not stack:
+                raise ValueError(f"{number}: {token!r} outside of brackets")
+            elif token == ")":
+                closed = _closed(stack.pop())
+                if stack:
+                    stack[-1].children += [closed] if closed else []
+                else:
+                    yield number, _without_top(closed)
+            elif before == "(":
+                stack[-1].label = token
+            else:
+                stack[-1].children.append(Tree("", word=token))
+            before = token
+    if stack:
+        raise ValueError(f"{number}: {len(stack)} brackets are not closed at the end")
+
+
+def _closed(node: _Open) -> Tree | None:
+    """The constituent or the tagged word that a bracket holds; None where nothing is left of it."""
+    loose = [child for child in node.children if not child.label]
+    if node.label == _EMPTY:
+        return None
+    if len(node.children) == len(loose) == 1:
+        return Tree(_without_function(node.label) or TOP, word=loose[0].word)
+    # A word beside others and without a tag of its own is its own tag.
+    children = tuple(child if child.label else Tree(child.word, word=child.word) for child in node.children)
+    return Tree(_without_function(node.label) or TOP, children) if children else None
+
+
+def _without_function(label: str) -> str:
+    """NP of NP-SBJ-1 and of NP=2; a label that begins with a hyphen, such as -LRB-, stays."""
+    return label if label.startswith("-") else re.split(r"[-=]", label, maxsplit=1)[0]
+
+
+def _without_top(tree: Tree | None) -> Tree | None:
+    if tree is None or tree.word:
+        return tree and Tree(TOP, (tree,))
+    while tree.label in (TOP, "ROOT", "S1") and len(tree.children) == 1 and tree.children[0].children:
+        (tree,) = tree.children
+    return tree
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """A tree made of symbols, and whether they had to be repaired for it."""
+
+    tree: Tree
+    malformed: bool
+
+
+def repaired(symbols: str, gold: Sequence[Tree]) -> Repaired:
+    """The tree that a model's output stands for, over the words and tags of the gold tree; any text gives one.
+
+    The rules, in the order of the symbols: what is no symbol is left out; ")X" closes the innermost open X and all that was opened in it,
+    and is left out where no X is open; XX beyond the last word are left out. At the end, words that are missing go to the innermost
+    constituent that holds a word so far and is open, or to the whole; all that is open is closed. A constituent without a word is left
+    out. Where no single constituent is over all words, TOP is put there, which EVALB leaves out.
+
+    Args:
+        symbols: the output, with white space between symbols.
+        gold: the words with their tags, at least one (`leaves`); EVALB leaves punctuation out by its tags.
+    """
+    whole = _Open(TOP)
+    stack, used, malformed = [whole], 0, False
+    for symbol in symbols.split():
+        if symbol == WORD_SYMBOL and used < len(gold):
+            stack[-1].children.append(gold[used])
+            used += 1
+        elif symbol.startswith("(") and len(symbol) > 1:
+            stack.append(_Open(symbol[1:]))
+        elif symbol.startswith(")") and any(node.label == symbol[1:] for node in stack[1:]):
+            malformed |= stack[-1].label != symbol[1:] or not stack[-1].children
+            while _close_last(stack) != symbol[1:]:
+                pass
+        else:
+            malformed = True
+    malformed |= len(stack) > 1 or used < len(gold)
+    holder = next((node for node in reversed(stack) if node.children), whole)
+    holder.children += gold[used:]
+    while len(stack) > 1:
+        _close_last(stack)
+    root = whole.children[0] if len(whole.children) == 1 and whole.children[0].children else None
+    return Repaired(root or Tree(TOP, tuple(whole.children)), malformed or root is None)
+
+
+def _close_last(stack: list[_Open]) -> str:
+    """Close the innermost constituent; its label."""
+    node = stack.pop()
+    if node.children:
+        stack[-1].children.append(Tree(node.label, tuple(node.children)))
+    return node.label
+
+
+def symbols_of(lines: Iterable[str], mark: Callable[[str], str] = str) -> list[str]:
+    """The different symbols in linearised trees, in alphabetical order, each as `mark` writes it."""
+    return sorted({mark(symbol) for line in lines for symbol in line.split()})

@@ -1,0 +1,113 @@
+"""Labelled brackets of parse trees by the rules of EVALB with its COLLINS.prm (Sekine and Collins 1997), which WSJ's F1 is counted by.
+
+Of a constituent its label and the words it spans count, as often as it stands there. Left out are tags, TOP, traces, and punctuation by its
+tag, so that a constituent's span does not depend on it; ADVP and PRT are one label. The one Python package for this, PYEVALB, has had no
+release since 2018.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformer_core.corpus.trees import TOP, Repaired, Tree, events, leaves, read_tree, repaired
+
+_LEFT_OUT = frozenset({TOP, "-NONE-", ",", ":", "``", "''", "."})
+_EQUAL = {"PRT": "ADVP"}
+
+
+@dataclass(frozen=True)
+class Brackets:
+    """Counts over one sentence, or over several: brackets of the gold tree, of the other tree, and in both; sentences that are the same."""
+
+    gold: int = 0
+    found: int = 0
+    matched: int = 0
+    sentences: int = 0
+    exact: int = 0
+
+    def __add__(self, other: "Brackets") -> "Brackets":
+        """The counts of both together."""
+        return Brackets(
+            self.gold + other.gold,
+            self.found + other.found,
+            self.matched + other.matched,
+            self.sentences + other.sentences,
+            self.exact + other.exact,
+        )
+
+    @property
+    def precision(self) -> float:
+        """In percent of the brackets that were found; 0 where there are none."""
+        return 100 * self.matched / self.found if self.found else 0.0
+
+    @property
+    def recall(self) -> float:
+        """In percent of the brackets of the gold trees; 0 where there are none."""
+        return 100 * self.matched / self.gold if self.gold else 0.0
+
+    @property
+    def f1(self) -> float:
+        """2 matched / (gold + found), the harmonic mean of precision and recall, in percent."""
+        return 200 * self.matched / (self.gold + self.found) if self.matched else 0.0
+
+    @property
+    def exact_match(self) -> float:
+        """Sentences all of whose brackets match, in percent."""
+        return 100 * self.exact / self.sentences if self.sentences else 0.0
+
+
+def compare(gold: Tree, found: Tree) -> Brackets:
+    """Count the brackets of a sentence.
+
+    Raises:
+        ValueError: the trees differ in the number of words that count.
+    """
+    (gold_spans, gold_words), (found_spans, found_words) = spans(gold), spans(found)
+    if gold_words != found_words:
+        raise ValueError(f"the gold tree has {gold_words} words that count, the other {found_words}")
+    matched = (gold_spans & found_spans).total()
+    total = gold_spans.total(), found_spans.total()
+    return Brackets(*total, matched, sentences=1, exact=int(total == (matched, matched)))
+
+
+def spans(tree: Tree) -> tuple[Counter[tuple[str, int, int]], int]:
+    """The constituents that count, as label, first word and the word behind the last (from 0), and how many words count."""
+    found: Counter[tuple[str, int, int]] = Counter()
+    starts: list[int] = []
+    place = 0
+    for kind, node in events(tree):
+        if kind == "word":
+            place += counted(node.label) is not None
+        elif kind == "open":
+            starts.append(place)
+        elif (start := starts.pop()) < place and (label := counted(node.label)) is not None:
+            found[(label, start, place)] += 1
+    return found, place
+
+
+def counted(label: str) -> str | None:
+    """What a constituent's label or a word's tag counts as; None where it is left out."""
+    return None if label in _LEFT_OUT else _EQUAL.get(label, label)
+
+
+def compare_outputs(outputs: Sequence[str], golds: Sequence[str]) -> list[tuple[Brackets, Repaired]]:
+    """Of each output of a model (symbols, `trees.linearised`) its counts beside the gold tree and the tree that it was taken for.
+
+    Args:
+        outputs: any text.
+        golds: trees in brackets, the same number.
+
+    Raises:
+        ValueError: the two differ in length, or a gold tree is malformed.
+    """
+    compared = []
+    for output, line in zip(outputs, golds, strict=True):
+        gold = read_tree(line)
+        found = repaired(output, leaves(gold))
+        compared.append((compare(gold, found.tree), found))
+    return compared
+
+
+def corpus_f1(outputs: Sequence[str], golds: Sequence[str]) -> float:
+    """F1 of all brackets together, in percent, as `compare_outputs` takes them."""
+    return sum((counts for counts, _ in compare_outputs(outputs, golds)), Brackets()).f1

@@ -1,0 +1,117 @@
+"""Scores of parses: labelled brackets by EVALB's rules (brackets.py) over a test set and groups of it, and two parsers compared."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transformer_core.evaluation.brackets import Brackets, compare_outputs
+from transformer_core.evaluation.metrics import GroupScore
+from transformer_core.evaluation.significance import RESAMPLES, SEED, Comparison
+
+SIGNATURE = "F1|brackets:EVALB/COLLINS.prm|tags:gold|outputs:repaired"
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class ParsingScores:
+    """Labelled precision, recall and F1 of all brackets of a set, exact matches of sentences: in percent.
+
+    Attributes:
+        f1_low: with `f1_high` the 95% interval of F1 by bootstrap over sentences.
+        malformed: outputs that had to be repaired into a tree, in percent (`trees.repaired`).
+    """
+
+    precision: float
+    recall: float
+    f1: float
+    f1_low: float
+    f1_high: float
+    exact_match: float
+    malformed: float
+    lines: int
+    signature: str
+
+
+def score(outputs: Sequence[str], golds: Sequence[str]) -> ParsingScores:
+    """Score a model's outputs (symbols) against gold trees in brackets, line by line.
+
+    Raises:
+        ValueError: the two differ in length or are empty, or a gold tree is malformed.
+    """
+    compared = compare_outputs(outputs, golds)
+    if not compared:
+        raise ValueError("no sentence")
+    total = sum((counts for counts, _ in compared), Brackets())
+    low, high = _interval([counts for counts, _ in compared])
+    return ParsingScores(
+        precision=total.precision,
+        recall=total.recall,
+        f1=total.f1,
+        f1_low=low,
+        f1_high=high,
+        exact_match=total.exact_match,
+        malformed=100 * sum(found.malformed for _, found in compared) / len(compared),
+        lines=len(compared),
+        signature=SIGNATURE,
+    )
+
+
+def sentence_f1(outputs: Sequence[str], golds: Sequence[str]) -> list[float]:
+    """F1 of each sentence by itself, in percent."""
+    return [counts.f1 for counts, _ in compare_outputs(outputs, golds)]
+
+
+def f1_by_group(groups: Mapping[str, Sequence[int]], outputs: Sequence[str], golds: Sequence[str]) -> list[GroupScore]:
+    """F1 over groups of sentences, each by its label and the places of its sentences (from 0)."""
+    counts = [counts for counts, _ in compare_outputs(outputs, golds)]
+    return [GroupScore(label, len(indices), sum((counts[index] for index in indices), Brackets()).f1) for label, indices in groups.items()]
+
+
+def compare_parsers(baseline: Sequence[str], candidate: Sequence[str], golds: Sequence[str]) -> Comparison:
+    """F1 of two parsers' outputs for the same sentences.
+
+    The p-value is that of approximate randomisation (Noreen 1989): how often swapping the two outputs of random sentences makes a
+    difference at least as great.
+
+    Raises:
+        ValueError: the three differ in length or are empty.
+    """
+    if not len(baseline) == len(candidate) == len(golds) > 0:
+        raise ValueError(f"{len(baseline)} and {len(candidate)} outputs for {len(golds)} gold trees")
+    first, second = (_counts([counts for counts, _ in compare_outputs(outputs, golds)]) for outputs in (baseline, candidate))
+    difference = float(_f1(second.sum(0)) - _f1(first.sum(0)))
+    swapped = np.random.default_rng(SEED).random((RESAMPLES, len(golds))) < 0.5
+    moved = swapped @ (second - first)
+    differences = _f1(second.sum(0) - moved) - _f1(first.sum(0) + moved)
+    # Rounding aside: the same counts in another order of summation are the same difference.
+    extreme = int((np.abs(differences) >= abs(difference) - 1e-9).sum())
+    return Comparison(
+        metric="F1",
+        baseline=float(_f1(first.sum(0))),
+        candidate=float(_f1(second.sum(0))),
+        difference=difference,
+        p_value=(extreme + 1) / (RESAMPLES + 1) if difference else 1.0,
+        signature=f"{SIGNATURE}|ar:{RESAMPLES}|seed:{SEED}",
+    )
+
+
+def _interval(counts: Sequence[Brackets]) -> tuple[float, float]:
+    """The ends of the 95% percentile interval of F1 over resampled sentences."""
+    rows = _counts(counts)
+    drawn = np.random.default_rng(SEED).integers(len(rows), size=(RESAMPLES, len(rows)))
+    low, high = np.quantile(_f1(rows[drawn].sum(1)), ((1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2))
+    return float(low), float(high)
+
+
+def _counts(counts: Sequence[Brackets]) -> NDArray[np.int64]:
+    """(sentences, 3): brackets of the gold tree, of the other, of both."""
+    return np.array([(one.gold, one.found, one.matched) for one in counts], np.int64)
+
+
+def _f1(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """F1 in percent of (..., 3) counts; 0 where there is no bracket."""
+    gold, found, matched = np.moveaxis(counts, -1, 0)
+    f1: NDArray[np.float64] = 200 * matched / np.maximum(gold + found, 1)
+    return f1
