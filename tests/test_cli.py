@@ -318,6 +318,7 @@ def test_without_a_preset_it_is_the_model_of_params_yaml(tmp_path: Path) -> None
 def test_sizes_are_shown_with_thousands_separated(tmp_path: Path) -> None:
     shown = call(tmp_path, "info", "--preset", "base", "--vocab-size", "37000").stdout.decode()
     assert ["total", "63,045,632", "parameters"] in [line.split() for line in shown.split("\n")]
+    assert "65 x 10^6 parameters; ours with 41,100 subwords: 65.1\n" in shown
     assert ["the", "paper,", "Table", "3", "65", "x", "10^6", "parameters"] in [line.split() for line in shown.split("\n")]
 
 

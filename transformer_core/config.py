@@ -149,7 +149,7 @@ class Model(Section):
     attention_dropout: Probability | None = None
     relu_dropout: Probability | None = None
     norm: Literal["post", "pre"] | None = None
-    positions: Literal["sinusoidal", "learned"] | None = None
+    positions: Literal["sinusoidal", "learned", "none"] | None = None
     most_positions: PositiveInt | None = None
     tied: Literal["all", "decoder", "none"] | None = None
     neighbourhood: PositiveInt | None = None

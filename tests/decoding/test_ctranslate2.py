@@ -74,6 +74,7 @@ def ours(model: WordsOnly, sources: list[list[int]], settings: Search) -> list[l
         {"d_k": 3, "d_v": 7},
         {"d_k": 9, "d_v": 2, "norm": "pre"},
         {"positions": "learned", "most_positions": 30},
+        {"positions": "none"},
     ],
     ids=str,
 )

@@ -42,7 +42,7 @@ def maps_of(size: ModelSize, subword: Subword) -> AttentionMaps:
 
 
 def embedded(model: Transformer, tokens: list[int]) -> Tensor:
-    positions = sinusoidal_positions(len(tokens), 16).double()
+    positions = sinusoidal_positions(len(tokens), 16, torch.float64)
     return model.embedding.weight[tokens].detach() * 4 + positions  # 4 is the root of d_model.
 
 

@@ -15,7 +15,7 @@ from transformer_core.evaluation.positions import encodings_of, position_figure,
 from transformer_core.models.architectures import build
 from transformer_core.models.embeddings import LearnedPositions
 from transformer_core.models.transformer import Transformer
-from transformer_core.presets import ConvolutionalSize, RecurrentSize, TransformerSize
+from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
 
 SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
 
@@ -126,7 +126,14 @@ def test_what_the_formula_or_the_picture_cannot_hold_is_refused(positions: int, 
     assert refused.value.exit_code == 78
 
 
-def test_a_recurrent_model_has_no_positions() -> None:
-    with pytest.raises(UserError, match="this model has no positional encodings") as refused:
-        encodings_of(build(RecurrentSize(layers=1, d_model=16, dropout=0.0), 20), 10)
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [
+        (RecurrentSize(layers=1, d_model=16, dropout=0.0), "a recurrent one reads the words in their order"),
+        (replace(SIZE, positions="none"), "its setting model.positions is none"),
+    ],
+)
+def test_a_model_without_positions_is_refused(size: ModelSize, why: str) -> None:
+    with pytest.raises(UserError, match=f"this model has no positional encodings: {why}") as refused:
+        encodings_of(build(size, 20), 10)
     assert refused.value.exit_code == 78

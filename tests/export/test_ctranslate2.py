@@ -12,7 +12,7 @@ import torch
 
 from tests.models.on_disk import VOCAB, write_model
 from transformer_core.errors import ExitCode, UserError
-from transformer_core.export.ctranslate2 import SINUSOIDAL_POSITIONS, export_model
+from transformer_core.export.ctranslate2 import TABLE_POSITIONS, export_model
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import load_model
 from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
@@ -57,7 +57,7 @@ def test_the_directory_holds_weights_settings_vocabulary_and_the_subword_model(d
 def test_a_shared_matrix_is_written_once(tied: Literal["all", "decoder", "none"], tmp_path: Path) -> None:
     size = replace(SIZE, tied=tied)
     export(written(size, tmp_path), tmp_path / "out")
-    numbers = sum(parameter.numel() for parameter in build(size, VOCAB).parameters()) + SINUSOIDAL_POSITIONS * SIZE.d_model
+    numbers = sum(parameter.numel() for parameter in build(size, VOCAB).parameters()) + TABLE_POSITIONS * SIZE.d_model
     # Names and shapes take some 40 bytes each, of fewer than 60 entries; one matrix more would take 5 kB.
     assert 0 < (tmp_path / "out/model.bin").stat().st_size - 4 * numbers < 4 * VOCAB * SIZE.d_model
 

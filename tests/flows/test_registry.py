@@ -9,6 +9,7 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
 from flows.registry import CHALLENGER, CHAMPION, EVALUATION, HYPOTHESES, Decision, decide, fetch, register
+from flows.tasks import TRANSLATION
 from flows.tracking import connect
 from transformer_core.errors import UserError
 from transformer_core.evaluation.bleu import corpus_bleu
@@ -48,7 +49,7 @@ def published(client: MlflowClient, uri: str, faults: int, **tags: str) -> Decis
     """Register translations with so many faults, decide, and give the alias."""
     hypotheses = with_faults(faults)
     version = registered(client, hypotheses, **tags)
-    decision = decide(client, uri, version, hypotheses, REFERENCES)
+    decision = decide(client, uri, version, TRANSLATION, hypotheses, REFERENCES)
     client.set_registered_model_alias(NAME, decision.alias, version.version)
     return decision
 

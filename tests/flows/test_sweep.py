@@ -29,8 +29,25 @@ def sections(recipe: str) -> dict[str, Any]:
 
 
 def result(row: str, seed: int, bleu: float, **changes: Any) -> dict[str, Any]:
-    figures = {"parameters": 2_400_000, "updates": 100, "minutes": 1.5, "tokens_per_second": 1000, "perplexity": 5.0, "valid_bleu": bleu}
-    return {"row": row, "seed": seed, **figures, "bleu": bleu, "corpus": "c", "synthetic": True, "signature": "s", **changes}
+    figures: dict[str, Any] = {
+        "parameters": 2_400_000,
+        "updates": 100,
+        "minutes": 1.5,
+        "tokens_per_second": 1000,
+        "perplexity": 5.0,
+        "valid_score": bleu,
+    }
+    return {
+        "row": row,
+        "seed": seed,
+        **figures,
+        "score_name": "BLEU",
+        "score": bleu,
+        "corpus": "c",
+        "synthetic": True,
+        "signature": "s",
+        **changes,
+    }
 
 
 def test_table_3_has_each_row_of_the_paper_and_a_scale_of_1_is_the_paper() -> None:
@@ -127,10 +144,10 @@ def test_means_and_intervals_are_those_of_students_t() -> None:
     results = [result("base", seed, bleu) for seed, bleu in ((1, 10.0), (2, 12.0), (3, 14.0))]
     table = summarize([*results, result("big", 1, 20.0)])
     assert list(table["row"]) == ["base", "big"]
-    assert table["bleu"].tolist() == [12.0, 20.0]
+    assert table["score"].tolist() == [12.0, 20.0]
     # Two degrees of freedom: t = 4.3027; the standard deviation is 2.
-    assert table["bleu_interval"][0] == pytest.approx(4.3027 * 2 / math.sqrt(3), rel=1e-4)
-    assert math.isnan(table["bleu_interval"][1])
+    assert table["score_interval"][0] == pytest.approx(4.3027 * 2 / math.sqrt(3), rel=1e-4)
+    assert math.isnan(table["score_interval"][1])
 
 
 def test_the_table_says_what_it_is_of_and_has_the_papers_figures(tmp_path: Path) -> None:
@@ -141,7 +158,7 @@ def test_the_table_says_what_it_is_of_and_has_the_papers_figures(tmp_path: Path)
     assert "it says nothing about translation of real text" in text
     assert "| base | 2 | 2.40 | 1.5 | 5.00 ± 0.00 | 11.00 ± 12.71 | 11.00 ± 12.71 | 65 | 4.92 | 25.8 |" in text
     assert "| B-dk16 | 1 | 2.40 | 1.5 | 5.00 | 9.00 | 9.00 | 58 | 5.16 | 25.1 |" in text
-    write(table, text, tmp_path / "out")
+    write(table, text, "BLEU", tmp_path / "out")
     again = pd.read_csv(tmp_path / "out/table.csv")
     assert again["paper_perplexity"].tolist() == [4.92, 5.16]
     assert (tmp_path / "out/table.svg").read_text(encoding="utf-8").startswith("<?xml")
@@ -201,7 +218,7 @@ runs = client.search_runs([experiment_id(client)])
 parent = next(run for run in runs if run.data.tags.get("kind") == "sweep")
 rows = [run for run in runs if run.data.tags.get("kind") == "row"]
 assert {run.data.tags["mlflow.parentRunId"] for run in rows} == {parent.info.run_id}
-assert all("bleu" in run.data.metrics for run in rows)
+assert all("score" in run.data.metrics for run in rows)
 assert {item.path for item in client.list_artifacts(parent.info.run_id)} == {"table.csv", "table.md", "table.svg"}
 counted = Counter(run.data.tags.get("kind", "training") for run in runs)
 print(json.dumps({kind: counted[kind] for kind in ("sweep", "row", "training", "evaluation")}))

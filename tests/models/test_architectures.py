@@ -18,6 +18,7 @@ SIZES: dict[str, ModelSize] = {
     "transformer": PAPER,
     "pre-norm": replace(PAPER, norm="pre"),
     "learned positions": replace(PAPER, positions="learned", most_positions=40),
+    "no positions": replace(PAPER, positions="none"),
     "decoder-only tying": replace(PAPER, tied="decoder"),
     "no tying": replace(PAPER, tied="none"),
     "neighbourhood of 1": replace(PAPER, neighbourhood=1),

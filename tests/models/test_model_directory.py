@@ -1,6 +1,7 @@
 """A model directory goes out and comes back whole, or says in one line why not."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from transformer_core.models.convolutional import Convolutional
 from transformer_core.models.directory import ModelConfig, Training, Vocabulary, load_model, save_model
 from transformer_core.models.recurrent import Recurrent
 from transformer_core.models.transformer import Transformer
-from transformer_core.presets import ConvolutionalSize, RecurrentSize, TransformerSize
+from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
 
 SIZE = TransformerSize(layers=1, d_model=8, d_ff=16, heads=2, d_k=4, d_v=4, dropout=0.1)
 
@@ -48,13 +49,14 @@ def test_a_saved_model_comes_back_as_it_was(directory: Path) -> None:
     [
         RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="luong", attention="dot", bidirectional=False, reverse_source=True),
         ConvolutionalSize(layers=2, d_model=8, dropout=0.1, convolutions=((6, 3, 1), (8, 1, 1))),
+        replace(SIZE, positions="none"),
     ],
-    ids=["recurrent", "convolutional"],
+    ids=["recurrent", "convolutional", "without positions"],
 )
-def test_the_settings_of_a_baseline_come_back_too(size: RecurrentSize | ConvolutionalSize, tmp_path: Path) -> None:
+def test_the_settings_of_a_variant_come_back_too(size: ModelSize, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = build(size, VOCAB).eval()
-    assert isinstance(model, Recurrent | Convolutional)
+    assert isinstance(model, Transformer | Recurrent | Convolutional)
     loaded, config = load_model(write_model(model, tmp_path / "model"))
     assert config.model == size
     source, target = torch.tensor([[5, 6, 7, 3]]), torch.tensor([[2, 8, 9]])

@@ -40,7 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{part.replace('_', ' '):<24} {parameters:>14,} parameters")
     row = table_3_row(model.preset)
     if row is not None and row.size == size and row.millions is not None:
-        print(f"{'the paper, Table 3':<24} {row.millions:>14} x 10^6 parameters")
+        ours = sum(parameters_by_part(size, row.vocab_size).values()) / 1e6
+        print(f"{'the paper, Table 3':<24} {row.millions:>14} x 10^6 parameters; ours with {row.vocab_size:,} subwords: {ours:.1f}")
     print(f"training, sentences of {arguments.length} tokens: {cost.flops_a_token / 1e9:.3f} GFLOP a target token, forward and backward;")
     print(
         f"{cost.state_bytes / 1e9:.2f} GB for weights, gradients and Adam, and about {cost.activation_bytes_a_token / 1e6:.2f} MB "

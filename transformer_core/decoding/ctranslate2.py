@@ -12,7 +12,7 @@ from transformer_core.decoding.beam import Search
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.translator import Hypothesis, TokenIds, load_with_subword
 from transformer_core.errors import UserError, configuration_error
-from transformer_core.export.ctranslate2 import SINUSOIDAL_POSITIONS, export_model, library
+from transformer_core.export.ctranslate2 import TABLE_POSITIONS, export_model, library
 
 _CUBLAS = "libcublas.so.12"
 
@@ -59,7 +59,7 @@ class CTranslate2Engine:
                 inter_threads=1 if on_gpu else threads,
                 intra_threads=1,
             )
-        return cls(translator, subword, model.most_positions or SINUSOIDAL_POSITIONS)
+        return cls(translator, subword, model.most_positions or TABLE_POSITIONS)
 
     def translate_tokens(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int) -> list[list[Hypothesis]]:
         """`search.beam` translations of each source, best first, in the order of the sources; of an empty one, an empty one.

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_file
-from transformer_core.models.convolutional import Convolutional
 from transformer_core.models.embeddings import LearnedPositions, sinusoidal_positions
+from transformer_core.models.recurrent import Recurrent
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 
@@ -75,7 +75,7 @@ def encodings_of(model: TranslationModel, positions: int) -> list[Encodings]:
         positions: how many, from position 0 on.
 
     Raises:
-        UserError: exit code 78; a recurrent model, which has no positions; more than it has learned; too many to draw.
+        UserError: exit code 78; a recurrent model, or a Transformer with `positions: none`, for there is nothing to draw; more than it has learned; too many to draw.
     """
     if isinstance(model, Transformer) and isinstance(model.source_positions, LearnedPositions):
         if positions > len(model.source_positions.weight):
@@ -84,9 +84,10 @@ def encodings_of(model: TranslationModel, positions: int) -> list[Encodings]:
         sides = {"source": model.source_positions, "target": model.target_positions}
         with torch.inference_mode():
             return [Encodings(name, side(0, positions).double().cpu().numpy(), learned=True) for name, side in sides.items()]
-    if isinstance(model, Transformer | Convolutional):
-        return [sinusoids(positions, model.d_model)]
-    raise configuration_error("this model has no positional encodings: a recurrent one reads the words in their order")
+    if isinstance(model, Recurrent) or (isinstance(model, Transformer) and model.source_positions is None):
+        why = "a recurrent one reads the words in their order" if isinstance(model, Recurrent) else "its setting model.positions is none"
+        raise configuration_error(f"this model has no positional encodings: {why}")
+    return [sinusoids(positions, model.d_model)]
 
 
 def products(encodings: Encodings) -> list[Products]:

@@ -18,8 +18,9 @@ from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForwa
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 
-# CTranslate2 reads encodings from a table; its own sinusoids are tensor2tensor's, which differ from the paper's.
-SINUSOIDAL_POSITIONS = 4096
+# CTranslate2 reads encodings from a table; without one it adds tensor2tensor's sinusoids, which differ from the paper's. This is the length
+# of the table of a model that itself has no greatest length.
+TABLE_POSITIONS = 4096
 
 _FILES = {"model.bin", "config.json", "shared_vocabulary.json", SUBWORD}
 
@@ -146,11 +147,13 @@ def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
     spec.gamma, spec.beta = _plain(norm.weight), _plain(norm.bias)
 
 
-def _encodings(positions: nn.Module, d_model: int) -> Tensor:
-    """(positions, D)."""
+def _encodings(positions: nn.Module | None, d_model: int) -> Tensor:
+    """(positions, D); zeros for a model without positions."""
+    if positions is None:
+        return torch.zeros(TABLE_POSITIONS, d_model)
     if isinstance(positions, LearnedPositions):
         return _plain(positions.weight)
-    return sinusoidal_positions(SINUSOIDAL_POSITIONS, d_model)
+    return sinusoidal_positions(TABLE_POSITIONS, d_model)
 
 
 def _head_width(model: Transformer) -> int:

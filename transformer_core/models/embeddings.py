@@ -1,6 +1,7 @@
 """Token embeddings and positions (paper 3.4, 3.5)."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ def sinusoidal_positions(length: int, d_model: int, dtype: torch.dtype = torch.f
     """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same (paper 3.5), computed in float64.
 
     Returns:
-        (length, D) of `dtype`, sines and cosines interleaved; row 0 is position 0.
+        (length, D) in `dtype`, sines and cosines interleaved; row 0 is position 0.
     """
     frequency = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10000.0) / d_model))
     angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
@@ -48,8 +49,16 @@ class SinusoidalPositions(nn.Module):
         end = first + count
         table = self._table  # Threads share this module: each goes on with the table that it has found long enough or made.
         if end > len(table):
-            table = self._table = sinusoidal_positions(2 * end, table.shape[1]).to(table)
+            table = self._table = sinusoidal_positions(2 * end, table.shape[1], table.dtype).to(table.device)
         return table[first:end]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SinusoidalPositions":
+        """Where the model is cast to another type, compute the table anew: float32 cast to float64 would stay as coarse as float32."""
+        before = self._table.dtype
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self._table.dtype != before:
+            self._table = sinusoidal_positions(len(self._table), self._table.shape[1], self._table.dtype).to(self._table.device)
+        return self
 
 
 class LearnedPositions(nn.Module):

@@ -108,7 +108,7 @@ class Transformer(TranslationModel):
         """(B, S) token ids and their mask to the encoder's output, (B, S, D)."""
         r = self.size.neighbourhood
         visible: Visible = source_mask[:, None, None, :] if r is None else Neighbourhood.centred(source_mask, r)
-        x = self._enter(self.embedding(source), self.source_positions(0, source.shape[1]))
+        x = self._enter(self.embedding(source), self.source_positions, 0)
         for layer in self.encoder:
             x = layer(x, visible)
         return _normed(x, self.encoder_norm)
@@ -148,17 +148,22 @@ class Transformer(TranslationModel):
 
     def _embed_target(self, target: Tensor, first: int) -> Tensor:
         embedding = self.target_embedding or self.embedding
-        return self._enter(embedding(target), self.target_positions(first, target.shape[1]))
+        return self._enter(embedding(target), self.target_positions, first)
 
-    def _enter(self, embedded: Tensor, positions: Tensor) -> Tensor:
+    def _enter(self, embedded: Tensor, positions: nn.Module | None, first: int) -> Tensor:
+        """(B, T, D) embedded tokens, the first of them at position `first`, to the input of a stack."""
+        if positions is not None:
+            embedded = embedded + positions(first, embedded.shape[1])
         # So that on a CPU the residual stream stays in the low precision; on a GPU the first norm returns float32.
-        return self.dropout(as_autocast(embedded + positions))
+        return self.dropout(as_autocast(embedded))
 
     def _decoder_layers(self) -> list[DecoderLayer]:
         return [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]
 
 
-def _positions(size: TransformerSize) -> nn.Module:
+def _positions(size: TransformerSize) -> nn.Module | None:
+    if size.positions == "none":
+        return None
     return SinusoidalPositions(size.d_model) if size.positions == "sinusoidal" else LearnedPositions(size.most_positions, size.d_model)
 
 

@@ -1,0 +1,120 @@
+"""What a model knows of the order of its tokens: sinusoidal, learned and no positions (paper 3.5)."""
+
+import math
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from transformer_core.models.embeddings import SinusoidalPositions, sinusoidal_positions
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
+
+SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.0, most_positions=12)
+VOCAB = 23
+SOURCE = torch.tensor([[4, 9, 6, 17, 8, 21, 3]])
+ORDER = torch.tensor([4, 0, 6, 2, 5, 1, 3])
+
+Positions = Literal["sinusoidal", "learned", "none"]
+
+
+def built(positions: Positions) -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(replace(SIZE, positions=positions), VOCAB).double().eval()
+
+
+def encoded(model: Transformer, source: Tensor) -> Tensor:
+    return model.encode(source, torch.ones_like(source, dtype=torch.bool))
+
+
+def test_without_positions_permuting_the_source_permutes_the_memory() -> None:
+    model = built("none")
+    # Sums of the same numbers in another order: a few units of 2^-53 of numbers of size 1.
+    assert torch.allclose(encoded(model, SOURCE[:, ORDER]), encoded(model, SOURCE)[:, ORDER], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_with_positions_the_memory_depends_on_the_order_of_the_source(positions: Positions) -> None:
+    model = built(positions)
+    assert not torch.allclose(encoded(model, SOURCE[:, ORDER]), encoded(model, SOURCE)[:, ORDER], atol=1e-2)
+
+
+def test_without_positions_the_decoder_still_depends_on_the_order_of_earlier_words() -> None:
+    """A position sees itself and those before it, so that the second of two tokens is another than the first."""
+    model, target = built("none"), torch.tensor([[2, 5, 7, 11]])
+    mask = torch.ones_like(SOURCE, dtype=torch.bool)
+    plain, swapped = (model(SOURCE, mask, target[:, order]) for order in ([0, 1, 2, 3], [0, 2, 1, 3]))
+    assert not torch.allclose(plain[:, 3], swapped[:, 3], atol=1e-3)
+
+
+def test_without_positions_there_is_no_greatest_length_and_no_parameter_of_positions() -> None:
+    model = built("none")
+    assert model.most_positions is None
+    assert set(model.state_dict()) == set(built("sinusoidal").state_dict())
+
+
+def test_learned_positions_beyond_the_longest_sentence_get_no_gradient() -> None:
+    model, target = built("learned"), torch.tensor([[2, 5, 7, 11]])
+    model(SOURCE, torch.ones_like(SOURCE, dtype=torch.bool), target).square().sum().backward()
+    for positions, length in ((model.source_positions, 7), (model.target_positions, 4)):
+        trained = positions.weight.grad.abs().sum(dim=1) > 0  # type: ignore[union-attr]
+        assert trained.tolist() == [True] * length + [False] * (12 - length)
+
+
+def by_formula(position: int, column: int) -> float:
+    """PE(position, column) in Python's floats."""
+    angle = position / 10000 ** ((column - column % 2) / SIZE.d_model)
+    return math.cos(angle) if column % 2 else math.sin(angle)
+
+
+def assert_exact(table: Tensor, first: int) -> None:
+    """Rows of a float64 table, position `first` on, against the formula in Python's floats.
+
+    With u = 2^-53 and a = 2i/d ln 10000, the angle position * e^-a has a relative error of at most 3u(1 + a) on either side: the rounding
+    of a, of its exponential, of the product. As (1 + a) e^-a <= 1, the two differ by at most 6u < 7e-16 a position; sine and cosine add
+    an ulp each.
+    """
+    assert table.dtype == torch.float64
+    for position, row in enumerate(table.tolist(), first):
+        expected = [by_formula(position, column) for column in range(len(row))]
+        assert row == pytest.approx(expected, rel=0, abs=max(1e-15, 1e-15 * position))
+
+
+def test_in_float64_sinusoids_have_the_precision_of_float64() -> None:
+    table = sinusoidal_positions(400, SIZE.d_model, torch.float64)
+    assert_exact(table, 0)
+    # Angles below 1 are rounded to 2^-54.
+    assert table[1].tolist() == pytest.approx([by_formula(1, column) for column in range(SIZE.d_model)], rel=0, abs=3e-16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_in_lower_precisions_sinusoids_are_the_float32_formula_to_the_bit(dtype: torch.dtype) -> None:
+    """As they were when the table was float32 and was cast from there."""
+    frequency = torch.exp(torch.arange(0, 192, 2, dtype=torch.float64) * (-math.log(10000.0) / 192))
+    angle = torch.arange(2_000, dtype=torch.float64)[:, None] * frequency
+    expected = torch.stack((angle.sin(), angle.cos()), dim=-1).reshape(2_000, 192).float().to(dtype)
+    assert torch.equal(sinusoidal_positions(2_000, 192, dtype), expected)
+    cast = SinusoidalPositions(192).double().to(dtype)
+    for first, count in ((0, 200), (1_500, 500)):  # The second makes the table grow.
+        assert torch.equal(cast(first, count), expected[first : first + count])
+
+
+@pytest.mark.parametrize("first", [0, 250, 5_000])
+def test_a_model_cast_to_float64_adds_float64_sinusoids_at_any_length(first: int) -> None:
+    for model in (Transformer(SIZE, VOCAB).double(), Transformer(SIZE, VOCAB).bfloat16().to("cpu", torch.float64)):
+        assert_exact(model.source_positions(first, 10), first)  # type: ignore[misc]
+        assert_exact(model.target_positions(first, 10), first)  # type: ignore[misc]
+
+
+def test_a_cast_keeps_a_table_that_has_grown() -> None:
+    """Another thread may be about to read as far as it has found the table to go."""
+    positions = SinusoidalPositions(SIZE.d_model)
+    positions(1_000, 1)
+    assert len(positions._table) == len(positions.double()._table) > 1_000
+
+
+def test_sinusoids_are_not_saved() -> None:
+    assert SinusoidalPositions(SIZE.d_model).double().state_dict() == {}
+    assert not [name for name in Transformer(SIZE, VOCAB).double().state_dict() if "positions" in name]
