@@ -75,7 +75,8 @@ def encodings_of(model: TranslationModel, positions: int) -> list[Encodings]:
         positions: how many, from position 0 on.
 
     Raises:
-        UserError: exit code 78; a recurrent model, or a Transformer with `positions: none`, for there is nothing to draw; more than it has learned; too many to draw.
+        UserError: exit code 78; a model without positions, a recurrent one or one with `positions: none`; more than it has learned; too
+            many to draw.
     """
     if isinstance(model, Transformer) and isinstance(model.source_positions, LearnedPositions):
         if positions > len(model.source_positions.weight):
@@ -83,7 +84,8 @@ def encodings_of(model: TranslationModel, positions: int) -> list[Encodings]:
         _check_size(positions, model.d_model)
         sides = {"source": model.source_positions, "target": model.target_positions}
         with torch.inference_mode():
-            return [Encodings(name, side(0, positions).double().cpu().numpy(), learned=True) for name, side in sides.items()]
+            tables = {name: side(0, positions).double().cpu().numpy() for name, side in sides.items() if side is not None}
+        return [Encodings(name, table, learned=True) for name, table in tables.items()]
     if isinstance(model, Recurrent) or (isinstance(model, Transformer) and model.source_positions is None):
         why = "a recurrent one reads the words in their order" if isinstance(model, Recurrent) else "its setting model.positions is none"
         raise configuration_error(f"this model has no positional encodings: {why}")
