@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -58,6 +59,36 @@ def test_a_recurrent_model_has_one_map(models: Path, call: Callable[..., Any], t
     assert names(tmp_path / "a") == ["attention.json", "cross.png"]
 
 
+def figure_of(file: Path) -> tuple[list[str], list[str]]:
+    """Words of the left column, the chosen one marked by a star, and the lines in words."""
+    svg = "{http://www.w3.org/2000/svg}"
+    root = ElementTree.parse(file).getroot()
+    left = [text for text in root.iter(f"{svg}text") if text.get("text-anchor") == "end"]
+    lines = [str(title.text) for line in root.iter(f"{svg}line") for title in line]
+    return [f"{text.text}{'*' if text.get('class') == 'chosen' else ''}" for text in left], lines
+
+
+def test_a_word_is_shown_by_lines_in_the_last_layer_but_one(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
+    done = call("attention", "--model", models / "transformer", "--out", "a", "--word", "sees", "the dog sees a cat")
+    assert done == (0, "a/word.svg: what “sees” attends to (layer 1 of 2; heads 1, 2)\n", "")
+    assert names(tmp_path / "a") == ["word.svg"]
+    words, lines = figure_of(tmp_path / "a/word.svg")
+    assert words == ["the", "dog", "sees*", "a", "cat", "</s>"]
+    for head in (1, 2):
+        weights = [float(line.rsplit(", ", 1)[1]) for line in lines if line.startswith(f"head {head}: \u2068sees\u2069")]
+        assert sum(weights) == pytest.approx(1, abs=0.05)  # Six weights rounded to 0.01, those below 0.011 not drawn.
+
+
+def test_of_a_word_that_stands_twice_the_first_is_shown_or_the_one_named(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
+    for more, starred in (((), ["the*", "dog", "the", "cat"]), (("--occurrence", "2"), ["the", "dog", "the*", "cat"])):
+        chosen = ("--word", "the", "--layers", "2", "--heads", "2", "--kind", "encoder", *more)
+        done = call("attention", "--model", models / "transformer", "--out", "a", *chosen, "the dog the cat")
+        assert done.out == "a/word.svg: what “the” attends to (layer 2 of 2; heads 2)\n"
+        words, lines = figure_of(tmp_path / "a/word.svg")
+        assert words == [*starred, "</s>"]
+        assert {line.split(":")[0] for line in lines} == {"head 2"}
+
+
 def test_characters_that_no_font_draws_are_named_once(models: Path, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformer_core.evaluation.heat_maps._drawn_by", lambda _: set("▁thedog</s>"))
     done = call("attention", "--model", models / "transformer", "--out", "a", "the dog", "der Hund")
@@ -85,6 +116,25 @@ def test_characters_that_no_font_draws_are_named_once(models: Path, call: Callab
             "tokens, but this model has learned 6 positions. Split the sentence.",
         ),
         (("--model", "learned", "a", "the house the house the house"), 65, "TARGET_SENTENCE: "),
+        (
+            ("--model", "transformer", "--word", "it", "the dog sees"),
+            78,
+            "--word: 'it' is no word of the sentence. Its words: the dog sees </s>",
+        ),
+        (("--model", "transformer", "--word", "do", "the dog"), 78, "--word: 'do' is no word of the sentence"),
+        (
+            ("--model", "transformer", "--word", "dog", "--occurrence", "2", "the dog"),
+            78,
+            "--occurrence: 2 asked for, and 'dog' is in the sentence once",
+        ),
+        (("--model", "transformer", "--word", "dog", "--occurrence", "0", "the dog"), 78, "argument --occurrence: must be a whole number"),
+        (("--model", "transformer", "--occurrence", "1", "the dog"), 78, "--occurrence: says which --word, and none is named"),
+        (("--model", "transformer", "--word", "dog", "--kind", "cross", "the dog"), 78, "--word: shows the encoder's self-attention"),
+        (("--model", "transformer", "--word", "dog", "--layers", "1,2", "the dog"), 78, "--word: shows one layer, and --layers names 2"),
+        (("--model", "transformer", "--word", "dog", "--layers", "3", "the dog"), 78, "--layers: 3 asked for, and the model has 2"),
+        (("--model", "transformer", "--word", "dog", "--heads", "3", "the dog"), 78, "--heads: 3 asked for, and the model has 2"),
+        (("--model", "transformer", "--word", "dog", "the dog", "der Hund"), 78, "--word: shows how the source is read"),
+        (("--model", "recurrent", "--word", "dog", "the dog"), 78, "--word: this model has no encoder attention. It has: cross."),
         (("--model", "nowhere", "a"), 65, "nowhere/config.json: no such file"),
     ],
 )
@@ -99,8 +149,9 @@ def test_what_cannot_be_shown_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "a").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_named(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [("the dog", "der Hund"), ("--word", "dog", "the dog")], ids=["maps", "word"])
+def test_a_folder_that_cannot_be_made_is_named(arguments: tuple[str, ...], models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "a").write_text("mine", encoding="utf-8")
-    done = call("attention", "--model", models / "transformer", "--out", "a", "the dog", "der Hund")
+    done = call("attention", "--model", models / "transformer", "--out", "a", *arguments)
     assert refused(done) == (78, "--out: a cannot be written to (File exists)")
     assert (tmp_path / "a").read_text(encoding="utf-8") == "mine"

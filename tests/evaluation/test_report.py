@@ -216,8 +216,8 @@ def test_the_page_says_how_it_was_translated(decoding: dict[str, str], words: st
 def test_every_chart_says_in_words_what_it_shows() -> None:
     html = render(a_report())
     charts = [part.split("</svg>")[0] for part in html.split("<svg")[1:] if 'role="img"' in part.split(">")[0]]
-    # Curves, lengths of two languages, bars of a bucket of length, a phenomenon and two stages, heads of three layers.
-    assert len(charts) == 6 + 2 + 1 + 1 + 2 + 3 * 3
+    # Curves, lengths of two languages, bars of a bucket of length, a phenomenon and two stages, heads of three layers, one word.
+    assert len(charts) == 6 + 2 + 1 + 1 + 2 + 3 * 3 + 1
     assert all("aria-label=" in chart for chart in charts)
     assert "<title>Perplexity by update: training, at the end 1.124; validation, at the end 3.333</title>" in html
 
@@ -270,9 +270,34 @@ def test_every_head_of_the_chosen_layers_has_a_figure_with_all_pieces() -> None:
     assert html.index("Decoder to source, layer 2 of 2") < html.index("<summary>Decoder to source, layer 1 of 2")
 
 
+def word_section(html: str) -> str:
+    (section,) = re.findall(r'<figure class="word">.*?</figure>', html, re.DOTALL)
+    return str(section)
+
+
+@pytest.mark.parametrize(
+    ("source", "word", "why"),
+    [
+        (["▁The", "▁dog", "s", "▁lo", "st", "▁it", "</s>"], "it", "the first pronoun of the sentence"),
+        # All pieces weigh the same, so the word of two weighs most, and "The" is the first word for which that is another.
+        (["▁The", "▁dog", "s", "</s>"], "The", "the word whose heads give, on average, the greatest weight to one other word"),
+    ],
+)
+def test_one_word_has_lines_to_all_words_in_the_colours_of_the_heads(source: list[str], word: str, why: str) -> None:
+    html = render(replace(a_report(), attention=Attended(0, a_sentence(source, ["▁Er", "</s>"]))))
+    assert f"What “{word}” attends to, encoder layer 1 of 2" in html
+    assert f"It is {why}." in html
+    section = word_section(html)
+    words = ["The", "dogs", *(["lost", "it"] if word == "it" else []), "</s>"]
+    assert Page(section).texts_of("text") == ["head 1", "head 2", "head 3", *words, *words]
+    assert Page(section).texts_of("title").count(f"head 3: \u2068{word}\u2069 ← \u2068dogs\u2069, {2 / len(source):.2f}") == 1
+    assert len(set(re.findall(r'stroke="(#\w{6})"', section))) == 3
+
+
 def test_a_recurrent_model_has_heat_maps_alone() -> None:
     maps = a_sentence(["▁a", "</s>"], ["▁b", "</s>"])
     html = render(replace(a_report(), attention=Attended(0, replace(maps, weights={"cross": maps.weights["cross"][:1, :1]}))))
+    assert 'class="word"' not in html
     assert ("Decoder to source, layer 1 of 1" in html, "Encoder self-attention" in html) == (True, False)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_core.cli.arguments import Commands, add_device_argument, chosen_device, positive_int
-from transformer_core.errors import configuration_error
+from transformer_core.errors import UserError, configuration_error
 
 if TYPE_CHECKING:
     from transformer_core.corpus.subword import Subword
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformer_core.models.translation import TranslationModel
 
 _KINDS = ("encoder", "decoder", "cross")  # As in evaluation.attention, which imports torch.
-_NUMBERS = "attention.json"
+_NUMBERS, _WORD = "attention.json", "word.svg"
 
 
 def add_to(commands: Commands) -> None:
@@ -25,23 +25,36 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("source", metavar="SOURCE_SENTENCE", type=_sentence)
     parser.add_argument("target", metavar="TARGET_SENTENCE", nargs="?", type=_sentence, help="the model's own translation if left out")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
-    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help=f"for encoder.png, decoder.png, cross.png, {_NUMBERS}")
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, required=True, help=f"for encoder.png, decoder.png, cross.png, {_NUMBERS}; with --word, {_WORD}"
+    )
     parser.add_argument("--kind", choices=_KINDS, help="self-attention of encoder or decoder, or attention to the source (all three)")
     parser.add_argument("--layers", metavar="N,...", type=_numbers, help="from 1 on, as in the paper (all)")
     parser.add_argument("--heads", metavar="N,...", type=_numbers, help="from 1 on (all)")
+    parser.add_argument(
+        "--word",
+        metavar="W",
+        type=_sentence,
+        help="what this word of the source attends to, as lines, in one layer (the encoder's last but one)",
+    )
+    parser.add_argument("--occurrence", metavar="N", type=positive_int, help="which one, of a --word that stands there several times (1)")
     add_device_argument(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write a picture for each kind of attention, and the numbers; print the translation where none was given, and what was written."""
+    from transformer_core.corpus.subword import EOS
     from transformer_core.decoding.translator import load_for_decoding
     from transformer_core.evaluation.attention import attention_maps
 
+    _check_options(arguments)
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
     source = _tokens(model, subword, arguments.source, "SOURCE_SENTENCE")
     if len(source) == 1:
         raise configuration_error("SOURCE_SENTENCE: no text")
+    if arguments.word is not None:
+        return _draw_word(arguments, attention_maps(model, subword, source, [EOS]))
     target = _translated(model, source) if arguments.target is None else _tokens(model, subword, arguments.target, "TARGET_SENTENCE")
     maps = attention_maps(model, subword, source, target)
     kinds = _chosen_kinds(arguments.kind, maps)
@@ -57,6 +70,59 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Refuse options that do not go together."""
+    if arguments.word is None:
+        if arguments.occurrence is not None:
+            raise configuration_error("--occurrence: says which --word, and none is named")
+    elif arguments.kind not in (None, "encoder"):
+        raise configuration_error(f"--word: shows the encoder's self-attention, and --kind is {arguments.kind}")
+    elif arguments.layers is not None and len(arguments.layers) > 1:
+        raise configuration_error(f"--word: shows one layer, and --layers names {len(arguments.layers)}")
+    elif arguments.target is not None:
+        raise configuration_error("--word: shows how the source is read, which needs no TARGET_SENTENCE")
+
+
+def _draw_word(arguments: argparse.Namespace, maps: "AttentionMaps") -> int:
+    """Write what one word attends to, and say where it is."""
+    from transformer_core.evaluation.attention_figures import shown_layer
+    from transformer_core.evaluation.word_figure import as_svg, word_figure
+    from transformer_core.evaluation.words import words_of
+    from transformer_core.files import new_file
+
+    if "encoder" not in maps.weights:
+        raise configuration_error("--word: this model has no encoder attention", f"It has: {', '.join(maps.weights)}.")
+    layers, count = maps.weights["encoder"].shape[:2]
+    (layer,) = _chosen("layers", arguments.layers or [shown_layer(layers)], layers)
+    heads = _chosen("heads", arguments.heads, count)
+    place = _place([word.text for word in words_of(maps.source)], arguments.word, arguments.occurrence or 1)
+    figure = word_figure(maps, place, layer, heads)
+    file = arguments.out / _WORD
+    try:
+        with new_file(file) as temporary:
+            temporary.write_text(as_svg(figure), encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise _not_writable(arguments.out, error) from None
+    print(f"{file}: what “{figure.word}” attends to (layer {layer} of {layers}; heads {_listed(heads)})")
+    return 0
+
+
+def _place(words: list[str], wanted: str, occurrence: int) -> int:
+    """Where the word stands among the words, by its occurrence from 1."""
+    from transformer_core.corpus.text import normalise
+
+    places = [place for place, word in enumerate(words) if word == normalise(wanted)]
+    if not places:
+        raise configuration_error(f"--word: {wanted!r} is no word of the sentence", f"Its words: {' '.join(words)}")
+    if occurrence > len(places):
+        raise configuration_error(f"--occurrence: {occurrence} asked for, and {wanted!r} is in the sentence {_times(len(places))}")
+    return places[occurrence - 1]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
 def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int], heads: Sequence[int], folder: Path) -> list[str]:
     """Names of the files written. Everything is drawn before anything is written."""
     from transformer_core.evaluation.heat_maps import find_fonts, heat_maps, save_png
@@ -70,11 +136,15 @@ def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int]
         with new_file(folder / _NUMBERS) as temporary:
             temporary.write_text(json.dumps(maps.document(kinds, layers, heads), ensure_ascii=False) + "\n", encoding="utf-8")
     except OSError as error:
-        raise configuration_error(f"--out: {folder} cannot be written to ({error.strerror})") from None
+        raise _not_writable(folder, error) from None
     if fonts.missing:
         remedy = f"{_NUMBERS} has them as they are; a font such as Noto Sans CJK draws them."
         print(f"no installed font draws {' '.join(fonts.missing)}: boxes in the pictures. {remedy}", file=sys.stderr)
     return [*figures, _NUMBERS]
+
+
+def _not_writable(folder: Path, error: OSError) -> UserError:
+    return configuration_error(f"--out: {folder} cannot be written to ({error.strerror})")
 
 
 def _tokens(model: "TranslationModel", subword: "Subword", sentence: str, name: str) -> list[int]:

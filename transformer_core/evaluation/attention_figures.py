@@ -88,8 +88,13 @@ def choose_sentence(lengths: Sequence[tuple[int, int]]) -> int | None:
     return min(fitting, key=lambda place: abs(lengths[place][0] - wanted))
 
 
+def shown_layer(layers: int) -> int:
+    """The encoder's layer to look at, from 1: the last but one, as the paper shows 5 of 6."""
+    return max(1, layers - 1)
+
+
 def encoder_figures(maps: AttentionMaps) -> LayerFigures:
-    """Self-attention of the encoder's last layer but one (the paper shows 5 of 6), as lines from the piece that attends to what it sees."""
+    """Self-attention of the encoder's last layer but one, as lines from the piece that attends to what it sees."""
     pieces = [readable(piece) for piece in maps.source]
     left = _room(pieces)
     right = left + _BETWEEN
@@ -106,7 +111,7 @@ def encoder_figures(maps: AttentionMaps) -> LayerFigures:
         return HeadFigure(head, _habit(weights, pieces), width, height, labels, _marks(weights, line))
 
     layers, heads = maps.weights["encoder"].shape[:2]
-    layer = max(1, layers - 1)
+    layer = shown_layer(layers)
     return LayerFigures("encoder", layer, layers, _LINE, [figure(head) for head in range(1, heads + 1)])
 
 
@@ -136,24 +141,24 @@ def _heat_maps(maps: AttentionMaps, layer: int) -> LayerFigures:
 
 def _room(labels: Sequence[str]) -> int:
     """Units that the longest label takes, with a gap at both ends."""
-    return round(_COLUMN * max(_LEAST_COLUMNS, *map(_columns, labels))) + 2 * _EDGE
+    return round(_COLUMN * max(_LEAST_COLUMNS, *map(columns_of, labels))) + 2 * _EDGE
 
 
 def readable(piece: str) -> str:
     """A piece as one reads it: its word's beginning without SentencePiece's mark, any other part with a dot before it; long ones cut."""
     if piece in _AS_THEY_ARE:
         return piece
-    return _cut(piece[1:]) if piece.startswith(SPACE_MARK) else f"·{_cut(piece)}"
+    return cut(piece[1:], _MOST_COLUMNS) if piece.startswith(SPACE_MARK) else f"·{cut(piece, _MOST_COLUMNS)}"
 
 
-def _cut(text: str) -> str:
-    """At most ten columns of text."""
-    if _columns(text) <= _MOST_COLUMNS:
+def cut(text: str, most: int) -> str:
+    """At most so many columns of text."""
+    if columns_of(text) <= most:
         return text
-    return next(text[:end] for end in range(_MOST_COLUMNS, 0, -1) if _columns(text[:end]) < _MOST_COLUMNS) + "…"
+    return next(text[:end] for end in range(most, 0, -1) if columns_of(text[:end]) < most) + "…"
 
 
-def _columns(text: str) -> int:
+def columns_of(text: str) -> int:
     """Width of a text in columns, of which a wide character, as Chinese has, takes two."""
     return sum(2 if east_asian_width(one) in "WF" else 1 for one in text)
 
@@ -193,9 +198,9 @@ def _habit(weights: NDArray[np.float32], pieces: Sequence[str]) -> str:
 
 def _strongest(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[str]) -> str:
     row, column = divmod(int(weights.argmax()), len(columns))
-    return f"strongest: {_apart(rows[row])} ← {_apart(columns[column])}, {weights[row, column]:.2f}"
+    return f"strongest: {apart(rows[row])} ← {apart(columns[column])}, {weights[row, column]:.2f}"
 
 
-def _apart(text: str) -> str:
+def apart(text: str) -> str:
     """The text between marks that keep letters from right to left from turning round what stands beside them."""
     return f"\N{FIRST STRONG ISOLATE}{text}\N{POP DIRECTIONAL ISOLATE}"

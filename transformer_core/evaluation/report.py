@@ -12,14 +12,15 @@ from difflib import SequenceMatcher
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from transformer_core.corpus.trees import leaves, read_tree, repaired
-from transformer_core.evaluation.attention_figures import LayerFigures, cross_figures, encoder_figures, opacity
+from transformer_core.evaluation.attention_figures import LayerFigures, cross_figures, encoder_figures, opacity, shown_layer
 from transformer_core.evaluation.charts import grouped, length_charts, training_charts
 from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, Scores
+from transformer_core.evaluation.pages import environment
 from transformer_core.evaluation.parsing import ParsingScores
 from transformer_core.evaluation.tree_figures import tree_figure
+from transformer_core.evaluation.word_figure import WordFigure, encoder_words, word_figure
+from transformer_core.evaluation.words import choose_word
 
 if TYPE_CHECKING:
     from transformer_core.evaluation.attention import AttentionMaps
@@ -133,19 +134,14 @@ def render_parsing(report: ParsingReport) -> str:
 
 
 def _rendered(template: str, report: Run, **own: object) -> str:
-    environment = Environment(
-        loader=PackageLoader("transformer_core.evaluation"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(grouped=grouped, duration=duration, words=words, setting=setting)
-    return environment.get_template(template).render(
+    templates = environment()
+    templates.filters.update(grouped=grouped, duration=duration, words=words, setting=setting)
+    return templates.get_template(template).render(
         report=report,
         charts=training_charts(report.updates, report.validation),
         length_charts=length_charts(report.cleaning),
         attention=[] if isinstance(report.attention, str) else attention_figures(report.attention.maps),
+        word=None if isinstance(report.attention, str) else word_chosen(report.attention.maps, report.manifest["source"]),
         scale=[(weight, opacity(weight)) for weight in WEIGHTS_NAMED],
         examples=[(rank, list(group)) for rank, group in groupby(report.examples, key=lambda example: example.rank)],
         shown=EXAMPLES_SHOWN,
@@ -156,6 +152,15 @@ def _rendered(template: str, report: Run, **own: object) -> str:
 def attention_figures(maps: AttentionMaps) -> list[LayerFigures]:
     """The layers to look at, of the attentions that the model has."""
     return [*([encoder_figures(maps)] if "encoder" in maps.weights else []), *cross_figures(maps)]
+
+
+def word_chosen(maps: AttentionMaps, language: str) -> tuple[WordFigure, str] | None:
+    """What one word of the source attends to, and why it is that word; None for a model whose encoder has no attention."""
+    if "encoder" not in maps.weights:
+        return None
+    layer = shown_layer(len(maps.weights["encoder"]))
+    place, why = choose_word(*encoder_words(maps, layer), language)
+    return word_figure(maps, place, layer), why
 
 
 def differences(text: str, other: str) -> list[tuple[str, bool]]:

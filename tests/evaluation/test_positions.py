@@ -1,0 +1,139 @@
+"""The picture of positional encodings: what is drawn is the paper's formula, or what a model has learned."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from transformer_core.errors import UserError
+from transformer_core.evaluation.positions import encodings_of, position_figure, products, save_svg, sinusoids, spread
+from transformer_core.models.architectures import build
+from transformer_core.models.embeddings import LearnedPositions
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
+
+SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
+
+
+def by_hand(positions: int, d_model: int) -> "np.typing.NDArray[np.float64]":
+    """The formula of 3.5 as the paper has it, a number at a time."""
+    table = np.empty((positions, d_model))
+    for pos in range(positions):
+        for i in range(d_model // 2):
+            table[pos, 2 * i] = math.sin(pos / 10000 ** (2 * i / d_model))
+            table[pos, 2 * i + 1] = math.cos(pos / 10000 ** (2 * i / d_model))
+    return table
+
+
+def learned(positions: int = 9) -> Transformer:
+    torch.manual_seed(1)
+    model = build(replace(SIZE, positions="learned", most_positions=positions), 20)
+    assert isinstance(model, Transformer)
+    return model.eval()
+
+
+def caption(figure: Figure) -> str:
+    return figure.texts[0].get_text().replace("\n", " ").replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_the_values_drawn_are_those_of_the_papers_formula() -> None:
+    heat_map = position_figure([sinusoids(100, 512)]).axes[0]
+    # Angles of up to 99 are off by 99 * 2^-52 * a few roundings of the power.
+    np.testing.assert_allclose(heat_map.images[0].get_array(), by_hand(100, 512), rtol=0, atol=1e-12)
+
+
+def test_the_products_drawn_are_those_of_the_papers_formula_at_their_distance() -> None:
+    table = by_hand(40, 32)
+    lines = position_figure([sinusoids(40, 32)]).axes[1].get_lines()
+    assert [line.get_label() for line in lines] == [f"pos = {pos}" for pos in (0, 9, 19, 29, 39)]
+    for line, pos in zip(lines, (0, 9, 19, 29, 39), strict=True):
+        assert list(line.get_xdata()) == [other - pos for other in range(40)]
+        np.testing.assert_allclose(line.get_ydata(), [table[pos] @ table[other] for other in range(40)], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("d_model", [2, 16, 512])
+def test_the_product_depends_on_the_distance_alone(d_model: int) -> None:
+    curves = products(sinusoids(100, d_model))
+    assert len(curves) == 5
+    assert spread(curves) < 1e-9
+    for curve in curves:
+        # sin a sin b + cos a cos b = cos(a - b), summed over the pairs.
+        expected = [sum(math.cos(k / 10000 ** (2 * i / d_model)) for i in range(d_model // 2)) for k in curve.distances.tolist()]
+        np.testing.assert_allclose(curve.values, expected, rtol=0, atol=1e-9)
+
+
+def test_the_spread_is_the_greatest_difference_at_one_distance() -> None:
+    curves = products(encodings_of(learned(), 9)[0])
+    by_place = {(curve.position, k): value for curve in curves for k, value in zip(curve.distances.tolist(), curve.values, strict=True)}
+    differences = [abs(a - b) for (_, k), a in by_place.items() for (_, j), b in by_place.items() if j == k]
+    assert spread(curves) == pytest.approx(max(differences))
+    assert max(differences) > 1
+
+
+def test_a_model_with_sinusoids_has_those_of_its_width() -> None:
+    for size in (SIZE, ConvolutionalSize(layers=1, d_model=16, dropout=0.0)):
+        (encodings,) = encodings_of(build(size, 20), 30)
+        np.testing.assert_allclose(encodings.values, by_hand(30, 16), rtol=0, atol=1e-12)
+
+
+def test_learned_positions_are_drawn_as_the_model_has_them_for_either_side() -> None:
+    model = learned()
+    figure = position_figure(encodings_of(model, 7))
+    drawn = [axes for axes in figure.axes if axes.images and axes.get_xlabel() == "dimension i"]
+    assert [axes.get_title() for axes in drawn] == ["PE(pos, i), source", "PE(pos, i), target"]
+    for axes, side in zip(drawn, (model.source_positions, model.target_positions), strict=True):
+        assert isinstance(side, LearnedPositions)
+        np.testing.assert_array_equal(axes.images[0].get_array(), side.weight[:7].detach().double().numpy())
+
+
+def test_the_caption_says_whether_the_product_depends_on_the_distance_alone() -> None:
+    assert "it depends on k alone, so the curves of all pos lie on each other" in caption(position_figure([sinusoids(20, 16)]))
+    assert "Nothing makes PE(pos) · PE(pos + k) depend on k alone" in caption(position_figure(encodings_of(learned(), 9)))
+
+
+def test_the_caption_stands_below_the_panels_and_within_the_figure() -> None:
+    for sides in ([sinusoids(20, 512)], encodings_of(learned(), 9)):
+        figure = position_figure(sides)
+        figure.draw_without_rendering()
+        text = figure.texts[0].get_window_extent()
+        assert text.y0 >= 0
+        assert text.x1 <= figure.bbox.x1
+        assert all(text.y1 < axes.get_tightbbox().y0 for axes in figure.axes)
+
+
+def test_the_file_needs_no_other_and_is_the_same_each_time(tmp_path: Path) -> None:
+    for name in ("a.svg", "b.svg"):
+        save_svg(position_figure([sinusoids(20, 16)]), tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    root = ElementTree.parse(tmp_path / "a.svg").getroot()
+    links = [value for element in root.iter() for name, value in element.attrib.items() if name.endswith("href")]
+    assert any(link.startswith("data:image/png") for link in links)
+    assert all(link.startswith(("#", "data:")) for link in links)
+
+
+@pytest.mark.parametrize(
+    ("positions", "d_model", "fault"),
+    [(10, 7, "d_model is 7, and a sine and a cosine share a frequency"), (10_000, 512, "are 5,120,000 values, more than 4,000,000")],
+)
+def test_what_the_formula_or_the_picture_cannot_hold_is_refused(positions: int, d_model: int, fault: str) -> None:
+    with pytest.raises(UserError, match=fault) as refused:
+        sinusoids(positions, d_model)
+    assert refused.value.exit_code == 78
+
+
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [
+        (RecurrentSize(layers=1, d_model=16, dropout=0.0), "a recurrent one reads the words in their order"),
+        (replace(SIZE, positions="none"), "its setting model.positions is none"),
+    ],
+)
+def test_a_model_without_positions_is_refused(size: ModelSize, why: str) -> None:
+    with pytest.raises(UserError, match=f"this model has no positional encodings: {why}") as refused:
+        encodings_of(build(size, 20), 10)
+    assert refused.value.exit_code == 78

@@ -1,0 +1,67 @@
+"""`transformer-core positions`: the positional encodings as a picture (paper 3.5)."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformer_core.cli.arguments import Commands, positive_int
+from transformer_core.errors import configuration_error
+
+if TYPE_CHECKING:
+    from transformer_core.evaluation.positions import Encodings
+
+_D_MODEL, _POSITIONS = 512, 100
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("positions", help="a picture of positional encodings: their values and their dot products")
+    parser.add_argument("--model", metavar="DIR", type=Path, help="draw this model's, learned ones too; the paper's sinusoids if left out")
+    parser.add_argument("--d-model", metavar="D", type=positive_int, help=f"dimensions of the paper's sinusoids ({_D_MODEL})")
+    parser.add_argument(
+        "--positions", metavar="N", type=_several, help=f"how many, from position 0 on ({_POSITIONS}, or as many as a model has learned)"
+    )
+    parser.add_argument("--output", metavar="FILE", type=_svg, required=True, help="the picture, an SVG file that needs no other")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Draw, and say what was drawn and where it is."""
+    from transformer_core.evaluation.positions import position_figure, save_svg
+
+    sides = _encodings(arguments)
+    figure = position_figure(sides)
+    try:
+        save_svg(figure, arguments.output)
+    except OSError as error:
+        raise configuration_error(f"--output: {arguments.output} cannot be written ({error.strerror})") from None
+    positions, d_model = sides[0].values.shape
+    print(f"{arguments.output}: {positions:,} {'learned' if sides[0].learned else 'sinusoidal'} positions of {d_model:,} dimensions")
+    return 0
+
+
+def _encodings(arguments: argparse.Namespace) -> "list[Encodings]":
+    from transformer_core.evaluation.positions import encodings_of, sinusoids
+    from transformer_core.models.directory import load_model
+
+    if arguments.model is None:
+        return [sinusoids(arguments.positions or _POSITIONS, arguments.d_model or _D_MODEL)]
+    if arguments.d_model is not None:
+        raise configuration_error("--d-model: a --model has its own")
+    model, _ = load_model(arguments.model)
+    positions = arguments.positions or min(_POSITIONS, model.most_positions or _POSITIONS)
+    return encodings_of(model, positions)
+
+
+def _several(text: str) -> int:
+    """An argument that is a whole number, 2 or more: one position has no distance to another."""
+    if (number := positive_int(text)) < 2:
+        raise argparse.ArgumentTypeError(f"must be 2 or more, got {text!r}")
+    return number
+
+
+def _svg(text: str) -> Path:
+    """An argument that names an SVG file."""
+    if not text.lower().endswith(".svg"):
+        raise argparse.ArgumentTypeError(f"must end in .svg, got {text!r}")
+    return Path(text)

@@ -1,0 +1,195 @@
+"""Positional encodings as a picture (paper 3.5): their values, and their dot products over the distance of two positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from transformer_core.errors import configuration_error
+from transformer_core.files import new_file
+from transformer_core.models.embeddings import LearnedPositions, sinusoidal_positions
+from transformer_core.models.recurrent import Recurrent
+from transformer_core.models.transformer import Transformer
+from transformer_core.models.translation import TranslationModel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_VALUES = 4_000_000  # Of a heat map: a file of several megabytes.
+
+# Inches and points.
+_WIDTH, _ROW, _CAPTION_LINE, _MARGIN = 10.0, 3.9, 0.17, 0.15
+_HEADING_POINTS, _POINTS, _CAPTION_CHARACTERS = 10.0, 8.5, 150
+_COLOURS, _PANELS = "RdBu", (1.35, 1)
+_PRODUCT = "PE(pos) · PE(pos + k)"
+
+
+@dataclass(frozen=True)
+class Encodings:
+    """The vectors that one side of a model adds to its embeddings.
+
+    Attributes:
+        side: "source" or "target"; empty where both have the same.
+        values: (positions, D) float64.
+        learned: whether training made them (Table 3, row E) and not the formula.
+    """
+
+    side: str
+    values: NDArray[np.float64]
+    learned: bool
+
+
+@dataclass(frozen=True)
+class Products:
+    """PE(pos) · PE(pos + k) of one position `pos` with all that the picture has: `distances` has each k, `values` the product."""
+
+    position: int
+    distances: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+def sinusoids(positions: int, d_model: int) -> Encodings:
+    """The encodings of the paper's formula, in float64.
+
+    Raises:
+        UserError: exit code 78; more than `MOST_VALUES` values, or an odd d_model, for which the formula has no pairs.
+    """
+    if d_model % 2:
+        raise configuration_error(f"d_model is {d_model}, and a sine and a cosine share a frequency", "Choose an even one.")
+    _check_size(positions, d_model)
+    return Encodings("", sinusoidal_positions(positions, d_model, torch.float64).numpy(), learned=False)
+
+
+def encodings_of(model: TranslationModel, positions: int) -> list[Encodings]:
+    """What a model adds to its embeddings; with learned positions the source's and the target's, which are two.
+
+    Args:
+        positions: how many, from position 0 on.
+
+    Raises:
+        UserError: exit code 78; a model without positions, a recurrent one or one with `positions: none`; more than it has learned; too
+            many to draw.
+    """
+    if isinstance(model, Transformer) and isinstance(model.source_positions, LearnedPositions):
+        if positions > len(model.source_positions.weight):
+            raise configuration_error(f"{positions} positions asked for, and the model has learned {len(model.source_positions.weight)}")
+        _check_size(positions, model.d_model)
+        sides = {"source": model.source_positions, "target": model.target_positions}
+        with torch.inference_mode():
+            tables = {name: side(0, positions).double().cpu().numpy() for name, side in sides.items() if side is not None}
+        return [Encodings(name, table, learned=True) for name, table in tables.items()]
+    if isinstance(model, Recurrent) or (isinstance(model, Transformer) and model.source_positions is None):
+        why = "a recurrent one reads the words in their order" if isinstance(model, Recurrent) else "its setting model.positions is none"
+        raise configuration_error(f"this model has no positional encodings: {why}")
+    return [sinusoids(positions, model.d_model)]
+
+
+def products(encodings: Encodings) -> list[Products]:
+    """The dot products of the first and the last position, and of three between, with all others and with themselves."""
+    values = encodings.values
+    chosen = dict.fromkeys((len(values) - 1) * part // 4 for part in range(5))
+    return [Products(position, np.arange(len(values)) - position, values @ values[position]) for position in chosen]
+
+
+def spread(curves: Sequence[Products]) -> float:
+    """The greatest difference between two curves at the same k; 0 where the product depends on k alone."""
+    by_distance: dict[int, list[float]] = {}
+    for curve in curves:
+        for distance, value in zip(curve.distances.tolist(), curve.values.tolist(), strict=True):
+            by_distance.setdefault(distance, []).append(value)
+    return max(max(values) - min(values) for values in by_distance.values())
+
+
+def position_figure(sides: Sequence[Encodings]) -> Figure:
+    """Two panels for each: the heat map PE(pos, i), and the dot products PE(pos) · PE(pos + k) over k for several pos."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    curves = [products(side) for side in sides]
+    caption = fill(_caption(sides[0], max(map(spread, curves))), _CAPTION_CHARACTERS)
+    below = _CAPTION_LINE * (caption.count("\n") + 1) + _MARGIN
+    height = _ROW * len(sides) + below
+    figure = Figure((_WIDTH, height), layout=ConstrainedLayoutEngine(rect=(0, below / height, 1, 1 - below / height)))
+    panels = figure.subplots(len(sides), 2, squeeze=False, width_ratios=_PANELS)
+    for (values, over_distance), side, lines in zip(panels, sides, curves, strict=True):
+        _draw_values(values, side)
+        _draw_products(over_distance, side, lines)
+    figure.text(_MARGIN / _WIDTH, _MARGIN / 2 / height, caption, fontsize=_POINTS, va="bottom", linespacing=1.3)
+    return figure
+
+
+def save_svg(figure: Figure, path: Path) -> None:
+    """Write a picture that needs no other file, whole or not at all; the same figure gives the same bytes."""
+    import matplotlib
+
+    with new_file(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "positions"}):
+        figure.savefig(temporary, format="svg", metadata={"Date": None})
+
+
+def _draw_values(axes: Axes, encodings: Encodings) -> None:
+    most = float(np.abs(encodings.values).max()) if encodings.learned else 1.0
+    # "none" keeps each value a pixel of the image within the SVG; anything else would resample it.
+    image = axes.imshow(encodings.values, _COLOURS, vmin=-most, vmax=most, aspect="auto", interpolation="none")
+    axes.set_title(_title("PE(pos, i)", encodings), fontsize=_HEADING_POINTS)
+    axes.set_xlabel("dimension i", fontsize=_POINTS)
+    axes.set_ylabel("position pos", fontsize=_POINTS)
+    axes.tick_params(labelsize=_POINTS)
+    axes.figure.colorbar(image, ax=axes, pad=0.02).ax.tick_params(labelsize=_POINTS)
+
+
+def _draw_products(axes: Axes, encodings: Encodings, curves: Sequence[Products]) -> None:
+    for number, curve in enumerate(curves):
+        # Lines on each other are all seen where each is thinner than those beneath it; learned ones are not on each other.
+        width = 1.2 if encodings.learned else 1.0 + 1.6 * (len(curves) - 1 - number)
+        axes.plot(curve.distances, curve.values, linewidth=width, label=f"pos = {curve.position}")
+    axes.set_title(_title(_PRODUCT, encodings), fontsize=_HEADING_POINTS)
+    axes.set_xlabel("distance k", fontsize=_POINTS)
+    axes.tick_params(labelsize=_POINTS)
+    axes.grid(color="0.9")
+    axes.set_axisbelow(True)
+    axes.legend(fontsize=_POINTS, frameon=False)
+
+
+def _title(what: str, encodings: Encodings) -> str:
+    return f"{what}, {encodings.side}" if encodings.side else what
+
+
+def _caption(encodings: Encodings, difference: float) -> str:
+    count, d_model = encodings.values.shape
+    product = _unbroken(_PRODUCT)
+    if encodings.learned:
+        return (
+            f"Learned positions (Table 3, row E): {count} vectors of {d_model} dimensions for the source and as many for the target. "
+            f"Nothing makes {product} depend on k alone: at the same k two curves differ by up to {difference:.3g}."
+        )
+    sine, cosine, summed = (
+        _unbroken(formula)
+        for formula in (
+            f"PE(pos, 2i) = sin(pos / 10000^(2i / {d_model}))",
+            "PE(pos, 2i + 1) = cos of the same",
+            f"cos(k / 10000^(2i / {d_model}))",
+        )
+    )
+    return (
+        f"{sine} and {cosine} (paper 3.5), {count} positions. {product} is the sum of {summed} over i, {d_model // 2} at k = 0: "
+        f"it depends on k alone, so the curves of all pos lie on each other (here to within {difference:.0e})."
+    )
+
+
+def _unbroken(formula: str) -> str:
+    """The formula with spaces at which no line ends."""
+    return formula.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _check_size(positions: int, d_model: int) -> None:
+    if positions * d_model > MOST_VALUES:
+        fault = f"{positions:,} positions of {d_model:,} dimensions are {positions * d_model:,} values, more than {MOST_VALUES:,}"
+        raise configuration_error(fault, "Choose fewer positions.")
