@@ -9,7 +9,7 @@ import pytest
 
 
 def test_without_a_model_the_papers_encodings_are_drawn(call: Callable[..., Any], tmp_path: Path) -> None:
-    done = call("positions", "--output", "a/positions.svg")
+    done = call("positions", "--out", "a/positions.svg")
     assert done == (0, "a/positions.svg: 100 sinusoidal positions of 512 dimensions\n", "")
     assert ElementTree.parse(tmp_path / "a/positions.svg").getroot().tag.endswith("svg")
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["positions.svg"]
@@ -29,7 +29,7 @@ def test_sizes_or_a_model_can_be_chosen(
     arguments: tuple[str, ...], made: str, models: Path, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(models)
-    assert call("positions", "--output", tmp_path / "a.svg", *arguments) == (0, f"{tmp_path}/a.svg: {made}\n", "")
+    assert call("positions", "--out", tmp_path / "a.svg", *arguments) == (0, f"{tmp_path}/a.svg: {made}\n", "")
     assert (tmp_path / "a.svg").exists()
 
 
@@ -43,8 +43,8 @@ def test_sizes_or_a_model_can_be_chosen(
         (("--d-model", "7"), 78, "d_model is 7"),
         (("--positions", "1"), 78, "argument --positions: must be 2 or more, got '1'"),
         (("--positions", "100000"), 78, "are 51,200,000 values, more than 4,000,000. Choose fewer positions."),
-        (("--output", "a.png"), 78, "argument --output: must end in .svg, got 'a.png'"),
-        (("--output", "mine/a.svg"), 78, "--output: mine/a.svg cannot be written (File exists)"),
+        (("--out", "a.png"), 78, "argument --out: must end in .svg, got 'a.png'"),
+        (("--out", "mine/a.svg"), 78, "--out: mine/a.svg cannot be written (File exists)"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line_and_leaves_nothing(
@@ -53,7 +53,7 @@ def test_what_cannot_be_drawn_is_one_line_and_leaves_nothing(
     for model in ("transformer", "recurrent", "learned"):
         (tmp_path / model).symlink_to(models / model)
     (tmp_path / "mine").write_text("a file", encoding="utf-8")
-    done = call("positions", "--output", "a.svg", *arguments)
+    done = call("positions", "--out", "a.svg", *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
     assert line in done.err
     assert not list(tmp_path.glob("*.svg"))

@@ -21,7 +21,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--positions", metavar="N", type=_several, help=f"how many, from position 0 on ({_POSITIONS}, or as many as a model has learned)"
     )
-    parser.add_argument("--output", metavar="FILE", type=_svg, required=True, help="the picture, an SVG file that needs no other")
+    parser.add_argument("--out", metavar="FILE", type=_svg, required=True, help="the picture, an SVG file that needs no other")
     parser.set_defaults(run=run)
 
 
@@ -32,11 +32,11 @@ def run(arguments: argparse.Namespace) -> int:
     sides = _encodings(arguments)
     figure = position_figure(sides)
     try:
-        save_svg(figure, arguments.output)
+        save_svg(figure, arguments.out)
     except OSError as error:
-        raise configuration_error(f"--output: {arguments.output} cannot be written ({error.strerror})") from None
+        raise configuration_error(f"--out: {arguments.out} cannot be written ({error.strerror})") from None
     positions, d_model = sides[0].values.shape
-    print(f"{arguments.output}: {positions:,} {'learned' if sides[0].learned else 'sinusoidal'} positions of {d_model:,} dimensions")
+    print(f"{arguments.out}: {positions:,} {'learned' if sides[0].learned else 'sinusoidal'} positions of {d_model:,} dimensions")
     return 0
 
 
