@@ -1,0 +1,118 @@
+"""Paths, operations and exponents of the benchmark of Table 1; no time is judged."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.layers import (
+    COUNTED,
+    LAYERS,
+    PATH_WIDTH,
+    Convolutions,
+    Recurrence,
+    Sizes,
+    counted_flops,
+    dependences,
+    depths,
+    draw,
+    exponents,
+    path_length,
+    paths,
+    peaks,
+    row,
+)
+
+LENGTHS = (2, 5, 12)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Operations this small are slower on two, much slower where the other core has work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_longest_path_is_the_exact_one(name: str) -> None:
+    measured = paths(LENGTHS, {name: LAYERS[name]})
+    assert measured["value"].tolist() == measured["theory"].tolist()
+
+
+def test_a_recurrent_layer_depends_on_all_earlier_positions_and_no_later_one() -> None:
+    connected = dependences([Recurrence(PATH_WIDTH).double()], 9)
+    assert torch.equal(connected, torch.ones(9, 9, dtype=torch.bool).tril())
+
+
+@pytest.mark.parametrize(("kernel", "layers"), [(3, 3), (5, 2)])
+def test_dilated_kernels_reach_kernel_to_the_power_of_layers_positions(kernel: int, layers: int) -> None:
+    dilated = LAYERS["convolution, dilated"]
+    assert path_length(dilated, kernel**layers, kernel) == layers
+    assert path_length(dilated, kernel**layers + 1, kernel) == layers + 1
+
+
+def centred(d: int, k: int, number: int) -> nn.Module:
+    reach = k**number * (k // 2)
+    return Convolutions(nn.Conv1d(d, d, k, dilation=k**number, padding=reach))
+
+
+def test_centred_dilated_kernels_leave_pairs_at_the_ends_apart_at_any_depth() -> None:
+    # 2 = 3 - 1: the way from position 0 to 2 takes its step of 1 first, to position -1, which is not there.
+    connected = dependences([centred(PATH_WIDTH, 3, number).double() for number in range(6)], 9)
+    assert not connected[2, 0]
+    assert connected[6, 4]
+
+
+def test_the_chain_of_operations_grows_with_n_in_the_recurrent_layer_alone() -> None:
+    table = depths((8, 16, 32))
+    chains = {name: own["value"].tolist() for name, own in table.groupby("layer")}
+    short, middle, long = chains.pop("recurrent")
+    # Twice as many positions add twice as much.
+    assert long - middle == 2 * (middle - short) > 0
+    assert all(len(set(chain)) == 1 for chain in chains.values())
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_exponents_of_flops_are_those_of_table_1(name: str) -> None:
+    counted = COUNTED[name]
+    # Smaller than those timed: counts have no noise.
+    size = 9 if counted.middle.size else 0
+    small = replace(counted, middle=Sizes(64, 64, size), n=(64, 128), d=(64, 128), size=(9, 17) if counted.size else ())
+    rows = [
+        row("FLOPs", name, variable, sizes, counted_flops(counted, sizes), counted.formula(sizes)) for variable, sizes in small.points()
+    ]
+    fits = exponents(pd.DataFrame(rows))
+    assert fits["fitted"].tolist() == pytest.approx(fits["theory"].tolist(), rel=0.15)
+
+
+def test_the_peak_of_memory_is_what_is_allocated_at_a_time() -> None:
+    def one_after_the_other() -> torch.Tensor:
+        torch.zeros(1024)
+        return torch.zeros(1024)
+
+    def at_a_time() -> torch.Tensor:
+        return torch.zeros(1024) + torch.ones(1024)
+
+    # Of 4 bytes a number; the sum is the third.
+    assert peaks([one_after_the_other, at_a_time]) == [4096, 3 * 4096]
+
+
+def test_of_memory_what_a_doubling_adds_is_fitted() -> None:
+    rows = [row("MB, training", "a", "n", Sizes(n, 8), 7 + 3 * n**2, n**2) for n in (4, 8, 16)]
+    assert exponents(pd.DataFrame(rows))["fitted"].tolist() == pytest.approx([2])
+
+
+def test_the_plot_is_the_same_file_each_time(tmp_path: Path) -> None:
+    measures = ("ms of the whole layer", "MB, training", "longest path")
+    table = pd.DataFrame(
+        row(measure, name, "n", Sizes(n, 8, layer.size), n) for measure in measures for name, layer in LAYERS.items() for n in (8, 16)
+    )
+    for name in ("one.svg", "two.svg"):
+        draw(table, tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
