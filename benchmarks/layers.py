@@ -233,7 +233,7 @@ def of(name: str) -> Callable[[Sizes, int, torch.dtype], Run]:
 
 COUNTED = {
     # No tensor of this and of restricted attention is larger than 16 MB: from 32 MB on, glibc takes memory from the system for each call
-    # and gives it back, and the time doubles.
+    # and gives it back, which takes as long as the products (docs/layers.md).
     "self-attention, weights kept": Counted(
         attended, lambda s: s.n**2 * s.d, Sizes(512, 256), (256, 512, 1024), (128, 256, 512, 1024), gradients=True
     ),
@@ -241,7 +241,7 @@ COUNTED = {
     "restricted self-attention": Counted(
         attended, lambda s: s.size * s.n * s.d, Sizes(512, 128, 16), (256, 512, 1024, 2048), (64, 128, 256, 512), (16, 32, 64)
     ),
-    # Of one sentence the time is that of reading the weights, a step after the other; and at d = 1024 they leave the cache.
+    # Sentences side by side share the reading of the weights; at d = 1024 these are larger than the cache of most machines.
     "recurrent": Counted(of("recurrent"), lambda s: s.n * s.d**2, Sizes(64, 512), (32, 64, 128, 256), (128, 256, 512), batch=16),
     "convolution, contiguous": Counted(
         of("convolution, contiguous"),
