@@ -104,6 +104,13 @@ def test_a_document_is_the_recipe_with_the_rows_changes_and_passes_the_schema() 
         (["params", "train.warmupp=200"], "params.yaml: train.warmupp: unknown key. Did you mean 'warmup'?"),
     ],
 )
+def test_a_transformer_keeps_the_norm_of_the_recipe_and_other_architectures_have_none() -> None:
+    base = sections("synthetic") | {"model": {"preset": "tiny", "norm": "pre"}}
+    norms = {row.name: document_of(row, base, None, None)["model"].get("norm") for row in [*table3_rows(4), *table2_rows(4)]}
+    assert {name for name, norm in norms.items() if norm is None} == {"recurrent", "recurrent-additive", "convolutional"}
+    assert set(norms.values()) == {"pre", None}
+
+
 def test_wrong_settings_are_one_line_before_anything_runs(
     arguments: list[str], fault: str, clean_clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
