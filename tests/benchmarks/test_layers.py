@@ -1,0 +1,73 @@
+"""Paths, operations and exponents of the benchmark of Table 1; no time is judged."""
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.layers import (
+    COUNTED,
+    LAYERS,
+    PATH_WIDTH,
+    Convolutions,
+    Recurrence,
+    Sizes,
+    counted_flops,
+    dependences,
+    depths,
+    exponents,
+    path_length,
+    paths,
+    row,
+)
+
+LENGTHS = (2, 5, 12)
+
+
+def test_the_longest_paths_are_the_exact_ones_of_every_layer() -> None:
+    measured = paths(LENGTHS)
+    assert set(measured["layer"]) == set(LAYERS)
+    assert measured["value"].tolist() == measured["theory"].tolist()
+
+
+def test_a_recurrent_layer_depends_on_all_earlier_positions_and_no_later_one() -> None:
+    connected = dependences([Recurrence(PATH_WIDTH).double()], 9)
+    assert torch.equal(connected, torch.ones(9, 9, dtype=torch.bool).tril())
+
+
+@pytest.mark.parametrize(("kernel", "layers"), [(3, 3), (5, 2)])
+def test_dilated_kernels_reach_kernel_to_the_power_of_layers_positions(kernel: int, layers: int) -> None:
+    dilated = LAYERS["convolution, dilated"]
+    assert path_length(dilated, kernel**layers, kernel) == layers
+    assert path_length(dilated, kernel**layers + 1, kernel) == layers + 1
+
+
+def centred(d: int, k: int, number: int) -> nn.Module:
+    reach = k**number * (k // 2)
+    return Convolutions(nn.Conv1d(d, d, k, dilation=k**number, padding=reach))
+
+
+def test_centred_dilated_kernels_leave_pairs_at_the_ends_apart_at_any_depth() -> None:
+    # 2 = 3 - 1: the way from position 0 to 2 takes its step of 1 first, to position -1, which is not there.
+    connected = dependences([centred(PATH_WIDTH, 3, number).double() for number in range(6)], 9)
+    assert not connected[2, 0]
+    assert connected[6, 4]
+
+
+def test_the_chain_of_operations_grows_with_n_in_the_recurrent_layer_alone() -> None:
+    table = depths((8, 16, 32))
+    chains = {name: own["value"].tolist() for name, own in table.groupby("layer")}
+    short, middle, long = chains.pop("recurrent")
+    # Twice as many positions add twice as much.
+    assert long - middle == 2 * (middle - short) > 0
+    assert all(len(set(chain)) == 1 for chain in chains.values())
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_exponents_of_flops_are_those_of_table_1(name: str) -> None:
+    counted = COUNTED[name]
+    # A quarter of the sizes and more: where the term of d^2 is far the larger one, as Table 1 has it for d much greater than k.
+    points = [(variable, Sizes(max(8, sizes.n // 8), max(64, sizes.d // 2), sizes.size)) for variable, sizes in counted.points()]
+    rows = [row("FLOPs", name, variable, sizes, counted_flops(counted, sizes), counted.formula(sizes)) for variable, sizes in points]
+    fits = exponents(pd.DataFrame(rows).drop_duplicates())
+    assert fits["fitted"].tolist() == pytest.approx(fits["theory"].tolist(), rel=0.15)
