@@ -13,12 +13,13 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 from prefect import flow, get_run_logger, task
@@ -47,7 +48,7 @@ from transformer_core.files import read_json
 
 NAMES = ("table3", "table2", "params")
 RESULTS = Path("results/sweeps")
-ARTIFACT = "sweep"
+_SECONDS_BETWEEN_SIGNALS = 5
 
 
 @dataclass(frozen=True)
@@ -119,35 +120,40 @@ def sweep(planned: Sweep, at_once: int) -> State[int] | int:
         tracking.experiment_id(tracking.connect(str(repository.machine["tracking_uri"])))
     first, *others = planned.missing
     # Alone, so that the stages before the training run once and are in the cache for all others.
-    outcomes = [_run(first, repository)]
+    stopping = Event()
+    outcomes = [_run(first, repository, stopping)]
     if at_once == 1:
         # Called, not submitted: only on the main thread does a signal end what the task has started.
-        outcomes += [_run(job, repository) for job in others]
+        outcomes += [_run(job, repository, stopping) for job in others]
     else:
-        outcomes += _side_by_side(others, repository, at_once)
+        outcomes += _side_by_side(others, repository, at_once, stopping)
     failed = next((outcome for outcome in outcomes if outcome.code), None)
     return Failed(message=failed.message, data=failed.code) if failed else int(ExitCode.DONE)
 
 
-def _side_by_side(jobs: Sequence[Job], repository: Repository, at_once: int) -> list[Outcome]:
+def _side_by_side(jobs: Sequence[Job], repository: Repository, at_once: int, stopping: Event) -> list[Outcome]:
     pool = ThreadPoolExecutor(at_once, "row")
+    futures = [pool.submit(copy_context().run, _run, job, repository, stopping) for job in jobs]
     try:
-        futures = [pool.submit(copy_context().run, _run, job, repository) for job in jobs]
         return [future.result() for future in futures]
     except BaseException:  # A signal, which reaches the main thread alone.
+        stopping.set()
         pool.shutdown(wait=False, cancel_futures=True)
-        terminate_children()
+        running = set(futures)
+        while running:  # More than once: a thread may have been just about to start its child.
+            terminate_children()
+            running = wait(running, timeout=_SECONDS_BETWEEN_SIGNALS).not_done
         raise
     finally:
         pool.shutdown()
 
 
-def _run(job: Job, repository: Repository) -> Outcome:
-    return cast(Outcome, job_task(job, repository)(return_state=True).result(raise_on_failure=False))
+def _run(job: Job, repository: Repository, stopping: Event) -> Outcome:
+    return cast(Outcome, job_task(job, repository, stopping)(return_state=True).result(raise_on_failure=False))
 
 
-def job_task(job: Job, repository: Repository) -> Task[[], Any]:
-    """The Prefect task of a job, tried again as a stage of the pipeline is."""
+def job_task(job: Job, repository: Repository, stopping: Event) -> Task[[], Any]:
+    """The Prefect task of a job, tried again as a stage of the pipeline is, unless the whole sweep was told to stop."""
 
     @task(
         name="row",
@@ -156,7 +162,7 @@ def job_task(job: Job, repository: Repository) -> Task[[], Any]:
         retries=RETRIES + 1,  # The last one is never made, see `is_transient`.
         retry_delay_seconds=exponential_backoff(FIRST_RETRY_SECONDS),
         retry_jitter_factor=0.5,
-        retry_condition_fn=is_transient,
+        retry_condition_fn=lambda *given: not stopping.is_set() and is_transient(*given),
     )
     def run() -> State[Outcome] | Outcome:
         started = time.monotonic()

@@ -95,7 +95,7 @@ def test_experiments_run_and_show(clone: Clone) -> None:
     assert "bleu" in clone.run("dvc", "metrics", "diff", "--all")
     assert "index.html" in clone.run("dvc", "plots", "show")
     plots = json.loads(clone.run("dvc", "plots", "show", "--json"))["data"]
-    assert set(plots) == {"perplexity", "valid_bleu", "loss", "learning_rate", "by_length", "by_phenomenon"}
+    assert set(plots) == {"perplexity", "valid_score", "loss", "learning_rate", "by_length", "by_phenomenon"}
     assert {len(json.dumps(plot)) > 500 for plot in plots.values()} == {True}
 
 
@@ -217,10 +217,10 @@ def test_the_task_of_parsing_runs_through_the_same_stages(clone: Clone) -> None:
         metrics = read_json(clone.root / "results/metrics.json")
         assert 0 <= metrics["f1"] <= 100
         assert metrics["lines"] == 20
-        assert "f1" in (clone.root / "results/training/validation.csv").read_text(encoding="utf-8").partition("\n")[0]
+        assert "valid_f1" in read_json(clone.root / "results/training/metrics.json")
         assert "Constituency parsing" in (clone.root / "results/report.html").read_text(encoding="utf-8")
         assert read_json(clone.root / "results/published.json")["model_uri"] == "models:/tiny-parser@champion"
         plots = json.loads(clone.run("dvc", "plots", "show", "--json"))["data"]
-        assert {"perplexity", "by_length", "by_phenomenon"} <= set(plots)
+        assert {"perplexity", "valid_score", "by_length", "by_phenomenon"} <= set(plots)
     finally:
         clone.run("git", "checkout", "-q", "--", "params.yaml", "dvc.lock")

@@ -90,6 +90,8 @@ def _files(split: str, source: Source, direction: tuple[str, str], locked: dict[
         yield PlannedFile(split, f"sacrebleu {source.sacrebleu}", True, "md5 that sacreBLEU knows")
     elif source.synthetic is not None:
         yield PlannedFile(split, f"{source.synthetic.pairs:,} generated pairs, seed {source.synthetic.seed}", False, "its seed")
+    elif source.trees is not None:
+        yield PlannedFile(split, source.trees, False, "none")
     else:
         yield PlannedFile(split, f"{source.holdout:,} pairs held out of train", False, "that of train")
 

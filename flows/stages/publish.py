@@ -107,11 +107,12 @@ def journal_from_tables(fingerprint: str, params: Params, tables: Path) -> None:
     journal = Journal(fingerprint)
     describe_training(journal, params)
     journal.tags({"filled_from": tables.as_posix()})
+    names = {"score": task_of(params.download.target).key}
     for context, name, left_out in (("train", "updates.csv", set[str]()), ("valid", "validation.csv", {"seconds"})):
         with (tables / name).open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
                 step = int(row.pop("update"))
-                journal.metrics(step, {key: float(value) for key, value in row.items() if key not in left_out}, context)
+                journal.metrics(step, {names.get(key, key): float(value) for key, value in row.items() if key not in left_out}, context)
     journal.end()
 
 

@@ -101,10 +101,15 @@ def choose(rows: Sequence[Row], names: Sequence[str] | None) -> list[Row]:
 def document_of(row: Row, base: Mapping[str, Any], seed: int | None, updates: int | None) -> dict[str, Any]:
     """The tracked sections of params.yaml for one training of a row; None leaves seed or updates as they are.
 
+    No row of the paper's tables is about where the norms are, so a Transformer keeps the recipe's `model.norm`: in a training of few
+    updates six layers with the paper's post-norm learn next to nothing.
+
     Raises:
         UserError: exit code 78; the row changes a key of no section.
     """
     document = {name: dict(section) for name, section in base.items()} | {name: dict(section) for name, section in row.sections.items()}
+    if "norm" in base["model"] and document["model"].get("architecture", "transformer") == "transformer":
+        document["model"].setdefault("norm", base["model"]["norm"])
     given = {"train.seed": seed, "train.updates": updates}
     overrides = {**row.overrides, **{key: value for key, value in given.items() if value is not None}}
     for key, value in overrides.items():

@@ -103,7 +103,7 @@ def a_report(synthetic: bool = False) -> Report:
             }
             for n in range(1, 61)
         ],
-        validation=[{"update": 200.0 * n, "perplexity": 20 / n, "bleu": 5.0 * n} for n in range(1, 7)],
+        validation=[{"update": 200.0 * n, "perplexity": 20 / n, "score": 5.0 * n} for n in range(1, 7)],
         scores={"test": score(HYPOTHESES, REFERENCES, "de"), "valid": score(REFERENCES, REFERENCES, "de")},
         shares=OutputShares(copied=0.5, empty=0.0, over_long=2.0),
         by_length=bleu_by_length(SOURCES, HYPOTHESES, REFERENCES),
@@ -244,7 +244,7 @@ def test_marked_runs_joined_are_the_text(text: str, other: str) -> None:
 
 
 def test_a_training_without_records_has_charts_without_lines() -> None:
-    charts = training_charts([], [])
+    charts = training_charts([], [], "BLEU")
     assert not any(chart.lines for chart in charts)
     assert "No values." in render(replace(a_report(), updates=[], validation=[]))
 
@@ -368,7 +368,7 @@ def test_whatever_the_data_holds_the_page_is_balanced_and_has_the_same_elements(
             a_report(),
             manifest={**a_report().manifest, "corpus": name, "licence": name},
             updates=updates,
-            validation=[{"update": 200.0, "perplexity": number, "bleu": number}],
+            validation=[{"update": 200.0, "perplexity": number, "score": number}],
             by_phenomenon=[GroupScore(name, 1, 0.0)],
             sources=texts[:3],
             references=texts[3:6],

@@ -58,7 +58,7 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
         root / "results/training/updates.csv",
         "update,loss,perplexity,learning_rate,gradient_norm,tokens_per_second\n20,5,90,1e-4,1,50\n40,4,30,2e-4,1,60\n",
     )
-    write(root / "results/training/validation.csv", "update,nll,perplexity,accuracy,bleu,seconds\n40,3.5,33,0.4,12.5,2\n")
+    write(root / "results/training/validation.csv", "update,nll,perplexity,accuracy,score,seconds\n40,3.5,33,0.4,12.5,2\n")
     write(root / "params.yaml", RECIPE.read_text(encoding="utf-8"))
     put_model(Transformer(SIZE, VOCAB), root)
 
@@ -336,7 +336,7 @@ def parsed(here: Path) -> Path:
         write(here / f"results/decode/{name}.hyp", "\n".join(outputs) + "\n")
     manifest = (here / "data/raw/manifest.json").read_text(encoding="utf-8")
     write(here / "data/raw/manifest.json", manifest.replace('"de"', '"tree"'))
-    write(here / "results/training/validation.csv", "update,nll,perplexity,accuracy,f1,seconds\n40,3.5,33,0.4,12.5,2\n")
+    write(here / "results/training/validation.csv", "update,nll,perplexity,accuracy,score,seconds\n40,3.5,33,0.4,12.5,2\n")
     return here
 
 

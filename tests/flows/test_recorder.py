@@ -48,7 +48,7 @@ def test_validation_scores_stand_in_their_own_file(tmp_path: Path) -> None:
     recorder = recorder_in(tmp_path)
     recorder.begin()
     recorder.on_validation(50, 12.0, {"nll": 2.0, "perplexity": 7.389, "accuracy": 0.5, "bleu": 31.4})
-    expected = "update,nll,perplexity,accuracy,bleu,seconds\n50,2.0,7.389,0.5,31.4,12.0\n"
+    expected = "update,nll,perplexity,accuracy,score,seconds\n50,2.0,7.389,0.5,31.4,12.0\n"
     assert (tmp_path / "validation.csv").read_text(encoding="utf-8") == expected
 
 

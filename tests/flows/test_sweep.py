@@ -2,11 +2,11 @@
 
 import json
 import math
-import os
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,13 @@ def test_a_document_is_the_recipe_with_the_rows_changes_and_passes_the_schema() 
         assert params.train.updates == 300
         assert params.bpe == recipes.load("synthetic").bpe
     assert params.train.seed == 7
+
+
+def test_a_transformer_keeps_the_norm_of_the_recipe_and_other_architectures_have_none() -> None:
+    base = sections("synthetic") | {"model": {"preset": "tiny", "norm": "pre"}}
+    norms = {row.name: document_of(row, base, None, None)["model"].get("norm") for row in [*table3_rows(4), *table2_rows(4)]}
+    assert {name for name, norm in norms.items() if norm is None} == {"recurrent", "recurrent-additive", "convolutional"}
+    assert set(norms.values()) == {"pre", None}
 
 
 @pytest.mark.parametrize(
@@ -179,26 +186,53 @@ def results_of(clone: Clone) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in (clone.root / ".state/sweeps/results").glob("*.json")}
 
 
+def started(clone: Clone, *options: str) -> "subprocess.Popen[bytes]":
+    with (clone.root.parent / "said").open("w", encoding="utf-8") as said:
+        return subprocess.Popen([*COMMAND, *options], cwd=clone.root, env=clone.environment, stdout=subprocess.DEVNULL, stderr=said)
+
+
+def wait_until(process: "subprocess.Popen[bytes]", reached: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 400
+    while not reached():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def trainings(clone: Clone) -> list[psutil.Process]:
+    """The stages train that run in workspaces of a clone."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if "flows.stages.train" in process.cmdline() and Path(process.cwd()).is_relative_to(clone.root):
+                found.append(process)
+    return found
+
+
 @pytest.mark.slow  # about 3 minutes: three trainings through the pipeline
 @pytest.mark.prefect
 def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothing_to_do(tmp_path: Path) -> None:
     clone = tiny_clone(tmp_path / "clone")
-    with subprocess.Popen(COMMAND, cwd=clone.root, env=clone.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 400
-        while not (results_of(clone) and any((clone.root / ".state/sweeps/workspaces").iterdir())):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        below = psutil.Process(process.pid).children(recursive=True)
-        os.kill(process.pid, signal.SIGKILL)
-    assert not psutil.wait_procs([one for one in below if "flows.stages" in " ".join(_command_line(one))], timeout=60)[1]
+    workspaces = clone.root / ".state/sweeps/workspaces"
+    with started(clone, "--at-once", "2") as process:
+        wait_until(process, lambda: len(list(workspaces.glob("*/models"))) == 2)  # The first row is trained alone.
+        process.terminate()
+        assert process.wait(timeout=60) == 75
+    assert "stopped by SIGTERM" in (tmp_path / "said").read_text(encoding="utf-8")
+    assert not trainings(clone)
     before = results_of(clone)
     assert len(before) == 1
+
+    with started(clone) as process:
+        wait_until(process, lambda: trainings(clone))
+        below = trainings(clone)
+        process.kill()
+    assert not psutil.wait_procs(below, timeout=60)[1]
 
     said = clone.run(*COMMAND)
     assert "3 trainings, 1 of them done, 2 to run" in said
     assert results_of(clone).items() >= before.items()
-    assert not list((clone.root / ".state/sweeps/workspaces").iterdir())
+    assert not list(workspaces.iterdir())
     rows = [line.split(" | ")[0] for line in (clone.root / "results/sweeps/table3/table.md").read_text().splitlines()]
     assert rows[-3:] == ["| base", "| B-dk16", "| C-N2"]
     recorded = clone.run(sys.executable, "-c", RECORDED).split("\n")
@@ -224,10 +258,3 @@ assert {item.path for item in client.list_artifacts(parent.info.run_id)} == {"ta
 counted = Counter(run.data.tags.get("kind", "training") for run in runs)
 print(json.dumps({kind: counted[kind] for kind in ("sweep", "row", "training", "evaluation")}))
 """
-
-
-def _command_line(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []

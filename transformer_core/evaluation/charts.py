@@ -67,9 +67,8 @@ class Axis:
         return [Tick(self.at(value), short(value)) for value in values]
 
 
-def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence[Mapping[str, float]]) -> list[Chart]:
-    """Perplexity, BLEU or F1, loss, learning rate, length of the gradient and speed over the updates."""
-    score = "f1" if validation and "f1" in validation[0] else "bleu"
+def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence[Mapping[str, float]], score: str) -> list[Chart]:
+    """Perplexity, the score of outputs (named `score`), loss, learning rate, length of the gradient and speed over the updates."""
     return [
         line_chart(
             "Perplexity",
@@ -78,9 +77,9 @@ def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence
             logarithmic=True,
         ),
         line_chart(
-            f"{score.upper()} while training",
+            f"{score} while training",
             "Greedy outputs for a part of valid: lower than a beam's of the averaged model.",
-            {"validation": _column(validation, score)},
+            {"validation": _column(validation, "score")},
         ),
         line_chart("Training loss", "What training lowers, label smoothing and all.", {"loss": _column(updates, "loss")}),
         line_chart("Learning rate", "Rises during the warmup, then falls.", {"learning rate": _column(updates, "learning_rate")}),

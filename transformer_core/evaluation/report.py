@@ -120,7 +120,7 @@ class ParsingReport(Run):
 
 def render(report: Report) -> str:
     """The report of a translation as one HTML document."""
-    return _rendered("report.html", report, differences=differences)
+    return _rendered("report.html", "BLEU", report, differences=differences)
 
 
 def render_parsing(report: ParsingReport) -> str:
@@ -130,15 +130,15 @@ def render_parsing(report: ParsingReport) -> str:
         gold = read_tree(report.references[example.index])
         found = repaired(report.hypotheses[example.index], leaves(gold)).tree
         drawn[example.index] = (tree_figure(gold, beside=found), tree_figure(found, beside=gold))
-    return _rendered("parsing.html", report, drawn=drawn)
+    return _rendered("parsing.html", "F1", report, drawn=drawn)
 
 
-def _rendered(template: str, report: Run, **own: object) -> str:
+def _rendered(template: str, score: str, report: Run, **own: object) -> str:
     templates = environment()
     templates.filters.update(grouped=grouped, duration=duration, words=words, setting=setting)
     return templates.get_template(template).render(
         report=report,
-        charts=training_charts(report.updates, report.validation),
+        charts=training_charts(report.updates, report.validation, score),
         length_charts=length_charts(report.cleaning),
         attention=[] if isinstance(report.attention, str) else attention_figures(report.attention.maps),
         word=None if isinstance(report.attention, str) else word_chosen(report.attention.maps, report.manifest["source"]),
