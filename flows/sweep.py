@@ -119,8 +119,8 @@ def sweep(planned: Sweep, at_once: int) -> State[int] | int:
     with suppress(Exception):  # MLflow being away costs nothing. The experiment's files then belong to this folder, not to a workspace.
         tracking.experiment_id(tracking.connect(str(repository.machine["tracking_uri"])))
     first, *others = planned.missing
-    # Alone, so that the stages before the training run once and are in the cache for all others.
     stopping = Event()
+    # Alone, so that the stages before the training run once and are in the cache for all others.
     outcomes = [_run(first, repository, stopping)]
     if at_once == 1:
         # Called, not submitted: only on the main thread does a signal end what the task has started.
@@ -139,7 +139,7 @@ def _side_by_side(jobs: Sequence[Job], repository: Repository, at_once: int, sto
     except BaseException:  # A signal, which reaches the main thread alone.
         stopping.set()
         pool.shutdown(wait=False, cancel_futures=True)
-        running = set(futures)
+        running = {future for future in futures if not future.cancelled()}  # `wait` never counts those that were cancelled as done.
         while running:  # More than once: a thread may have been just about to start its child.
             terminate_children()
             running = wait(running, timeout=_SECONDS_BETWEEN_SIGNALS).not_done
