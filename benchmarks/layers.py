@@ -231,6 +231,11 @@ def of(name: str) -> Callable[[Sizes, int, torch.dtype], Run]:
     return whole(LAYERS[name].build)
 
 
+def convolution(make: Callable[[Sizes, int, torch.dtype], Run]) -> Counted:
+    """A convolution over all channels, contiguous or dilated: the same sizes for both."""
+    return Counted(make, lambda s: s.size * s.n * s.d**2, Sizes(512, 512, 3), (256, 512, 1024, 2048), (128, 256, 512, 1024), (3, 5, 9, 17))
+
+
 COUNTED = {
     # No tensor of this and of restricted attention is larger than 16 MB: from 32 MB on, glibc takes memory from the system for each call
     # and gives it back, which takes as long as the products (docs/layers.md).
@@ -243,22 +248,8 @@ COUNTED = {
     ),
     # Sentences side by side share the reading of the weights; at d = 1024 these are larger than the cache of most machines.
     "recurrent": Counted(of("recurrent"), lambda s: s.n * s.d**2, Sizes(64, 512), (32, 64, 128, 256), (128, 256, 512), batch=16),
-    "convolution, contiguous": Counted(
-        of("convolution, contiguous"),
-        lambda s: s.size * s.n * s.d**2,
-        Sizes(512, 512, 3),
-        (256, 512, 1024, 2048),
-        (128, 256, 512, 1024),
-        (3, 5, 9, 17),
-    ),
-    "convolution, dilated": Counted(
-        whole(lambda d, k, _: dilated(d, k, 1)),
-        lambda s: s.size * s.n * s.d**2,
-        Sizes(512, 512, 3),
-        (256, 512, 1024, 2048),
-        (128, 256, 512, 1024),
-        (3, 5, 9, 17),
-    ),
+    "convolution, contiguous": convolution(of("convolution, contiguous")),
+    "convolution, dilated": convolution(whole(lambda d, k, _: dilated(d, k, 1))),
     # The kernel hardly counts beside the width; it is varied in the depthwise part alone.
     "convolution, separable": Counted(
         of("convolution, separable"),

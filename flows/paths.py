@@ -13,6 +13,8 @@ CHECKPOINTS = Path("models/checkpoints")
 SCORES = CHECKPOINTS / "scores.json"
 AVERAGED = Path("models/averaged")
 TRAINING = Path("results/training")
+# The column of validation.csv there for the score of outputs, one name for every task, so that one plot of dvc.yaml shows it.
+VALIDATION_SCORE = "score"
 DECODED = Path("results/decode")
 METRICS = Path("results/metrics.json")
 BY_LENGTH = Path("results/by_length.csv")

@@ -11,12 +11,11 @@ from typing import Any
 from tqdm import tqdm
 
 from flows.journal import Journal
+from flows.paths import VALIDATION_SCORE
 from flows.runner import say
 from transformer_core.training.records import UpdateRecord
 
 UPDATES, VALIDATION, SKIPPED = "updates.csv", "validation.csv", "skipped.csv"
-# The column of VALIDATION for the score of outputs, one name for every task, so that one plot of dvc.yaml shows it.
-SCORE = "score"
 _SKIPPED_COLUMNS = ("update", "line")
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -35,7 +34,7 @@ class Recorder:
         self._journal = journal
         self._score = score
         self._updates = _Table(directory / UPDATES, [field.name for field in fields(UpdateRecord)])
-        self._validation = _Table(directory / VALIDATION, ("update", "nll", "perplexity", "accuracy", SCORE, "seconds"))
+        self._validation = _Table(directory / VALIDATION, ("update", "nll", "perplexity", "accuracy", VALIDATION_SCORE, "seconds"))
         self._skipped = _Table(directory / SKIPPED, _SKIPPED_COLUMNS)
         self._tables = (self._updates, self._validation, self._skipped)
         self._terminal = _Terminal(updates)
@@ -57,7 +56,7 @@ class Recorder:
         self._terminal.say(f"update {update:,}: the loss or a gradient is not finite, skipped; {SKIPPED} names its lines of data/clean")
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
-        self._validation.append({"update": update, **scores, SCORE: scores[self._score], "seconds": seconds})
+        self._validation.append({"update": update, **scores, VALIDATION_SCORE: scores[self._score], "seconds": seconds})
         self._journal.metrics(update, scores, context="valid")
         self._terminal.say(
             f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {self._score.upper()} {scores[self._score]:.1f} (greedy)"

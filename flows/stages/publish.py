@@ -22,7 +22,7 @@ from mlflow.models.model import ModelInfo
 import transformer_core
 from flows.journal import DESCRIPTION, JOURNALS, Journal, position_file
 from flows.lineage import describe_training, training_name
-from flows.paths import AVERAGED, DECODED, METRICS, PUBLISHED, RAW, REPORT, TRAINING
+from flows.paths import AVERAGED, DECODED, METRICS, PUBLISHED, RAW, REPORT, TRAINING, VALIDATION_SCORE
 from flows.registry import EVALUATION, HYPOTHESES, card, decide, register
 from flows.runner import run_stage
 from flows.tasks import Task, task_of
@@ -107,7 +107,7 @@ def journal_from_tables(fingerprint: str, params: Params, tables: Path) -> None:
     journal = Journal(fingerprint)
     describe_training(journal, params)
     journal.tags({"filled_from": tables.as_posix()})
-    names = {"score": task_of(params.download.target).key}
+    names = {VALIDATION_SCORE: task_of(params.download.target).key}
     for context, name, left_out in (("train", "updates.csv", set[str]()), ("valid", "validation.csv", {"seconds"})):
         with (tables / name).open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):

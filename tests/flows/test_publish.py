@@ -122,6 +122,7 @@ def test_a_training_from_the_cache_gets_its_run_from_its_tables_once(params: Par
     assert len(client.search_runs([experiment_id(client)])) == 1
     assert points(client, "train/loss") == [(1, 3.5), (2, 3.0), (3, 2.5)]
     assert points(client, "valid/nll") == [(3, 2.75)]
+    assert points(client, "valid/bleu") == [(3, 12.5)]
     assert first.data.params["train.warmup"] == str(params.train.warmup)
     assert first.data.tags["filled_from"] == "results/training"
     assert first.info.status == "FINISHED"
