@@ -214,7 +214,7 @@ def trainings(clone: Clone) -> list[psutil.Process]:
 def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothing_to_do(tmp_path: Path) -> None:
     clone = tiny_clone(tmp_path / "clone")
     workspaces = clone.root / ".state/sweeps/workspaces"
-    with started(clone, "--rows", "base,B-dk16,C-N2,A-h4", "--at-once", "2") as process:  # The fourth waits for its turn, in vain.
+    with started(clone, "--rows", "base,B-dk16,C-N2,C-N4", "--at-once", "2") as process:  # The fourth waits for its turn, in vain.
         wait_until(process, lambda: len(list(workspaces.glob("*/models"))) == 2)  # The first row is trained alone.
         process.terminate()
         assert process.wait(timeout=60) == 75
