@@ -8,8 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from flows.paths import RAW
-from flows.tracking import PARENT_TAG, connect, experiment_id, reaching
+from flows.process.paths import RAW
+from flows.record.server import PARENT_TAG, connect, experiment_id, reaching
 from transformer_core.config import load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.evaluation.comparison import SideBySide, scores_table, sentences_text, side_by_side

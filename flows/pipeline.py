@@ -21,17 +21,19 @@ from prefect.states import Failed
 from prefect.tasks import Task, exponential_backoff
 from ruamel.yaml import YAML
 
-from flows import cluster, tracking
-from flows.child import TimeLimitError, run_child
-from flows.lineage import FLOW_RUN_ID, FLOW_RUN_NAME
-from flows.log import StageLog
-from flows.paths import CHECKPOINTS, PUBLISHED
-from flows.repro import TRANSIENT, StageError, dvc, search_path, stage_names, why
-from flows.runner import BUG, exit_file, stop_on_signals
-from flows.settings import settle
-from flows.summary import Outcome, record, rows, summarize
+from flows.cluster import pools
+from flows.process.child import TimeLimitError, run_child
+from flows.process.log import StageLog
+from flows.process.paths import CHECKPOINTS, PUBLISHED
+from flows.process.repro import TRANSIENT, StageError, dvc, search_path, stage_names, why
+from flows.process.runner import BUG, exit_file, stop_on_signals
+from flows.process.settings import settle
+from flows.record import server
+from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME
+from flows.record.sending import Sender
+from flows.record.summary import Outcome, record, rows, summarize
 from transformer_core.config import Machine, load_params, tracking_uri
-from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
+from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, first_line
 from transformer_core.files import read_json
 
 RETRIES = 3
@@ -48,20 +50,23 @@ def close_down(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> No
     """
     del flow
     with get_client(sync_client=True) as client:
-        cluster.cancel_nodes(client, flow_run.id)
+        pools.cancel_nodes(client, flow_run.id)
         advice = "" if state.is_failed() else "A training that was under way has been told to save: run it again to go on."
         ended = f"**{state.name}**: {state.message or 'no reason was given'}\n\n{advice}"
         client.create_artifact(ArtifactCreate(key=ENDED, type="markdown", data=ended, flow_run_id=flow_run.id))
 
 
 @flow(name="pipeline", on_failure=[close_down], on_cancellation=[close_down], on_crashed=[close_down])
-def pipeline(recipe: str | None = None, overrides: dict[str, Any] | None = None, first_stage: str | None = None) -> State[int] | int:
+def pipeline(
+    recipe: str | None = None, overrides: dict[str, Any] | None = None, first_stage: str | None = None, last_stage: str | None = None
+) -> State[int] | int:
     """Run every stage of dvc.yaml in order, up to the first that fails, and keep the table of what was done as an artifact.
 
     Args:
         recipe: the recipe that becomes params.yaml; none leaves the file that is there.
         overrides: values by key that are changed in params.yaml, as {"train.updates": 50}.
         first_stage: the stage to begin with, on the outputs that those before it have left.
+        last_stage: the stage to end with.
 
     Returns:
         0, or a failed state whose data is the exit code of the stage that failed.
@@ -70,7 +75,7 @@ def pipeline(recipe: str | None = None, overrides: dict[str, Any] | None = None,
         if kept := settle(recipe, overrides or {}):
             get_run_logger().info("params.yaml is now what this run was given; the one before is %s", kept)
         machine = load_params().machine
-        names = stages_from(first_stage, stage_names())
+        names = stages_between(first_stage, last_stage, stage_names())
     except UserError as error:
         return Failed(message=str(error), data=int(error.exit_code))
     outcomes: dict[str, Outcome] = {}
@@ -96,20 +101,24 @@ def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
     if link:
         create_link_artifact(key=TRAINING_LINK, link=link, link_text="The training in MLflow")
     if training:
-        with tracking.Sender(record(table, str(flow_run.get_name()), str(flow_run.get_id()), training), tracking_uri(machine)):
+        with Sender(record(table, str(flow_run.get_name()), str(flow_run.get_id()), training), tracking_uri(machine)):
             pass
     print(summary)
 
 
-def stages_from(first: str | None, names: list[str]) -> list[str]:
-    """The stages from one on, or all.
+def stages_between(first: str | None, last: str | None, names: list[str]) -> list[str]:
+    """The stages from one to another, both included; None is the first or the last of all.
 
     Raises:
-        UserError: exit code 78; there is no such stage.
+        UserError: exit code 78; there is no such stage, or the last comes before the first.
     """
-    if first is not None and first not in names:
-        raise configuration_error(f"first_stage: no stage is called {first!r}", f"Stages: {', '.join(names)}.")
-    return names if first is None else names[names.index(first) :]
+    for parameter, name in (("first_stage", first), ("last_stage", last)):
+        if name is not None and name not in names:
+            raise configuration_error(f"{parameter}: no stage is called {name!r}", f"Stages: {', '.join(names)}.")
+    chosen = names[names.index(first or names[0]) : names.index(last or names[-1]) + 1]
+    if not chosen:
+        raise configuration_error(f"last_stage: {last} comes before {first}", f"Stages: {', '.join(names)}.")
+    return chosen
 
 
 def stage_task(name: str, machine: Machine) -> Task[[], Any]:
@@ -148,7 +157,7 @@ def run_here_or_in_pool(name: str, machine: Machine) -> Outcome:
         return run_in_dvc(name, machine)
     started = time.monotonic()
     try:
-        elsewhere = cluster.run_in_pool(name, pool, nodes)
+        elsewhere = pools.run_in_pool(name, pool, nodes)
     except StageError as error:
         return Outcome(name, "failed", error.exit_code, time.monotonic() - started, str(error), nodes)
     outcome = _repro(name, started, machine, "--pull")
@@ -181,13 +190,13 @@ def in_registry() -> bool:
     """
     published = read_json(PUBLISHED)
     uri = tracking_uri(load_params().machine)
-    return tracking.registered(uri, published["name"], published["version"])
+    return server.registered(uri, published["name"], published["version"])
 
 
 def _repro(name: str, started: float, machine: Machine, *options: str) -> Outcome:
     ended = exit_file(name)
     ended.unlink(missing_ok=True)
-    log = StageLog(get_run_logger().info, cluster.ProgressBar(name).show)
+    log = StageLog(get_run_logger().info, pools.ProgressBar(name).show)
     limit = machine.limit_hours
     command = dvc("repro", "--single-item", *options, name)
     environment = {"PATH": search_path(), FLOW_RUN_ID: flow_run.get_id() or "", FLOW_RUN_NAME: flow_run.get_name() or ""}
@@ -212,11 +221,11 @@ def training_link(machine: Machine, training: str) -> str:
     """Where the run of a training, by its fingerprint, is to be seen in MLflow; empty where MLflow has none or is away."""
     uri = tracking_uri(machine)
     try:
-        client = tracking.connect(uri)
-        run = tracking.find_training(client, training)
-        return tracking.run_link(client, uri, run.info.run_id) if run else ""
+        client = server.connect(uri)
+        run = server.find_training(client, training)
+        return server.run_link(client, uri, run.info.run_id) if run else ""
     except Exception as error:  # A table without a link is better than none.
-        get_run_logger().warning("No link to MLflow: %s", tracking.first_line(error))
+        get_run_logger().warning("No link to MLflow: %s", first_line(error))
         return ""
 
 
@@ -234,7 +243,7 @@ def reach_prefect() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if trouble:
         remedy = "Start it, unset PREFECT_API_URL for a temporary one, or do without Prefect: dvc repro"
-        raise UserError(f"Prefect at {client.api_url} is away: {tracking.first_line(trouble)}", remedy, ExitCode.UNAVAILABLE)
+        raise UserError(f"Prefect at {client.api_url} is away: {first_line(trouble)}", remedy, ExitCode.UNAVAILABLE)
 
 
 def _stop_behind(error: BaseException | None) -> str:
@@ -286,8 +295,9 @@ def parse(arguments: Sequence[str] | None) -> dict[str, Any]:
         "--set", metavar="KEY=VALUE", action="append", default=[], type=_override, help="a key to change in params.yaml: train.updates=50"
     )
     parser.add_argument("--first-stage", metavar="STAGE", help="the stage to begin with, on what those before it have left")
+    parser.add_argument("--last-stage", metavar="STAGE", help="the stage to end with")
     given = parser.parse_args(arguments)
-    return {"recipe": given.recipe, "overrides": dict(given.set), "first_stage": given.first_stage}
+    return {"recipe": given.recipe, "overrides": dict(given.set), "first_stage": given.first_stage, "last_stage": given.last_stage}
 
 
 def _override(text: str) -> tuple[str, Any]:

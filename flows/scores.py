@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flows.paths import METRICS, REPORT
-from flows.tasks import Task, task_scored
+from flows.process.paths import METRICS, REPORT
+from flows.record.tasks import Task, task_scored
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
 

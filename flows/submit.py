@@ -1,4 +1,4 @@
-"""Training over several machines without Prefect: a Slurm job, or a Kubernetes job, of which each node runs flows/node.py.
+"""Training over several machines without Prefect: a Slurm job, or a Kubernetes job, of which each node runs flows/cluster/node.py.
 
     python -m flows.submit slurm --nodes 2 --gpus 8 --time 24:00:00 [--dry-run]
     python -m flows.submit kubernetes --image REGISTRY/transformer-pipeline --nodes 2 --gpus 8 [--dry-run]
@@ -23,11 +23,11 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from flows.child import GRACE_SECONDS
-from flows.log import StageLog
-from flows.node import committed, push
-from flows.repro import StageError, ancestors
-from flows.settings import tracked
+from flows.cluster.node import committed, push
+from flows.process.child import GRACE_SECONDS
+from flows.process.log import StageLog
+from flows.process.repro import StageError, ancestors
+from flows.process.settings import tracked
 from transformer_core.cli.arguments import positive_int
 from transformer_core.errors import ExitCode, UserError
 
@@ -43,7 +43,7 @@ MOST_REQUEUES = 100
 
 def render(kind: str, values: dict[str, Any]) -> str:
     """The job as its scheduler takes it; a value that the template needs and has not got is an error."""
-    text = resources.files("flows").joinpath("templates", TEMPLATES[kind]).read_text(encoding="utf-8")
+    text = resources.files("flows.cluster").joinpath("templates", TEMPLATES[kind]).read_text(encoding="utf-8")
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False)
     environment.filters |= {"shell": shlex.quote, "json": json.dumps}
     return environment.from_string(text).render(values)

@@ -28,15 +28,16 @@ from prefect.client.schemas.objects import State
 from prefect.states import Failed
 from prefect.tasks import Task, exponential_backoff
 
-from flows import tracking
-from flows.child import terminate_children
-from flows.journal import NAME, Journal
-from flows.log import StageLog
-from flows.node import committed
+from flows.cluster.node import committed
 from flows.pipeline import FIRST_RETRY_SECONDS, RETRIES, is_transient, run_flow
-from flows.repro import StageError
-from flows.settings import check, tracked
-from flows.summary import Outcome
+from flows.process.child import terminate_children
+from flows.process.log import StageLog
+from flows.process.repro import StageError
+from flows.process.settings import check, tracked
+from flows.record import server
+from flows.record.journal import NAME, Journal
+from flows.record.sending import Sender
+from flows.record.summary import Outcome
 from flows.sweeps import table as tables
 from flows.sweeps.rows import Row, choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
 from flows.sweeps.workspace import Job, Repository, code_digest, job_of, run_job
@@ -53,9 +54,10 @@ _SECONDS_BETWEEN_SIGNALS = 5
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is to be trained: the jobs in the order of the table, the commit whose code they run, and the heading of the table."""
+    """What is to be trained: the jobs in the order of the table, the repository and commit whose code they run, and the heading."""
 
     jobs: Sequence[Job]
+    url: str
     commit: str
     about: tables.About
 
@@ -84,7 +86,7 @@ def plan(
     Raises:
         UserError: exit code 78; an unknown recipe, row or key, a value that the schema refuses, or code that is not committed.
     """
-    _, commit = committed()
+    url, commit = committed()
     base = validate_document(Params, tracked() | {"machine": {}}, PARAMS_FILE) if recipe is None else recipes.load(recipe)
     scale = scale or (1 if name == "params" else scale_for(base))
     sections = base.model_dump(mode="json", exclude={"machine"}, exclude_none=False)
@@ -96,7 +98,8 @@ def plan(
             document = document_of(row, sections, None if "train.seed" in row.overrides else seed, updates)
             check(document)
             jobs.append(job_of(row.name, document["train"]["seed"], document, digest))
-    return Sweep(jobs, commit, tables.About(name, recipe or PARAMS_FILE.name, scale, settings, load_params().machine.price_per_hour))
+    about = tables.About(name, recipe or PARAMS_FILE.name, scale, settings, load_params().machine.price_per_hour)
+    return Sweep(jobs, url, commit, about)
 
 
 def _rows(name: str, settings: Sequence[str], scale: int) -> list[Row]:
@@ -115,9 +118,9 @@ def sweep(planned: Sweep, at_once: int) -> State[int] | int:
     for job in planned.jobs:
         if job.result.exists():  # A kill may have come before its workspace was removed.
             shutil.rmtree(job.workspace, ignore_errors=True)
-    repository = Repository.here(planned.commit, load_params().machine)
+    repository = Repository.here(planned.url, planned.commit, load_params().machine)
     with suppress(Exception):  # MLflow being away costs nothing. The experiment's files then belong to this folder, not to a workspace.
-        tracking.experiment_id(tracking.connect(str(repository.machine["tracking_uri"])))
+        server.experiment_id(server.connect(str(repository.machine["tracking_uri"])))
     first, *others = planned.missing
     stopping = Event()
     # Alone, so that the stages before the training run once and are in the cache for all others.
@@ -200,7 +203,7 @@ def record(planned: Sweep, machine: Machine) -> None:
     for file in sorted((RESULTS / planned.about.name).iterdir()):
         journal.artifact(file)
     journal.end()
-    with tracking.Sender(journal.path, tracking_uri(machine)):
+    with Sender(journal.path, tracking_uri(machine)):
         pass
 
 

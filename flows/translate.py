@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flows.registry import fetch
+from flows.record.registry import fetch
 from transformer_core import cli
 from transformer_core.config import load_params, tracking_uri
 from transformer_core.errors import UserError

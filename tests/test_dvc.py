@@ -15,16 +15,17 @@ ROOT = Path(__file__).parents[1]
 STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
 # What cannot change a result: how a stage is run, spread over processes and recorded; the schema, whose every key stands in params.yaml.
 NO_RESULT = {
-    "flows/child.py",
-    "flows/gang.py",
-    "flows/journal.py",
-    "flows/lineage.py",
-    "flows/paths.py",
-    "flows/runner.py",
+    "flows/process/child.py",
+    "flows/cluster/gang.py",
+    "flows/record/journal.py",
+    "flows/record/lineage.py",
+    "flows/process/paths.py",
+    "flows/process/runner.py",
     "flows/scores.py",
-    "flows/times.py",
-    "flows/tracking.py",
-    "flows/usage.py",
+    "flows/process/times.py",
+    "flows/record/sending.py",
+    "flows/record/server.py",
+    "flows/record/usage.py",
     "transformer_core/config.py",
     "transformer_core/errors.py",
     "transformer_core/files.py",
@@ -61,7 +62,7 @@ def test_a_stage_depends_on_the_code_it_loads(stage: str) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_depends_on_no_code_that_it_does_not_load(stage: str) -> None:
     # Loaded in a function, when it is needed: the generator by the synthetic corpus, the served model's code by MLflow, an engine by name.
-    later = {"transformer_core/corpus/synthetic", "flows/served_model.py"}
+    later = {"transformer_core/corpus/synthetic", "flows/record/served_model.py"}
     later |= {"transformer_core/decoding/ctranslate2.py", "transformer_core/export/ctranslate2.py"}
     modules = loaded_by(stage)
     code = {dep for dep in STAGES[stage]["deps"] if dep.startswith(("transformer_core/", "flows/"))} - later

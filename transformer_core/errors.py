@@ -44,3 +44,8 @@ class Interrupted(KeyboardInterrupt):
 
     Not an `Exception`, so that no retry loop around it takes a request to stop for a failure to try again after.
     """
+
+
+def first_line(error: BaseException) -> str:
+    """The first line, 200 characters at most, of what an error says: a message of MLflow can be a page long."""
+    return str(error).strip().split("\n")[0][:200] or type(error).__name__

@@ -1,7 +1,7 @@
 """Stage average: the last or the best checkpoints to one complete model directory."""
 
-from flows.paths import AVERAGED, CHECKPOINTS, SCORES, SUBWORD_MODEL
-from flows.runner import run_stage
+from flows.process.paths import AVERAGED, CHECKPOINTS, SCORES, SUBWORD_MODEL
+from flows.process.runner import run_stage
 from transformer_core.config import Average, Params
 from transformer_core.errors import UserError
 from transformer_core.files import read_json

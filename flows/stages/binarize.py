@@ -1,7 +1,7 @@
 """Stage binarize: cleaned text becomes token ids on disk, memory-mapped by training and decoding."""
 
-from flows.paths import BINARIZED, CLEAN, SPLITS, SUBWORD_MODEL
-from flows.runner import run_stage
+from flows.process.paths import BINARIZED, CLEAN, SPLITS, SUBWORD_MODEL
+from flows.process.runner import run_stage
 from transformer_core.config import PARAMS_FILE, Params
 from transformer_core.corpus.binarizing import encode_split, write_split
 from transformer_core.corpus.binary import Meta, SplitCounts, write_meta

@@ -4,8 +4,8 @@ import shutil
 from itertools import chain
 from pathlib import Path
 
-from flows.paths import CLEAN, SUBWORD_MODEL
-from flows.runner import run_stage
+from flows.process.paths import CLEAN, SUBWORD_MODEL
+from flows.process.runner import run_stage
 from transformer_core.config import PARAMS_FILE, Params
 from transformer_core.corpus.subword import SPACE_MARK, Subword, sampled, train_subword
 from transformer_core.corpus.text import read_lines, read_raw_lines

@@ -1,7 +1,7 @@
 """Stage clean: data/raw becomes data/clean, repaired, with the unusable training pairs dropped, and a report of the counts."""
 
-from flows.paths import CLEAN, RAW
-from flows.runner import run_stage
+from flows.process.paths import CLEAN, RAW
+from flows.process.runner import run_stage
 from transformer_core.config import Params
 from transformer_core.corpus.cleaning import REPORT, clean_corpus
 from transformer_core.files import new_directory

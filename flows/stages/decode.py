@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flows.paths import AVERAGED, BINARIZED, DECODED
-from flows.runner import run_stage
+from flows.process.paths import AVERAGED, BINARIZED, DECODED
+from flows.process.runner import run_stage
 from transformer_core.config import Params
 from transformer_core.corpus.binary import check_split, open_split, read_meta
 from transformer_core.corpus.text import write_lines

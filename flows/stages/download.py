@@ -2,8 +2,8 @@
 
 import shutil
 
-from flows.paths import CORPORA, RAW, STATE
-from flows.runner import run_stage
+from flows.process.paths import CORPORA, RAW, STATE
+from flows.process.runner import run_stage
 from transformer_core.config import Params
 from transformer_core.corpus.catalogue import check_direction, find_entry
 from transformer_core.corpus.fetching import Fetcher, lock_file, mirror_folder

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.journal import DESCRIPTION, JOURNALS, NAME, Journal, read_events
-from flows.lineage import LOCK, corpus_label, datasets, lineage
-from flows.paths import AVERAGED, BY_LENGTH, BY_PHENOMENON, CLEAN, DECODED, METRICS, RAW, REPORT, TRAINING
-from flows.runner import run_stage
+from flows.process.paths import AVERAGED, BY_LENGTH, BY_PHENOMENON, CLEAN, DECODED, METRICS, RAW, REPORT, TRAINING
+from flows.process.runner import run_stage
+from flows.process.times import seconds_of
+from flows.record.journal import DESCRIPTION, JOURNALS, NAME, Journal, read_events
+from flows.record.lineage import LOCK, corpus_label, datasets, lineage
+from flows.record.tasks import PARSING, TRANSLATION, Task, task_of
 from flows.scores import table as scores_table
-from flows.tasks import PARSING, TRANSLATION, Task, task_of
-from flows.times import seconds_of
 from transformer_core.config import TREES, Params, read_yaml
 from transformer_core.corpus.subword import Subword
 from transformer_core.errors import UserError

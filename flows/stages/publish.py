@@ -20,13 +20,14 @@ from mlflow.entities import Metric, Run
 from mlflow.models.model import ModelInfo
 
 import transformer_core
-from flows.journal import DESCRIPTION, JOURNALS, Journal, position_file
-from flows.lineage import describe_training, training_name
-from flows.paths import AVERAGED, DECODED, METRICS, PUBLISHED, RAW, REPORT, TRAINING, VALIDATION_SCORE
-from flows.registry import EVALUATION, HYPOTHESES, card, decide, register
-from flows.runner import run_stage
-from flows.tasks import Task, task_of
-from flows.tracking import connect, find_training, reaching, run_link, sync
+from flows.process.paths import AVERAGED, DECODED, METRICS, PUBLISHED, RAW, REPORT, TRAINING, VALIDATION_SCORE
+from flows.process.runner import run_stage
+from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file
+from flows.record.lineage import describe_training, training_name
+from flows.record.registry import EVALUATION, HYPOTHESES, card, decide, register
+from flows.record.sending import sync
+from flows.record.server import connect, find_training, reaching, run_link
+from flows.record.tasks import Task, task_of
 from transformer_core.config import DEFAULT_TRACKING_URI, Params, tracking_uri
 from transformer_core.errors import UserError
 from transformer_core.evaluation.metrics import read_aligned

@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flows.child import run_child
-from flows.gang import Gang
-from flows.journal import Journal
-from flows.lineage import describe_training, lineage
-from flows.paths import BINARIZED, CHECKPOINTS, RAW, SCORES, SPLITS, STATE, SUBWORD_MODEL, TRAINING
-from flows.recorder import SKIPPED, UPDATES, VALIDATION, Recorder
-from flows.runner import ENDED_BY, STOP_SIGNALS, follow_starters, run_stage, say, shell_code
-from flows.tracking import Sender
-from flows.usage import Usage, device_name
+from flows.cluster.gang import Gang
+from flows.process.child import run_child
+from flows.process.paths import BINARIZED, CHECKPOINTS, RAW, SCORES, SPLITS, STATE, SUBWORD_MODEL, TRAINING
+from flows.process.runner import ENDED_BY, STOP_SIGNALS, follow_starters, run_stage, say, shell_code
+from flows.record.journal import Journal
+from flows.record.lineage import describe_training, lineage
+from flows.record.recorder import SKIPPED, UPDATES, VALIDATION, Recorder
+from flows.record.sending import Sender
+from flows.record.usage import Usage, device_name
 from transformer_core.config import Params, load_params, tracking_uri
 from transformer_core.corpus.binary import check_split, open_split, read_meta
 from transformer_core.corpus.bpe_dropout import BpeDropout
@@ -119,7 +119,7 @@ def _launch(devices: int, gang: Gang | None) -> None:
     """
     _RANK_ENDED.unlink(missing_ok=True)
     where = ["--standalone"] if gang is None else gang.torchrun()
-    ranks = [sys.executable, "-m", "flows.ranks", *where, f"--nproc-per-node={devices}", "-m", "flows.stages.train"]
+    ranks = [sys.executable, "-m", "flows.cluster.ranks", *where, f"--nproc-per-node={devices}", "-m", "flows.stages.train"]
     # Said here only so that torchrun does not warn of its own choice; each rank sets its threads itself.
     environment = {"OMP_NUM_THREADS": "1"} | (gang.interfaces() if gang else {})
     try:

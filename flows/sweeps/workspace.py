@@ -8,6 +8,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,13 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from flows.child import run_child
-from flows.journal import JOURNALS
-from flows.log import StageLog
-from flows.node import Work, check_out, git
-from flows.paths import AVERAGED, BINARIZED, METRICS, STATE, TRAINING
-from flows.repro import StageError, ancestors, dvc, search_path, why
-from flows.tasks import task_of
+from flows.cluster.node import Work, check_out, git
+from flows.process.child import run_child
+from flows.process.log import StageLog
+from flows.process.paths import AVERAGED, BINARIZED, METRICS, STATE, TRAINING
+from flows.process.repro import StageError, ancestors, dvc, search_path, why
+from flows.record.journal import JOURNALS
+from flows.record.tasks import task_of
 from transformer_core.config import PARAMS_FILE, Machine, read_yaml, tracking_uri
 from transformer_core.corpus.binary import read_meta
 from transformer_core.files import read_json, write_json
@@ -60,21 +61,30 @@ class Job:
 
 @dataclass(frozen=True)
 class Repository:
-    """What the workspaces of a sweep are made from: a commit, the DVC cache, and section `machine` with an absolute tracking address."""
+    """What the workspaces of a sweep are made from.
+
+    Attributes:
+        root: its folder.
+        url: where other machines clone it from.
+        commit: the code that the trainings run.
+        cache: the folder of the DVC cache.
+        machine: section `machine` with an absolute tracking address.
+    """
 
     root: Path
+    url: str
     commit: str
     cache: str
     machine: Mapping[str, Any]
 
     @classmethod
-    def here(cls, commit: str, machine: Machine) -> "Repository":
+    def here(cls, url: str, commit: str, machine: Machine) -> "Repository":
         """The repository in the working directory."""
         cache = subprocess.run(dvc("cache", "dir"), check=True, capture_output=True, text=True).stdout.strip()
         uri = tracking_uri(machine)
         if uri.startswith(_SQLITE):
             uri = f"{_SQLITE}{Path(uri.removeprefix(_SQLITE)).resolve()}"
-        return cls(Path.cwd(), commit, str(Path(cache).resolve()), {**machine.model_dump(), "tracking_uri": uri})
+        return cls(Path.cwd(), url, commit, str(Path(cache).resolve()), {**machine.model_dump(), "tracking_uri": uri})
 
 
 def code_digest(commit: str) -> str:
@@ -94,22 +104,35 @@ def job_of(row: str, seed: int, document: Mapping[str, Any], digest: str) -> Job
 def run_job(job: Job, repository: Repository, log: StageLog) -> None:
     """Train, decode and score in the job's workspace, keep the figures, and remove the workspace.
 
+    Where `machine.pools` sends stages to other machines, the workspace runs the flow `pipeline`, which does so; else DVC alone.
+
     Raises:
         StageError: a stage failed; the workspace stays, and the next call goes on in it.
         UserError: as `check_out`.
     """
     clone = job.workspace
-    check_out(Work(LAST_STAGE, str(repository.root), repository.commit), clone)
-    (clone / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {repository.cache}\n", encoding="utf-8")
-    with (clone / PARAMS_FILE).open("w", encoding="utf-8") as file:
-        YAML().dump({**job.document, "machine": dict(repository.machine)}, file)
-    code = run_child(dvc("repro", LAST_STAGE), log, environment={"PATH": search_path()}, directory=clone)
+    _prepare(clone, job, repository)
+    in_pools = bool(repository.machine["pools"])
+    command = [sys.executable, "-m", "flows.pipeline", "--last-stage", LAST_STAGE] if in_pools else dvc("repro", LAST_STAGE)
+    code = run_child(command, log, environment={"PATH": search_path()}, directory=clone)
     if code:
-        raise StageError(*_reason(job, code, log.last_line))
+        raise StageError(code, f"{job.name}: {log.last_line}") if in_pools else StageError(*_reason(job, code, log.last_line))
     if (clone / JOURNALS).exists():  # What MLflow has not got yet is sent from here.
         shutil.copytree(clone / JOURNALS, JOURNALS, dirs_exist_ok=True)
     write_json(job.result, _figures(job, clone))
     shutil.rmtree(clone)
+
+
+def _prepare(clone: Path, job: Job, repository: Repository) -> None:
+    """Check out the commit, with the repository's DVC cache and remote, the address where nodes clone it from, and the job's settings."""
+    check_out(Work(LAST_STAGE, str(repository.root), repository.commit), clone)
+    git(clone, "config", "remote.origin.url", repository.url)
+    own = repository.root / ".dvc" / "config.local"
+    if own.exists():
+        shutil.copy(own, clone / ".dvc")
+    subprocess.run(dvc("cache", "dir", "--local", repository.cache), cwd=clone, check=True, capture_output=True)
+    with (clone / PARAMS_FILE).open("w", encoding="utf-8") as file:
+        YAML().dump({**job.document, "machine": dict(repository.machine)}, file)
 
 
 def _reason(job: Job, code: int, last_line: str) -> tuple[int, str]:

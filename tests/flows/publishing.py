@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from flows.paths import AVERAGED, DECODED, METRICS, RAW, REPORT, TRAINING
+from flows.process.paths import AVERAGED, DECODED, METRICS, RAW, REPORT, TRAINING
 from transformer_core.config import Bpe
 from transformer_core.corpus.subword import Subword, train_subword
 from transformer_core.files import write_json

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.child import TimeLimitError, run_child
+from flows.process.child import TimeLimitError, run_child
 
 # A stage that takes a moment to save, below a shell that does not replace itself by it (as below dvc).
 STAGE = """
@@ -26,7 +26,7 @@ time.sleep(60)
 
 RUN_CHILD = """
 import signal, sys
-from flows.child import run_child
+from flows.process.child import run_child
 def stop(*_):
     raise KeyboardInterrupt
 signal.signal(signal.SIGTERM, stop)

@@ -5,6 +5,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -20,8 +21,8 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.states import Cancelling
 from safetensors.torch import load_file
 
-from flows.child import GRACE_SECONDS
-from flows.cluster import find_deployment
+from flows.cluster.pools import find_deployment
+from flows.process.child import GRACE_SECONDS
 from tests.clone import Clone
 from tests.flows.cluster import artifacts, ended, lines, start, table, wait_for, worker_at
 from transformer_core.errors import UserError
@@ -120,6 +121,19 @@ def test_a_cancelled_training_saves_leaves_nobody_and_says_so(client: SyncPrefec
     advice = wait_for(lambda: artifacts(client, run).get("pipeline-ended"), "nothing was said")
     assert "run it again to go on" in str(advice.data)
     wait_for(lambda: saved["message"] in " ".join(lines(client, run)), "the log does not say what was saved")
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_rows_of_a_sweep_are_trained_on_the_machines_of_a_pool(client: SyncPrefectClient, home: Clone) -> None:
+    home.set({"machine": {"pools": {"train": "local"}}})
+    row, settings = "train.seed=11", [sys.executable, "-m", "flows.sweep", "params", "train.seed=11"]
+    assert "1 trainings, 0 of them done, 1 to run" in home.run(*settings)
+    assert row in (home.root / "results/sweeps/params/table.md").read_text(encoding="utf-8")
+    nodes = [one for one in client.read_flow_runs() if one.name == "train-0"]
+    assert [one.state_name for one in nodes] == ["Completed"]
+    assert nodes[0].parameters["settings"]["train"]["seed"] == 11
+    assert "1 trainings, 1 of them done, 0 to run" in home.run(*settings)
+    home.set({"machine": {"pools": {}}})
 
 
 @pytest.fixture

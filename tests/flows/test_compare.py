@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from flows.compare import main
-from flows.journal import Journal
+from flows.record.journal import Journal
+from flows.record.sending import sync
+from flows.record.server import connect, experiment_id, find_training
 from flows.stages import evaluate as stage
-from flows.tracking import connect, experiment_id, find_training, sync
 from tests.flows.test_evaluate_stage import HYPOTHESES, TARGET, lay_out
 from transformer_core import recipes
 from transformer_core.config import load_params

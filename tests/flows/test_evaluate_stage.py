@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from flows.process.times import record_seconds
 from flows.stages.evaluate import run
-from flows.times import record_seconds
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, UserError

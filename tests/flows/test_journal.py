@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.journal import Dataset, Journal, flatten, position_file, read_events
+from flows.record.journal import Dataset, Journal, flatten, position_file, read_events
 
 
 def events(directory: Path, kind: str, run: str = "run") -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
 from prefect.states import Cancelling, Crashed
 from safetensors.torch import load_file
 
-from flows.child import GRACE_SECONDS
+from flows.process.child import GRACE_SECONDS
 from tests.clone import Clone
 from tests.flows.cluster import ended, lines, start, wait_for, worker_at
 from transformer_core.training.checkpoint import is_whole, state_files, update_of
@@ -117,7 +117,7 @@ def kill_a_rank(scene: Scene, run: UUID) -> None:
 
 def kill_torchrun(scene: Scene, run: UUID) -> None:
     del run
-    random.choice([one for one in scene.processes() if "flows.ranks" in one.cmdline()]).kill()
+    random.choice([one for one in scene.processes() if "flows.cluster.ranks" in one.cmdline()]).kill()
 
 
 def kill_dvc(scene: Scene, run: UUID) -> None:
@@ -130,7 +130,7 @@ def kill_the_stage(scene: Scene, run: UUID) -> None:
     """One of the processes between dvc, or a node, and torchrun."""
     del run
     above = [one for rank in scene.ranks() for one in rank.parents() if "flows.stages.train" in one.cmdline()]
-    random.choice([one for one in above if "flows.ranks" not in one.cmdline()]).kill()
+    random.choice([one for one in above if "flows.cluster.ranks" not in one.cmdline()]).kill()
 
 
 def kill_a_node(scene: Scene, run: UUID) -> None:

@@ -1,4 +1,4 @@
-from flows.log import StageLog
+from flows.process.log import StageLog
 
 
 def test_lines_are_said_and_a_training_moves_a_bar() -> None:

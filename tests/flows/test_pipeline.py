@@ -17,13 +17,14 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Failed
 
 from flows import pipeline as module
-from flows.child import GRACE_SECONDS
-from flows.journal import Journal
-from flows.paths import METRICS, PUBLISHED
 from flows.pipeline import fingerprint, in_registry, is_transient, pipeline, stage_task, training_link
-from flows.repro import stage_names
-from flows.summary import Outcome, record, rows, summarize
-from flows.tracking import connect, find_training, sync
+from flows.process.child import GRACE_SECONDS
+from flows.process.paths import METRICS, PUBLISHED
+from flows.process.repro import stage_names
+from flows.record.journal import Journal
+from flows.record.sending import sync
+from flows.record.server import connect, find_training
+from flows.record.summary import Outcome, record, rows, summarize
 from transformer_core.config import Machine
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
@@ -47,7 +48,7 @@ stages:
 """
 STAGE = """
 import os, pathlib, sys, time
-from flows.runner import run_stage
+from flows.process.runner import run_stage
 from transformer_core.errors import ExitCode, Interrupted, UserError
 from transformer_core.files import write_json
 name = sys.argv[1]
@@ -254,8 +255,9 @@ def test_a_stage_that_forgets_its_output_fails_in_the_words_of_dvc() -> None:
 
 @pytest.mark.prefect
 @pytest.mark.usefixtures("toy", "prefect_server")
-def test_a_run_begins_with_the_stage_that_it_is_given() -> None:
-    assert run_pipeline().is_completed()
+def test_a_run_begins_and_ends_with_the_stages_that_it_is_given() -> None:
+    assert pipeline(last_stage="evaluate", return_state=True).is_completed()
+    assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 1, 0]
     Path("train.txt").write_text("another")
     assert pipeline(first_stage="evaluate", return_state=True).is_completed()
     assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 2, 1]
@@ -267,6 +269,8 @@ def test_a_run_begins_with_the_stage_that_it_is_given() -> None:
     ("parameters", "fault"),
     [
         ({"first_stage": "trian"}, "first_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),
+        ({"last_stage": "trian"}, "last_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),
+        ({"first_stage": "evaluate", "last_stage": "train"}, "last_stage: train comes before evaluate. Stages: train, evaluate, publish."),
         ({"overrides": {"train.updates": 0}}, "params.yaml: train.updates: must be a whole number above 0, got 0"),
     ],
 )
@@ -297,7 +301,12 @@ def test_a_command_line_gives_the_parameters_of_the_flow() -> None:
     given = module.parse(
         ["--recipe", "multi30k", "--set", "train.updates=50", "--set", "machine.pools={train: gpu}", "--first-stage", "train"]
     )
-    assert given == {"recipe": "multi30k", "overrides": {"train.updates": 50, "machine.pools": {"train": "gpu"}}, "first_stage": "train"}
+    assert given == {
+        "recipe": "multi30k",
+        "overrides": {"train.updates": 50, "machine.pools": {"train": "gpu"}},
+        "first_stage": "train",
+        "last_stage": None,
+    }
 
 
 @pytest.fixture

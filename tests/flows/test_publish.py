@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from flows.journal import JOURNALS, Journal, position_file, read_events
-from flows.paths import METRICS, PUBLISHED, REPORT
+from flows.process.paths import METRICS, PUBLISHED, REPORT
+from flows.record.journal import JOURNALS, Journal, position_file, read_events
+from flows.record.sending import sync
+from flows.record.server import connect, experiment_id, find_training, registered
 from flows.stages import publish
-from flows.tracking import connect, experiment_id, find_training, registered, sync
 from tests.flows.publishing import FINGERPRINT, REPOSITORY, before_publish, random_model
 from transformer_core.config import Params, load_params
 from transformer_core.decoding.beam import Search

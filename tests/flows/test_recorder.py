@@ -3,8 +3,8 @@
 import csv
 from pathlib import Path
 
-from flows.journal import Journal
-from flows.recorder import Recorder
+from flows.record.journal import Journal
+from flows.record.recorder import Recorder
 from transformer_core.training.records import UpdateRecord
 
 

@@ -8,9 +8,9 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
-from flows.registry import CHALLENGER, CHAMPION, EVALUATION, HYPOTHESES, Decision, decide, fetch, register
-from flows.tasks import TRANSLATION
-from flows.tracking import connect
+from flows.record.registry import CHALLENGER, CHAMPION, EVALUATION, HYPOTHESES, Decision, decide, fetch, register
+from flows.record.server import connect
+from flows.record.tasks import TRANSLATION
 from transformer_core.errors import UserError
 from transformer_core.evaluation.bleu import corpus_bleu
 from transformer_core.evaluation.significance import compare_systems

@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 STAGE = """
 import pathlib, sys, time
-from flows.runner import run_stage, say
+from flows.process.runner import run_stage, say
 from transformer_core.errors import ExitCode, Interrupted, UserError
 
 def run(params):
@@ -182,8 +182,8 @@ def test_while_a_stage_runs_it_has_not_ended_and_nobody_else_can_run_it(started:
 STARTERS = {
     "dvc": "import subprocess; subprocess.run(['sh', '-c', 'exec {}'])",
     "dvc, a shell between": "import subprocess; subprocess.run(['sh', '-c', '{}; :'])",
-    "a flow": "from flows.child import run_child; run_child('{}'.split(), print)",
-    "a flow, dvc between": "from flows.child import run_child; run_child(['sh', '-c', 'DVC_STAGE=toy; {}; :'], print)",
+    "a flow": "from flows.process.child import run_child; run_child('{}'.split(), print)",
+    "a flow, dvc between": "from flows.process.child import run_child; run_child(['sh', '-c', 'DVC_STAGE=toy; {}; :'], print)",
 }
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import requests
 
-from flows.paths import AVERAGED
+from flows.process.paths import AVERAGED
+from flows.record.server import connect
 from flows.stages import publish
-from flows.tracking import connect
 from tests.flows.publishing import LINES, before_publish, random_model
 from transformer_core.config import load_params
 from transformer_core.decoding.beam import Search

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.settings import settle, take_over, tracked
+from flows.process.settings import settle, take_over, tracked
 from transformer_core.config import load_params
 from transformer_core.errors import UserError
 from transformer_core.recipes import load, read

@@ -12,11 +12,11 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
-from flows.child import GRACE_SECONDS
-from flows.settings import tracked
+from flows.process.child import GRACE_SECONDS
+from flows.process.settings import tracked
 
 REPOSITORY = Path(__file__).parents[2]
-TEMPLATES = REPOSITORY / "flows/templates"
+TEMPLATES = REPOSITORY / "flows/cluster/templates"
 KUBERNETES = "1.37"
 
 # What stands in for Slurm's commands: each writes down how it was called; srun runs its command once, as node 1, or ends as told.
@@ -95,7 +95,18 @@ def test_a_submitted_slurm_job_starts_a_node_with_its_place_in_the_gang(reposito
     commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     told = (tmp_path / "told").read_text().splitlines()
     settings = str(tmp_path / "settings-7.json")
-    command = [sys.executable, "-m", "flows.node", "train", "--repository", str(repository), "--commit", commit, "--settings", settings]
+    command = [
+        sys.executable,
+        "-m",
+        "flows.cluster.node",
+        "train",
+        "--repository",
+        str(repository),
+        "--commit",
+        commit,
+        "--settings",
+        settings,
+    ]
     assert told == ["2", "10.0.0.1:29400", "1", str(tmp_path / ".cache/transformer-pipeline/slurm-7"), *command]
     assert not requeued(tmp_path)
 

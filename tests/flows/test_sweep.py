@@ -246,7 +246,8 @@ def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothin
 RECORDED = """
 import json
 from collections import Counter
-from flows.tracking import connect, experiment_id, sync
+from flows.record.sending import sync
+from flows.record.server import connect, experiment_id
 sync("sqlite:///mlflow.db")
 client = connect("sqlite:///mlflow.db")
 runs = client.search_runs([experiment_id(client)])

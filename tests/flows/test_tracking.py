@@ -8,8 +8,10 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from flows import tracking
-from flows.journal import JOURNALS, Dataset, Journal, position_file, read_events
-from flows.tracking import Sender, all_sent, connect, experiment_id, find_training, run_link, send_all, sync
+from flows.record import sending
+from flows.record.journal import JOURNALS, Dataset, Journal, position_file, read_events
+from flows.record.sending import Sender, all_sent, send_all, sync
+from flows.record.server import connect, experiment_id, find_training, run_link
 from tests.flows.servers import free_port, mlflow_server
 from transformer_core.config import Machine, tracking_uri
 from transformer_core.errors import UserError
@@ -153,7 +155,7 @@ def test_what_mlflow_never_takes_holds_up_nothing(mlflow_store: str, caplog: pyt
 
 
 def test_the_sender_sends_while_the_stage_runs_and_what_others_left(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracking, "INTERVAL_SECONDS", 0.2)
+    monkeypatch.setattr(sending, "INTERVAL_SECONDS", 0.2)
     Journal("left").metrics(1, {"loss": 9.0})
     journal = Journal("f00d")
     with Sender(journal.path, mlflow_store):
@@ -172,7 +174,7 @@ def test_the_sender_sends_while_the_stage_runs_and_what_others_left(mlflow_store
 def test_a_sender_whose_server_is_away_says_so_in_one_line_and_raises_nothing(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracking, "CLOSING_SECONDS", 1.0)
+    monkeypatch.setattr(sending, "CLOSING_SECONDS", 1.0)
     journal = Journal("f00d")
     started = time.monotonic()
     with Sender(journal.path, NOWHERE):
@@ -232,8 +234,8 @@ def test_a_server_that_goes_away_in_the_middle_loses_nothing_and_gets_every_poin
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """About 35 seconds: the server starts twice."""
-    monkeypatch.setattr(tracking, "INTERVAL_SECONDS", 0.2)
-    monkeypatch.setattr(tracking, "CLOSING_SECONDS", 1.0)
+    monkeypatch.setattr(sending, "INTERVAL_SECONDS", 0.2)
+    monkeypatch.setattr(sending, "CLOSING_SECONDS", 1.0)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     port = free_port()
     uri = f"http://127.0.0.1:{port}"

@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 from ruamel.yaml import YAML
 
-from flows.journal import read_events
+from flows.record.journal import read_events
 from flows.stages.train import fingerprint
 from transformer_core.config import Bpe, load_params
 from transformer_core.corpus.binarizing import EncodedPairs, write_split

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from flows.journal import JOURNALS, read_events
-from flows.tracking import connect, experiment_id
+from flows.record.journal import JOURNALS, read_events
+from flows.record.server import connect, experiment_id
 from tests.flows.servers import free_port, mlflow_server
 from tests.flows.test_train_stage import REPOSITORY, prepare
 

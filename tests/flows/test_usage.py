@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows import usage
-from flows.journal import Journal, read_events
-from flows.usage import Usage
+from flows.record import usage
+from flows.record.journal import Journal, read_events
+from flows.record.usage import Usage
 
 
 def sampled(journal: Journal, wanted: int) -> list[int]:

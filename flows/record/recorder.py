@@ -10,9 +10,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from flows.journal import Journal
-from flows.paths import VALIDATION_SCORE
-from flows.runner import say
+from flows.process.paths import VALIDATION_SCORE
+from flows.process.runner import say
+from flows.record.journal import Journal
 from transformer_core.training.records import UpdateRecord
 
 UPDATES, VALIDATION, SKIPPED = "updates.csv", "validation.csv", "skipped.csv"

@@ -7,7 +7,7 @@ from typing import Self
 import psutil
 import torch
 
-from flows.journal import Journal
+from flows.record.journal import Journal
 
 INTERVAL_SECONDS = 10.0
 _CPU = "system/cpu_utilization_percentage"

@@ -1,6 +1,6 @@
 """What DVC knows of the stages, how it is asked to run one or to restore what another machine ran, and how a failure reads.
 
-python -m flows.repro restore STAGE ...     from this cache or the DVC remote's; ends with 1 where one would have to run instead
+python -m flows.process.repro restore STAGE ...     from this cache or the DVC remote's; ends with 1 where one would have to run instead
 """
 
 import argparse
@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from flows.runner import BUG, ENDED_BY, exit_file, shell_code
-from flows.tracking import first_line
-from transformer_core.errors import ExitCode, UserError, configuration_error
+from flows.process.runner import BUG, ENDED_BY, exit_file, shell_code
+from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 from transformer_core.files import read_json
 
 KILLED, TERMINATED = ENDED_BY + signal.SIGKILL, ENDED_BY + signal.SIGTERM
@@ -130,7 +129,7 @@ def restore(names: Sequence[str], root: Path = Path()) -> str | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Restore the outputs of stages without running any."""
-    parser = argparse.ArgumentParser(prog="python -m flows.repro", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m flows.process.repro", description=main.__doc__)
     parser.add_argument("action", choices=["restore"])
     parser.add_argument("stages", nargs="+", metavar="STAGE")
     given = parser.parse_args(arguments)

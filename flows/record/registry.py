@@ -2,8 +2,8 @@
 
 The alias `champion` moves to a new version that is not significantly worse than the best there ever was; any other new version becomes
 `challenger`. Versions compare where they were scored on the same references in the same way: the tags `references` and `signature`. The
-score is BLEU, or F1 of a parser (flows/tasks.py). The outputs of a model for the test set are kept with it, so any machine that reaches the
-registry can compare.
+score is BLEU, or F1 of a parser (flows/record/tasks.py). The outputs of a model for the test set are kept with it, so any machine that
+reaches the registry can compare.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from flows.paths import AVERAGED
-from flows.tasks import PARSING, Task, task_of
-from flows.tracking import connect, first_line, reaching
+from flows.process.paths import AVERAGED
+from flows.record.server import connect, reaching
+from flows.record.tasks import PARSING, Task, task_of
 from transformer_core.corpus.text import read_lines
-from transformer_core.errors import configuration_error
+from transformer_core.errors import configuration_error, first_line
 from transformer_core.evaluation.significance import SIGNIFICANT, Comparison
 
 CHAMPION, CHALLENGER = "champion", "challenger"

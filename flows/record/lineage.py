@@ -10,8 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from flows.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Dataset, Journal
-from flows.paths import RAW
+from flows.process.paths import RAW
+from flows.record.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Dataset, Journal
 from transformer_core.config import Params
 from transformer_core.files import read_json, sha256_of
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from flows.runner import STARTER
+from flows.process.runner import STARTER
 
 GRACE_SECONDS = 60.0
 _MARK = "TRANSFORMER_CHILD"

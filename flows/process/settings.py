@@ -7,7 +7,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from flows.paths import STATE
+from flows.process.paths import STATE
 from transformer_core import recipes
 from transformer_core.config import PARAMS_FILE, Params, check_across_sections, read_yaml, validate_document
 from transformer_core.errors import configuration_error

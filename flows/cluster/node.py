@@ -2,9 +2,9 @@
 
 A clone at the pipeline's commit, what the stage needs restored from the DVC remote's run-cache, the stage, and the run-cache pushed:
 
-    python -m flows.node train --repository URL --commit SHA [--settings FILE]
+    python -m flows.cluster.node train --repository URL --commit SHA [--settings FILE]
 
-Slurm and Kubernetes start that on every node (flows/submit.py); a Prefect worker does the same in a flow run (flows/cluster.py).
+Slurm and Kubernetes start that on every node (flows/submit.py); a Prefect worker does the same in a flow run (flows/cluster/pools.py).
 """
 
 import argparse
@@ -17,12 +17,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from flows.child import run_child
-from flows.gang import Gang
-from flows.log import StageLog
-from flows.repro import NOT_CACHED, StageError, ancestors, dvc, search_path, why
-from flows.runner import exit_file, stop_on_signals
-from flows.settings import take_over
+from flows.cluster.gang import Gang
+from flows.process.child import run_child
+from flows.process.log import StageLog
+from flows.process.repro import NOT_CACHED, StageError, ancestors, dvc, search_path, why
+from flows.process.runner import exit_file, stop_on_signals
+from flows.process.settings import take_over
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
 from transformer_core.files import only_one, read_json
 
@@ -97,7 +97,7 @@ def restore(stages: Sequence[str], clone: Path, log: StageLog) -> bool:
     Raises:
         StageError: there is no remote, or it is away.
     """
-    command = [sys.executable, "-m", "flows.repro", "restore", *stages]
+    command = [sys.executable, "-m", "flows.process.repro", "restore", *stages]
     code = run_child(command, log, environment={"PATH": search_path()}, directory=clone) if stages else ExitCode.DONE
     if code not in (ExitCode.DONE, NOT_CACHED):
         raise StageError(code, log.last_line)
@@ -144,7 +144,7 @@ def _last_line(error: subprocess.CalledProcessError) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one stage of a pipeline on this machine, as the only node or, as $TRANSFORMER_NODES tells, as one of a gang."""
-    parser = argparse.ArgumentParser(prog="python -m flows.node", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m flows.cluster.node", description=main.__doc__)
     parser.add_argument("stage")
     parser.add_argument("--repository", required=True, metavar="URL", help="where the pipeline's repository is cloned from")
     parser.add_argument("--commit", required=True, metavar="SHA")

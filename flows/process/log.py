@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 SECONDS_BETWEEN_UPDATES = 60.0
-_UPDATE = re.compile(r"update ([\d,]+) of ([\d,]+): ")  # How flows/recorder.py says it, every ten seconds.
+_UPDATE = re.compile(r"update ([\d,]+) of ([\d,]+): ")  # How flows/record/recorder.py says it, every ten seconds.
 
 
 class StageLog:

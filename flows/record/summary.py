@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.journal import NAME, Journal
-from flows.paths import METRICS
-from flows.tasks import task_scored
+from flows.process.paths import METRICS
+from flows.record.journal import NAME, Journal
+from flows.record.tasks import task_scored
 from transformer_core.config import read_yaml
 from transformer_core.files import read_json
 

@@ -4,7 +4,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from flows.paths import STATE
+from flows.process.paths import STATE
 from transformer_core.config import Params
 from transformer_core.files import read_json, write_json
 

@@ -1,6 +1,6 @@
-"""torchrun as a stage starts it: ``python -m flows.ranks --standalone --nproc-per-node=2 -m flows.stages.train``.
+"""torchrun as a stage starts it: ``python -m flows.cluster.ranks --standalone --nproc-per-node=2 -m flows.stages.train``.
 
-Over several machines `--nnodes`, `--node-rank` and the rendezvous come before that (flows/gang.py).
+Over several machines `--nnodes`, `--node-rank` and the rendezvous come before that (flows/cluster/gang.py).
 
 Signals to stop are between a stage and its ranks: `run_child` sends them to every process, and a terminal to the whole group. torchrun
 would answer them by ending ranks that are saving, and with a traceback of its own above what they have to say.
@@ -15,7 +15,7 @@ from torch.distributed import DistError
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from flows.runner import STOP_SIGNALS, shell_code
+from flows.process.runner import STOP_SIGNALS, shell_code
 from transformer_core.errors import ExitCode
 
 FAILED = 1

@@ -32,13 +32,13 @@ from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 from prefect.states import Cancelling, Failed
 
-from flows.child import GRACE_SECONDS
-from flows.gang import Gang, address_towards, free_port
-from flows.log import StageLog
-from flows.node import Work, clone_for, committed, push, restore, run
-from flows.repro import KILLED, TRANSIENT, StageError, ancestors
-from flows.runner import BUG
-from flows.settings import tracked
+from flows.cluster.gang import Gang, address_towards, free_port
+from flows.cluster.node import Work, clone_for, committed, push, restore, run
+from flows.process.child import GRACE_SECONDS
+from flows.process.log import StageLog
+from flows.process.repro import KILLED, TRANSIENT, StageError, ancestors
+from flows.process.runner import BUG
+from flows.process.settings import tracked
 from transformer_core.errors import ExitCode, UserError, configuration_error
 
 NODE = "node"

@@ -15,8 +15,8 @@ from typing import TextIO
 
 import psutil
 
-from flows.paths import STATE
-from flows.times import record_seconds
+from flows.process.paths import STATE
+from flows.process.times import record_seconds
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError
 from transformer_core.files import only_one, write_json

@@ -1,4 +1,4 @@
-"""The record of a run: JSON lines on disk, appended first and sent to MLflow later by flows/tracking.py.
+"""The record of a run: JSON lines on disk, appended first and sent to MLflow later by flows/record/sending.py.
 
 `.state/journal/RUN.jsonl` is the truth. Its first line says which run it is; every further line is one event:
 
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.paths import STATE
+from flows.process.paths import STATE
 from transformer_core.files import new_file, sha256_of
 
 JOURNALS = STATE / "journal"

@@ -1,0 +1,1 @@
+"""A stage on other machines: work pools, nodes, the nodes of one training, their ranks."""

@@ -1,0 +1,281 @@
+"""From the journals to MLflow: in the background while a stage runs, by the next stage, or by `python -m flows.tracking sync`.
+
+A training is one run with the tag `fingerprint`; an evaluation is a child of it. Which journal a run was made from stands in its tag
+`journal`, so that sending again what was sent before finds the same run and, step and time being the same, adds no point.
+"""
+
+import fcntl
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from flows.process.runner import say
+from flows.record.journal import JOURNALS, Event, position_file, read_events
+from flows.record.server import PARENT_TAG, REFUSED, by_fingerprint, connect, experiment_id, find_training, reaching, search
+from transformer_core.errors import ExitCode, UserError, first_line
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import DatasetInput
+
+INTERVAL_SECONDS = 3.0
+LONGEST_INTERVAL_SECONDS = 60.0
+CLOSING_SECONDS = 8.0
+METRICS_A_CALL = 1000
+VALUES_A_CALL = 100
+
+logger = logging.getLogger(__name__)
+
+
+class Sender:
+    """Sends a journal, and what other journals beside it still hold, from a thread while the block runs.
+
+    Nothing is raised and nothing waited for in the block; leaving it waits `CLOSING_SECONDS` at most for the last lines and says so on
+    standard error if some are left.
+    """
+
+    def __init__(self, journal: Path, uri: str) -> None:
+        self._journal = journal
+        self._uri = uri
+        self._stop = threading.Event()
+        self._trouble = "not sent in time"
+        self._thread = threading.Thread(target=self._send, name="mlflow-sender", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join(CLOSING_SECONDS)
+        if not all_sent(self._journal, self._uri):
+            remedy = "The record is kept and sent by the next stage, or by: python -m flows.tracking sync"
+            say(f"MLflow at {self._uri}: {self._trouble}. {remedy}", sys.stderr)
+
+    def _send(self) -> None:
+        pause = INTERVAL_SECONDS
+        while True:
+            last_time = self._stop.wait(pause)
+            try:
+                send_all(self._journal.parent, self._uri)
+                pause = INTERVAL_SECONDS
+            except Exception as error:  # Whatever it is, the stage goes on and the journal keeps the record.
+                self._trouble = first_line(error)
+                pause = min(2 * pause, LONGEST_INTERVAL_SECONDS)
+            if last_time:
+                return
+
+
+def sync(uri: str) -> None:
+    """Send all journals or say in one line why not.
+
+    Raises:
+        UserError: exit code 69; MLflow is away, or another process is sending.
+    """
+    with reaching(uri):
+        send_all(JOURNALS, uri)
+    if not all(all_sent(path, uri) for path in JOURNALS.glob("*.jsonl")):
+        raise UserError(f"{JOURNALS}: another process is sending the journals", "Run again when it has ended.", ExitCode.UNAVAILABLE)
+
+
+def send_all(directory: Path, uri: str) -> None:
+    """Send what the journals in a directory hold and MLflow has not got, trainings before the evaluations that belong to them.
+
+    Raises:
+        Exception: what MLflow or the network raises when the server is away; the journals keep the rest.
+    """
+    unsent = [path for path in sorted(directory.glob("*.jsonl")) if not all_sent(path, uri)]
+    if not unsent:
+        return
+    client = connect(uri)
+    for path in sorted(unsent, key=_has_parent):
+        send(path, client, uri)
+
+
+def _has_parent(journal: Path) -> bool:
+    header = _header(journal)
+    return header is not None and header["parent"] != ""
+
+
+def all_sent(journal: Path, uri: str) -> bool:
+    """Whether MLflow at `uri` has got all of a journal; costs no call."""
+    header, sent = _header(journal), position_file(journal)
+    if header is None:
+        return True
+    return sent.exists() and _read_position(sent.read_text(encoding="utf-8"), header, uri).bytes == journal.stat().st_size
+
+
+def send(journal: Path, client: "MlflowClient", uri: str) -> None:
+    """Send the rest of one journal, unless another process is at it."""
+    header = _header(journal)
+    with _position(journal) as file:
+        if file is None or header is None:
+            return
+        position = _read_position(file.read(), header, uri)
+        if not _run_exists(client, position.run_id):  # New, or deleted from MLflow by hand: it gets all of the journal.
+            position = Position(uri, header["id"], find_or_create_run(client, header), 0)
+        for group in _groups(read_events(journal, position.bytes)):
+            _send_group(client, position.run_id, group)
+            position = replace(position, bytes=group[-1]["end"])
+            _write_position(file, position)
+
+
+def find_or_create_run(client: "MlflowClient", header: Event) -> str:
+    """The id of the MLflow run of a journal, created at the journal's beginning where there is none."""
+    experiment = experiment_id(client)
+    found = search(client, experiment, f"tags.journal = '{header['id']}'")
+    if found:
+        return str(found[0].info.run_id)
+    tags = {"journal": header["id"]}
+    if header["parent"]:
+        parent = find_training(client, header["parent"])
+        tags[PARENT_TAG] = parent.info.run_id if parent else _create_placeholder(client, experiment, header["parent"])
+    elif placeholder := _placeholder(client, experiment, header["run"]):
+        client.set_tag(placeholder, "journal", header["id"])
+        return placeholder
+    else:
+        tags["fingerprint"] = header["run"]
+    run = client.create_run(experiment, start_time=header["timestamp_ms"], tags=tags, run_name=header["run"])
+    return str(run.info.run_id)
+
+
+@dataclass(frozen=True)
+class Position:
+    """How many bytes of which journal have been sent, where to and to which run."""
+
+    uri: str
+    journal: str
+    run_id: str
+    bytes: int
+
+
+@contextmanager
+def _position(journal: Path) -> Iterator[IO[str] | None]:
+    """The open position file, locked; None where another process has it."""
+    with position_file(journal).open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+            return
+        file.seek(0)
+        yield file
+
+
+def _read_position(text: str, header: Event, uri: str) -> Position:
+    """The position for this journal at this address; the beginning where it is another's, damaged or empty."""
+    with suppress(ValueError, TypeError):
+        position = Position(**json.loads(text))
+        if (position.journal, position.uri) == (header["id"], uri):
+            return position
+    return Position(uri, header["id"], "", 0)
+
+
+def _write_position(file: IO[str], position: Position) -> None:
+    file.truncate(0)
+    file.write(json.dumps(asdict(position)))
+    file.flush()
+
+
+def _header(journal: Path) -> Event | None:
+    return next(read_events(journal), None)
+
+
+def _groups(events: Iterable[Event]) -> Iterator[list[Event]]:
+    """Events in what one call can take: up to `METRICS_A_CALL` numbers together, everything else alone."""
+    group: list[Event] = []
+    size = 0
+    for event in events:
+        numbers = len(event["values"]) if event["type"] == "metrics" else METRICS_A_CALL
+        if group and size + numbers > METRICS_A_CALL:
+            yield group
+            group, size = [], 0
+        group.append(event)
+        size += numbers
+    if group:
+        yield group
+
+
+def _send_group(client: "MlflowClient", run_id: str, group: list[Event]) -> None:
+    """Send events; one that MLflow will never take is left out with a warning rather than holding up all that follow it."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        _send_events(client, run_id, group)
+    except MlflowException as error:
+        if error.error_code not in REFUSED:
+            raise
+        if len(group) == 1:
+            logger.warning("MLflow refused %s: %s", {**group[0]}, first_line(error))
+            return
+        for event in group:
+            _send_group(client, run_id, [event])
+
+
+def _send_events(client: "MlflowClient", run_id: str, group: list[Event]) -> None:
+    from mlflow.entities import Metric, Param, RunTag
+
+    event = group[0]
+    match event["type"]:
+        case "metrics":
+            client.log_batch(run_id, metrics=[Metric(n, v, e["timestamp_ms"], e["step"]) for e in group for n, v in e["values"].items()])
+        case "parameters":
+            for some in _slices(event["values"]):
+                client.log_batch(run_id, params=[Param(name, value) for name, value in some])
+        case "tags":
+            for some in _slices(event["values"]):
+                client.log_batch(run_id, tags=[RunTag(name, value) for name, value in some])
+        case "inputs":
+            client.log_inputs(run_id, [_dataset_input(value) for value in event["values"]])
+        case "artifact" if Path(event["path"]).exists():
+            client.log_artifact(run_id, event["path"], event["folder"] or None)
+        case "status" if event["status"] == "RUNNING":
+            client.update_run(run_id, status="RUNNING")
+        case "status":
+            client.set_terminated(run_id, event["status"], event["timestamp_ms"])
+
+
+def _dataset_input(value: dict[str, Any]) -> "DatasetInput":
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+    from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
+
+    source, profile = json.dumps({"origin": value["source"]}), json.dumps({"num_rows": value["pairs"]})
+    dataset = Dataset(value["name"], value["digest"], "corpus", source, profile=profile)
+    return DatasetInput(dataset, [InputTag(MLFLOW_DATASET_CONTEXT, value["context"])])
+
+
+def _slices(values: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
+    items = list(values.items())
+    for start in range(0, len(items), VALUES_A_CALL):
+        yield items[start : start + VALUES_A_CALL]
+
+
+def _create_placeholder(client: "MlflowClient", experiment: str, fingerprint: str) -> str:
+    """An empty run of a training whose journal is elsewhere or not sent yet: something for its evaluations to belong to."""
+    return str(client.create_run(experiment, tags={"fingerprint": fingerprint}, run_name=fingerprint).info.run_id)
+
+
+def _placeholder(client: "MlflowClient", experiment: str, fingerprint: str) -> str | None:
+    runs = search(client, experiment, by_fingerprint(fingerprint))
+    return next((str(run.info.run_id) for run in runs if "journal" not in run.data.tags), None)
+
+
+def _run_exists(client: "MlflowClient", run_id: str) -> bool:
+    from mlflow.exceptions import MlflowException
+
+    if not run_id:
+        return False
+    try:
+        client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return False
+        raise
+    return True

@@ -1,0 +1,101 @@
+"""MLflow's server: a client that gives up within seconds, the project's experiment, and the runs in it."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from flows.record.journal import DESCRIPTION
+from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+EXPERIMENT = "transformer-pipeline"
+ABOUT = "A run is a training; its child runs are evaluations of what it trained, one for each way of decoding."
+REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
+PARENT_TAG = "mlflow.parentRunId"
+SETTINGS = {
+    # A call to a server that is away takes minutes with MLflow's own settings; these bound it to some seconds.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+
+
+def connect(uri: str) -> "MlflowClient":
+    """A client that gives up on a server that is away after seconds, and is silent about setting up a database."""
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient  # Takes 1.4 seconds, which a stage with nothing to send should not wait for.
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+@contextmanager
+def reaching(uri: str) -> Iterator[None]:
+    """What MLflow, its database or the network raise in the block becomes one line for the user.
+
+    Raises:
+        UserError: exit code 78 where MLflow refuses what it is given, 69 where it is away.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        if isinstance(error, MlflowException) and error.error_code in REFUSED:
+            raise configuration_error(f"MLflow at {uri} refuses: {first_line(error)}") from error
+        remedy = "Start it, or correct machine.tracking_uri, and run again; nothing is lost."
+        raise UserError(f"MLflow at {uri} is away: {first_line(error)}", remedy, ExitCode.UNAVAILABLE) from error
+
+
+def registered(uri: str, name: str, version: str) -> bool:
+    """Whether the model registry has this version of a model.
+
+    Raises:
+        UserError: exit code 69; MLflow is away.
+    """
+    with reaching(uri):
+        return any(str(model.version) == version for model in connect(uri).search_model_versions(f"name = '{name}'"))
+
+
+def run_link(client: "MlflowClient", uri: str, run_id: str) -> str:
+    """The address of a run in MLflow's pages: on the server, or where `mlflow ui` shows a local record."""
+    server = uri.rstrip("/") if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
+    return f"{server}/#/experiments/{client.get_run(run_id).info.experiment_id}/runs/{run_id}"
+
+
+def experiment_id(client: "MlflowClient") -> str:
+    """The id of the project's experiment, created where there is none."""
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(EXPERIMENT)
+    if found is None:
+        with suppress(MlflowException):  # Another process may have been faster.
+            client.create_experiment(EXPERIMENT, tags={DESCRIPTION: ABOUT})
+        found = client.get_experiment_by_name(EXPERIMENT)
+    if found is None:
+        raise UserError(f"MLflow: the experiment {EXPERIMENT} could not be created", "Was it deleted? Restore it.", ExitCode.UNAVAILABLE)
+    return str(found.experiment_id)
+
+
+def find_training(client: "MlflowClient", fingerprint: str) -> "Run | None":
+    """The latest training run with this fingerprint."""
+    runs = search(client, experiment_id(client), by_fingerprint(fingerprint))
+    return runs[0] if runs else None
+
+
+def search(client: "MlflowClient", experiment: str, wanted: str) -> "list[Run]":
+    """The runs of an experiment that a filter selects, the latest first."""
+    return list(client.search_runs([experiment], wanted, order_by=["attributes.start_time DESC"]))
+
+
+def by_fingerprint(fingerprint: str) -> str:
+    """The filter that selects the training with this fingerprint."""
+    return f"tags.fingerprint = '{fingerprint}'"
