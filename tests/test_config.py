@@ -23,9 +23,10 @@ FAULTS = [
     ("average:", "averages:", ": averages: unknown key. Did you mean 'average'?"),
     ("average:\n  of: last\n  count: 5\n", "", ": average: missing, must be a section with the keys of, count"),
     ("average:\n  of: last\n  count: 5", "average: 5", ": average: must be a section with the keys of, count, got 5"),
-    ("  learning_rate: 1.0", "  learning_rate: fast", ": train.learning_rate: must be a number above 0, got 'fast'"),
-    ("  learning_rate: 1.0", "  learning_rate: .inf", ": train.learning_rate: must be a number above 0, got inf"),
-    ("  learning_rate: 1.0", "  learning_rate: .nan", ": train.learning_rate: must be a number above 0, got nan"),
+    ("  learning_rate_factor: 1.0", "  learning_rate_factor: fast", ": train.learning_rate_factor: must be a number above 0, got 'fast'"),
+    ("  learning_rate_factor: 1.0", "  learning_rate_factor: .inf", ": train.learning_rate_factor: must be a number above 0, got inf"),
+    ("  learning_rate_factor: 1.0", "  learning_rate_factor: .nan", ": train.learning_rate_factor: must be a number above 0, got nan"),
+    ("  learning_rate_factor: 1.0", "  learning_rate: 1.0", ": train.learning_rate: unknown key. Did you mean 'learning_rate_factor'?"),
     ("  label_smoothing: 0.1", "  label_smoothing: 1", ": train.label_smoothing: must be a number from 0 to below 1, got 1"),
     ("  precision: auto", "  precision: half", ": train.precision: must be one of auto, bf16, fp16, float32, float64, got 'half'"),
     ("  drop_copies: true", "  drop_copies: yes", ": clean.drop_copies: must be true or false, got 'yes'"),
@@ -195,8 +196,8 @@ def test_a_missing_file_says_how_to_write_one(tmp_path: Path) -> None:
 
 def test_a_whole_number_is_a_number() -> None:
     document = read_yaml(Path(str(recipes.__path__[0])) / "synthetic.yaml")
-    document["train"]["learning_rate"] = 2
-    assert Params.model_validate(document).train.learning_rate == 2.0
+    document["train"]["learning_rate_factor"] = 2
+    assert Params.model_validate(document).train.learning_rate_factor == 2.0
 
 
 def test_machine_may_be_left_out(tmp_path: Path) -> None:

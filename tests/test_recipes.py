@@ -63,7 +63,7 @@ def test_the_papers_recipes_have_the_papers_numbers(
     assert resolve(params.model) == size
     assert params.bpe.vocab_size == vocab_size
     train = params.train
-    assert (train.updates, train.tokens_per_update, train.warmup, train.learning_rate) == (updates, 25_000, 4_000, 1.0)
+    assert (train.updates, train.tokens_per_update, train.warmup, train.learning_rate_factor) == (updates, 25_000, 4_000, 1.0)
     assert (train.adam_beta1, train.adam_beta2, train.adam_epsilon, train.label_smoothing) == (0.9, 0.98, 1e-9, 0.1)
     assert params.average.count == averaged
     assert (params.decode.beam, params.decode.alpha, params.decode.max_extra) == (4, 0.6, 50)

@@ -170,7 +170,7 @@ class Train(Section):
         updates: at most.
         tokens_per_update: most source tokens, and most target tokens, of a global batch, padding left out; before `bpe_dropout`.
         tokens_per_microbatch: most rows times longest side of a micro-batch, padding counted: it is what memory sees.
-        learning_rate: multiplies the paper's formula: 1.0 is the paper.
+        learning_rate_factor: factor of the paper's formula for the rate (5.3, eq. 3); 1.0 is the paper.
         cooldown: share of the updates, the last ones, over which the rate falls linearly to zero; 0 is the paper.
         bpe_dropout: probability with which each merge of BPE is left out, anew whenever a pair is trained on; 0 is the paper.
         max_skipped: updates in a row whose loss or gradient is not finite; after one more the weights go back to the last state, once.
@@ -188,7 +188,7 @@ class Train(Section):
     updates: PositiveInt
     tokens_per_update: PositiveInt
     tokens_per_microbatch: PositiveInt
-    learning_rate: PositiveFloat
+    learning_rate_factor: PositiveFloat
     warmup: PositiveInt
     cooldown: Share
     adam_beta1: Probability

@@ -136,7 +136,7 @@ def test_bpe_dropout_trains_on_more_tokens_and_leaves_validation_as_it_is(place:
     for probability in (0, 0.4):
         for made in ("data", "models", "results"):
             shutil.rmtree(place / made, ignore_errors=True)
-        plain = prepare("bpe", bpe_dropout=probability, tokens_per_update=10_000, learning_rate=1e-30)
+        plain = prepare("bpe", bpe_dropout=probability, tokens_per_update=10_000, learning_rate_factor=1e-30)
         ended = run_stage()
         assert ended.returncode == 0, ended.stderr
         config = json.loads((place / "models/checkpoints/config.json").read_text(encoding="utf-8"))

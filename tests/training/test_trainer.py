@@ -39,7 +39,7 @@ SETTINGS = Train(
     updates=24,
     tokens_per_update=120,
     tokens_per_microbatch=40,
-    learning_rate=1.0,
+    learning_rate_factor=1.0,
     warmup=10,
     cooldown=0.2,
     adam_beta1=0.9,
@@ -368,7 +368,7 @@ def test_the_time_of_a_training_is_all_of_it_also_where_its_last_update_is_skipp
 def test_too_many_in_a_row_take_the_weights_back_once_and_then_end(split: BinarizedSplit, tmp_path: Path, last: int) -> None:
     watcher, broken = Watcher(), [12, 13, 14, 15, *range(30, last + 1)]
     _, trainer, history = breaking(split, tmp_path, set(broken), watcher)
-    with pytest.raises(UserError, match=r"not finite in 3 updates in a row before update 33\. Lower train.learning_rate") as caught:
+    with pytest.raises(UserError, match=r"not finite in 3 updates in a row before update 33\. Lower train.learning_rate_factor") as caught:
         trainer.run()
     assert caught.value.exit_code == 78
     assert [update for update, _ in watcher.skipped] == broken
@@ -649,7 +649,7 @@ def trained(precision, path, data=data, stop_after=10**6, resume=False, **change
 
 with joined(threads=1) as devices:
     # A rate of 0.08, as in the other tests, throws so small a model about; rounding then grows by a digit in 20 updates.
-    calm = {"validate_every": 1, "learning_rate": 0.1}
+    calm = {"validate_every": 1, "learning_rate_factor": 0.1}
     found = {precision: trained(precision, out / precision, **calm) for precision in ("float64", "float32")}
     found["bpe_dropout"] = trained("float64", out / "bpe_dropout", text, bpe_dropout=0.3, **calm)
     found["alone"] = trained("float64", out / "alone")["weights"]

@@ -237,7 +237,7 @@ class Trainer:
         state = next((state for state in self._directory.states() if not state["progress"]["skipped_in_row"]), None)
         if state is None or self.progress.went_back:
             message = f"training: the loss or a gradient was not finite in {in_row} updates in a row before update {self.progress.update:,}"
-            raise configuration_error(message, "Lower train.learning_rate or lengthen train.warmup; skipped.csv names the lines.")
+            raise configuration_error(message, "Lower train.learning_rate_factor or lengthen train.warmup; skipped.csv names the lines.")
         self._load_weights(state)
         self.progress.went_back, self.progress.skipped_in_row = True, 0
 
@@ -352,7 +352,7 @@ class Trainer:
 
     def _learning_rate(self, update: int) -> float:
         settings = self._settings
-        rate = learning_rate(update, self._model.d_model, settings.warmup, settings.learning_rate)
+        rate = learning_rate(update, self._model.d_model, settings.warmup, settings.learning_rate_factor)
         return rate * cooled(update, settings.updates, settings.cooldown)
 
     def _seconds(self) -> float:
