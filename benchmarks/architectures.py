@@ -1,19 +1,19 @@
-"""Transformer, convolutional and recurrent models beside each other: ``python benchmarks/architectures.py``.
+"""Transformer, convolutional and recurrent models compared: ``python benchmarks/architectures.py``.
 
-Each recipe runs in a clone of this repository (of its last commit) under --work, with this one's DVC cache, so that all share the data;
-what has run already is a cache hit, with the speed it had then. Prints a Markdown table and draws BLEU by sentence length into --plot.
+Each recipe runs in a clone of this repository (at its last commit) under --work. The clones use this repository's DVC cache, so they share
+the data, and a finished run is a cache hit with its original speed. Prints a Markdown table and draws BLEU by sentence length into --plot.
 """
 
-import argparse
-import csv
-import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+import pandas as pd
+from common import ROOT, command_line, markdown, svg_figure
+
+from transformer_core.files import read_json
+
 RECIPES = {
     "synthetic": "Transformer",
     "synthetic-convolutional": "convolutional",
@@ -28,43 +28,26 @@ RECIPES = {
 }
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one recipe came to.
-
-    Attributes:
-        training: the metrics that the training wrote.
-        bleu: of the test set.
-        signature: sacreBLEU's.
-        by_length: BLEU by words of the source, in ascending order; the groups' sizes beside it.
-    """
-
-    name: str
-    training: dict[str, float]
-    bleu: float
-    signature: str
-    by_length: dict[str, float]
-    sentences: dict[str, int]
-
-
 def main() -> None:
-    """Run what has not run, then print and draw."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run the recipes that have no result yet, then print and draw."""
+    parser = command_line(__doc__)
     parser.add_argument("--work", type=Path, default=ROOT / ".state/architectures", help="folder of the clones")
     parser.add_argument("--plot", type=Path, default=ROOT / "docs/bleu-by-length.svg")
     options = parser.parse_args()
-    for recipe in RECIPES:
-        run(recipe, options.work / recipe)
-    outcomes = [outcome(name, options.work / recipe) for recipe, name in RECIPES.items()]
-    print(table(outcomes))
-    draw(outcomes, options.plot)
+    clones = {name: options.work / recipe for recipe, name in RECIPES.items()}
+    for clone in clones.values():
+        run(clone.name, clone)
+    groups = {name: pd.read_csv(clone / "results/by_length.csv") for name, clone in clones.items()}
+    print(markdown(pd.DataFrame([figures(name, clone, groups[name]) for name, clone in clones.items()])))
+    print(f"\nBLEU is {read_json(clones['Transformer'] / 'results/metrics.json')['signature']}.")
+    draw(groups, options.plot)
 
 
 def run(recipe: str, clone: Path) -> None:
-    """Bring the clone to this repository's commit, put the recipe there and run its stages up to the scores."""
+    """Update the clone to this repository's commit, write the recipe into it and run its stages up to the scores."""
     if not clone.exists():
         subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
-    for command in (["fetch"], ["reset", "--hard", "origin/HEAD"]):  # The run before has changed params.yaml and dvc.lock.
+    for command in (["fetch"], ["reset", "--hard", "origin/HEAD"]):  # The last run has changed params.yaml and dvc.lock.
         subprocess.run(["git", *command, "--quiet"], cwd=clone, check=True)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for command in (
@@ -75,52 +58,29 @@ def run(recipe: str, clone: Path) -> None:
         subprocess.run(command, cwd=clone, env=environment, check=True, stdout=sys.stderr)
 
 
-def outcome(name: str, clone: Path) -> Outcome:
-    """Read what the run in a clone has left."""
-    scores = json.loads((clone / "results/metrics.json").read_text(encoding="utf-8"))
-    with (clone / "results/by_length.csv").open(encoding="utf-8") as file:
-        groups = list(csv.DictReader(file))
-    return Outcome(
-        name=name,
-        training=json.loads((clone / "results/training/metrics.json").read_text(encoding="utf-8")),
-        bleu=scores["bleu"],
-        signature=scores["signature"],
-        by_length={group["source_words"]: float(group["score"]) for group in groups},
-        sentences={group["source_words"]: int(group["sentences"]) for group in groups},
-    )
+def figures(name: str, clone: Path, groups: pd.DataFrame) -> dict[str, str]:
+    """Return a model's row of the table, with BLEU of each group of source lengths (number of sentences)."""
+    training = read_json(clone / "results/training/metrics.json")
+    by_length = {f"{group.source_words} words ({group.sentences})": f"{group.score:.1f}" for group in groups.itertuples()}
+    return {
+        "model": name,
+        "parameters": f"{training['parameters']:,}",
+        "target tok/s": f"{training['tokens_per_second']:,}",
+        "minutes": f"{training['minutes']:.1f}",
+        "valid PPL": f"{training['valid_perplexity']:.2f}",
+        "test BLEU": f"{read_json(clone / 'results/metrics.json')['bleu']:.1f}",
+        **by_length,
+    }
 
 
-def table(outcomes: list[Outcome]) -> str:
-    """Markdown: a row a model, a column a group of lengths."""
-    first = outcomes[0]
-    head = ["model", "parameters", "target tok/s", "minutes", "valid PPL", "test BLEU"]
-    head += [f"{words} words ({first.sentences[words]})" for words in first.by_length]
-    rows = [head, ["---"] * len(head)]
-    for model in outcomes:
-        training = model.training
-        figures = [f"{training['parameters']:,}", f"{training['tokens_per_second']:,}", f"{training['minutes']:.1f}"]
-        figures += [f"{training['valid_perplexity']:.2f}", f"{model.bleu:.1f}"]
-        rows.append([model.name, *figures, *(f"{bleu:.1f}" for bleu in model.by_length.values())])
-    return "\n".join(["| " + " | ".join(row) + " |" for row in rows] + ["", f"BLEU is {first.signature}."])
-
-
-def draw(outcomes: list[Outcome], path: Path) -> None:
-    """One line a model: BLEU over the groups of source length."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "bleu-by-length"
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 4.2), layout="constrained")
-    for model, marker in zip(outcomes, "osD^vPX*<>", strict=True):
-        axes.plot(list(model.by_length), list(model.by_length.values()), marker=marker, label=model.name)
-    axes.set(xlabel="words of the source sentence", ylabel="BLEU", ylim=(0, 100))
-    axes.grid(axis="y", alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(frameon=False, loc="outside right upper")
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+def draw(groups: dict[str, pd.DataFrame], path: Path) -> None:
+    """Draw BLEU over the groups of source lengths, a line for each model."""
+    with svg_figure(path) as (figure, (axes,)):
+        for (name, own), marker in zip(groups.items(), "osD^vPX*<>", strict=True):
+            axes.plot(own["source_words"], own["score"], marker=marker, label=name)
+        axes.set(xlabel="words of the source sentence", ylabel="BLEU", ylim=(0, 100))
+        axes.grid(axis="y", alpha=0.3)
+        figure.legend(frameon=False, loc="outside right upper")
 
 
 if __name__ == "__main__":

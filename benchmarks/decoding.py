@@ -1,25 +1,24 @@
-"""Speed of translating with ours, CTranslate2 and Hugging Face, side by side: ``python benchmarks/decoding.py``.
+"""Translation speed of this project, CTranslate2 and Hugging Face, compared: ``python benchmarks/decoding.py``.
 
     python benchmarks/decoding.py --out results.md
     python benchmarks/decoding.py --model models/averaged --text data/raw/test.en --lines 1000
 
-The same weights and the same sentences for all, beam 4, penalty |Y|^0.6, at most 50 tokens more than the source, from token ids to text;
+All use the same weights and the same sentences, beam 4, penalty |Y|^0.6, at most 50 tokens more than the source, from token ids to text;
 tokens a second are those of the best outputs, end tokens included.
 - Ours is `Translator.translate_tokens`: in float32 as stage decode runs it, in bf16 and int8, and with the stopping rule of the others
   (patience 1).
 - CTranslate2 computes in float32 or int8; all sentences are one call of it.
-- Hugging Face is `generate` in bf16: Marian for a post-norm model, M2M100 for a pre-norm one. Where these cannot hold the model it is left
-  out.
+- Hugging Face is `generate` in bf16: Marian for a post-norm model, M2M100 for pre-norm. It is left out if these cannot hold the model.
 Each gets the batch size and the threads that are fastest for it: all for one batch or one, and with CTranslate2 and ours one for each of
-several batches at once. Runs before the first round settle that, and are the warm-up too.
+several batches at once. Runs before the first round make these choices, and are the warm-up too.
 
-An engine's speed hangs on how many steps it decodes, so that a random model says nothing: its outputs end at once or never. Without
---model the weights are those of a base-sized copier: it puts out the source token by token and ends where the source ends, with next to no
-doubt, so that every engine decodes as many steps as the sentence has tokens, and the table says whether all outputs were the same. Lengths
-are drawn as in WMT. What is left out there, the steps that an engine takes after its best output has ended, counts in runs with --model.
+The speed of an engine depends on the number of its steps, so a random model is no basis: its outputs end at once or never. Without --model
+the weights are those of a base-sized copier: it outputs the source token by token and ends where the source ends, with high probability, so
+every engine decodes as many steps as the sentence has tokens, and the table shows whether all outputs were the same. Lengths are drawn as
+in WMT. Steps after the best output has ended, which the copier does not cause, are part of runs with --model.
 
-The engines live in processes of their own, which load the model before the clock runs and wait while others work. In each round each
-runs once, in turn. The machine must do nothing else.
+Each engine has its own process, which loads the model before the clock runs and waits while others work. In each round each runs once, in
+turn. Run nothing else on the machine.
 """
 
 import argparse
@@ -27,18 +26,21 @@ import os
 import statistics
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 
+import pandas as pd
+from common import command_line, fastest, in_turn, markdown, spread, write_report
 from peers.copier import write_copier
-from peers.decoders import ENGINES, Choice, Work, serve
-from peers.hugging_face_model import fits
-from training import SETTINGS, machine, made_up_pairs, spread
+from peers.decoders import ENGINES, Choice, Output, translate
+from peers.hugging_face import fits
+from training import SETTINGS, machine, random_pairs
 
 from transformer_core.corpus.subword import Subword
 from transformer_core.corpus.text import read_lines
@@ -53,14 +55,14 @@ ONE_BY_ONE = ("ours, float32", "ours, bf16", "ours, int8", "CTranslate2, float32
 
 @dataclass(frozen=True)
 class Run:
-    """What a contender has done with some sentences."""
+    """One run of an engine; the rate is in tokens of the best outputs a second, end tokens included."""
 
     seconds: float
-    outputs: list[tuple[str, int]]
+    outputs: list[Output]
 
     @property
     def tokens(self) -> int:
-        """Of the best outputs, end tokens included."""
+        """Tokens of the best outputs."""
         return sum(tokens for _, tokens in self.outputs)
 
     @property
@@ -69,54 +71,38 @@ class Run:
         return self.tokens / self.seconds
 
 
+@dataclass(frozen=True)
 class Contender:
-    """An engine in its process, from the first `with` on; what it does there is one `Work` after the other."""
+    """An engine, its two model directories, and the process in which it translates."""
 
-    def __init__(self, engine: str, directory: Path, exported: Path, threads: int) -> None:
-        self.engine = engine
-        self.choice = Choice(BATCHES[0], 1, threads)
-        self._connection, theirs = get_context("spawn").Pipe()
-        self._process = get_context("spawn").Process(target=serve, args=(engine, directory, exported, theirs), daemon=True)
+    engine: str
+    models: tuple[Path, Path]
+    process: ProcessPoolExecutor
 
-    def __enter__(self) -> "Contender":
-        self._process.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._connection.send(None)
-        self._process.join()
-
-    def run(self, sources: list[list[int]], *, one_by_one: bool) -> Run:
-        """Translate, with what has been chosen."""
-        self._connection.send(Work(sources, self.choice, one_by_one))
-        run = Run(*self._connection.recv())
-        print(f"{self.engine}, {self.described}: {run.rate:,.0f} target tok/s", file=sys.stderr, flush=True)
+    def run(self, sources: list[list[int]], choice: Choice, one_by_one: bool) -> Run:
+        """Translate with a choice."""
+        run = Run(*self.process.submit(translate, self.engine, *self.models, sources, choice, one_by_one).result())
+        print(f"{self.engine}, {described(choice)}: {run.rate:,.0f} target tok/s", file=sys.stderr, flush=True)
         return run
 
-    def choose(self, sources: list[list[int]], threads: int, *, one_by_one: bool) -> None:
-        """Settle what is fastest: the batches, then how many threads."""
+    def choose(self, sources: list[list[int]], threads: int, one_by_one: bool) -> Choice:
+        """Return the fastest choice: of batches, then of threads."""
+
+        def rate(choice: Choice) -> float:
+            self.run(sources[:4], choice, one_by_one)  # Loads, fills caches and has kernels generated.
+            return self.run(sources, choice, one_by_one).rate
+
         if one_by_one:
-            self._take_fastest([Choice(BATCHES[0], 1, threads), Choice(BATCHES[0], 1, 1)], sources, one_by_one)
-            return
+            return fastest([Choice(BATCHES[0], 1, threads), Choice(BATCHES[0], 1, 1)], rate)
         # Hugging Face has one batch at a time, and more threads do not always make it faster.
         several = 1 if self.engine.startswith("Hugging Face") else threads
-        self._take_fastest([Choice(tokens, several, 1) for tokens in BATCHES], sources, one_by_one)
-        self._take_fastest([self.choice, replace(self.choice, at_once=1, threads=threads)], sources, one_by_one)
+        best = fastest([Choice(tokens, several, 1) for tokens in BATCHES], rate)
+        return fastest([best, Choice(best.batch_tokens, 1, threads)], rate)
 
-    def _take_fastest(self, rivals: Sequence[Choice], sources: list[list[int]], one_by_one: bool) -> None:
-        if len(set(rivals)) == 1:
-            self.choice = rivals[0]
-            return
-        rates: dict[Choice, float] = {}
-        for self.choice in rivals:
-            self.run(sources[:4], one_by_one=one_by_one)  # Loads, fills caches and has kernels generated.
-            rates[self.choice] = self.run(sources, one_by_one=one_by_one).rate
-        self.choice = max(rates, key=rates.__getitem__)
 
-    @property
-    def described(self) -> str:
-        """How it runs, in words."""
-        return f"{self.choice.at_once} x {self.choice.threads}, {self.choice.batch_tokens:,} tokens"
+def described(choice: Choice) -> str:
+    """Return a choice in words."""
+    return f"{choice.at_once} x {choice.threads}, {choice.batch_tokens:,} tokens"
 
 
 def main() -> None:
@@ -129,22 +115,31 @@ def main() -> None:
             write_copier(BASE, SETTINGS["cpu"]["base"].vocab_size, directory)
         model, exported = load_model(directory)[0], Path(folder) / "exported"
         export_model(model, directory, exported)
+        contenders = [
+            Contender(name, (directory, exported), stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"))))
+            for name in ENGINES
+            if not name.startswith("Hugging Face") or fits(model)
+        ]
         sources = encoded(options, directory)
-        names = [name for name in ENGINES if not name.startswith("Hugging Face") or fits(model)]
-        contenders = [stack.enter_context(Contender(name, directory, exported, options.threads)) for name in names]
-        text = "\n\n".join([heading(options, load), *tables(contenders, sources, options)]) + "\n"
-    print(text, end="")
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
+        together = table(contenders, sources, options, one_by_one=False)
+        few = sources[: options.alone]
+        alone = table([contender for contender in contenders if contender.engine in ONE_BY_ONE], few, options, one_by_one=True)
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "ctranslate2", "transformers"))
+    parts = [
+        f"{machine()}, {options.threads} threads. {libraries}. Rounds: {options.rounds}. Load before the first run: {load:.1f}.",
+        f"## {len(sources)} sentences at hand, {sum(map(len, sources)):,} source tokens\n\n{together}",
+        f"## One sentence at a time, {len(few)} of them\n\n{alone}",
+    ]
+    write_report(parts, options.out)
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", metavar="DIR", type=Path, help="a trained model; a base-sized copier where none is named")
-    parser.add_argument("--text", metavar="FILE", type=Path, default=Path("data/raw/test.en"), help="what the trained model translates")
+    """Parse the command line."""
+    parser = command_line(__doc__)
+    parser.add_argument("--model", metavar="DIR", type=Path, help="a trained model; by default a base-sized copier")
+    parser.add_argument("--text", metavar="FILE", type=Path, default=Path("data/raw/test.en"), help="input of the trained model")
     parser.add_argument("--lines", type=int, default=100, help="sentences of a round")
-    parser.add_argument("--alone", type=int, default=20, help="how many of them also come one by one")
+    parser.add_argument("--alone", type=int, default=20, help="number of them that also come one by one")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=cores(), help="of each engine")
     parser.add_argument("--out", type=Path, help="file for the tables")
@@ -152,55 +147,34 @@ def arguments() -> argparse.Namespace:
 
 
 def encoded(options: argparse.Namespace, directory: Path) -> list[list[int]]:
-    """The first lines of the text, or sentences of drawn tokens, as token ids."""
+    """Return the first lines of the text, or sentences of random tokens, as token ids."""
     if options.model is None:
-        return [source for source, _ in made_up_pairs(SETTINGS["cpu"]["base"], options.lines)]
+        return [source for source, _ in random_pairs(SETTINGS["cpu"]["base"], options.lines)]
     subword = Subword.load(directory / SUBWORD)
     return [subword.encode(line) for line, _ in zip(read_lines(options.text), range(options.lines), strict=False)]
 
 
-def tables(contenders: Sequence[Contender], sources: list[list[int]], options: argparse.Namespace) -> list[str]:
-    """Of all sentences at hand, and of some of them one by one."""
-    together = measured(contenders, sources, options, one_by_one=False)
-    few = sources[: options.alone]
-    alone = measured([one for one in contenders if one.engine in ONE_BY_ONE], few, options, one_by_one=True)
-    return [
-        f"## {len(sources)} sentences at hand, {sum(map(len, sources)):,} source tokens\n\n{together}",
-        f"## One sentence at a time, {len(few)} of them\n\n{alone}",
-    ]
-
-
-def measured(contenders: Sequence[Contender], sources: list[list[int]], options: argparse.Namespace, *, one_by_one: bool) -> str:
-    """A Markdown table: a row a contender, median (least-most) of the rounds."""
-    for contender in contenders:
-        contender.choose(sources, options.threads, one_by_one=one_by_one)
-    runs: dict[Contender, list[Run]] = {contender: [] for contender in contenders}
-    for _ in range(options.rounds):
-        for contender in contenders:
-            runs[contender].append(contender.run(sources, one_by_one=one_by_one))
-    ours = runs[contenders[0]]
-    head = ["engine", "batches at once x threads, batch", "target tok/s", "ours / this", "ms a sentence", "target tokens", "same as ours"]
-    rows = [head, ["---"] * len(head)]
-    for contender, own in runs.items():
+def table(contenders: Sequence[Contender], sources: list[list[int]], options: argparse.Namespace, one_by_one: bool) -> str:
+    """Return a Markdown table with a row for each contender, median (least-most) of the rounds; the first contender is ours."""
+    choices = {contender.engine: contender.choose(sources, options.threads, one_by_one) for contender in contenders}
+    tasks = {one.engine: partial(one.run, sources, choices[one.engine], one_by_one) for one in contenders}
+    runs = in_turn(tasks, options.rounds)
+    ours = runs[contenders[0].engine]
+    rows = []
+    for engine, own in runs.items():
         same = statistics.fmean(mine == theirs for (mine, _), (theirs, _) in zip(ours[0].outputs, own[0].outputs, strict=True))
         rows.append(
-            [
-                contender.engine,
-                contender.described,
-                spread([run.rate for run in own], ",.0f"),
-                spread([mine.rate / run.rate for mine, run in zip(ours, own, strict=True)], ".2f") if own is not ours else "1",
-                spread([1_000 * run.seconds / len(sources) for run in own], ",.1f"),
-                f"{own[0].tokens:,}",
-                f"{100 * same:.0f}%",
-            ]
+            {
+                "engine": engine,
+                "batches at once x threads, batch": described(choices[engine]),
+                "target tok/s": spread([run.rate for run in own], ",.0f"),
+                "ours / this": "1" if own is ours else spread([mine.rate / run.rate for mine, run in zip(ours, own, strict=True)], ".2f"),
+                "ms a sentence": spread([1_000 * run.seconds / len(sources) for run in own], ",.1f"),
+                "target tokens": f"{own[0].tokens:,}",
+                "same as ours": f"{100 * same:.0f}%",
+            }
         )
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def heading(options: argparse.Namespace, load: float) -> str:
-    """The machine and what ran on it; the load is the average of the minute before."""
-    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "ctranslate2", "transformers"))
-    return f"{machine()}, {options.threads} threads. {libraries}. Rounds: {options.rounds}. Load before the first run: {load:.1f}."
+    return markdown(pd.DataFrame(rows))
 
 
 if __name__ == "__main__":

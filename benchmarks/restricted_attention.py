@@ -1,14 +1,14 @@
 """Self-attention over a neighbourhood of r against all n positions (paper 4, Table 1): ``python benchmarks/restricted_attention.py``.
 
-Forward and backward of one base-sized attention; for each n the r's are timed in turn, round after round, and medians shown with least
-and most. Restricted attention should take twice the time for twice r or twice n, full attention four times for twice n.
+Times forward and backward of one base-sized attention. For each n all r are timed in turn, round after round; the table has medians, least
+and most. In theory restricted attention takes twice the time for twice r or twice n, full attention four times for twice n.
 """
 
-import argparse
-import statistics
 import time
+from functools import partial
 
 import torch
+from common import command_line, in_turn, spread
 
 from transformer_core.models.attention import MultiHeadAttention, Neighbourhood, Visible
 from transformer_core.presets import BASE
@@ -16,7 +16,7 @@ from transformer_core.presets import BASE
 
 def main() -> None:
     """Print a table of milliseconds, and of floating-point operations of scores and weighted sums."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 512, 1024, 2048])
     parser.add_argument("--neighbourhoods", type=int, nargs="+", default=[16, 32, 64])
     parser.add_argument("--rounds", type=int, default=5)
@@ -25,21 +25,15 @@ def main() -> None:
     layer = MultiHeadAttention(BASE)
     print("| n | r | ms, median (least-most) | MFLOP of scores and sums |\n|---|---|---|---|")
     for length in options.lengths:
-        x = torch.randn(1, length, BASE.d_model)
-        real = torch.ones(1, length, dtype=torch.bool)
-        cases: dict[int | None, Visible] = {r: Neighbourhood.centred(real, r) for r in options.neighbourhoods} | {None: None}
-        times: dict[int | None, list[float]] = {r: [] for r in cases}
-        for _ in range(options.rounds + 1):
-            for r, visible in cases.items():
-                times[r].append(_milliseconds(layer, x, visible))
-        for r, measured in times.items():
-            first_left_out = measured[1:]
-            middle, least, most = statistics.median(first_left_out), min(first_left_out), max(first_left_out)
+        x, real = torch.randn(1, length, BASE.d_model), torch.ones(1, length, dtype=torch.bool)
+        runs = {r: partial(milliseconds, layer, x, Neighbourhood.centred(real, r) if r else None) for r in (*options.neighbourhoods, None)}
+        for r, times in in_turn(runs, options.rounds + 1).items():
             flops = 2 * length * (r or length) * BASE.heads * (BASE.d_k + BASE.d_v)
-            print(f"| {length} | {r or 'all'} | {middle:.1f} ({least:.1f}-{most:.1f}) | {flops / 1e6:,.0f} |")
+            print(f"| {length} | {r or 'all'} | {spread(times[1:], '.1f')} | {flops / 1e6:,.0f} |")  # The first round is warm-up.
 
 
-def _milliseconds(layer: MultiHeadAttention, x: torch.Tensor, visible: Visible) -> float:
+def milliseconds(layer: MultiHeadAttention, x: torch.Tensor, visible: Visible) -> float:
+    """Return the time of one forward and backward pass."""
     began = time.perf_counter()
     layer(layer.queries(x), layer.keys_and_values(x), visible).sum().backward()
     return (time.perf_counter() - began) * 1000

@@ -1,14 +1,15 @@
-"""How many synthetic pairs a second: ``python benchmarks/synthetic.py [--pairs 100000] [--workers 1 2]``."""
+"""Number of synthetic pairs a second: ``python benchmarks/synthetic.py [--pairs 100000] [--workers 1 2]``."""
 
-import argparse
 import time
+
+from common import command_line
 
 from transformer_core.corpus.synthetic import generate
 
 
 def main() -> None:
-    """Time the training split with each number of processes, starting them included, and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Time the training split with each number of processes, their start included, and print a line for each."""
+    parser = command_line(__doc__)
     parser.add_argument("--pairs", type=int, default=100_000)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     options = parser.parse_args()
@@ -16,9 +17,9 @@ def main() -> None:
         start = time.perf_counter()
         words = sum(pair.source.count(" ") + 1 for pair in generate("train", options.pairs, seed=1, workers=workers))
         seconds = time.perf_counter() - start
-        rate, length = options.pairs / seconds, words / options.pairs
         print(
-            f"{workers} worker(s): {options.pairs:,} pairs in {seconds:.1f} s, {rate:,.0f} pairs/s, {length:.1f} English words a sentence"
+            f"{workers} worker(s): {options.pairs:,} pairs in {seconds:.1f} s, {options.pairs / seconds:,.0f} pairs/s, "
+            f"{words / options.pairs:.1f} English words a sentence"
         )
 
 

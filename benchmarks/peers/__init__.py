@@ -1,1 +1,1 @@
-"""The contenders of benchmarks/training.py and benchmarks/decoding.py, run as processes of their own, and what they share."""
+"""The contenders of benchmarks/training.py and benchmarks/decoding.py, run in their own processes, and the parts that they share."""

@@ -1,4 +1,4 @@
-"""A model of base size that has learnt nothing and still translates: it copies the source and ends where that ends."""
+"""A model of base size that is not trained: it copies the source and ends where that ends."""
 
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,18 @@ from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 
 _ModelProto: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]  # It is made when the module is imported.
-_OTHERS = 0.1  # Of their usual size, all weights that have no part in copying: they cost the same time and say little.
-_SHARPNESS = 5.0  # Of the attention to the position at hand: its neighbours get some e^-14 of the weight.
+_OTHERS = 0.1  # Scale of all weights that have no part in copying: they cost the same time and change little.
+_SHARPNESS = 5.0  # Of the attention to the position that is copied: its neighbours get about e^-14 of the weight.
 _FOR_THE_SHIFT = 32  # Dimensions, the slowest sines and cosines.
-_LOUDNESS = 4.0  # Of what is copied, beside what stood there before.
+_GAIN = 4.0  # Of the copied token over the content of the residual.
 
 
 def write_copier(size: TransformerSize, vocab_size: int, directory: Path) -> None:
-    """A model directory; of a size like the base model's, for narrower vectors hold tokens too badly to copy all of them.
+    """Write a model directory; the size is like the base model's, since narrower vectors do not separate all tokens.
 
-    Of each vector the first d_k dimensions hold the position alone, for tokens are zero there. In the last layer each head attends to the
-    source position of its own number, by these, and hands over its share of the other dimensions: the token there. The last dimensions
-    hold next to nothing where they are sines, and so show by how much the layer norm has shifted all.
+    The first d_k dimensions of each vector hold only the position, since embeddings are zero there. In the last layer these make each
+    head attend to the source position of the same number and copy its share of the other dimensions: the token there. The last
+    dimensions are almost zero where they are sines, and so show the shift of the layer norm.
     """
     torch.manual_seed(1)
     model = Transformer(size, vocab_size)
@@ -37,13 +37,13 @@ def write_copier(size: TransformerSize, vocab_size: int, directory: Path) -> Non
                 parameter.mul_(_OTHERS)
         model.embedding.weight[:, : size.d_k] = 0
         model.embedding.weight[:, -_FOR_THE_SHIFT:] = 0
-        where, what = _positions(size), _shares(size)
+        position, token = _positions(size), _shares(size)
         attention = last.cross_attention
         for projection, weight in (
-            (attention.query, where.repeat(size.heads, 1)),
-            (attention.key, where.repeat(size.heads, 1)),
-            (attention.value, what),
-            (attention.output, what.T * _LOUDNESS),
+            (attention.query, position.repeat(size.heads, 1)),
+            (attention.key, position.repeat(size.heads, 1)),
+            (attention.value, token),
+            (attention.output, token.T * _GAIN),
         ):
             projection.weight.copy_(weight)
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -60,14 +60,14 @@ def write_copier(size: TransformerSize, vocab_size: int, directory: Path) -> Non
 
 
 def _positions(size: TransformerSize) -> Tensor:
-    """(d_k, D): the dimensions of the position, without the shift."""
+    """Return (d_k, D): the dimensions of the position, without the shift."""
     picked = torch.eye(size.d_k, size.d_model)
     picked[:, -_FOR_THE_SHIFT::2] = -2 / _FOR_THE_SHIFT
     return picked * _SHARPNESS
 
 
 def _shares(size: TransformerSize) -> Tensor:
-    """(H*d_v, D): each head picks its own of the dimensions that hold tokens."""
+    """Return (H*d_v, D): each head selects its own share of the dimensions that hold tokens."""
     picked = torch.zeros(size.heads, size.d_v, size.d_model)
     for number, dimension in enumerate(range(size.d_k, size.d_model - _FOR_THE_SHIFT)):
         picked[number % size.heads, number // size.heads, dimension] = 1.0
@@ -75,7 +75,7 @@ def _shares(size: TransformerSize) -> Tensor:
 
 
 def _vocabulary(size: int) -> bytes:
-    """A SentencePiece model of so many words."""
+    """Return a SentencePiece model of so many words."""
     model, kinds = _ModelProto(), _ModelProto.SentencePiece
     special = {PAD: ("<pad>", kinds.CONTROL), UNK: ("<unk>", kinds.UNKNOWN), BOS: ("<s>", kinds.CONTROL), EOS: ("</s>", kinds.CONTROL)}
     for token in range(size):

@@ -1,12 +1,11 @@
-"""The contenders of benchmarks/decoding.py: engines with one model each, every one in a process of its own that waits for work."""
+"""The engines of benchmarks/decoding.py: each loads one model and translates with it, in its own process."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from multiprocessing.connection import Connection
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -22,71 +21,72 @@ SEARCH = Search(beam=4, alpha=0.6, penalty="power", max_extra=50)
 
 @dataclass(frozen=True)
 class Choice:
-    """What an engine may choose: the most source tokens of a batch, how many batches are translated at once, and threads of each."""
+    """The choices of an engine: most source tokens of a batch, batches translated at once, and threads of each."""
 
     batch_tokens: int
     at_once: int
     threads: int
 
 
-@dataclass(frozen=True)
-class Work:
-    """Sentences to translate, token ids with end tokens; all at hand, or one after the other as they would come from a person."""
-
-    sources: list[list[int]]
-    choice: Choice
-    one_by_one: bool
+Output = tuple[str, int]  # Text and tokens, end token included, of the best translation.
+Translate = Callable[[Sequence[list[int]], Choice], list[Output]]
 
 
-class Engine(Protocol):
-    """Translates with one model."""
-
-    def translate(self, sources: Sequence[list[int]], choice: Choice) -> list[tuple[str, int]]:
-        """Text and tokens, end token included, of the best translation of each source, in their order."""
+@cache
+def _engine(engine: str, directory: Path, exported: Path) -> Translate:
+    return ENGINES[engine](exported if engine.startswith("CTranslate2") else directory)
 
 
-def serve(engine: str, directory: Path, exported: Path, connection: Connection) -> None:
-    """The life of a contender's process: for each work that comes, answer with the seconds it took and the outputs.
+def translate(
+    engine: str, directory: Path, exported: Path, sources: list[list[int]], choice: Choice, one_by_one: bool
+) -> tuple[float, list[Output]]:
+    """Translate in this process; the model is loaded in the first call, before the clock runs.
 
     Args:
         engine: a key of ENGINES.
         directory: the model directory.
         exported: the same for CTranslate2.
-        connection: gives a `Work`, or None at the end.
+        sources: token ids with end tokens.
+        choice: settings of the engine.
+        one_by_one: whether sentences come one after the other, as from a person, and not all together.
+
+    Returns:
+        The seconds, and the outputs in the order of the sources.
     """
-    loaded: Engine = ENGINES[engine](exported if engine.startswith("CTranslate2") else directory)
-    while (work := connection.recv()) is not None:
-        parts = [[source] for source in work.sources] if work.one_by_one else [work.sources]
-        began = time.perf_counter()
-        outputs = [output for part in parts for output in loaded.translate(part, work.choice)]
-        connection.send((time.perf_counter() - began, outputs))
+    loaded = _engine(engine, directory, exported)
+    parts = [[source] for source in sources] if one_by_one else [sources]
+    began = time.perf_counter()
+    outputs = [output for part in parts for output in loaded(part, choice)]
+    return time.perf_counter() - began, outputs
 
 
-class _Ours:
-    def __init__(self, directory: Path, precision: DecodingPrecision, patience: float | None) -> None:
-        self._translator = Translator.load(directory, precision=precision)
-        self._search = replace(SEARCH, patience=patience)
+def _ours(directory: Path, precision: DecodingPrecision, patience: float | None = None) -> Translate:
+    loaded = Translator.load(directory, precision=precision)
+    search = replace(SEARCH, patience=patience)
 
-    def translate(self, sources: Sequence[list[int]], choice: Choice) -> list[tuple[str, int]]:
+    def translate(sources: Sequence[list[int]], choice: Choice) -> list[Output]:
         torch.set_num_threads(choice.threads)
-        translator = replace(self._translator, replicas=(self._translator.model,) * (choice.at_once - 1))
-        lists = translator.translate_tokens(sources, self._search, choice.batch_tokens)
-        return [(best.text, best.tokens) for best, *_ in lists]
+        translator = replace(loaded, replicas=(loaded.model,) * (choice.at_once - 1))
+        return [(best.text, best.tokens) for best, *_ in translator.translate_tokens(sources, search, choice.batch_tokens)]
+
+    return translate
 
 
-class _CTranslate2:
-    """All sentences in one call, which sorts and cuts them into batches itself: its fastest way."""
+def _ctranslate2(exported: Path, compute_type: str) -> Translate:
+    """Give all sentences to one call, which sorts and cuts them into batches itself: the fastest way."""
+    import ctranslate2  # type: ignore[import-untyped]
 
-    def __init__(self, exported: Path, compute_type: str) -> None:
-        self._exported = exported
-        self._compute_type = compute_type
-        self._translators: dict[tuple[int, int], Any] = {}
-        self._subword = Subword.load(exported / SUBWORD)
-        self._pieces = [self._subword.processor.id_to_piece(token) for token in range(self._subword.vocab_size)]
+    subword = Subword.load(exported / SUBWORD)
+    pieces = [subword.processor.id_to_piece(token) for token in range(subword.vocab_size)]
 
-    def translate(self, sources: Sequence[list[int]], choice: Choice) -> list[tuple[str, int]]:
-        outputs = self._translator(choice.at_once, choice.threads).translate_batch(
-            [[self._pieces[token] for token in source[:-1]] for source in sources],
+    @cache
+    def translator(at_once: int, threads: int) -> Any:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return ctranslate2.Translator(str(exported), device, compute_type=compute_type, inter_threads=at_once, intra_threads=threads)
+
+    def translate(sources: Sequence[list[int]], choice: Choice) -> list[Output]:
+        outputs = translator(choice.at_once, choice.threads).translate_batch(
+            [[pieces[token] for token in source[:-1]] for source in sources],
             max_batch_size=choice.batch_tokens,
             batch_type="tokens",
             beam_size=SEARCH.beam,
@@ -96,43 +96,29 @@ class _CTranslate2:
             disable_unk=True,
             return_end_token=True,
         )
-        processor = self._subword.processor
-        best = [[processor.piece_to_id(piece) for piece in output.hypotheses[0]] for output in outputs]
-        return [(self._subword.decode(tokens), len(tokens)) for tokens in best]
+        best = [[subword.processor.piece_to_id(piece) for piece in output.hypotheses[0]] for output in outputs]
+        return [(subword.decode(tokens), len(tokens)) for tokens in best]
 
-    def _translator(self, at_once: int, threads: int) -> Any:
-        import ctranslate2  # type: ignore[import-untyped]
-
-        if (at_once, threads) not in self._translators:
-            self._translators[at_once, threads] = ctranslate2.Translator(
-                str(self._exported),
-                device="cuda" if torch.cuda.is_available() else "cpu",
-                compute_type=self._compute_type,
-                inter_threads=at_once,
-                intra_threads=threads,
-            )
-        return self._translators[at_once, threads]
+    return translate
 
 
-class _HuggingFace:
-    """Batches as ours: sorted by length, rows times the longest within a budget."""
+def _hugging_face(directory: Path) -> Translate:
+    """Make batches as ours are: sorted by length, rows times the longest within a budget."""
+    from peers.hugging_face import converted
 
-    def __init__(self, directory: Path) -> None:
-        from peers.hugging_face_model import converted
+    own = load_model(directory)[0]
+    assert isinstance(own, Transformer)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = converted(own).to(device, torch.bfloat16)
+    subword = Subword.load(directory / SUBWORD)
 
-        model = load_model(directory)[0]
-        assert isinstance(model, Transformer)
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._model = converted(model).to(self._device, torch.bfloat16)
-        self._subword = Subword.load(directory / SUBWORD)
-
-    def translate(self, sources: Sequence[list[int]], choice: Choice) -> list[tuple[str, int]]:
+    def translate(sources: Sequence[list[int]], choice: Choice) -> list[Output]:
         torch.set_num_threads(choice.threads)
-        results: list[tuple[str, int]] = [("", 0)] * len(sources)
+        results: list[Output] = [("", 0)] * len(sources)
         for numbers in _batches([len(source) for source in sources], choice.batch_tokens):
             rows = [torch.tensor(sources[number]) for number in numbers]
-            tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD).to(self._device)
-            outputs = self._model.generate(
+            tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD).to(device)
+            outputs = model.generate(
                 input_ids=tokens,
                 attention_mask=(tokens != PAD).long(),
                 num_beams=SEARCH.beam,
@@ -141,8 +127,10 @@ class _HuggingFace:
             )
             for number, output in zip(numbers, outputs[:, 1:].tolist(), strict=True):
                 length = output.index(EOS) + 1 if EOS in output else len(output)
-                results[number] = (self._subword.decode(output[:length]), length)
+                results[number] = (subword.decode(output[:length]), length)
         return results
+
+    return translate
 
 
 def _batches(lengths: list[int], batch_tokens: int) -> list[list[int]]:
@@ -154,12 +142,12 @@ def _batches(lengths: list[int], batch_tokens: int) -> list[list[int]]:
     return batches
 
 
-ENGINES: dict[str, Callable[[Path], Engine]] = {
-    "ours, float32": partial(_Ours, precision="float32", patience=None),
-    "ours, bf16": partial(_Ours, precision="bf16", patience=None),
-    "ours, int8": partial(_Ours, precision="int8", patience=None),
-    "ours, int8, patience 1": partial(_Ours, precision="int8", patience=1.0),
-    "CTranslate2, float32": partial(_CTranslate2, compute_type="float32"),
-    "CTranslate2, int8": partial(_CTranslate2, compute_type="int8"),
-    "Hugging Face, bf16": _HuggingFace,
+ENGINES: dict[str, Callable[[Path], Translate]] = {
+    "ours, float32": partial(_ours, precision="float32"),
+    "ours, bf16": partial(_ours, precision="bf16"),
+    "ours, int8": partial(_ours, precision="int8"),
+    "ours, int8, patience 1": partial(_ours, precision="int8", patience=1.0),
+    "CTranslate2, float32": partial(_ctranslate2, compute_type="float32"),
+    "CTranslate2, int8": partial(_ctranslate2, compute_type="int8"),
+    "Hugging Face, bf16": _hugging_face,
 }

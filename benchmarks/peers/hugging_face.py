@@ -1,22 +1,29 @@
-"""Hugging Face's Marian model in a plain PyTorch loop: ``python -m peers.hugging_face FOLDER``."""
+"""Hugging Face's Marian in a plain PyTorch loop: ``python -m peers.hugging_face FOLDER``; a Transformer of ours as a model of theirs."""
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from torch import Tensor, nn
 from torch.nn import functional
-from transformers.models.marian.modeling_marian import MarianMTModel  # Not lazily, so that it is there before memory is read.
+from transformers.models.marian.modeling_marian import MarianMTModel  # Not lazily, so that it is loaded before memory is read.
 
-from peers.job import ADAM_BETAS, ADAM_EPSILON, LABEL_SMOOTHING, LEARNING_RATE, Job, Memory, Report, now, trained_parameters
+from peers.job import ADAM_BETAS, ADAM_EPSILON, LABEL_SMOOTHING, LEARNING_RATE, Job, Memory, Training, Updates, now, train_and_report
 from transformer_core.corpus.binary import BinarizedSplit, open_split
 from transformer_core.corpus.subword import BOS, EOS, PAD
+from transformer_core.models.attention import MultiHeadAttention
+from transformer_core.models.layers import DecoderLayer, EncoderLayer
 from transformer_core.models.precision import has_fast_bf16
+from transformer_core.models.transformer import Transformer
+from transformer_core.models.translation import TranslationModel
+from transformer_core.presets import TransformerSize
 from transformer_core.training.batch import make_batch
 from transformer_core.training.devices import autocast
 
-_MOST_POSITIONS = 256
+_TRAINED_POSITIONS, _DECODED_POSITIONS = 256, 512
 
 
 def main() -> None:
@@ -28,48 +35,44 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     memory = Memory(device)
     torch.manual_seed(job.seed)
-    model = MarianMTModel(_config(job)).to(device)  # type: ignore[arg-type]  # Its decorator hides whose method it is.
-    _train(model, split, job.updates[: job.warm_up], device)
-    seconds, target_tokens = _train(model, split, job.updates, device)
-    Report(
-        seconds=seconds,
-        target_tokens=target_tokens,
-        parameters=trained_parameters(model),
-        precision="bf16" if has_fast_bf16(device) else "float32",
-        versions={"torch": torch.__version__, "transformers": transformers.__version__},
-        before_bytes=memory.before_bytes,
-        peak_bytes=memory.peak_bytes(),
-    ).write(folder)
-
-
-def _config(job: Job) -> transformers.MarianConfig:
-    """Our architecture; what is left of the difference are biases on the attentions' projections."""
-    return transformers.MarianConfig(
-        vocab_size=job.vocab_size,
-        d_model=job.d_model,
-        encoder_layers=job.layers,
-        decoder_layers=job.layers,
-        encoder_attention_heads=job.heads,
-        decoder_attention_heads=job.heads,
-        encoder_ffn_dim=job.d_ff,
-        decoder_ffn_dim=job.d_ff,
-        activation_function="relu",
+    # The remaining difference to our architecture are biases on the attentions' projections.
+    config = transformers.MarianConfig(
+        **_settings(job, job.vocab_size, _TRAINED_POSITIONS),
         dropout=job.dropout,
         attention_dropout=0.0,
         activation_dropout=0.0,
-        scale_embedding=True,
-        max_position_embeddings=_MOST_POSITIONS,
-        share_encoder_decoder_embeddings=True,
-        tie_word_embeddings=True,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        decoder_start_token_id=BOS,
-        attn_implementation=job.attention,  # type: ignore[call-arg]  # Any model's setting.
+        attn_implementation=job.attention,
+    )
+    model = MarianMTModel(config).to(device)  # type: ignore[arg-type]  # Its decorator hides whose method it is.
+    precision = "bf16" if has_fast_bf16(device) else "float32"
+    train_and_report(
+        folder, job, model, memory, lambda updates: _train(model, split, updates, device), precision, transformers=transformers.__version__
     )
 
 
-def _train(model: MarianMTModel, split: BinarizedSplit, updates: list[list[list[int]]], device: torch.device) -> tuple[float, int]:
-    """Seconds and target tokens of a whole training."""
+def _settings(size: Job | TransformerSize, vocab_size: int, positions: int) -> dict[str, Any]:
+    """Return the settings of our architecture that Marian and M2M100 share."""
+    return {
+        "vocab_size": vocab_size,
+        "d_model": size.d_model,
+        "encoder_layers": size.layers,
+        "decoder_layers": size.layers,
+        "encoder_attention_heads": size.heads,
+        "decoder_attention_heads": size.heads,
+        "encoder_ffn_dim": size.d_ff,
+        "decoder_ffn_dim": size.d_ff,
+        "activation_function": "relu",
+        "scale_embedding": True,
+        "max_position_embeddings": positions,
+        "tie_word_embeddings": True,
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
+    }
+
+
+def _train(model: MarianMTModel, split: BinarizedSplit, updates: Updates, device: torch.device) -> Training:
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, betas=ADAM_BETAS, eps=ADAM_EPSILON)
     model.train()
     tokens = 0
@@ -77,21 +80,88 @@ def _train(model: MarianMTModel, split: BinarizedSplit, updates: list[list[list[
     for microbatches in updates:
         tokens_of_update = sum(int(split.target.lengths[pairs].sum()) for pairs in microbatches)
         for pairs in microbatches:
-            _add_gradients(model, split, pairs, tokens_of_update, device)
+            (_summed_loss(model, split, pairs, device) / tokens_of_update).backward()
         optimizer.step()
         optimizer.zero_grad()
         tokens += tokens_of_update
-    return now(device) - began, tokens
+    return Training(now(device) - began, tokens)
 
 
-def _add_gradients(model: MarianMTModel, split: BinarizedSplit, pairs: list[int], tokens_of_update: int, device: torch.device) -> None:
+def _summed_loss(model: MarianMTModel, split: BinarizedSplit, pairs: list[int], device: torch.device) -> Tensor:
     batch = make_batch(split.pairs(np.array(pairs))).to(device)
     target = torch.full((batch.shifted.numel(),), PAD, device=device).index_copy(0, batch.places, batch.truth)
     with autocast(device, "auto"):
         mask = batch.source_mask.long()
         logits = model(input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.shifted, use_cache=False).logits
-        loss = functional.cross_entropy(logits.flatten(0, 1), target, ignore_index=PAD, reduction="sum", label_smoothing=LABEL_SMOOTHING)
-    (loss / tokens_of_update).backward()
+        return functional.cross_entropy(logits.flatten(0, 1), target, ignore_index=PAD, reduction="sum", label_smoothing=LABEL_SMOOTHING)
+
+
+def fits(model: TranslationModel) -> bool:
+    """Return whether these classes can hold a model: theirs share one matrix and have keys and values of d_model / heads."""
+    if not isinstance(model, Transformer):
+        return False
+    size = model.size
+    return size.tied == "all" and size.neighbourhood is None and size.d_k == size.d_v == size.d_model // size.heads
+
+
+def converted(model: Transformer) -> Any:
+    """Return the same model in float32, ready to generate: Marian for a post-norm model, M2M100 for a pre-norm one.
+
+    Their additional parameters, the biases of attention, are zero.
+    """
+    from transformers.models.m2m_100.modeling_m2m_100 import M2M100ForConditionalGeneration
+
+    settings = _settings(model.size, len(model.output_weight), _DECODED_POSITIONS)
+    theirs: Any
+    if model.size.norm == "post":
+        theirs = MarianMTModel(transformers.MarianConfig(forced_eos_token_id=EOS, **settings))
+    else:
+        theirs = M2M100ForConditionalGeneration(transformers.M2M100Config(**settings))
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.zero_()
+        _fill(theirs, model)
+    return theirs.eval()
+
+
+def _fill(theirs: Any, model: Transformer) -> None:
+    theirs.model.shared.weight.copy_(model.embedding.weight)
+    for stack, positions, norm in (
+        (theirs.model.encoder, model.source_positions, model.encoder_norm),
+        (theirs.model.decoder, model.target_positions, model.decoder_norm),
+    ):
+        if norm is None:
+            stack.embed_positions.weight.copy_(positions(0, _DECODED_POSITIONS))
+        else:
+            first = PAD + 1  # M2M100 counts positions from there on.
+            stack.embed_positions.weights[first : first + _DECODED_POSITIONS] = positions(0, _DECODED_POSITIONS)
+            _copy(stack.layer_norm, norm)
+    for layer, ours in zip(theirs.model.encoder.layers, model.encoder, strict=True):
+        assert isinstance(ours, EncoderLayer)
+        _fill_attention(layer.self_attn, layer.self_attn_layer_norm, ours.self_attention, ours.round_attention.norm)
+        _fill_feed_forward(layer, ours)
+    for layer, ours in zip(theirs.model.decoder.layers, model.decoder, strict=True):
+        assert isinstance(ours, DecoderLayer)
+        _fill_attention(layer.self_attn, layer.self_attn_layer_norm, ours.self_attention, ours.round_self_attention.norm)
+        _fill_attention(layer.encoder_attn, layer.encoder_attn_layer_norm, ours.cross_attention, ours.round_cross_attention.norm)
+        _fill_feed_forward(layer, ours)
+
+
+def _fill_attention(theirs: Any, their_norm: nn.LayerNorm, attention: MultiHeadAttention, norm: nn.LayerNorm) -> None:
+    for name, ours in (("q", attention.query), ("k", attention.key), ("v", attention.value), ("out", attention.output)):
+        getattr(theirs, f"{name}_proj").weight.copy_(ours.weight)
+    _copy(their_norm, norm)
+
+
+def _fill_feed_forward(theirs: Any, ours: EncoderLayer | DecoderLayer) -> None:
+    _copy(theirs.fc1, ours.feed_forward.inner)
+    _copy(theirs.fc2, ours.feed_forward.outer)
+    _copy(theirs.final_layer_norm, ours.round_feed_forward.norm)
+
+
+def _copy(theirs: nn.Linear | nn.LayerNorm, ours: nn.Linear | nn.LayerNorm) -> None:
+    theirs.weight.copy_(ours.weight)
+    theirs.bias.copy_(ours.bias)
 
 
 if __name__ == "__main__":

@@ -1,36 +1,39 @@
-"""What a contender is told and what it reports: files in a folder, so that it may live in an environment of its own.
+"""The job of a contender and its report: files in a folder, so that a contender can run in its own environment.
 
-Of this repository a contender's process needs this file alone, and for it torch alone.
+Of this repository a contender's process needs only this file, which needs only torch.
 """
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-# The paper's (5.3, 5.4). The learning rate, a usual one, changes no speed.
+# The paper's (5.3, 5.4). The learning rate, a usual one, does not change the speed.
 LABEL_SMOOTHING = 0.1
 ADAM_BETAS = (0.9, 0.98)
 ADAM_EPSILON = 1e-9
 LEARNING_RATE = 1e-4
 
 _JOB = "job.json"
+Updates = list[list[list[int]]]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A model and the updates to train it with; the pairs stand beside it as a binarized split called `train`.
+    """A model and the updates to train it with; the pairs are beside it in the folder, as a binarized split called `train`.
 
     Attributes:
         tokens_per_update: most source tokens, and most target tokens, of an update.
         tokens_per_microbatch: most rows times longest side of one of our micro-batches.
         seed: of our batch plan.
         updates: pair numbers by update and micro-batch.
-        warm_up: how many of the updates, from the first on, are trained with before the clock runs.
+        warm_up: number of updates, from the first on, that are trained with before the clock runs.
         threads: of each process, on a CPU.
-        attention: the implementation, where a contender has several.
+        attention: the implementation, for a contender that has several.
     """
 
     layers: int
@@ -42,34 +45,46 @@ class Job:
     tokens_per_update: int
     tokens_per_microbatch: int
     seed: int
-    updates: list[list[list[int]]]
+    updates: Updates
     warm_up: int
     threads: int
     attention: str
 
     def write(self, folder: Path) -> None:
-        """Leave the job in a folder."""
+        """Write the job into a folder."""
         (folder / _JOB).write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> "Job":
-        """The job in a folder."""
+        """Read the job in a folder."""
         return cls(**json.loads((folder / _JOB).read_text(encoding="utf-8")))
+
+
+class Training(NamedTuple):
+    """One whole training.
+
+    Attributes:
+        seconds: from the first update to the end of the last.
+        target_tokens: end tokens included, padding left out.
+        data_wait_share: share of the time spent waiting for batches; None if it is not known.
+    """
+
+    seconds: float
+    target_tokens: int
+    data_wait_share: float | None = None
 
 
 @dataclass(frozen=True)
 class Report:
-    """What one process of a contender has measured.
+    """Measurements of one process of a contender.
 
     Attributes:
-        seconds: from the first measured update to the end of the last.
-        target_tokens: of the measured updates, end tokens included, padding left out.
-        parameters: those trained, each shared matrix once.
+        seconds, target_tokens, data_wait_share: as in `Training`.
+        parameters: trained parameters, each shared matrix once.
         precision: of the matrix products.
         versions: of the libraries, by name.
         before_bytes: memory after all imports and before the model was made.
-        peak_bytes: the most memory that was held.
-        data_wait_share: of the time, spent waiting for batches; None where that is not known.
+        peak_bytes: peak memory.
     """
 
     seconds: float
@@ -81,13 +96,9 @@ class Report:
     peak_bytes: int
     data_wait_share: float | None = None
 
-    def write(self, folder: Path, rank: int = 0) -> None:
-        """Leave the report in a folder."""
-        (folder / f"report-{rank}.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
-
     @classmethod
     def take_all(cls, folder: Path) -> list["Report"]:
-        """The reports in a folder, which are then no longer there."""
+        """Read the reports in a folder and remove them."""
         files = sorted(folder.glob("report-*.json"))
         reports = [cls(**json.loads(file.read_text(encoding="utf-8"))) for file in files]
         for file in files:
@@ -96,11 +107,11 @@ class Report:
 
 
 class Memory:
-    """What a process holds: resident on a CPU (Linux), in tensors on a GPU. Make it after all imports and before the model.
+    """Memory of a process: resident on a CPU (Linux), in tensors on a GPU. Make it after all imports and before the model.
 
     Args:
         device: where the model is trained.
-        others: ids of processes to count along.
+        others: ids of further processes to include.
     """
 
     def __init__(self, device: torch.device, others: tuple[int, ...] = ()) -> None:
@@ -109,7 +120,7 @@ class Memory:
         self.before_bytes = torch.cuda.memory_allocated(device) if device.type == "cuda" else self._resident("VmRSS")
 
     def peak_bytes(self) -> int:
-        """The most so far; of several processes, each one's own most."""
+        """Return the peak so far; of several processes, the sum of their own peaks."""
         return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else self._resident("VmHWM")
 
     def _resident(self, key: str) -> int:
@@ -118,12 +129,35 @@ class Memory:
 
 
 def now(device: torch.device) -> float:
-    """Seconds of a clock, read when the device has done all that it was given."""
+    """Return the seconds of a clock, read when the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.monotonic()
 
 
-def trained_parameters(model: torch.nn.Module) -> int:
-    """How many numbers are trained, each shared matrix once."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+def train_and_report(
+    folder: Path,
+    job: Job,
+    model: torch.nn.Module,
+    memory: Memory,
+    train: Callable[[Updates], Training],
+    precision: str,
+    rank: int = 0,
+    **versions: str,
+) -> None:
+    """Train for warm-up, train again, and write the report of the second training and of the process into the folder."""
+    train(job.updates[: job.warm_up])
+    training = train(job.updates)
+    parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    versions = {"torch": torch.__version__, **versions}
+    report = Report(
+        training.seconds,
+        training.target_tokens,
+        parameters,
+        precision,
+        versions,
+        memory.before_bytes,
+        memory.peak_bytes(),
+        training.data_wait_share,
+    )
+    (folder / f"report-{rank}.json").write_text(json.dumps(asdict(report)), encoding="utf-8")

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ from joeynmt.model import build_model  # type: ignore[import-not-found]
 from joeynmt.training import TrainManager  # type: ignore[import-not-found]
 from joeynmt.vocabulary import Vocabulary  # type: ignore[import-not-found]
 
-from peers.job import ADAM_BETAS, LABEL_SMOOTHING, LEARNING_RATE, Job, Memory, Report, trained_parameters
+from peers.job import ADAM_BETAS, LABEL_SMOOTHING, LEARNING_RATE, Job, Memory, Training, Updates, train_and_report
 
 _CPU = torch.device("cpu")
 _NEVER = 1 << 40
@@ -27,7 +26,7 @@ def main() -> None:
     """Train for warm-up, train again with the clock running, report."""
     folder = Path(sys.argv[1])
     job = Job.read(folder)
-    pairs = _Pairs(*(_sentences(folder / "train", side) for side in ("source", "target")))
+    source, target = (_sentences(folder / "train", side) for side in ("source", "target"))
     vocabulary = _vocabulary(job.vocab_size)
     torch.set_num_threads(job.threads)
     memory = Memory(_CPU)
@@ -35,53 +34,40 @@ def main() -> None:
     model = build_model(_model_section(job), vocabulary, vocabulary)
     model.loss_function = ("crossentropy", LABEL_SMOOTHING)
     _without_further_dropout(model)
-    _train(model, pairs, job, job.updates[: job.warm_up], folder)
-    seconds, target_tokens = _train(model, pairs, job, job.updates, folder)
-    Report(
-        seconds=seconds,
-        target_tokens=target_tokens,
-        parameters=trained_parameters(model),
-        precision="float32",
-        versions={"torch": torch.__version__, "JoeyNMT": joeynmt.__version__},
-        before_bytes=memory.before_bytes,
-        peak_bytes=memory.peak_bytes(),
-    ).write(folder)
 
+    def train(updates: Updates) -> Training:
+        return _train(model, _Corpus(source, target, updates, vocabulary), _configuration(job, len(updates[0]), folder))
 
-@dataclass(frozen=True)
-class _Pairs:
-    """Token ids by pair number, end tokens included."""
-
-    source: list[list[int]]
-    target: list[list[int]]
+    train_and_report(folder, job, model, memory, train, "float32", JoeyNMT=joeynmt.__version__)
 
 
 def _sentences(folder: Path, side: str) -> list[list[int]]:
+    """Return token ids by pair number, end tokens included."""
     tokens, offsets = (np.load(folder / f"{side}_{what}.npy") for what in ("tokens", "offsets"))
     return [sentence.tolist() for sentence in np.split(tokens, offsets[1:-1])]
 
 
 class _Corpus:
-    """What the training loop asks of a dataset: batches, and a place for a seed."""
+    """The dataset that the training loop needs: batches, and a seed that is not used."""
 
     seed = 0
 
-    def __init__(self, pairs: _Pairs, updates: list[list[list[int]]], vocabulary: Any) -> None:
-        self._pairs = pairs
+    def __init__(self, source: list[list[int]], target: list[list[int]], updates: Updates, vocabulary: Any) -> None:
+        self._source, self._target = source, target
         self._updates = updates
         self._vocabulary = vocabulary
         self.seconds = 0.0
         self.batch_sampler = self
 
     def make_iter(self, **_: Any) -> "_Corpus":
-        """Each micro-batch once, in order."""
+        """Return each micro-batch once, in order."""
         return self
 
     def set_seed(self, seed: int) -> None:
-        """Nothing is shuffled."""
+        """Do nothing: nothing is shuffled."""
 
     def __iter__(self) -> Iterator[Any]:
-        # The loop comes back for the next batch when it is through with the one before, its update included.
+        # The loop asks for the next batch when it has finished the one before, its update included.
         began = time.monotonic()
         for microbatches in self._updates:
             for numbers in microbatches:
@@ -90,8 +76,8 @@ class _Corpus:
 
     def _batch(self, numbers: list[int]) -> Any:
         vocabulary = self._vocabulary
-        source = [self._pairs.source[number] for number in numbers]
-        target = [[vocabulary.bos_index, *self._pairs.target[number]] for number in numbers]
+        source = [self._source[number] for number in numbers]
+        target = [[vocabulary.bos_index, *self._target[number]] for number in numbers]
         return Batch(
             src=_padded(source, vocabulary.pad_index),
             src_length=torch.tensor([len(sentence) for sentence in source]),
@@ -111,9 +97,8 @@ def _padded(sentences: list[list[int]], pad: int) -> torch.Tensor:
     return torch.tensor([sentence + [pad] * (longest - len(sentence)) for sentence in sentences])
 
 
-def _train(model: Any, pairs: "_Pairs", job: Job, updates: list[list[list[int]]], folder: Path) -> tuple[float, int]:
-    """Seconds and target tokens of a whole training."""
-    arguments = parse_global_args(_configuration(job, len(updates[0]), folder), mode="train")
+def _train(model: Any, corpus: _Corpus, configuration: dict[str, Any]) -> Training:
+    arguments = parse_global_args(configuration, mode="train")
     manager = TrainManager(
         rank=0,
         model=model,
@@ -124,14 +109,13 @@ def _train(model: Any, pairs: "_Pairs", job: Job, updates: list[list[list[int]]]
         train_args=arguments.train,
         dev_args=arguments.test,
     )
-    manager._save_checkpoint = lambda *_: None  # At the end of a training; no part of what is compared.
-    corpus = _Corpus(pairs, updates, model.trg_vocab)
+    manager._save_checkpoint = lambda *_: None  # It would save at the end of a training, which is not compared.
     manager.train_and_validate(corpus, corpus)
-    return corpus.seconds, manager.stats.total_tokens
+    return Training(corpus.seconds, manager.stats.total_tokens)
 
 
 def _configuration(job: Job, microbatches: int, folder: Path) -> dict[str, Any]:
-    """What would stand in its YAML file: the paper's optimiser and schedule; nothing is logged or scored on the way."""
+    """Return the document of its YAML file: the paper's optimiser and schedule; nothing is logged or scored during training."""
     training = {
         "optimizer": "adam",
         "adam_betas": list(ADAM_BETAS),
@@ -166,7 +150,7 @@ def _model_section(job: Job) -> dict[str, Any]:
 
 
 def _without_further_dropout(model: Any) -> None:
-    """Switch off what neither the paper nor the others have: dropout of attention weights and inside the feed-forward network."""
+    """Switch off dropout of attention weights and inside the feed-forward network, which neither the paper nor the others have."""
     for name, module in model.named_modules():
         if name.endswith(("_att.dropout", "pwff_layer.2")):
             module.p = 0.0

@@ -1,6 +1,6 @@
-"""How fast the machine multiplies matrices: ``python -m peers.matmul`` prints floating-point operations a second.
+"""Speed of matrix products: ``python -m peers.matmul`` prints floating-point operations a second.
 
-The best of the products of two 4096 x 4096 bf16 matrices that fit into some seconds, on all cores or a GPU.
+The best of several seconds of products of two 4096 x 4096 bf16 matrices, on all cores or a GPU.
 """
 
 import torch

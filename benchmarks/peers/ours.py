@@ -1,4 +1,4 @@
-"""This project's trainer, one process a rank: ``python -m peers.ours FOLDER``, under torchrun where several train together."""
+"""This project's trainer, one process a rank: ``python -m peers.ours FOLDER``, under torchrun if there are several ranks."""
 
 import os
 import sys
@@ -6,10 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 
-import torch
 from ruamel.yaml import YAML
 
-from peers.job import Job, Memory, Report, now, trained_parameters
+from peers.job import Job, Memory, Training, Updates, now, train_and_report
 from transformer_core import recipes
 from transformer_core.config import Train
 from transformer_core.corpus.binary import BinarizedSplit, open_split
@@ -28,7 +27,7 @@ class _Ended(Exception):
 
 
 class _Waits(Nobody):
-    """Keeps the shares of the time that were spent waiting for batches."""
+    """Keeps the share of each update's time that was spent waiting for batches."""
 
     def __init__(self) -> None:
         self.shares: list[float] = []
@@ -48,24 +47,17 @@ def main() -> None:
         seed_everything(job.seed, 0, 0)
         size = TransformerSize(job.layers, job.d_model, job.d_ff, job.heads, *(job.d_model // job.heads,) * 2, job.dropout)
         model = build(size, job.vocab_size).to(devices.device, weights_dtype("auto"))
-        _train(model, split, _settings(job, job.warm_up), devices, folder, Nobody())
-        waits = _Waits()
-        model.zero_grad()  # Else the first training's gradients would stand beside those of the second.
-        seconds, target_tokens = _train(model, split, _settings(job, len(job.updates)), devices, folder, waits)
-        Report(
-            seconds=seconds,
-            target_tokens=target_tokens,
-            parameters=trained_parameters(model),
-            precision="bf16" if has_fast_bf16(devices.device) else "float32",
-            versions={"torch": torch.__version__},
-            before_bytes=memory.before_bytes,
-            peak_bytes=memory.peak_bytes(),
-            data_wait_share=fmean(waits.shares) if devices.rank == 0 else None,
-        ).write(folder, devices.rank)
+
+        def train(updates: Updates) -> Training:
+            model.zero_grad()  # Otherwise the first training's gradients would be in memory beside those of the second.
+            return _train(model, split, _settings(job, len(updates)), devices, folder)
+
+        precision = "bf16" if has_fast_bf16(devices.device) else "float32"
+        train_and_report(folder, job, model, memory, train, precision, devices.rank)
 
 
 def _settings(job: Job, updates: int) -> Train:
-    """The paper's settings, with the job's batches; nothing is scored or saved before the last update."""
+    """Return the paper's settings with the job's batches; nothing is scored or saved before the last update."""
     paper = Train.model_validate(YAML(typ="safe", pure=True).load(recipes.read("wmt14-en-de-base"))["train"])
     changes = {
         "updates": updates,
@@ -79,23 +71,22 @@ def _settings(job: Job, updates: int) -> Train:
     return paper.model_copy(update=changes)
 
 
-def _train(
-    model: TranslationModel, split: BinarizedSplit, settings: Train, devices: Devices, folder: Path, observer: Nobody
-) -> tuple[float, int]:
-    """Seconds and target tokens of a whole training, from the plan's first update on."""
+def _train(model: TranslationModel, split: BinarizedSplit, settings: Train, devices: Devices, folder: Path) -> Training:
+    """Train from the plan's first update on."""
     ended: list[float] = []
+    waits = _Waits()
 
     def validate() -> dict[str, float]:
-        """Called on every rank after the last update and before anything is saved, which is no part of what is compared."""
+        """End the clock: called on every rank after the last update and before anything is saved, which is not compared."""
         ended.append(now(devices.device))
         raise _Ended
 
-    trainer = Trainer(model, split, settings, devices, StateDirectory(folder / "state", 1), observer, validate, lambda: False)
+    trainer = Trainer(model, split, settings, devices, StateDirectory(folder / "state", 1), waits, validate, lambda: False)
     devices.wait_for_all()
     began = now(devices.device)
     with suppress(_Ended):
         trainer.run()
-    return ended[0] - began, trainer.progress.target_tokens
+    return Training(ended[0] - began, trainer.progress.target_tokens, fmean(waits.shares) if devices.rank == 0 else None)
 
 
 if __name__ == "__main__":

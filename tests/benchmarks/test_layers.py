@@ -1,7 +1,6 @@
 """Paths, operations and exponents of the benchmark of Table 1; no time is judged."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -9,23 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.layers import (
-    COUNTED,
-    LAYERS,
-    PATH_WIDTH,
-    Convolutions,
-    Recurrence,
-    Sizes,
-    counted_flops,
-    dependences,
-    depths,
-    draw,
-    exponents,
-    path_length,
-    paths,
-    peaks,
-    row,
-)
+from benchmarks.layer_types import COUNTED, LAYERS, Layer, Sizes, convolutions, recurrence
+from benchmarks.layers import PATH_WIDTH, counted_flops, dependences, depths, draw, exponents, path_length, paths, peaks, row
 
 LENGTHS = (2, 5, 12)
 
@@ -41,12 +25,12 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_longest_path_is_the_exact_one(name: str) -> None:
-    measured = paths(LENGTHS, {name: LAYERS[name]})
+    measured = pd.DataFrame(paths(LENGTHS, [name]))
     assert measured["value"].tolist() == measured["theory"].tolist()
 
 
 def test_a_recurrent_layer_depends_on_all_earlier_positions_and_no_later_one() -> None:
-    connected = dependences([Recurrence(PATH_WIDTH).double()], 9)
+    connected = dependences([recurrence(PATH_WIDTH).double()], 9)
     assert torch.equal(connected, torch.ones(9, 9, dtype=torch.bool).tril())
 
 
@@ -57,9 +41,8 @@ def test_dilated_kernels_reach_kernel_to_the_power_of_layers_positions(kernel: i
     assert path_length(dilated, kernel**layers + 1, kernel) == layers + 1
 
 
-def centred(d: int, k: int, number: int) -> nn.Module:
-    reach = k**number * (k // 2)
-    return Convolutions(nn.Conv1d(d, d, k, dilation=k**number, padding=reach))
+def centred(d: int, k: int, number: int) -> Layer:
+    return convolutions(nn.Conv1d(d, d, k, dilation=k**number, padding=k**number * (k // 2)))
 
 
 def test_centred_dilated_kernels_leave_pairs_at_the_ends_apart_at_any_depth() -> None:
@@ -70,7 +53,7 @@ def test_centred_dilated_kernels_leave_pairs_at_the_ends_apart_at_any_depth() ->
 
 
 def test_the_chain_of_operations_grows_with_n_in_the_recurrent_layer_alone() -> None:
-    table = depths((8, 16, 32))
+    table = pd.DataFrame(depths((8, 16, 32)))
     chains = {name: own["value"].tolist() for name, own in table.groupby("layer")}
     short, middle, long = chains.pop("recurrent")
     # Twice as many positions add twice as much.
@@ -83,7 +66,7 @@ def test_exponents_of_flops_are_those_of_table_1(name: str) -> None:
     counted = COUNTED[name]
     # Smaller than those timed: counts have no noise.
     size = 9 if counted.middle.size else 0
-    small = replace(counted, middle=Sizes(64, 64, size), n=(64, 128), d=(64, 128), size=(9, 17) if counted.size else ())
+    small = counted._replace(middle=Sizes(64, 64, size), n=(64, 128), d=(64, 128), size=(9, 17) if counted.size else ())
     rows = [
         row("FLOPs", name, variable, sizes, counted_flops(counted, sizes), counted.formula(sizes)) for variable, sizes in small.points()
     ]
