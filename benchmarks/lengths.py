@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from common import DATA_STAGES, ROOT, command_line, run_stages, svg_figure, write_params
-from common import markdown as markdown_table
+from common import DATA_STAGES, ROOT, command_line, markdown, run_stages, svg_figure, write_params
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
@@ -64,7 +63,7 @@ def main() -> None:
         print(f"{form.name}: {len(pairs):,} pairs; {longest}", flush=True)
     table = pd.concat(tables, ignore_index=True)
     table.to_csv(options.table, index=False, float_format="%.2f", lineterminator="\n")
-    print(markdown(table))
+    print(score_tables(table))
     draw(table, options.plot)
 
 
@@ -129,14 +128,14 @@ def group_of(source: str) -> int:
     return bisect_left(GREATEST_WORDS, words)
 
 
-def markdown(table: pd.DataFrame) -> str:
+def score_tables(table: pd.DataFrame) -> str:
     """Format BLEU, chrF2 and the ratio of lengths: a row for each form, a column for each group with its number of sentences."""
     labels = table["source_words"] + " (" + table["sentences"].astype(str) + ")"
     parts = []
     for column, digits in (("bleu", 1), ("chrf", 1), ("length_ratio", 2)):
         cells = table.assign(group=labels, text=table[column].map(f"{{:.{digits}f}}".format))
         wide = cells.pivot(index="form", columns="group", values="text").loc[table["form"].unique(), labels.unique()]
-        parts.append(markdown_table(wide.rename_axis(column).reset_index()))
+        parts.append(markdown(wide.rename_axis(column).reset_index()))
     return "\n\n".join(parts)
 
 

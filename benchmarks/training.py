@@ -42,7 +42,7 @@ import pandas as pd
 import torch
 from common import command_line, fastest, markdown, spread, write_report
 from numpy.typing import NDArray
-from peers.job import Job, Report
+from peers.job import Job, take_reports
 
 from transformer_core.config import Model
 from transformer_core.corpus.batches import BatchPlan
@@ -261,37 +261,35 @@ def run_contender(
     )
     reports = run_processes(contender, job, folder, processes)
     source_tokens, target_tokens = (sum(int(side.lengths[pairs].sum()) for pairs in plan) for side in (split.source, split.target))
-    if any(report.target_tokens != target_tokens for report in reports):
-        raise RuntimeError(f"{contender.name} counted {reports[0].target_tokens} target tokens, not {target_tokens}")
-    growth = sum(report.peak_bytes - report.before_bytes for report in reports)
+    if any(report["target_tokens"] != target_tokens for report in reports):
+        raise RuntimeError(f"{contender.name} counted {reports[0]['target_tokens']} target tokens, not {target_tokens}")
+    growth = sum(report["peak_bytes"] - report["before_bytes"] for report in reports)
     return {
         "choice": asdict(choice),
         "processes": processes,
         "threads": job.threads,
-        "precision": reports[0].precision,
-        "versions": reports[0].versions,
-        "parameters": reports[0].parameters,
+        **{key: reports[0][key] for key in ("precision", "versions", "parameters")},
         "updates": len(plan),
-        "seconds": max(report.seconds for report in reports),
+        "seconds": max(report["seconds"] for report in reports),
         "source_tokens": source_tokens,
         "target_tokens": target_tokens,
-        "peak_bytes": sum(report.peak_bytes for report in reports),
-        "rest_bytes": growth - STATE_BYTES * reports[0].parameters * processes,
-        "data_wait_share": reports[0].data_wait_share,
+        "peak_bytes": sum(report["peak_bytes"] for report in reports),
+        "rest_bytes": growth - STATE_BYTES * reports[0]["parameters"] * processes,
+        "data_wait_share": reports[0]["data_wait_share"],
     }
 
 
-def run_processes(contender: Contender, job: Job, folder: Path, processes: int) -> list[Report]:
+def run_processes(contender: Contender, job: Job, folder: Path, processes: int) -> list[dict[str, Any]]:
     """Run a job in the contender's environment and return the report of each process; its output is shown only if it fails."""
     job.write(folder)
-    Report.take_all(folder)  # Of a run that failed.
+    take_reports(folder)  # Of a run that failed.
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
     command = [str(contender.python), *torchrun, "-m", contender.module, str(folder)]
     done = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     if done.returncode:
         print(done.stdout, file=sys.stderr)
         raise ContenderFailed(f"{contender.name} ended with exit code {done.returncode}, its output is above")
-    return Report.take_all(folder)
+    return take_reports(folder)
 
 
 def fastest_product() -> float:

@@ -44,10 +44,11 @@ def main() -> None:
         attn_implementation=job.attention,
     )
     model = MarianMTModel(config).to(device)  # type: ignore[arg-type]  # Its decorator hides whose method it is.
-    precision = "bf16" if has_fast_bf16(device) else "float32"
-    train_and_report(
-        folder, job, model, memory, lambda updates: _train(model, split, updates, device), precision, transformers=transformers.__version__
-    )
+    facts = {
+        "precision": "bf16" if has_fast_bf16(device) else "float32",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
+    train_and_report(folder, job, model, memory, lambda updates: _train(model, split, updates, device), facts)
 
 
 def _settings(size: Job | TransformerSize, vocab_size: int, positions: int) -> dict[str, Any]:

@@ -5,10 +5,10 @@ Of this repository a contender's process needs only this file, which needs only 
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -74,38 +74,6 @@ class Training(NamedTuple):
     data_wait_share: float | None = None
 
 
-@dataclass(frozen=True)
-class Report:
-    """Measurements of one process of a contender.
-
-    Attributes:
-        seconds, target_tokens, data_wait_share: as in `Training`.
-        parameters: trained parameters, each shared matrix once.
-        precision: of the matrix products.
-        versions: of the libraries, by name.
-        before_bytes: memory after all imports and before the model was made.
-        peak_bytes: peak memory.
-    """
-
-    seconds: float
-    target_tokens: int
-    parameters: int
-    precision: str
-    versions: dict[str, str]
-    before_bytes: int
-    peak_bytes: int
-    data_wait_share: float | None = None
-
-    @classmethod
-    def take_all(cls, folder: Path) -> list["Report"]:
-        """Read the reports in a folder and remove them."""
-        files = sorted(folder.glob("report-*.json"))
-        reports = [cls(**json.loads(file.read_text(encoding="utf-8"))) for file in files]
-        for file in files:
-            file.unlink()
-        return reports
-
-
 class Memory:
     """Memory of a process: resident on a CPU (Linux), in tensors on a GPU. Make it after all imports and before the model.
 
@@ -141,23 +109,29 @@ def train_and_report(
     model: torch.nn.Module,
     memory: Memory,
     train: Callable[[Updates], Training],
-    precision: str,
+    facts: Mapping[str, object],
     rank: int = 0,
-    **versions: str,
 ) -> None:
-    """Train for warm-up, train again, and write the report of the second training and of the process into the folder."""
+    """Train for warm-up, train again, and write the report of this process into the folder.
+
+    The report has the second training, `parameters` (each shared matrix once), `before_bytes` (memory after all imports and before the
+    model was made), `peak_bytes`, and the given facts: `precision` of the matrix products and `versions` of the libraries.
+    """
     train(job.updates[: job.warm_up])
-    training = train(job.updates)
-    parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    versions = {"torch": torch.__version__, **versions}
-    report = Report(
-        training.seconds,
-        training.target_tokens,
-        parameters,
-        precision,
-        versions,
-        memory.before_bytes,
-        memory.peak_bytes(),
-        training.data_wait_share,
-    )
-    (folder / f"report-{rank}.json").write_text(json.dumps(asdict(report)), encoding="utf-8")
+    report = {
+        **train(job.updates)._asdict(),
+        "parameters": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
+        "before_bytes": memory.before_bytes,
+        "peak_bytes": memory.peak_bytes(),
+        **facts,
+    }
+    (folder / f"report-{rank}.json").write_text(json.dumps(report), encoding="utf-8")
+
+
+def take_reports(folder: Path) -> list[dict[str, Any]]:
+    """Read the reports in a folder and remove them."""
+    files = sorted(folder.glob("report-*.json"))
+    reports = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    for file in files:
+        file.unlink()
+    return reports

@@ -38,7 +38,8 @@ def main() -> None:
     def train(updates: Updates) -> Training:
         return _train(model, _Corpus(source, target, updates, vocabulary), _configuration(job, len(updates[0]), folder))
 
-    train_and_report(folder, job, model, memory, train, "float32", JoeyNMT=joeynmt.__version__)
+    versions = {"torch": torch.__version__, "JoeyNMT": joeynmt.__version__}
+    train_and_report(folder, job, model, memory, train, {"precision": "float32", "versions": versions})
 
 
 def _sentences(folder: Path, side: str) -> list[list[int]]:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 
+import torch
 from ruamel.yaml import YAML
 
 from peers.job import Job, Memory, Training, Updates, now, train_and_report
@@ -52,8 +53,8 @@ def main() -> None:
             model.zero_grad()  # Otherwise the first training's gradients would be in memory beside those of the second.
             return _train(model, split, _settings(job, len(updates)), devices, folder)
 
-        precision = "bf16" if has_fast_bf16(devices.device) else "float32"
-        train_and_report(folder, job, model, memory, train, precision, devices.rank)
+        facts = {"precision": "bf16" if has_fast_bf16(devices.device) else "float32", "versions": {"torch": torch.__version__}}
+        train_and_report(folder, job, model, memory, train, facts, devices.rank)
 
 
 def _settings(job: Job, updates: int) -> Train:

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
-from benchmarks.lengths import FORMS, TRAINED_WORDS, draw, group_of, markdown, scores, write_settings
+from benchmarks.lengths import FORMS, TRAINED_WORDS, draw, group_of, score_tables, scores, write_settings
 from transformer_core.config import Params, validate_document
 from transformer_core.corpus.synthetic import generate
 from transformer_core.presets import resolve
@@ -49,7 +49,7 @@ def test_no_group_mixes_lengths_trained_on_with_longer_ones() -> None:
 
 def test_the_table_has_a_row_a_form_and_a_column_a_group(table: pd.DataFrame) -> None:
     other = table.assign(form="b", bleu=12.34)
-    bleu, chrf, ratio = markdown(pd.concat([table, other])).split("\n\n")
+    bleu, chrf, ratio = score_tables(pd.concat([table, other])).split("\n\n")
     head, _, *rows = bleu.splitlines()
     assert head == "| bleu | 1-6 (2) | 7-12 (2) | 13-16 (2) | 41-60 (2) |"
     assert rows[1] == "| b | 12.3 | 12.3 | 12.3 | 12.3 |"
