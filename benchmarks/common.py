@@ -45,7 +45,7 @@ def fastest(choices: Sequence[Name], rate: Callable[[Name], float]) -> Name:
     return max(choices, key=rate) if len(set(choices)) > 1 else choices[0]
 
 
-def spread(values: Sequence[float], form: str) -> str:
+def spread(values: Sequence[float] | pd.Series, form: str) -> str:
     """Format the median, and in brackets the least and the greatest value."""
     return f"{statistics.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
 

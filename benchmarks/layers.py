@@ -165,7 +165,7 @@ def depths(lengths: Sequence[int]) -> list[Row]:
 def graph_depth(output: Tensor) -> int:
     """Return the number of nodes on the longest chain of the autograd graph behind a tensor."""
     before: dict[Any, list[Any]] = {}
-    waiting = [output.grad_fn]
+    waiting: list[Any] = [output.grad_fn]
     while waiting:
         node = waiting.pop()
         if node not in before:

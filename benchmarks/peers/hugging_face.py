@@ -41,7 +41,7 @@ def main() -> None:
         dropout=job.dropout,
         attention_dropout=0.0,
         activation_dropout=0.0,
-        attn_implementation=job.attention,
+        attn_implementation=job.attention,  # type: ignore[call-arg]  # A setting of every model.
     )
     model = MarianMTModel(config).to(device)  # type: ignore[arg-type]  # Its decorator hides whose method it is.
     facts = {
