@@ -21,6 +21,7 @@ ROOMS = {
         {"export"},
         {"training", "decoding", "evaluation"},
         {"recipes", "doctor", "data_plan"},
+        {"project"},
         {"cli"},
     ],
     "flows": [

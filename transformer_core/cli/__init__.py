@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from transformer_core.cli import attention, compare, data, doctor, estimate, export, info, positions, recipe, score, states, translate
+from transformer_core.cli import attention, compare, data, doctor, estimate, export, info, new, positions, recipe, score, states, translate
 from transformer_core.errors import ExitCode, UserError, configuration_error
 
 _READER_LEFT = 128 + 13  # What a shell reports for a filter that SIGPIPE ended.
@@ -39,6 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="transformer-core", description="Translate with a trained model, and what goes with it.", allow_abbrev=False)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (translate, score, compare, attention, positions, export, info, estimate, doctor, recipe, data, states):
+    for command in (translate, score, compare, attention, positions, export, info, estimate, doctor, new, recipe, data, states):
         command.add_to(commands)
     return parser

@@ -1,0 +1,99 @@
+"""The pages for people: links lead to a file and a heading, linked names are defined there, no page and no command is forgotten."""
+
+import argparse
+import ast
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.test_walls import ROOMS
+from transformer_core import cli
+
+ROOT = Path(__file__).parents[1]
+LISTED = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+FILES = {name for name in LISTED.splitlines() if (ROOT / name).is_file()}
+PAGES = sorted(name for name in FILES if name.endswith(".md"))
+
+
+@cache
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def links(page: str) -> list[tuple[str, str]]:
+    """Texts and targets; none of the web's."""
+    prose = re.sub(r"^```.*?^```", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    return [(text, target) for text, target in re.findall(r"\[([^\]]+)\]\(([^)]+)\)", prose) if "://" not in target]
+
+
+def anchors(markdown: str) -> set[str]:
+    """The headings of a document as GitHub names them in addresses."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", markdown, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@cache
+def defined(path: Path) -> set[str]:
+    """The functions, classes, methods and constants that a file, or any file of a folder, defines."""
+    if path.is_dir():
+        return set().union(*map(defined, path.rglob("*.py")))
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
+
+
+def test_a_link_leads_to_a_file_and_a_heading() -> None:
+    for page in PAGES:
+        for _, target in links(page):
+            path, _, anchor = target.partition("#")
+            file = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+            assert file.exists(), (page, target)
+            assert file.is_relative_to(ROOT), (page, target)
+            assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), (page, target)
+
+
+def test_a_name_is_defined_in_the_file_or_folder_that_it_links() -> None:
+    checked = 0
+    for page in PAGES:
+        for text, target in links(page):
+            path = ((ROOT / page).parent / target.partition("#")[0]).resolve()
+            if re.fullmatch(r"`\w+`", text) and (path.suffix == ".py" or path.is_dir()):
+                assert text.strip("`") in defined(path), (page, text, target)
+                checked += 1
+    assert checked > 100
+
+
+def test_a_file_of_code_that_a_page_names_exists() -> None:
+    for page in set(PAGES) - {"CHANGELOG.md"}:
+        for name in re.findall(r"(?<![\w/.])(?:transformer_core|flows|tests|benchmarks)/[\w/-]+\.\w+", text_of(page)):
+            assert name in FILES, (page, name)
+
+
+def test_every_page_is_in_the_index() -> None:
+    indexed = {target.partition("#")[0] for _, target in links("docs/index.md")}
+    assert {Path(page).name for page in PAGES if page.startswith("docs/")} - {"index.md"} <= indexed
+
+
+def test_every_command_has_its_line_in_the_usage_and_no_other_is_named() -> None:
+    parser = cli._parser()
+    (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    assert set(re.findall(r"^\| `transformer-core (\w+)", text_of("docs/usage.md"), re.MULTILINE)) == set(commands)
+    for page in PAGES:
+        assert set(re.findall(r"(?:^|`|/|\| )transformer-core (\w+)", text_of(page), re.MULTILINE)) <= set(commands), page
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_the_page_of_the_architecture_has_every_room(package: str) -> None:
+    named = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`\w+`.*?) \|", text_of("docs/architecture.md"), re.MULTILINE))))
+    assert set().union(*ROOMS[package]) <= named
+
+
+def test_the_readme_is_read_in_three_minutes() -> None:
+    assert len(text_of("README.md").splitlines()) <= 110

@@ -1,0 +1,23 @@
+"""`transformer-core new`: lay out a project where the code is installed and not cloned."""
+
+import argparse
+from pathlib import Path
+
+from transformer_core.cli.arguments import Commands
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("new", help="lay out a project for the installed package: params.yaml, dvc.yaml, corpora/, ...")
+    parser.add_argument("folder", metavar="DIR", type=Path, help="its folder; files that are there are kept")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Lay it out and say which files are the user's own."""
+    from transformer_core.project import new_project
+
+    for path in new_project(arguments.folder):
+        print(f"{path}: kept; the package has another one. Remove it and repeat to get that.")
+    print(f"{arguments.folder} is a project. Next, in that folder: dvc repro")
+    return 0

@@ -1,0 +1,114 @@
+"""A project outside a clone: params.yaml, dvc.yaml and the settings of DVC, Prefect and git, for the installed packages.
+
+setup.py imports this module to copy `FILES` into a wheel, so at import it needs nothing but Python.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+
+from transformer_core.errors import ExitCode, UserError, configuration_error
+from transformer_core.files import new_file, sha256_of
+
+# Files of the repository that a project has as well; dvc.yaml is adapted.
+FILES = (
+    ".dvc/.gitignore",
+    ".dvc/config",
+    ".dvc/plots/logarithmic.json",
+    ".dvc/plots/percent_bars.json",
+    ".dvcignore",
+    ".gitignore",
+    "corpora/README.md",
+    "dvc.yaml",
+    "prefect.toml",
+    "prefect.yaml",
+)
+# The folder in a wheel that setup.py copies them to.
+PACKAGED = "project_files"
+# The folder in a project with the sums of the installed code, a file for each stage.
+SUMS = "installed"
+_RECIPE = "synthetic"
+_INSTALLED = Path(__file__).parents[1]  # site-packages, or the root of a clone
+_STAGE = re.compile(r"  (\w+):\n")
+_CODE = re.compile(r"      - ((?:transformer_core|flows)/.+)\n")
+_FIRST_COMMENT = re.compile(r"\A(?:#.*\n)+")
+_COMMENT = """\
+# The DAG: the command, inputs and outputs of each stage. Settings are in params.yaml; section `machine` is in no stage's params, because it
+# cannot change a result. installed/STAGE.sha256 lists the installed code of a stage. After an upgrade of transformer-pipeline,
+# `transformer-core new .` writes these lists again, and `dvc repro` runs the stages whose code has changed.
+"""
+
+
+def new_project(folder: Path) -> list[Path]:
+    """Write the files of a project that `folder` lacks, and the lists of each stage's installed code; make it a git repository.
+
+    Returns:
+        The files other than params.yaml that were kept although the package has another content for them.
+
+    Raises:
+        UserError: exit code 78 where `folder` is a file or a clone of this repository; 69 where there is no git.
+    """
+    from transformer_core import recipes
+    from transformer_core.config import PARAMS_FILE
+
+    if (folder / "transformer_core").exists():
+        raise configuration_error(f"{folder}: holds the code itself and needs no other project")
+    if folder.exists() and not folder.is_dir():
+        raise configuration_error(f"{folder}: is a file", "Name a folder.")
+    if not (folder / ".git").exists():
+        _git_init(folder)
+    dag, code = adapt(_text("dvc.yaml"))
+    contents = {name: _text(name) for name in FILES} | {"dvc.yaml": dag, PARAMS_FILE.name: recipes.read(_RECIPE)}
+    kept = []
+    for path, content in ((folder / name, content) for name, content in contents.items()):
+        if not path.exists():
+            _write(content, path)
+        elif path.name != PARAMS_FILE.name and path.read_bytes() != content.encode():
+            kept.append(path)
+    for stage, paths in code.items():
+        _write("".join(f"{sha256_of(_INSTALLED / path)}  {path}\n" for path in _files(paths)), folder / SUMS / f"{stage}.sha256")
+    return kept
+
+
+def adapt(dag: str) -> tuple[str, dict[str, list[str]]]:
+    """The text of dvc.yaml with one list of sums in place of each stage's code, and the paths of that code by stage."""
+    lines: list[str] = []
+    code: dict[str, list[str]] = {}
+    stage = ""
+    for line in _FIRST_COMMENT.sub(_COMMENT, dag).splitlines(keepends=True):
+        stage = heading[1] if (heading := _STAGE.fullmatch(line)) else stage
+        dependency = _CODE.fullmatch(line)
+        if dependency is None:
+            lines.append(line)
+        elif stage in code:
+            code[stage].append(dependency[1])
+        else:
+            code[stage] = [dependency[1]]
+            lines.append(f"      - {SUMS}/{stage}.sha256\n")
+    return "".join(lines), code
+
+
+def _text(name: str) -> str:
+    """The content of one of `FILES`: from the wheel, or from the clone that is installed in editable mode."""
+    packaged = Path(__file__).with_name(PACKAGED) / name
+    return (packaged if packaged.exists() else _INSTALLED / name).read_text(encoding="utf-8")
+
+
+def _files(paths: list[str]) -> list[str]:
+    """The files among `paths` and in the folders among them, relative to the packages; what Python has compiled is left out."""
+    found = [file for path in paths for file in ((_INSTALLED / path).rglob("*") if (_INSTALLED / path).is_dir() else [_INSTALLED / path])]
+    return sorted(file.relative_to(_INSTALLED).as_posix() for file in found if file.is_file() and "__pycache__" not in file.parts)
+
+
+def _write(text: str, path: Path) -> None:
+    with new_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _git_init(folder: Path) -> None:
+    try:
+        subprocess.run(["git", "init", "--quiet", folder], check=True, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise UserError("git is not installed", "Install git: DVC asks it what belongs to a version.", ExitCode.UNAVAILABLE) from None
+    except subprocess.CalledProcessError as error:
+        raise configuration_error(f"{folder}: {error.stderr.strip().removeprefix('fatal: ')}") from None
