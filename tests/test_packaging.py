@@ -1,4 +1,4 @@
-"""What stands in pyproject.toml, constraints.txt, Makefile, Dockerfile and .ci/run agrees with the code and with each other."""
+"""pyproject.toml, constraints.txt, Makefile, Dockerfile, .ci/run and the files for contributors agree with the code and with each other."""
 
 import ast
 import os
@@ -8,10 +8,12 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from ruamel.yaml import YAML
 
 REPOSITORY = Path(__file__).parents[1]
 PYPROJECT_TEXT = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
@@ -134,3 +136,33 @@ def test_continuous_integration_can_be_started() -> None:
     script = REPOSITORY / ".ci" / "run"
     assert os.access(script, os.X_OK)
     subprocess.run(["bash", "-n", script], check=True)
+
+
+def document(name: str) -> Any:
+    return YAML(typ="safe").load(REPOSITORY / name)
+
+
+def test_there_is_one_version() -> None:
+    version = PYPROJECT["project"]["version"]
+    citation = document("CITATION.cff")
+    assert (citation["version"], citation["license"]) == (version, PYPROJECT["project"]["license"])
+    changes = re.findall(r"^## \[(.+)\] - (\S+)$", (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert changes[0][0] == version
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", date) for _, date in changes[1:])
+
+
+def test_the_hooks_before_a_commit_are_the_checks_of_make_and_fetch_nothing() -> None:
+    (repository,) = document(".pre-commit-config.yaml")["repos"]
+    assert repository["repo"] == "local"
+    assert {hook["language"] for hook in repository["hooks"]} == {"system"}
+    commands = {" ".join(hook["entry"].replace(" --force-exclude", "").split()) for hook in repository["hooks"]}
+    checks = re.findall(r"^\t\$\(BIN\)/(ruff check|ruff format|mypy)", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert commands == {f".venv/bin/{check}" for check in checks}
+
+
+def test_forms_of_issues_have_what_github_asks_for() -> None:
+    for form in (REPOSITORY / ".github/ISSUE_TEMPLATE").iterdir():
+        fields = document(str(form))
+        assert fields.keys() >= {"name", "description", "body"}
+        assert all(field["type"] in {"markdown", "input", "textarea", "dropdown", "checkboxes"} for field in fields["body"])
+        assert len({field["id"] for field in fields["body"]}) == len(fields["body"])
