@@ -120,9 +120,9 @@ def _repository(root: Path) -> Finding:
         said = asked.stderr.split("\n")[0].removeprefix("fatal: ")
         return problem(f"git says: {said}", "Go to your clone of the repository, or: git init")
     if not (root / ".dvc").is_dir():
-        return problem("no .dvc folder here", "Go to the top of the repository, or: dvc init")
+        return problem("no .dvc folder here", "Go to the top of the repository, or: transformer-core new .")
     if not (root / "dvc.yaml").is_file():
-        return problem("no dvc.yaml here", "Go to the top of the repository.")
+        return problem("no dvc.yaml here", "Go to the top of the repository, or: transformer-core new .")
     return Finding("repository", "ok", "git and DVC are set up")
 
 

@@ -33,7 +33,7 @@ from transformer_core.errors import UserError
 from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.files import read_json, sha256_of, write_json
 
-SERVED_MODEL = Path(__file__).parents[1] / "served_model.py"
+SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
 CONFIG = AVERAGED / "config.json"
 MADE_BY = {
     RAW / "manifest.json": "download",
