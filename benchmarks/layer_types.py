@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from transformer_core.models.attention import Neighbourhood, SelfAttention, restricted_attention, scaled_dot_product_attention
 from transformer_core.models.convolutional import Convolutional
-from transformer_core.models.dropout import Dropout
+from transformer_core.models.embeddings import Dropout
 from transformer_core.models.recurrent import Recurrent
 from transformer_core.presets import ConvolutionalSize, RecurrentSize, TransformerSize
 
@@ -43,7 +43,7 @@ def attention(d: int, r: int, _: int = 0) -> Layer:
     """Return self-attention of the Transformer, over r positions around each one or, with r = 0, over all."""
     head = min(HEAD, d)
     size = TransformerSize(layers=1, d_model=d, d_ff=d, heads=d // head, d_k=head, d_v=head, dropout=0.0)
-    return Layer(SelfAttention(size), lambda module, x: module(*module.of_itself(x), neighbours(x.shape[1], r)))
+    return Layer(SelfAttention(size), lambda module, x: module(*module.project(x), neighbours(x.shape[1], r)))
 
 
 def recurrence(d: int, *_: int) -> Layer:

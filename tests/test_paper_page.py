@@ -11,9 +11,8 @@ import torch
 from tests.clone import Clone, tiny_clone
 from transformer_core.config import Bpe
 from transformer_core.corpus.subword import Subword, train_subword
-from transformer_core.models.architectures import build
+from transformer_core.models.architectures import build, parameters_by_part
 from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
-from transformer_core.models.size import parameters_by_part
 from transformer_core.presets import TABLE_3, TransformerSize, table_3_row
 
 ROOT = Path(__file__).parents[1]

@@ -26,6 +26,11 @@ TREES = "tree"
 
 Document = TypeVar("Document", bound=BaseModel)
 
+Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
+DecodingPrecision = Literal[Precision, "int8"]
+CTranslate2Precision = Literal["float32", "int8"]
+Penalty = Literal["wu", "power"]
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -197,7 +202,7 @@ class Train(Section):
     label_smoothing: Probability
     bpe_dropout: Probability
     max_skipped: NonNegativeInt
-    precision: Literal["auto", "bf16", "fp16", "float32", "float64"]
+    precision: Precision
     validate_every: PositiveInt
     bleu_sentences: PositiveInt
     best_by: Literal["nll", "perplexity", "accuracy", "bleu", "f1"]
@@ -231,9 +236,9 @@ class Decode(Section):
     """
 
     engine: Literal["torch", "ctranslate2"]
-    precision: Literal["auto", "bf16", "fp16", "float32", "float64", "int8"]
+    precision: DecodingPrecision
     beam: PositiveInt
-    penalty: Literal["wu", "power"]
+    penalty: Penalty
     alpha: NonNegativeFloat
     max_extra: PositiveInt
     batch_tokens: PositiveInt
@@ -487,7 +492,7 @@ def _check_ctranslate2(params: Params, path: Path) -> None:
         raise configuration_error(
             f"{path}: decode.penalty: must be power with decode.engine ctranslate2, which has no other, got {params.decode.penalty!r}"
         )
-    if params.decode.precision not in ("float32", "int8"):
+    if params.decode.precision not in get_args(CTranslate2Precision):
         raise configuration_error(
             f"{path}: decode.precision: must be float32 or int8 with decode.engine ctranslate2, got {params.decode.precision!r}"
         )

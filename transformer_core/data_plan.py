@@ -8,7 +8,7 @@ from transformer_core.config import Params
 from transformer_core.corpus.binary import token_type
 from transformer_core.corpus.catalogue import Size, Source, check_direction, find_entry
 from transformer_core.corpus.fetching import lock_file, locked_sums
-from transformer_core.models.size import parameters_by_part
+from transformer_core.models.architectures import parameters_by_part
 from transformer_core.presets import resolve
 
 # Of text in European languages: about as many as a subword of a vocabulary of some ten thousand has.

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from transformer_core.config import DecodingPrecision
 from transformer_core.corpus.subword import EOS, PAD, Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.models.directory import SUBWORD, load_model
-from transformer_core.models.precision import DecodingPrecision
 from transformer_core.models.transformer import Transformer
 
 SEARCH = Search(beam=4, alpha=0.6, penalty="power", max_extra=50)

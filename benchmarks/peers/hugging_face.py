@@ -20,8 +20,8 @@ from transformer_core.models.precision import has_fast_bf16
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
-from transformer_core.training.batch import make_batch
 from transformer_core.training.devices import autocast
+from transformer_core.training.loader import make_batch
 
 _TRAINED_POSITIONS, _DECODED_POSITIONS = 256, 512
 

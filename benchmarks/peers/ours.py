@@ -18,16 +18,17 @@ from transformer_core.models.precision import has_fast_bf16, weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
 from transformer_core.training.checkpoint import StateDirectory
-from transformer_core.training.devices import Devices, joined
-from transformer_core.training.records import Nobody, UpdateRecord
-from transformer_core.training.trainer import Trainer, seed_everything
+from transformer_core.training.devices import Devices, process_group
+from transformer_core.training.records import Observer, UpdateRecord
+from transformer_core.training.trainer import Trainer
+from transformer_core.training.update import seed_everything
 
 
 class _Ended(Exception):
     """The last update is done."""
 
 
-class _Waits(Nobody):
+class _Waits(Observer):
     """Keeps the share of each update's time that was spent waiting for batches."""
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     job = Job.read(folder)
     split = open_split(folder, "train")
-    with joined(job.threads) as devices:
+    with process_group(job.threads) as devices:
         launcher = (os.getppid(),) if devices.world_size > 1 and devices.rank == 0 else ()
         memory = Memory(devices.device, launcher)
         seed_everything(job.seed, 0, 0)

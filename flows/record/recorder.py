@@ -13,14 +13,14 @@ from tqdm import tqdm
 from flows.process.paths import VALIDATION_SCORE
 from flows.process.runner import say
 from flows.record.journal import Journal
-from transformer_core.training.records import UpdateRecord
+from transformer_core.training.records import Observer, UpdateRecord
 
 UPDATES, VALIDATION, SKIPPED = "updates.csv", "validation.csv", "skipped.csv"
 _SKIPPED_COLUMNS = ("update", "line")
 _SECONDS_BETWEEN_LINES = 10.0
 
 
-class Recorder:
+class Recorder(Observer):
     """An observer of the trainer (transformer_core/training/trainer.py) on rank 0.
 
     Args:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
@@ -11,6 +11,7 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from transformer_core.config import Penalty
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_for_decoding
 
@@ -21,7 +22,7 @@ MOST_TOKENS = 1024
 # Far above what 1,024 tokens of any language take, and so few that no time is spent on cutting them into tokens.
 MOST_CHARACTERS = 20_000
 MOST_BEAMS = 100
-_USUAL_BEAM = 4
+_USUAL_BEAM = Search.beam
 
 
 class Asked(BaseModel):
@@ -35,9 +36,9 @@ class Asked(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     beam: int = Field(_USUAL_BEAM, ge=1, le=MOST_BEAMS)
-    alpha: float = Field(0.6, ge=0, le=10)
-    penalty: Literal["wu", "power"] = "wu"
-    max_extra: int = Field(50, ge=1, le=MOST_TOKENS)
+    alpha: float = Field(Search.alpha, ge=0, le=10)
+    penalty: Penalty = Search.penalty
+    max_extra: int = Field(Search.max_extra, ge=1, le=MOST_TOKENS)
     nbest: bool = False
     scores: bool = False
 

@@ -6,9 +6,7 @@ from transformer_core.config import Average, Params
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
 from transformer_core.models.directory import CONFIG, read_config, save_model
-from transformer_core.training.averaging import average
-from transformer_core.training.checkpoint import checkpoint_files, update_of
-from transformer_core.training.selection import best_updates
+from transformer_core.training.checkpoint import average, best_updates, checkpoint_files, update_of
 
 
 def run(params: Params) -> str:

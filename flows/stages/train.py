@@ -44,10 +44,10 @@ from transformer_core.models.precision import weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize, resolve
 from transformer_core.training.checkpoint import FORMAT, LOCK, StateDirectory, state_files, state_root
-from transformer_core.training.devices import Devices, autocast, default_devices, joined
-from transformer_core.training.records import Nobody, Progress
-from transformer_core.training.trainer import Trainer, seed_everything
-from transformer_core.training.utilisation import matrix_rate
+from transformer_core.training.devices import Devices, autocast, default_devices, matrix_rate, process_group
+from transformer_core.training.records import Observer, Progress
+from transformer_core.training.trainer import Trainer
+from transformer_core.training.update import seed_everything
 from transformer_core.training.validation import score_split
 
 METRICS = TRAINING / "metrics.json"
@@ -176,7 +176,7 @@ def train(params: Params) -> None:
     stop_asked = _stop_flag()
     mark = fingerprint(params)
     state = _state(mark)
-    with joined(params.machine.threads) as devices:
+    with process_group(params.machine.threads) as devices:
         if devices.rank > 0:
             _train(params, mark, state, devices, stop_asked)
             return
@@ -203,7 +203,7 @@ def _train(params: Params, mark: str, state: Path, devices: Devices, stop_asked:
             params.train,
             devices,
             StateDirectory(state, params.train.keep),
-            recorder or Nobody(),
+            recorder or Observer(),
             _validation(params, model, subword, devices, stop_asked),
             stop_asked,
             matrix_rate(devices, precision),

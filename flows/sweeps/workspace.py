@@ -149,8 +149,8 @@ def _figures(job: Job, clone: Path) -> dict[str, Any]:
     `flops` are of the products of the whole training, at the mean length of its targets; `perplexity` is of valid, a subword, of the last
     checkpoint; `score` is the task's main score, of test.
     """
+    from transformer_core.models.architectures import cost_of_training
     from transformer_core.models.directory import CONFIG, read_config  # Here, for torch takes seconds to load.
-    from transformer_core.models.size import cost_of_training
 
     task = task_of(str(job.document["download"]["target"]))
     config, pairs = read_config(clone / AVERAGED / CONFIG), read_meta(clone / BINARIZED).splits["train"]

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from transformer_core.corpus.subword import BOS, EOS
 from transformer_core.decoding.beam import Penalty, Search, beam_search, coverage_penalty
-from transformer_core.decoding.ensemble import Ensemble
 from transformer_core.decoding.hypotheses import Finished, StepModel
+from transformer_core.decoding.translator import Ensemble
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from tests.decoding.parity import WordsOnly, differences, learnt, made_up_pairs, padded
 from tests.models.vnni import needs_vnni
+from transformer_core.config import DecodingPrecision
 from transformer_core.corpus.subword import PAD
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished
-from transformer_core.models.packed import pack
-from transformer_core.models.precision import DecodingPrecision, low_precision, weights_dtype
-from transformer_core.models.quantised import quantise
+from transformer_core.models.precision import low_precision, pack, quantise, weights_dtype
 
 SEARCH = Search(4, 0.6, "power", max_extra=6)
 SOURCES = [source for source, _ in made_up_pairs(120, seed=2_000)]

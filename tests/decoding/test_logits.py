@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_core.decoding.logits import greatest, logsumexp
+from transformer_core.decoding.hypotheses import greatest, logsumexp
 
 
 @given(

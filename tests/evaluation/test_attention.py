@@ -85,7 +85,7 @@ def test_cross_attention_asks_the_encoders_output(subword: Subword) -> None:
     with torch.no_grad():
         memory = model.encode(torch.tensor([source]), torch.ones(1, len(source), dtype=torch.bool))
         causal = torch.ones(len(read), len(read), dtype=torch.bool).tril()
-        x = layer.round_self_attention.after(x, layer.self_attention(*layer.self_attention.of_itself(x), causal))
+        x = layer.round_self_attention.after(x, layer.self_attention(*layer.self_attention.project(x), causal))
         query, key = layer.cross_attention.query(x)[0], layer.cross_attention.key(memory)[0]
     maps = maps_of(SIZE, subword)
     for head in range(4):

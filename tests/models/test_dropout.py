@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from transformer_core.models.dropout import Dropout
+from transformer_core.models.embeddings import Dropout
 from transformer_core.models.layers import EncoderLayer
 from transformer_core.presets import BASE, TransformerSize
 

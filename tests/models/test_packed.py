@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from tests.models.test_architectures import SIZES, VOCAB, tokens
 from transformer_core.models.architectures import build
-from transformer_core.models.packed import PackedLinear, pack
-from transformer_core.models.precision import has_fast_bf16
+from transformer_core.models.precision import PackedLinear, has_fast_bf16, pack
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize, TransformerSize
@@ -82,9 +81,9 @@ def test_what_has_no_such_kernels_stays_as_it_is(to: torch.dtype | torch.device)
 def test_one_product_projects_to_query_key_and_value() -> None:
     attention = Transformer(SIZE, VOCAB).encoder[0].self_attention.double()
     x = torch.randn(3, 5, 16, dtype=torch.float64)
-    query, memory = attention.of_itself(x)
-    attention.join()
-    joined_query, joined_memory = attention.of_itself(x)
+    query, memory = attention.project(x)
+    attention.fuse()
+    joined_query, joined_memory = attention.project(x)
     for apart, together in ((query, joined_query), (memory.key, joined_memory.key), (memory.value, joined_memory.value)):
         torch.testing.assert_close(together, apart, rtol=0, atol=1e-12)
     assert (query.shape, memory.value.shape) == ((3, 2, 5, 6), (3, 2, 5, 10))

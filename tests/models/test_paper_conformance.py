@@ -9,15 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from transformer_core.decoding.beam import length_penalty
+from transformer_core.models.architectures import parameters_by_part
 from transformer_core.models.attention import MultiHeadAttention, attention_weights
-from transformer_core.models.dropout import Dropout
-from transformer_core.models.embeddings import TokenEmbedding, sinusoidal_positions
+from transformer_core.models.embeddings import Dropout, TokenEmbedding, sinusoidal_positions
 from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForward
-from transformer_core.models.size import parameters_by_part
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import BASE, BIG, TABLE_3, TransformerSize
 from transformer_core.training.loss import cross_entropy
-from transformer_core.training.schedule import learning_rate
+from transformer_core.training.update import learning_rate
 
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.1)
 VOCAB = 23
@@ -119,7 +118,7 @@ def test_3_1_every_sub_layer_is_normalised_after_its_residual_and_no_norm_follow
     layer = model.encoder[0]
     assert isinstance(layer, EncoderLayer)
     x = torch.randn(2, 5, 16, dtype=torch.float64)
-    attended = layer.round_attention.norm(x + layer.self_attention(*layer.self_attention.of_itself(x), None))
+    attended = layer.round_attention.norm(x + layer.self_attention(*layer.self_attention.project(x), None))
     expected = layer.round_feed_forward.norm(attended + layer.feed_forward(attended))
     assert torch.allclose(layer(x, None), expected, atol=1e-12)
     norms = [name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)]
@@ -134,7 +133,7 @@ def test_pre_norm_is_an_option_with_a_norm_at_the_end_of_both_stacks() -> None:
     assert isinstance(layer, EncoderLayer)
     x = torch.randn(2, 5, 16, dtype=torch.float64)
     read = layer.round_attention.norm(x)
-    attended = x + layer.self_attention(*layer.self_attention.of_itself(read), None)
+    attended = x + layer.self_attention(*layer.self_attention.project(read), None)
     expected = attended + layer.feed_forward(layer.round_feed_forward.norm(attended))
     assert torch.allclose(layer(x, None), expected, atol=1e-12)
     source = tokens(2, 5)

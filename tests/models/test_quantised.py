@@ -15,7 +15,7 @@ from tests.models.vnni import needs_vnni
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import ExitCode, UserError
-from transformer_core.models.quantised import QuantisedLinear, quantise
+from transformer_core.models.precision import QuantisedLinear, quantise
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import ModelSize, TransformerSize
 

@@ -15,7 +15,7 @@ from transformer_core.models.attention import (
     restricted_attention,
     scaled_dot_product_attention,
 )
-from transformer_core.models.dropout import Dropout
+from transformer_core.models.embeddings import Dropout
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 

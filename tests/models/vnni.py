@@ -2,6 +2,6 @@
 
 import pytest
 
-from transformer_core.models.quantised import has_vnni
+from transformer_core.models.precision import has_vnni
 
 needs_vnni = pytest.mark.skipif(not has_vnni(), reason="this CPU does not multiply 8-bit integers")

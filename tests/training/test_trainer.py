@@ -28,7 +28,8 @@ from transformer_core.presets import TransformerSize
 from transformer_core.training.checkpoint import StateDirectory, checkpoint_files, is_whole, state_files, update_of
 from transformer_core.training.devices import Devices
 from transformer_core.training.records import UpdateRecord
-from transformer_core.training.trainer import Trainer, seed_everything
+from transformer_core.training.trainer import Trainer
+from transformer_core.training.update import seed_everything
 
 SIZE = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.2)
 STILL = replace(SIZE, dropout=0.0)
@@ -450,7 +451,7 @@ def test_an_update_waits_for_no_device(split: BinarizedSplit, tmp_path: Path) ->
     """Between the parts of an update nothing asks the device for a value: neither a number nor the size of a result."""
     trainer = trainer_of(build(), split, tmp_path)
     seen: set[str] = set()
-    update = trainer._update
+    update = trainer._updater.run
 
     def profiled(*arguments: Any) -> None:
         if trainer.progress.update != 2:
@@ -459,7 +460,7 @@ def test_an_update_waits_for_no_device(split: BinarizedSplit, tmp_path: Path) ->
             update(*arguments)
         seen.update(event.name for event in profile.events() or [] if not _inside("aten::_fused_adam_", event))
 
-    trainer._update = profiled  # type: ignore[method-assign]
+    trainer._updater.run = profiled  # type: ignore[method-assign]
     trainer.run()
     assert "aten::mm" in seen
     asks = {"item", "_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "unique", "_unique2"}
@@ -470,7 +471,7 @@ def test_an_update_waits_for_no_device(split: BinarizedSplit, tmp_path: Path) ->
 def test_an_update_waits_for_no_gpu(split: BinarizedSplit, tmp_path: Path) -> None:
     """PyTorch raises where an operation would wait for the GPU; the first updates may, which set up what the others use."""
     trainer = trainer_of(build(device="cuda"), split, tmp_path, SETTINGS.model_copy(update={"precision": "auto"}))
-    update = trainer._update
+    update = trainer._updater.run
 
     def watched(*arguments: Any) -> None:
         torch.cuda.set_sync_debug_mode("error" if trainer.progress.update > 2 else "default")
@@ -479,7 +480,7 @@ def test_an_update_waits_for_no_gpu(split: BinarizedSplit, tmp_path: Path) -> No
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    trainer._update = watched  # type: ignore[method-assign]
+    trainer._updater.run = watched  # type: ignore[method-assign]
     assert trainer.run().update == SETTINGS.updates
 
 
@@ -611,9 +612,10 @@ from transformer_core.errors import Interrupted
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 from transformer_core.training.checkpoint import StateDirectory
-from transformer_core.training.devices import joined
-from transformer_core.training.records import Nobody
-from transformer_core.training.trainer import Trainer, seed_everything
+from transformer_core.training.devices import process_group
+from transformer_core.training.records import Observer
+from transformer_core.training.trainer import Trainer
+from transformer_core.training.update import seed_everything
 
 data, text, out, size, settings = *map(Path, sys.argv[1:4]), json.loads(sys.argv[4]), Train(**json.loads(sys.argv[5]))
 stops = [int(stop) for stop in sys.argv[6:]]
@@ -637,7 +639,7 @@ def trained(precision, path, data=data, stop_after=10**6, resume=False, **change
     directory = StateDirectory(path, 1)
     split = open_split(data, "train")
     dropout = BpeDropout(Subword.load(data / "spm.model"), split, changed) if changed.bpe_dropout else None
-    trainer = Trainer(model, split, changed, devices, directory, Nobody(), validate, asked, bpe_dropout=dropout)
+    trainer = Trainer(model, split, changed, devices, directory, Observer(), validate, asked, bpe_dropout=dropout)
     if resume:
         assert trainer.resume()
     try:
@@ -647,7 +649,7 @@ def trained(precision, path, data=data, stop_after=10**6, resume=False, **change
         return None
     return {"gradients": torch.stack(gradients), "after": torch.stack(after), "weights": weights(model)}
 
-with joined(threads=1) as devices:
+with process_group(threads=1) as devices:
     # A rate of 0.08, as in the other tests, throws so small a model about; rounding then grows by a digit in 20 updates.
     calm = {"validate_every": 1, "learning_rate_factor": 0.1}
     found = {precision: trained(precision, out / precision, **calm) for precision in ("float64", "float32")}

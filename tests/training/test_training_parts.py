@@ -6,16 +6,23 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn import functional
 
 from transformer_core.errors import UserError
 from transformer_core.training import loss as loss_module
-from transformer_core.training.averaging import average
-from transformer_core.training.checkpoint import StateDirectory, checkpoint_files, load_weights, state_files, update_of
+from transformer_core.training.checkpoint import (
+    StateDirectory,
+    average,
+    best_updates,
+    checkpoint_files,
+    state_files,
+    update_of,
+    validations_since_best,
+)
 from transformer_core.training.devices import default_devices, default_threads
 from transformer_core.training.loss import cross_entropy
-from transformer_core.training.schedule import cooled, learning_rate
-from transformer_core.training.selection import best_updates, validations_since_best
+from transformer_core.training.update import cooled, learning_rate
 
 
 @pytest.mark.parametrize(("update", "rate"), [(1, 1.7469281e-07), (4000, 6.9877124e-04), (100_000, 1.3975425e-04)])
@@ -96,7 +103,7 @@ def test_a_state_is_of_the_moment_it_was_saved_in(tmp_path: Path) -> None:
     newest = next(states.states())
     assert newest["update"] == 5
     assert torch.equal(newest["deep"][0]["weight"], torch.full_like(weight, 5))
-    assert torch.equal(load_weights(checkpoint_files(states.checkpoints)[0])["weight"], torch.full_like(weight, 5))
+    assert torch.equal(load_file(checkpoint_files(states.checkpoints)[0])["weight"], torch.full_like(weight, 5))
 
 
 def test_a_disk_that_fails_ends_the_training_and_not_only_its_thread(tmp_path: Path) -> None:

@@ -148,10 +148,10 @@ def _not_writable(folder: Path, error: OSError) -> UserError:
 
 
 def _tokens(model: "TranslationModel", subword: "Subword", sentence: str, name: str) -> list[int]:
-    from transformer_core.decoding.scoring import check_length
+    from transformer_core.decoding.translator import check_length
 
     tokens = subword.encode(sentence)
-    check_length(model, tokens, name)
+    check_length(tokens, model.most_positions, name)
     return tokens
 
 

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the estimate."""
     from transformer_core.config import load_params
     from transformer_core.errors import configuration_error
-    from transformer_core.models.size import cost_of_training
+    from transformer_core.models.architectures import cost_of_training
     from transformer_core.presets import TABLE_3
     from transformer_core.training.devices import default_devices, default_threads
 

@@ -17,7 +17,7 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print sizes, parameters by part and costs."""
-    from transformer_core.models.size import cost_of_training, parameters_by_part
+    from transformer_core.models.architectures import cost_of_training, parameters_by_part
     from transformer_core.presets import table_3_row
 
     model, size, vocab_size = chosen_model(arguments)

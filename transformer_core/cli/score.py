@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Write log-probability and tokens of each pair, and on standard error the perplexity of all whose source is not empty."""
     from transformer_core.corpus.subword import EOS
     from transformer_core.corpus.text import read_pairs
-    from transformer_core.decoding.scoring import check_length, score_pairs
-    from transformer_core.decoding.translator import load_for_decoding
+    from transformer_core.decoding.scoring import score_pairs
+    from transformer_core.decoding.translator import check_length, load_for_decoding
 
     pairs = list(read_pairs(arguments.source, arguments.target))  # All of it, so that a fault in the last line is told before the work.
     if not pairs:
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         chunk = [(subword.encode(source), subword.encode(target)) for source, target in pairs[first : first + _PAIRS_AT_ONCE]]
         for line, pair in enumerate(chunk, start=first + 1):
             for tokens, path in zip(pair, (arguments.source, arguments.target), strict=True):
-                check_length(model, tokens, f"{path}:{line}")
+                check_length(tokens, model.most_positions, f"{path}:{line}")
         sources, targets = (list(side) for side in zip(*chunk, strict=True))
         scores = score_pairs(model, subword, sources, targets, arguments.batch_tokens)
         for score in scores:

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from random import Random
+from typing import Any
 
+import numpy as np
 import sentencepiece
+from numpy.typing import NDArray
 
 from transformer_core.config import PARAMS_FILE, Bpe
 from transformer_core.corpus.text import normalise
@@ -82,6 +85,14 @@ class Subword:
         """The text of token ids up to the first eos or the end; pad and bos say nothing."""
         tokens = takewhile(lambda token: token != EOS, map(int, ids))
         return str(self.processor.decode([token for token in tokens if token not in (PAD, BOS)]))
+
+
+def padded(rows: Sequence[Sequence[int] | NDArray[np.integer[Any]]]) -> NDArray[np.int64]:
+    """Return token ids as rows, padded on the right to the longest: (B, T)."""
+    lengths = np.array([*map(len, rows)])
+    filled = np.full((len(rows), int(lengths.max())), PAD, dtype=np.int64)
+    filled[np.arange(filled.shape[1]) < lengths[:, None]] = np.concatenate(rows)
+    return filled
 
 
 def sampled(lines: Iterable[str], total: int, wanted: int, seed: int) -> Iterator[str]:

@@ -1,31 +1,28 @@
-"""Beam search with the paper's length penalty and a stop that is proved, not guessed (paper 6.1)."""
+"""Beam search with the paper's length penalty; it stops once the best outputs are proved to be the best (paper 6.1)."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from transformer_core.config import Penalty
 from transformer_core.corpus.subword import EOS, PAD
-from transformer_core.decoding.hypotheses import Finished, Hypotheses, Limits, StepModel
-from transformer_core.decoding.logits import greatest
-
-Penalty = Literal["wu", "power"]
+from transformer_core.decoding.hypotheses import Finished, Hypotheses, Limits, StepModel, greatest
 
 
 @dataclass(frozen=True)
 class Search:
-    """How translations are searched for.
+    """Settings of beam search.
 
     Attributes:
         beam: K, hypotheses kept a sentence.
         alpha: exponent of the length penalty, 0 for none.
-        penalty: which length penalty, see `length_penalty`.
+        penalty: see `length_penalty`.
         coverage: weight of the coverage penalty, see `coverage_penalty`; 0 for none.
-        max_extra: an output has at most the tokens of its source, end token left out, and so many more; at least 1.
+        max_extra: most tokens of an output beyond those of its source, end token left out; at least 1.
         patience: a sentence is done when `beam` times this many hypotheses have ended among its K best (Kasai et al. 2022; 1 is the rule
-            of fairseq and CTranslate2); None searches on until the best are proved to be the best.
-        nbest: without a patience, the number of best outputs that are proved: those that a search to the greatest length finds.
+            of fairseq and CTranslate2); None goes on until the best are proved to be the best.
+        nbest: without a patience, the number of outputs proved to be those that a search to the greatest length finds.
     """
 
     beam: int = 4
@@ -38,7 +35,7 @@ class Search:
 
 
 def length_penalty(length: Tensor, alpha: float, penalty: Penalty) -> Tensor:
-    """What log-probabilities are divided by, |Y| counting the end token.
+    """Return the divisor of log-probabilities, |Y| counting the end token.
 
     `wu` is ((5 + |Y|) / 6)^alpha (Wu et al. 2016, eq. 14, the paper's 6.1); `power` is |Y|^alpha.
     """
@@ -46,10 +43,10 @@ def length_penalty(length: Tensor, alpha: float, penalty: Penalty) -> Tensor:
 
 
 def coverage_penalty(attended: Tensor, source_mask: Tensor) -> Tensor:
-    """The sum over the source of log min(attention it got, 1): 0 or less, 0 where all of it was translated (Wu et al. 2016, eq. 14).
+    """Return the sum over the source of log min(attention, 1), 0 or less; 0 where all of it was translated (Wu et al. 2016, eq. 14).
 
     Args:
-        attended: (B, K, S) attention that each source token got from all target tokens so far.
+        attended: (B, K, S) attention to each source token by all target tokens so far.
         source_mask: (B, S), True at real tokens.
 
     Returns:
@@ -67,20 +64,19 @@ def beam_search(
     prefix: Tensor | None = None,
     most_positions: int | None = None,
 ) -> list[list[Finished]]:
-    """The best finished outputs of each sentence, best first; at least one, at most `settings.beam`.
+    """Return the best finished outputs of each sentence, best first; at least one, at most `settings.beam`.
 
-    Without a patience a sentence is done when its `nbest` best finished scores are not below what its best live one could still reach:
-    log P can only fall, the length penalty divides by most at the greatest length, and the coverage penalty is at most 0, so log P /
-    penalty(greatest length) is that bound. A beam of 1 is greedy search: it ends with the end token, as there is nothing to choose
-    between.
+    Without a patience a sentence is done when its `nbest` best finished scores are not below log P / penalty(greatest length) of its best
+    live hypothesis. That is the bound of its outputs: log P can only fall, the length penalty is greatest at the greatest length, and
+    the coverage penalty is at most 0. A beam of 1 is greedy search, which ends with the first end token.
 
     Args:
         model: its `start` and `step`.
         source: (B, S) token ids, padded on the right.
         source_mask: (B, S), True at real tokens.
-        settings: see there.
+        settings: of the search.
         prefix: (B, P) tokens that each output begins with, padded on the right; None for any beginning.
-        most_positions: bounds every output, for a model that has learned so many positions.
+        most_positions: most tokens of an output, for a model with so many learned positions.
 
     Raises:
         UserError: exit code 78; a coverage penalty of a model without attention.
@@ -93,7 +89,7 @@ def beam_search(
 
 
 class _Coverage:
-    """How much attention each source token has got from each live hypothesis, (B, K, S); `newest` are the model's records of a step."""
+    """Attention to each source token by each live hypothesis, (B, K, S); the model adds each step's attention to `recorded`."""
 
     def __init__(self, recorded: list[Tensor], source_mask: Tensor) -> None:
         self._recorded = recorded
@@ -101,12 +97,12 @@ class _Coverage:
         self._attended = torch.zeros(len(source_mask), 1, source_mask.shape[1], device=source_mask.device)
 
     def penalty(self) -> Tensor:
-        """Add the newest step's attention; the penalty of each hypothesis, (B, K)."""
+        """Add the newest step's attention and return the penalty of each hypothesis, (B, K)."""
         self._attended = self._attended + self._recorded.pop().mean(dim=1)
         return coverage_penalty(self._attended, self._mask)
 
     def follow(self, parents: Tensor) -> None:
-        """Go on with what continues these, (B, K')."""
+        """Go on with the hypotheses that continue these, (B, K')."""
         self._attended = self._attended.gather(1, parents[:, :, None].expand(-1, -1, self._attended.shape[2]))
 
     def keep(self, places: Tensor) -> None:
@@ -124,10 +120,10 @@ class _BeamSearch(Hypotheses):
         self._penalties = length_penalty(lengths, settings.alpha, settings.penalty)
 
     def extend(self, logits: Tensor) -> Tensor:
-        """As Hypotheses: the best 2K continuations of all live hypotheses of a sentence, of which the K best that go on stay alive."""
+        """Take the best 2K continuations of a sentence's live hypotheses; the K best that have not ended stay alive."""
         batch, hypotheses = self.live.shape
         beam = self._settings.beam
-        # Each hypothesis can end in one way, so among the 2K best at least K go on.
+        # A hypothesis has one continuation that ends, so among the 2K best at least K go on.
         wanted = 2 * beam if beam > 1 else 1
         log_probability, token = self._next_tokens(logits, min(wanted, logits.shape[1]))
         total = self.live[:, :, None] + log_probability.view(batch, hypotheses, -1)
@@ -135,7 +131,7 @@ class _BeamSearch(Hypotheses):
         parents, token = choice // total.shape[2], token.view(batch, -1).gather(1, choice)
         ended = token == EOS
         if self._settings.patience is not None:
-            # The ends that are not among the K best are no hypotheses here.
+            # With a patience only ends among the K best count.
             best[:, beam:] = best[:, beam:].masked_fill(ended[:, beam:], -torch.inf)
         finished = best.masked_fill(~ended, -torch.inf)
         self._ended = self._ended + (finished > -torch.inf).sum(dim=1)
@@ -149,7 +145,7 @@ class _BeamSearch(Hypotheses):
         return parents
 
     def _enough(self) -> Tensor:
-        """(B,) whether no more is wanted than what has been finished."""
+        """Return whether the finished outputs of each sentence are enough, (B,)."""
         if self._settings.patience is not None:
             return self._ended >= self._settings.beam * self._settings.patience
         scores, nbest = self.finished.scores, self._settings.nbest
@@ -158,14 +154,13 @@ class _BeamSearch(Hypotheses):
         return scores[:, nbest - 1] >= self.live[:, 0] / self._penalties[self.greatest_length].to(self.live.dtype)
 
     def keep(self, places: Tensor) -> None:
-        """As Hypotheses."""
         super().keep(places)
         self._ended = self._ended[places]
         if self._coverage is not None:
             self._coverage.keep(places)
 
     def _next_tokens(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The likeliest tokens after each hypothesis: log-probability and token id, both (B*K, count)."""
+        """Return the likeliest tokens after each hypothesis: log-probability and token id, both (B*K, count)."""
         normaliser = self.normalised(logits)
         best, token = greatest(logits, count)
         log_probability = best.to(normaliser.dtype) - normaliser[:, None]

@@ -1,17 +1,18 @@
-"""The translator's work done by CTranslate2: the same model, another search."""
+"""Translation of token ids by CTranslate2: the same model, another search."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
+from transformer_core.config import CTranslate2Precision
 from transformer_core.corpus.subword import BOS, PAD, Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.hypotheses import Finished
-from transformer_core.decoding.translator import Hypothesis, TokenIds, load_with_subword
-from transformer_core.errors import UserError, configuration_error
+from transformer_core.decoding.translator import Hypothesis, TokenIds, check_length, load_with_subword
+from transformer_core.errors import configuration_error
 from transformer_core.export.ctranslate2 import TABLE_POSITIONS, export_model, library
 
 _CUBLAS = "libcublas.so.12"
@@ -21,9 +22,9 @@ _CUBLAS = "libcublas.so.12"
 class CTranslate2Engine:
     """A model in CTranslate2 with its vocabulary.
 
-    Its beam search is not ours. A sentence is done when K hypotheses have ended, each among the K best of its position, whatever an
-    unfinished one could still reach; without penalty, the best of a position must have ended too. They are ranked by log P / |Y|^alpha, |Y|
-    counting the end token. PAD, UNK and BOS are forbidden before the softmax, so log P is given that none of them comes.
+    Its beam search is not ours. A sentence is done when K hypotheses have ended, each among the K best of its position, even if a live one
+    could still become the best; without penalty, the best of a position must have ended too. They are ranked by log P / |Y|^alpha, |Y|
+    counting the end token. PAD, UNK and BOS are forbidden before the softmax, so log P is conditional on none of them.
 
     Attributes:
         translator: a ctranslate2.Translator.
@@ -35,11 +36,11 @@ class CTranslate2Engine:
     most_positions: int
 
     @classmethod
-    def load(cls, directory: Path, threads: int, precision: Literal["float32", "int8"] = "float32") -> "CTranslate2Engine":
+    def load(cls, directory: Path, threads: int, precision: CTranslate2Precision = "float32") -> "CTranslate2Engine":
         """Read a model directory of ours; on a GPU if there is one.
 
         Args:
-            threads: sentences' batches translated at once on a CPU, each by one thread, so that their number changes no bit.
+            threads: batches translated at once on a CPU, each by one thread, so that their number changes no bit.
 
         Raises:
             UserError: exit code 65 as `load_with_subword`; 78 where CTranslate2 is not installed, lacks cuBLAS or cannot hold the model.
@@ -62,7 +63,7 @@ class CTranslate2Engine:
         return cls(translator, subword, model.most_positions or TABLE_POSITIONS)
 
     def translate_tokens(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int) -> list[list[Hypothesis]]:
-        """`search.beam` translations of each source, best first, in the order of the sources; of an empty one, an empty one.
+        """Return `search.beam` translations of each source, best first; an empty source has one, the empty one.
 
         Args:
             sources: token ids with an end token.
@@ -73,15 +74,17 @@ class CTranslate2Engine:
             UserError: exit code 65; a source has more tokens than the model has positions.
         """
         lists = self.search(sources, search, batch_tokens)
-        return [[self._hypothesis(output) for output in outputs] for outputs in lists]
+        return [[Hypothesis.of(output, self.subword) for output in outputs] for outputs in lists]
 
     def search(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int) -> list[list[Finished]]:
-        """As `translate_tokens`, in token ids. An output that met the greatest length before its end has no end token.
+        """As `translate_tokens`, in token ids. An output that reached the greatest length before its end has no end token.
 
-        A call has one greatest length, and calls for each length would be slow. So sources share that of the next power of two, and those
-        whose outputs have come to their own are searched again with it: what comes out hangs on the source alone.
+        A call of CTranslate2 has one greatest length, and a call for each length would be slow. So sources share that of the next power
+        of two, and those with outputs as long as their own greatest length are searched again with it: the outputs depend on the source
+        alone.
         """
-        self._check_lengths(sources)
+        for number, source in enumerate(sources, 1):
+            check_length(source, self.most_positions, f"sentence {number}", "CTranslate2")
         results = [[Finished([], 0.0, 0.0)] for _ in sources]
         own = {number: self._greatest_length(len(source), search) for number, source in enumerate(sources) if len(source) > 1}
         shared = {number: self._greatest_length(1 << (len(sources[number]) - 1).bit_length(), search) for number in own}
@@ -99,12 +102,12 @@ class CTranslate2Engine:
     def _searched(
         self, sources: Sequence[TokenIds], greatest_lengths: dict[int, int], search: Search, batch_tokens: int
     ) -> Iterator[tuple[int, list[Finished]]]:
-        """Numbers of those sources for which there is a greatest length, each with all outputs that have ended."""
+        """Yield the numbers of the sources in `greatest_lengths`, each with all outputs that have ended."""
         patience = search.patience or 1.0
         pieces = [self.subword.processor.id_to_piece(token) for token in range(self.subword.vocab_size)]
         ids = {piece: token for token, piece in enumerate(pieces)}
         running: list[tuple[int, Any]] = []
-        # The longest first, so that the last to run are short; without waiting, so that no thread is idle when a call holds few sentences.
+        # The longest first, so that the last to run are short; asynchronous, so that no thread is idle when a call has few sentences.
         for greatest in sorted(set(greatest_lengths.values()), reverse=True):
             numbers = [number for number, length in greatest_lengths.items() if length == greatest]
             outputs = self.translator.translate_batch(
@@ -114,7 +117,7 @@ class CTranslate2Engine:
                 batch_type="tokens",
                 beam_size=search.beam,
                 patience=patience,
-                num_hypotheses=max(1, int(search.beam * patience + 0.5)),  # As many as it waits for, rounded as it does.
+                num_hypotheses=max(1, int(search.beam * patience + 0.5)),  # CTranslate2 waits for so many, and rounds like this.
                 length_penalty=search.alpha,
                 max_input_length=0,
                 max_decoding_length=greatest,
@@ -133,24 +136,13 @@ class CTranslate2Engine:
     def _greatest_length(self, source_length: int, search: Search) -> int:
         return min(source_length - 1 + search.max_extra, self.most_positions)
 
-    def _check_lengths(self, sources: Sequence[TokenIds]) -> None:
-        for number, source in enumerate(sources, 1):
-            if len(source) > self.most_positions:
-                raise UserError(
-                    f"sentence {number}: {len(source)} tokens, but this model has {self.most_positions} positions in CTranslate2",
-                    "Split the sentence.",
-                )
-
-    def _hypothesis(self, finished: Finished) -> Hypothesis:
-        return Hypothesis(self.subword.decode(finished.tokens), finished.score, finished.log_probability, len(finished.tokens))
-
 
 def _finished(tokens: list[int], score: float, alpha: float) -> Finished:
     return Finished(tokens, score * len(tokens) ** alpha, score)
 
 
 def _check_cublas() -> None:
-    """CTranslate2 loads cuBLAS when it first multiplies, and then fails with a traceback."""
+    """Refuse a machine without cuBLAS: CTranslate2 loads it in its first product, and would fail there with a traceback."""
     try:
         ctypes.CDLL(_CUBLAS)
     except OSError:

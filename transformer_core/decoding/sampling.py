@@ -1,4 +1,4 @@
-"""Translations drawn from the model's distribution instead of searched for."""
+"""Translations sampled from the model's distribution."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -10,21 +10,21 @@ from torch import Tensor
 from transformer_core.corpus.subword import EOS, PAD
 from transformer_core.decoding.hypotheses import Finished, Hypotheses, Limits, StepModel
 
-# Samples of a sentence at a time: decoding K hypotheses of a sentence takes attention K^2 time.
+# Samples of a sentence at a time: the time of attention is quadratic in the hypotheses of a sentence.
 _TOGETHER = 16
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How translations are drawn.
+    """Settings of sampling.
 
     Attributes:
-        samples: how many of each sentence, independent of one another.
+        samples: independent ones of each sentence.
         temperature: logits are divided by it, above 0; below 1 favours the likely.
         top_k: only so many likeliest tokens are drawn from, 0 for all (Fan et al. 2018).
         top_p: only the fewest likeliest tokens that have this probability together, 1 for all (Holtzman et al. 2020).
-        seed: with the source's tokens it fixes what is drawn, so that a sentence gives the same whatever stands beside it.
-        max_extra: an output has at most the tokens of its source, end token left out, and so many more; at least 1.
+        seed: of the random numbers, with the source's tokens, so that the samples of a sentence do not depend on its batch.
+        max_extra: most tokens of an output beyond those of its source, end token left out; at least 1.
     """
 
     samples: int = 1
@@ -44,9 +44,9 @@ def sample(
     prefix: Tensor | None = None,
     most_positions: int | None = None,
 ) -> list[list[Finished]]:
-    """`settings.samples` outputs of each sentence, the likeliest first; arguments as `beam_search` has them.
+    """Return `settings.samples` outputs of each sentence, the likeliest first; arguments as in `beam_search`.
 
-    Log-probabilities and scores are the model's, whatever the temperature and the tokens that were left out.
+    Log-probabilities and scores are the model's own, without temperature, top_k and top_p.
     """
     limits = Limits.of(source_mask, settings.max_extra, prefix, most_positions)
     sentences = [row[mask].tolist() for row, mask in zip(source.numpy(force=True), source_mask.numpy(force=True), strict=True)]
@@ -58,14 +58,14 @@ def sample(
 
 
 def _uniform(settings: Sampling, sentences: list[list[int]], steps: int) -> Tensor:
-    """(B, samples, steps) numbers in [0, 1) that depend on seed, sentence and sample alone."""
+    """Return (B, samples, steps) numbers in [0, 1) that depend on seed, sentence and sample alone."""
     digests = (blake2b(repr((settings.seed, tokens)).encode(), digest_size=16).digest() for tokens in sentences)
     streams = (np.random.default_rng(int.from_bytes(digest)).spawn(settings.samples) for digest in digests)
     return torch.from_numpy(np.stack([[stream.random(steps) for stream in samples] for samples in streams]))
 
 
 class _Samples(Hypotheses):
-    """A hypothesis a sample, from the first step on; one that has ended goes on at minus infinity."""
+    """A hypothesis for each sample from the first step on; one that has ended goes on at minus infinity."""
 
     def __init__(self, limits: Limits, settings: Sampling, numbers: Tensor) -> None:
         super().__init__(limits, numbers.shape[1])
@@ -73,7 +73,7 @@ class _Samples(Hypotheses):
         self._numbers = numbers  # (B, K, steps)
 
     def extend(self, logits: Tensor) -> Tensor:
-        """As Hypotheses: each sample by the token that its random number falls on."""
+        """Extend each sample by the token that its random number falls on."""
         batch, samples = self._numbers.shape[:2]
         normaliser = self.normalised(logits)
         rows = torch.arange(len(logits), device=self.device).view(batch, -1).expand(-1, samples).flatten()
@@ -92,12 +92,11 @@ class _Samples(Hypotheses):
         return parents
 
     def keep(self, places: Tensor) -> None:
-        """As Hypotheses."""
         super().keep(places)
         self._numbers = self._numbers[places]
 
     def _drawn(self, logits: Tensor, rows: Tensor) -> Tensor:
-        """(B*samples,) the token of each sample, from these rows of (R, V) logits: the inverse of the distribution's cumulative sum."""
+        """Return the token of each sample, (B*samples,), from these rows of (R, V) logits, by inverting the cumulative distribution."""
         settings = self._settings
         scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / settings.temperature
         tokens = torch.arange(scaled.shape[1], device=self.device).expand_as(scaled)
@@ -111,6 +110,6 @@ class _Samples(Hypotheses):
         cumulative = probability.cumsum(dim=1)
         total = cumulative[rows, -1:]
         number = self._numbers[:, :, self.length].flatten()[:, None].to(total.dtype) * total
-        # Rounded up to the total itself it would fall behind the last token.
+        # A number rounded up to the total would fall behind the last token.
         number = torch.minimum(number, total.nextafter(torch.zeros_like(total)))
         return tokens[rows, (cumulative[rows] <= number).sum(dim=1)]

@@ -1,7 +1,9 @@
-"""Lines in, translations out: subwords, batches of similar length, a search, text again."""
+"""Translation of lines by one model or several: subwords, batches of similar length, a search, text again."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,56 +12,104 @@ from queue import SimpleQueue
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from transformer_core.corpus.subword import EOS, PAD, Subword
+from transformer_core.config import DecodingPrecision
+from transformer_core.corpus.subword import PAD, Subword, padded
 from transformer_core.decoding.beam import Search, beam_search
-from transformer_core.decoding.ensemble import Ensemble
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.sampling import Sampling, sample
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.models.directory import CONFIG, SUBWORD, load_model
-from transformer_core.models.packed import pack
-from transformer_core.models.precision import DecodingPrecision, low_precision, weights_dtype
-from transformer_core.models.quantised import quantise
-from transformer_core.models.translation import TranslationModel
+from transformer_core.models.precision import low_precision, pack, quantise, weights_dtype
+from transformer_core.models.translation import DecoderState, TranslationModel
 
 TokenIds = Sequence[int] | NDArray[np.integer]
-Decoded = TranslationModel | Ensemble
 
 BATCH_TOKENS = 4096
 
 
+@dataclass
+class EnsembleState:
+    """The states of all models of an ensemble."""
+
+    states: list[DecoderState]
+
+    def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
+        for state in self.states:
+            state.select(hypotheses, sentences)
+
+
+class Ensemble:
+    """Models that share their vocabulary and translate together, by the mean of their probabilities."""
+
+    def __init__(self, models: Sequence[TranslationModel]) -> None:
+        self._models = models
+        self.most_positions = min((model.most_positions for model in models if model.most_positions is not None), default=None)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the models."""
+        return self._models[0].device
+
+    def start(self, source: Tensor, source_mask: Tensor) -> EnsembleState:
+        """Read (B, S) sources, as TranslationModel."""
+        return EnsembleState([model.start(source, source_mask) for model in self._models])
+
+    def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
+        """Decode (B*K,) newest tokens to (B*K, V) log-probabilities of the next."""
+        steps = [model.step(tokens, part) for model, part in zip(self._models, state.states, strict=True)]
+        exact = [logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=1) for logits in steps]
+        return torch.stack(exact).logsumexp(dim=0) - math.log(len(exact))
+
+    def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
+        """Refuse: there is no common attention of several models.
+
+        Raises:
+            UserError: exit code 78.
+        """
+        raise configuration_error("the coverage penalty: there is none for several models together", "Set it to 0, or name one model.")
+
+
+Decoder = TranslationModel | Ensemble
+
+
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation: its text, log-probability, and that over the length penalty, by which hypotheses are ranked."""
+    """A translation; its score, by which hypotheses are ranked, is the log-probability over the length penalty."""
 
     text: str
     score: float
     log_probability: float
     tokens: int
 
+    @classmethod
+    def of(cls, finished: Finished, subword: Subword) -> "Hypothesis":
+        """Return an output as text."""
+        return cls(subword.decode(finished.tokens), finished.score, finished.log_probability, len(finished.tokens))
+
 
 @dataclass(frozen=True)
 class Translator:
-    """A model, or several, with their vocabulary. A translation depends on its sentence alone, whatever stands in the batch with it.
+    """A model, or several, with their vocabulary. A translation depends on its sentence alone, not on its batch.
 
     Attributes:
         model: in evaluation mode.
         subword: its vocabulary.
-        replicas: the same model again, for each batch more that is decoded at the same time: a copy on every other GPU; on a CPU itself,
-            for what lies between the matrix products is too short to be shared out among threads, so two batches side by side are done
-            sooner than one after the other by two threads.
+        replicas: the same model again, one for each further batch decoded at the same time: a copy on every other GPU; on a CPU the model
+            itself. There the operations between the matrix products are too short to be shared among threads, so two batches side by
+            side, a thread each, are faster than one after the other.
     """
 
-    model: Decoded
+    model: Decoder
     subword: Subword
-    replicas: tuple[Decoded, ...] = ()
+    replicas: tuple[Decoder, ...] = ()
 
     @classmethod
     def load(cls, *directories: Path, precision: DecodingPrecision = "float32", device: torch.device | None = None) -> "Translator":
-        """Read model directories, the models of which translate together; arguments and errors as `load_for_decoding` has them.
+        """Read model directories, whose models translate together; arguments and errors as in `load_for_decoding`.
 
-        Where no device is named, all GPUs share the sentences. On a CPU as many batches are decoded at once as torch has threads.
+        Without a device all GPUs share the sentences. On a CPU as many batches are decoded at once as torch has threads.
 
         Raises:
             UserError: exit code 78; the models have different vocabularies.
@@ -84,13 +134,13 @@ class Translator:
         batch_tokens: int = BATCH_TOKENS,
         prefixes: Sequence[str] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translations of each line, best first, in the order of the lines; of an empty line one, the empty one.
+        """Return the translations of each line, best first; an empty line has one, the empty one.
 
         Args:
             lines: of the source language.
-            search: how; it says how many translations a line has at most.
+            search: its settings, with the greatest number of translations a line.
             batch_tokens: most source positions, padding counted, decoded together; a longer source is decoded alone.
-            prefixes: what the translation of each line begins with, whole words.
+            prefixes: the beginning of each line's translation, whole words.
         """
         starts = None if prefixes is None else [self.subword.encode(prefix)[:-1] for prefix in prefixes]
         return self.translate_tokens([self.subword.encode(line) for line in lines], search, batch_tokens, starts)
@@ -102,41 +152,45 @@ class Translator:
         batch_tokens: int = BATCH_TOKENS,
         prefixes: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Hypothesis]]:
-        """The same for sources that are token ids with an end token, and prefixes without one.
+        """Translate sources that are token ids with an end token, and prefixes without one.
 
         Raises:
             UserError: exit code 65; a source has more tokens than a model with learned positions has learned.
         """
         most = self.model.most_positions
         for number, source in enumerate(sources, 1):
-            if most is not None and len(source) > most:
-                raise UserError(
-                    f"sentence {number}: {len(source)} tokens, but this model has learned {most} positions", "Split the sentence."
-                )
+            check_length(source, most, f"sentence {number}")
 
-        def decode(model: Decoded, numbers: list[int]) -> list[list[Finished]]:
-            tokens = padded([sources[number] for number in numbers]).to(model.device)
-            prefix = None if prefixes is None else padded([prefixes[number] for number in numbers]).to(model.device)
+        def decode(model: Decoder, numbers: list[int]) -> list[list[Finished]]:
+            tokens = _tensor([sources[number] for number in numbers], model.device)
+            prefix = None if prefixes is None else _tensor([prefixes[number] for number in numbers], model.device)
             if isinstance(search, Search):
                 return beam_search(model, tokens, tokens != PAD, search, prefix, most)
             return sample(model, tokens, tokens != PAD, search, prefix, most)
 
         batches = batches_of([len(source) for source in sources], batch_tokens)
-        # The coverage penalty reads what the model has just attended to, of which there is one record.
+        # The coverage penalty reads the attention of the model's last step, of which there is one record.
         replicas = () if isinstance(search, Search) and search.coverage else self.replicas
         results = [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]
         for numbers, outputs in zip(batches, _side_by_side(decode, batches, (self.model, *replicas)), strict=True):
             for number, finished in zip(numbers, outputs, strict=True):
-                results[number] = [self._hypothesis(output) for output in finished]
+                results[number] = [Hypothesis.of(output, self.subword) for output in finished]
         return results
 
-    def _hypothesis(self, finished: Finished) -> Hypothesis:
-        text = self.subword.decode([token for token in finished.tokens if token != EOS])
-        return Hypothesis(text, finished.score, finished.log_probability, len(finished.tokens))
+
+def check_length(tokens: TokenIds, most_positions: int | None, where: str, engine: str = "") -> None:
+    """Refuse a sentence with more tokens than the model has learned positions; `where` names it, for example by file and line.
+
+    Raises:
+        UserError: exit code 65.
+    """
+    if most_positions is not None and len(tokens) > most_positions:
+        has = f"has {most_positions} positions in {engine}" if engine else f"has learned {most_positions} positions"
+        raise UserError(f"{where}: {len(tokens)} tokens, but this model {has}", "Split the sentence.")
 
 
 def load_with_subword(directory: Path) -> tuple[TranslationModel, Subword]:
-    """The model of a directory, as it was trained, on the CPU, and its vocabulary.
+    """Return the model of a directory, on the CPU, and its vocabulary.
 
     Raises:
         UserError: exit code 65; a file is missing or damaged, or the vocabulary is not the one the weights were trained with.
@@ -154,15 +208,15 @@ def load_with_subword(directory: Path) -> tuple[TranslationModel, Subword]:
 def load_for_decoding(
     directory: Path, precision: DecodingPrecision = "float32", device: torch.device | None = None
 ) -> tuple[TranslationModel, Subword]:
-    """The same, made to decode: it can no longer be trained, saved or exported.
+    """Return the model and its vocabulary ready for decoding; the model can no longer be trained, saved or exported.
 
     Args:
         directory: with weights, config.json and spm.model.
         precision: of weights and matrix products.
-        device: None takes a GPU if there is one, but for int8, which is for CPUs.
+        device: None takes a GPU if there is one; for int8 a CPU.
 
     Raises:
-        UserError: exit code 65 as above. 78; int8 where it cannot be, see `quantise`.
+        UserError: exit code 65 as in `load_with_subword`; 78 where `quantise` refuses int8.
     """
     device = device or torch.device("cuda" if torch.cuda.is_available() and precision != "int8" else "cpu")
     model, subword = load_with_subword(directory)
@@ -173,18 +227,18 @@ def load_for_decoding(
     return model, subword
 
 
-def _together(models: Sequence[TranslationModel]) -> Decoded:
+def _together(models: Sequence[TranslationModel]) -> Decoder:
     return models[0] if len(models) == 1 else Ensemble(models)
 
 
 def _side_by_side(
-    decode: Callable[[Decoded, list[int]], list[list[Finished]]], batches: list[list[int]], models: Sequence[Decoded]
+    decode: Callable[[Decoder, list[int]], list[list[Finished]]], batches: list[list[int]], models: Sequence[Decoder]
 ) -> Iterator[list[list[Finished]]]:
-    """The outputs of the batches, in their order, as many of them decoded at a time as there are models, each by one thread."""
+    """Yield the outputs of the batches in order; as many are decoded at a time as there are models, each by one thread."""
     if len(models) == 1 or len(batches) <= 1:
         yield from (decode(models[0], numbers) for numbers in batches)
         return
-    idle: SimpleQueue[Decoded] = SimpleQueue()
+    idle: SimpleQueue[Decoder] = SimpleQueue()
     for model in models:
         idle.put(model)
 
@@ -201,21 +255,17 @@ def _side_by_side(
         yield from pool.map(on_idle, batches)
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # Part of what was set in a thread counts for all of the process.
+        torch.set_num_threads(threads)  # A thread's setting is in part that of the process.
 
 
-def padded(rows: Sequence[TokenIds]) -> torch.Tensor:
-    """Token ids as rows, padded on the right to the longest: (B, T)."""
-    padded = torch.full((len(rows), max(map(len, rows))), PAD, dtype=torch.long)
-    for row, tokens in zip(padded, rows, strict=True):
-        row[: len(tokens)] = torch.as_tensor(np.asarray(tokens, dtype=np.int64))
-    return padded
+def _tensor(rows: Sequence[TokenIds], device: torch.device) -> Tensor:
+    return torch.from_numpy(padded(rows)).to(device)
 
 
 def batches_of(lengths: list[int], batch_tokens: int) -> list[list[int]]:
-    """Numbers of the sources that hold more than an end token, longest first, cut where rows times longest passes the budget.
+    """Return the numbers of sources with more than an end token in batches, cut where rows times longest would pass the budget.
 
-    The longest first, so that memory runs out at once or never, and the last to be decoded side by side are short.
+    The longest come first, so that memory runs out at once or never, and the last batches decoded side by side are short.
     """
     batches: list[list[int]] = []
     for number in sorted((number for number, length in enumerate(lengths) if length > 1), key=lambda number: lengths[number]):

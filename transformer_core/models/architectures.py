@@ -1,4 +1,11 @@
-"""From sizes to a model."""
+"""Models by their sizes, and what a model costs: parameters by part, FLOPs a token, memory of a training."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_core.models.convolutional import Convolutional
 from transformer_core.models.recurrent import Bahdanau, Cho, Luong, Recurrent
@@ -7,12 +14,102 @@ from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize, RecurrentSize, TransformerSize
 
 _RECURRENT = {"simple": Recurrent, "cho": Cho, "bahdanau": Bahdanau, "luong": Luong}
+_BYTES_A_PARAMETER = 16  # Weights, gradients and Adam's two moments, in float32.
+_TRAINING_PASSES = 3  # A backward pass takes twice the products of a forward pass.
+_FLOPS_A_WEIGHT = 2 * _TRAINING_PASSES  # A multiplication and an addition.
+# Parts of a stack; the first of these words in a parameter's name is its part.
+_PARTS = ("norm", "attention", "feed_forward", "convolution")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of a training.
+
+    Attributes:
+        flops_a_token: floating-point operations a target token, forward and backward; a multiplication and an addition are two.
+        state_bytes: weights, gradients and Adam's moments.
+        activation_bytes_a_token: tensors saved for the backward pass, for each position of a micro-batch, in bf16 on a CPU.
+    """
+
+    flops_a_token: float
+    state_bytes: int
+    activation_bytes_a_token: float
 
 
 def build(size: ModelSize, vocab_size: int) -> TranslationModel:
-    """A new model of these sizes, its weights drawn from torch's random stream."""
+    """Return a new model of these sizes, its weights drawn from torch's random stream."""
     if isinstance(size, TransformerSize):
         return Transformer(size, vocab_size)
     if isinstance(size, RecurrentSize):
         return _RECURRENT[size.decoder](size, vocab_size)
     return Convolutional(size, vocab_size)
+
+
+def parameters_by_part(size: ModelSize, vocab_size: int) -> dict[str, int]:
+    """Return the number of trainable parameters of each part of a model, each shared matrix once."""
+    with torch.device("meta"):
+        model = build(size, vocab_size)
+    parts: Counter[str] = Counter()
+    for name, parameter in model.named_parameters():
+        parts[_part(name)] += parameter.numel()
+    return dict(parts)
+
+
+def cost_of_training(size: ModelSize, vocab_size: int, length: int) -> Cost:
+    """Return the cost, counted in a forward pass over sentences of `length` tokens on either side.
+
+    Only attention's FLOPs a token depend on the length; they grow with it.
+    """
+    with torch.device("meta"):
+        empty = build(size, vocab_size)
+    parameters = sum(parameter.numel() for parameter in empty.parameters())
+    model = empty.to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.zero_()
+    sentences = torch.ones(1, length, dtype=torch.long)
+    # The counter knows no fused attention on a CPU, so gradients are on, and no recurrent layer of oneDNN, so it is float64.
+    with FlopCounterMode(display=False) as counter, torch.enable_grad():
+        model.double().project(model(sentences, sentences > 0, sentences))
+    model.float()
+    more, less = (_saved_bytes(model, sentences.expand(count, -1)) for count in (3, 1))
+    return Cost(_TRAINING_PASSES * counter.get_total_flops() / length, parameters * _BYTES_A_PARAMETER, (more - less) / (2 * length))
+
+
+def flops_a_token(model: TranslationModel) -> tuple[int, int]:
+    """Return the FLOPs of the weights' products, forward and backward, for a source and for a target token.
+
+    Attention's scores and weighted sums are left out, as is usual for MFU: they grow with the sentence.
+    """
+    source = target = 0
+    for name, parameter in model.named_parameters():
+        stack = name.partition(".")[0]
+        if parameter.dim() < 2 or stack not in ("encoder", "decoder"):
+            continue
+        if stack == "encoder" or "cross_attention.key" in name or "cross_attention.value" in name:
+            source += parameter.numel()
+        else:
+            target += parameter.numel()
+    return _FLOPS_A_WEIGHT * source, _FLOPS_A_WEIGHT * (target + model.output_weight.numel())
+
+
+def _saved_bytes(model: TranslationModel, sentences: Tensor) -> int:
+    """Return the size of the tensors that a forward pass saves for the backward pass, weights and their copies included."""
+    kept: dict[int, int] = {}
+    alive: list[Tensor] = []  # An address is one tensor's only while it lives.
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        alive.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16):
+        model(sentences, sentences > 0, sentences)
+    return sum(kept.values())
+
+
+def _part(name: str) -> str:
+    stack, *rest = name.replace("encoder_norm", "encoder.norm").replace("decoder_norm", "decoder.norm").split(".")
+    kind = next((kind for kind in _PARTS if any(kind in word for word in rest)), None)
+    return f"{stack}_{kind}" if kind and stack in ("encoder", "decoder") else stack

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transformer_core.models.dropout import Dropout
+from transformer_core.models.embeddings import Dropout
 from transformer_core.presets import TransformerSize
 
 
@@ -22,7 +22,7 @@ class KeysAndValues(NamedTuple):
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The r positions that each position may see, the same for all heads (paper 4, restricted self-attention).
+    """The r positions visible to each position, the same for all heads (paper 4, restricted self-attention).
 
     Attributes:
         positions: (B or 1, T, r) numbers of the positions seen.
@@ -34,7 +34,7 @@ class Neighbourhood:
 
     @classmethod
     def centred(cls, mask: Tensor, r: int) -> "Neighbourhood":
-        """Of the encoder: r positions round each one, moved inward at both ends of the sentence, so that r >= length is full attention.
+        """The encoder's: r positions around each one, moved inward at both ends of the sentence, so that r >= length is full attention.
 
         Args:
             mask: (B, S), True at real tokens, which come first.
@@ -45,7 +45,7 @@ class Neighbourhood:
 
     @classmethod
     def before(cls, first: int, count: int, r: int, device: torch.device) -> "Neighbourhood":
-        """Of the decoder: each of `count` positions from `first` on sees itself and the r - 1 before it."""
+        """The decoder's: each of `count` positions from `first` on sees itself and the r - 1 before it."""
         own = torch.arange(first, first + count, device=device)[None]
         return cls._window((own - r + 1).clamp(min=0), own[:, :, None] + 1, r, first + count)
 
@@ -65,8 +65,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask
         query: (B, H, T, d_k).
         key: (B, H, S, d_k).
         value: (B, H, S, d_v).
-        mask: broadcastable to (B, H, T, S); True where attention is allowed, somewhere in each row, or what `bias_of` makes of that. None
-            allows all.
+        mask: broadcastable to (B, H, T, S); True where attention is allowed, somewhere in each row; or its `bias_of`. None allows all.
         dropout: of the weights.
 
     Returns:
@@ -80,10 +79,10 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask
 
 
 def _trained_on_cpu(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
-    """The reference path, never in less than float32.
+    """The reference path, at least in float32.
 
-    On sentences of some 20 tokens the backward pass of PyTorch's fused CPU kernel takes about seven times as long. And in bf16 each new
-    shape of a batched product has its kernel generated, which takes longer than the product; float32 needs none.
+    On sentences of some 20 tokens the backward pass of PyTorch's fused CPU kernel takes about seven times as long. In bf16 a kernel is
+    generated for each new shape of a batched product, which takes longer than the product; float32 needs none.
     """
     exact = torch.promote_types(query.dtype, torch.float32)
     with torch.autocast("cpu", enabled=False):
@@ -92,30 +91,19 @@ def _trained_on_cpu(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | No
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-    """softmax(Q K^T / sqrt(d_k)), forbidden positions at minus infinity before the softmax; shapes as above. Returns (B, H, T, S)."""
+    """Return softmax(Q K^T / sqrt(d_k)), (B, H, T, S), forbidden positions at minus infinity before the softmax; shapes as above."""
     scores = query * query.shape[-1] ** -0.5 @ key.transpose(-2, -1)
     return (scores if mask is None else scores + bias_of(mask, query.dtype)).softmax(dim=-1)
 
 
 def restricted_attention(query: Tensor, key: Tensor, value: Tensor, neighbourhood: Neighbourhood, dropout: Dropout) -> Tensor:
-    """The same over r positions a query: O(r T) scores, never a (T, S) matrix (paper 4, Table 1).
-
-    Args:
-        query: (B, H, T, d_k).
-        key: (B, H, S, d_k).
-        value: (B, H, S, d_v).
-        neighbourhood: of T positions.
-        dropout: of the weights.
-
-    Returns:
-        (B, H, T, d_v).
-    """
+    """Attention over r positions a query: O(r T) scores, never a (T, S) matrix (paper 4, Table 1); shapes as above."""
     weights = dropout(_restricted_weights(query, key, neighbourhood))
     return (weights[:, :, :, None, :] @ _gather(value, neighbourhood.positions)).squeeze(3)
 
 
 def _restricted_weights(query: Tensor, key: Tensor, neighbourhood: Neighbourhood) -> Tensor:
-    """(B, H, T, r)."""
+    """Return the weights of the neighbourhood, (B, H, T, r)."""
     near = _gather(key, neighbourhood.positions)
     scores = (near @ (query * query.shape[-1] ** -0.5)[..., None]).squeeze(-1)
     return scores.masked_fill(~neighbourhood.allowed[:, None], -torch.inf).softmax(dim=-1)
@@ -130,7 +118,7 @@ def _gather(memory: Tensor, positions: Tensor) -> Tensor:
 
 
 def bias_of(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores: 0 where attention is allowed, minus infinity elsewhere. Of what is a bias already, itself."""
+    """Return the bias added to scores: 0 where attention is allowed, minus infinity elsewhere. A mask that is a bias already stays."""
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else mask
 
 
@@ -150,11 +138,11 @@ class MultiHeadAttention(nn.Module):
         self._recorded: list[Tensor] | None = None
 
     def keys_and_values(self, memory: Tensor) -> KeysAndValues:
-        """Project what is attended to: (B, S, D) to key (B, H, S, d_k) and value (B, H, S, d_v)."""
+        """Project the memory: (B, S, D) to key (B, H, S, d_k) and value (B, H, S, d_v)."""
         return KeysAndValues(self._split(self.key(memory)), self._split(self.value(memory)))
 
     def queries(self, x: Tensor) -> Tensor:
-        """Project what attends: (B, T, D) to (B, H, T, d_k)."""
+        """Project the queries: (B, T, D) to (B, H, T, d_k)."""
         return self._split(self.query(x))
 
     def forward(self, query: Tensor, memory: KeysAndValues, visible: Visible, few: bool = False) -> Tensor:
@@ -164,7 +152,7 @@ class MultiHeadAttention(nn.Module):
             query: (B, H, T, d_k), see `queries`.
             memory: key (B, H, S, d_k) and value (B, H, S, d_v).
             visible: a mask broadcastable to (B, H, T, S), as `scaled_dot_product_attention` takes it; a neighbourhood; None allows all.
-            few: T are the K hypotheses of decoding. PyTorch's fused CPU kernel takes about 1.6 times as long on so few queries.
+            few: T is the K hypotheses of decoding; PyTorch's fused CPU kernel takes about 1.6 times as long on so few queries.
 
         Returns:
             (B, T, D).
@@ -181,7 +169,7 @@ class MultiHeadAttention(nn.Module):
 
     @contextmanager
     def recording(self) -> Iterator[list[Tensor]]:
-        """Within the block, the weights of each call, (B, H, T, S), before dropout, by the reference path."""
+        """Record the weights of each call within the block, (B, H, T, S), before dropout, by the reference path."""
         self._recorded = []
         try:
             yield self._recorded
@@ -194,26 +182,26 @@ class MultiHeadAttention(nn.Module):
 
 
 class SelfAttention(MultiHeadAttention):
-    """Query, key and value are projections of the same."""
+    """Attention whose query, key and value are projections of the same positions."""
 
     def __init__(self, size: TransformerSize) -> None:
         super().__init__(size)
         self._widths = [size.heads * width for width in (size.d_k, size.d_k, size.d_v)]
-        self._joined: nn.Linear | None = None
+        self._fused: nn.Linear | None = None
 
-    def of_itself(self, x: Tensor) -> tuple[Tensor, KeysAndValues]:
-        """What attends and what is attended to: (B, T, D) to query (B, H, T, d_k), key (the same) and value (B, H, T, d_v)."""
-        if self._joined is None:
+    def project(self, x: Tensor) -> tuple[Tensor, KeysAndValues]:
+        """(B, T, D) to query (B, H, T, d_k), key (B, H, T, d_k) and value (B, H, T, d_v)."""
+        if self._fused is None:
             memory = self.keys_and_values(x)
             return self.queries(x), memory
-        query, key, value = map(self._split, self._joined(x).split(self._widths, dim=-1))
+        query, key, value = map(self._split, self._fused(x).split(self._widths, dim=-1))
         return query, KeysAndValues(key, value)
 
-    def join(self) -> None:
-        """For decoding: one product takes the place of three, which is faster with few rows. The parameters are others afterwards."""
+    def fuse(self) -> None:
+        """Fuse the three projections into one, which is faster for the few rows of decoding; the parameters are replaced."""
         weight = torch.cat([part.weight.detach() for part in (self.query, self.key, self.value)])
-        self._joined = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-        self._joined.weight = nn.Parameter(weight)
+        self._fused = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+        self._fused.weight = nn.Parameter(weight)
         del self.query, self.key, self.value
 
 
@@ -222,5 +210,5 @@ def _all_weights(query: Tensor, key: Tensor, visible: Visible) -> Tensor:
         return attention_weights(query, key, visible)
     near = _restricted_weights(query, key, visible)
     everywhere = near.new_zeros(*near.shape[:3], key.shape[2])
-    # Positions that are not allowed repeat a number with a weight of 0: adding leaves the others alone.
+    # Positions that are not allowed repeat another position with a weight of 0, so the weights are added.
     return everywhere.scatter_add(3, visible.positions[:, None].expand_as(near), near)

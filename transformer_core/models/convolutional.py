@@ -1,7 +1,7 @@
 """The convolutional encoder-decoder (ConvS2S, Gehring et al. 2017): gated convolutions, attention in each decoder layer.
 
-Where it differs from that paper: positions are sinusoidal, so that any length has one; source, target and projection share one embedding,
-whose rows the projection reads unnormalised; linear maps between widths are left out where the widths are the same.
+Differences from that paper: positions are sinusoidal, for any length; source, target and projection share one embedding, which the
+projection does not normalise; there are no linear maps between equal widths.
 """
 
 import math
@@ -12,27 +12,26 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
-from transformer_core.models.dropout import Dropout
-from transformer_core.models.embeddings import SinusoidalPositions, TokenEmbedding
+from transformer_core.models.embeddings import Dropout, SinusoidalPositions, TokenEmbedding
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import ConvolutionalSize
 
 # Halves the variance of a sum of two (Gehring et al. 2017, 3.5).
 _HALF = math.sqrt(0.5)
-# The standard deviation of embeddings at the start (3.5). At one, attention's energies, which are not scaled, would saturate its softmax.
+# Standard deviation of embeddings at the start (3.5); with 1, attention's unscaled energies would saturate its softmax.
 _EMBEDDED = 0.1
 
 
 @dataclass
 class ConvolutionalState:
-    """What decoding keeps of B sentences with K hypotheses each.
+    """State of decoding of B sentences with K hypotheses each.
 
     Attributes:
         keys: (B, S, D), the encoder's outputs.
-        values: (B, S, D), these with the source's embeddings.
+        values: (B, S, D), the sum of keys and source embeddings.
         mask: (B, S), True at real source tokens.
         past: for each layer its last kernel - 1 inputs, (B*K, kernel - 1, channels of the input); empty before the first step.
-        position: how many target positions were decoded.
+        position: target positions decoded so far.
     """
 
     keys: Tensor
@@ -42,7 +41,6 @@ class ConvolutionalState:
     position: int = 0
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
-        """Keep and reorder, as a DecoderState does."""
         self.past = [layer.index_select(0, hypotheses) for layer in self.past]
         if sentences is not None:
             self.keys, self.values = self.keys.index_select(0, sentences), self.values.index_select(0, sentences)
@@ -50,15 +48,15 @@ class ConvolutionalState:
 
 
 def _normalised(inputs: int, outputs: int, gain: float = 1.0) -> nn.Module:
-    """A linear map with weight normalisation (3.5) that multiplies the variance by `gain` at the start."""
+    """Return a linear map with weight normalisation (3.5) that multiplies the variance by `gain` at the start."""
     linear = nn.Linear(inputs, outputs)
     nn.init.normal_(linear.weight, std=math.sqrt(gain / inputs))
     nn.init.zeros_(linear.bias)
     return weight_norm(linear, dim=0)
 
 
-def _between(inputs: int, outputs: int) -> nn.Module:
-    """A linear map between two widths, the identity where they are the same."""
+def _projection(inputs: int, outputs: int) -> nn.Module:
+    """Return a linear map between two widths, the identity where they are the same."""
     return nn.Identity() if inputs == outputs else _normalised(inputs, outputs)
 
 
@@ -86,7 +84,7 @@ class GatedConvolution(nn.Module):
     def __init__(self, layer: _LayerSize, dropout: float) -> None:
         super().__init__()
         self.kernel = layer.kernel
-        # A gate near one half takes away three quarters of the variance, so the weights start with four times as much.
+        # A gate of about one half leaves a quarter of the variance, so the weights start with four times as much.
         self.linear = _normalised(layer.kernel * layer.inputs, 2 * layer.channels, 4 * (1 - dropout))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,17 +94,17 @@ class GatedConvolution(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """A gated convolution round each position, and a residual."""
+    """A gated convolution around each position, and a residual."""
 
     def __init__(self, layer: _LayerSize, dropout: float) -> None:
         super().__init__()
         self.dropout = Dropout(dropout)
         self.convolution = GatedConvolution(layer, dropout)
-        self.residual = _between(layer.inputs, layer.channels)
+        self.residual = _projection(layer.inputs, layer.channels)
         self._side = layer.kernel // 2
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """One layer; padding and what lies beyond the ends are zero.
+        """One layer; padding and positions beyond the ends are zero.
 
         Args:
             x: (B, S, inputs).
@@ -129,7 +127,7 @@ class Attention(nn.Module):
         self.context = _normalised(d_model, channels)
 
     def forward(self, x: Tensor, embedded: Tensor, state: ConvolutionalState) -> Tensor:
-        """Weighted sums of values times sqrt(source length), which undoes how averaging shrinks the variance (3.5).
+        """Weighted sums of values times sqrt(source length), which restores the variance lost in averaging (3.5).
 
         Args:
             x: (B*K, T, channels).
@@ -155,7 +153,7 @@ class DecoderLayer(nn.Module):
         self.dropout = Dropout(dropout)
         self.convolution = GatedConvolution(layer, dropout)
         self.attention = Attention(layer.channels, d_model)
-        self.residual = _between(layer.inputs, layer.channels)
+        self.residual = _projection(layer.inputs, layer.channels)
 
     def forward(self, x: Tensor, past: Tensor, embedded: Tensor, state: ConvolutionalState) -> tuple[Tensor, Tensor]:
         """One layer over T positions.
@@ -176,7 +174,7 @@ class DecoderLayer(nn.Module):
 
 
 class Convolutional(TranslationModel):
-    """Both stacks over one shared embedding, which is the projection too."""
+    """Encoder and decoder over one shared embedding, which is also the projection."""
 
     def __init__(self, size: ConvolutionalSize, vocab_size: int) -> None:
         super().__init__()
@@ -187,36 +185,33 @@ class Convolutional(TranslationModel):
         self.dropout = Dropout(size.dropout)
         self._layers = layers = _layer_sizes(size)
         first, last = layers[0].inputs, layers[-1].channels
-        self.encoder_input = _between(size.d_model, first)
+        self.encoder_input = _projection(size.d_model, first)
         self.encoder = nn.ModuleList(EncoderLayer(layer, size.dropout) for layer in layers)
-        self.encoder_output = _between(last, size.d_model)
-        self.decoder_input = _between(size.d_model, first)
+        self.encoder_output = _projection(last, size.d_model)
+        self.decoder_input = _projection(size.d_model, first)
         self.decoder = nn.ModuleList(DecoderLayer(layer, size.d_model, size.dropout) for layer in layers)
         self.last = _normalised(last, size.d_model)
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
-        """(B, S), (B, S), (B, T) to (B, T, D); see TranslationModel."""
         return self._decode(target, self.start(source, source_mask))
 
     def start(self, source: Tensor, source_mask: Tensor) -> ConvolutionalState:
-        """Encode (B, S) sources."""
         embedded = self._embed(source, 0)
         mask = source_mask[:, :, None]
         x = self.encoder_input(embedded)
         for layer in self.encoder:
             x = layer(x, mask)
         x = self.encoder_output(x)
-        # As many attentions send their gradients back, so each counts less (3.5).
+        # Gradients come from as many attentions as there are decoder layers, so each counts less (3.5).
         share = 1 / (2 * len(self._layers))
         keys = x * share + x.detach() * (1 - share)
         return ConvolutionalState(keys, (keys + embedded) * _HALF, source_mask, [])
 
     def step(self, tokens: Tensor, state: ConvolutionalState) -> Tensor:
-        """Decode one more position and add it to the state: (B*K,) newest tokens to (B*K, V) logits."""
         return self.project(self._decode(tokens[:, None], state)[:, 0])
 
     def _decode(self, target: Tensor, state: ConvolutionalState) -> Tensor:
-        """(B*K, T) more target tokens to (B*K, T, D); the state then holds what the next need."""
+        """(B*K, T) next target tokens to (B*K, T, D); advances the state."""
         embedded = self._embed(target, state.position)
         x = self.decoder_input(embedded)
         past = state.past or [x.new_zeros(len(x), layer.kernel - 1, layer.inputs) for layer in self._layers]

@@ -30,7 +30,7 @@ class Vocabulary(Section):
 
 
 class Training(Section):
-    """Where the weights come from."""
+    """Origin of the weights."""
 
     fingerprint: str
     updates: int
@@ -76,9 +76,9 @@ def read_config(file: Path) -> ModelConfig:
 
 
 def load_model(directory: Path) -> tuple[TranslationModel, ModelConfig]:
-    """The model of a directory, ready to evaluate.
+    """Return the model of a directory, in evaluation mode, and its config.
 
-    Nothing larger than the weights file is allocated for a config.json that does not match it.
+    A config.json that does not match the weights file costs no more memory than that file.
 
     Raises:
         UserError: exit code 65; a file is missing, damaged or of another shape than config.json says, or a weight is not finite.
@@ -105,12 +105,12 @@ def check_finite(weights: Mapping[str, Tensor], file: Path) -> None:
         UserError: exit code 65; names the file and the first such weight.
     """
     for name, weight in weights.items():
-        if not weight.sum().isfinite():  # One pass without a copy: a sum is finite only if each term is.
+        if not weight.sum().isfinite():  # One pass without a copy; a sum is finite only if each term is.
             raise UserError(f"{file}: {name} holds values that are not finite", "Take another checkpoint, or train again.")
 
 
 def _check_shapes(weights: Mapping[str, Tensor], config: ModelConfig) -> None:
-    """Compare shapes with those of a model without storage, so that wrong sizes cost no memory.
+    """Compare shapes with those of a model without storage, so that wrong sizes take no memory.
 
     Raises:
         RuntimeError: names the first difference.
@@ -128,7 +128,7 @@ def _check_shapes(weights: Mapping[str, Tensor], config: ModelConfig) -> None:
 
 
 class _WithoutStorage(TorchFunctionMode):
-    """Parameters get a shape alone. (`with torch.device("meta")` does it too, but imports torch's compiler, which takes 0.7 seconds.)"""
+    """Gives parameters a shape and no storage, as `torch.device("meta")` does, which imports torch's compiler for 0.7 seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (Tensor.normal_, Tensor.uniform_):

@@ -1,4 +1,4 @@
-"""Token embeddings and positions (paper 3.4, 3.5)."""
+"""Token embeddings and positions (paper 3.4, 3.5), and the dropout of their sum and of every sub-layer (5.4)."""
 
 import math
 from collections.abc import Callable
@@ -7,12 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+_DROPOUT_LEVELS = 1 << 16
+
 
 class TokenEmbedding(nn.Module):
-    """A (V, D) matrix, read at the input times sqrt(d_model).
+    """A (V, D) matrix whose rows are multiplied by sqrt(d_model); its use as the pre-softmax projection is not scaled (paper 3.4).
 
-    Entries start as N(0, 1/d_model), so tokens enter with unit variance beside positions of about the same size; where the matrix is the
-    pre-softmax projection too, that use is not scaled (paper 3.4).
+    Entries start as N(0, 1/d_model), so that tokens have unit variance, about the size of the positions added to them.
     """
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
@@ -36,7 +37,7 @@ def sinusoidal_positions(length: int, d_model: int, dtype: torch.dtype = torch.f
 
 
 class SinusoidalPositions(nn.Module):
-    """The paper's encodings, defined for any length: the table grows when a longer input comes."""
+    """The paper's encodings, for any length: the table grows where an input is longer."""
 
     _table: Tensor
 
@@ -47,13 +48,13 @@ class SinusoidalPositions(nn.Module):
     def forward(self, first: int, count: int) -> Tensor:
         """Encodings of `count` positions from `first` on: (count, D)."""
         end = first + count
-        table = self._table  # Threads share this module: each goes on with the table that it has found long enough or made.
+        table = self._table  # Read once, since threads share this module and another one may replace it.
         if end > len(table):
             table = self._table = sinusoidal_positions(2 * end, table.shape[1], table.dtype).to(table.device)
         return table[first:end]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SinusoidalPositions":
-        """Where the model is cast to another type, compute the table anew: float32 cast to float64 would stay as coarse as float32."""
+        """Compute the table anew where the model is cast: float32 cast to float64 would keep the precision of float32."""
         before = self._table.dtype
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self._table.dtype != before:
@@ -62,7 +63,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """One trained vector a position (Table 3, row E), for a fixed number of positions; they start as the tokens do, scale included."""
+    """A trained vector for each of a fixed number of positions (Table 3, row E), which starts like a scaled token embedding."""
 
     def __init__(self, positions: int, d_model: int) -> None:
         super().__init__()
@@ -71,3 +72,27 @@ class LearnedPositions(nn.Module):
     def forward(self, first: int, count: int) -> Tensor:
         """Vectors of `count` positions from `first` on: (count, D)."""
         return self.weight[first : first + count]
+
+
+class Dropout(nn.Module):
+    """Zero each element with probability `probability`, rounded to a multiple of 2^-16, and scale the rest to keep the mean.
+
+    On a CPU the random draw is what dropout costs, so each element draws 16 bits alone.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape in, the same out; the identity outside training."""
+        dropped = min(round(self.probability * _DROPOUT_LEVELS), _DROPOUT_LEVELS - 1)
+        if not self.training or dropped == 0:
+            return x
+        if x.device.type != "cpu":
+            return functional.dropout(x, self.probability)
+        # With these bounds all 64 bits are random; without, the sign bit is 0 and the top 16 bits of each word are biased.
+        words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
+        bits = words.view(torch.int16)[: x.numel()].view(x.shape)
+        keep = bits >= dropped - _DROPOUT_LEVELS // 2
+        return x * (keep.to(x.dtype) * (_DROPOUT_LEVELS / (_DROPOUT_LEVELS - dropped)))

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from transformer_core.models.attention import KeysAndValues, MultiHeadAttention, SelfAttention, Visible
-from transformer_core.models.dropout import Dropout
+from transformer_core.models.embeddings import Dropout
 from transformer_core.presets import TransformerSize
 
 
@@ -26,7 +26,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """What stands round a sub-layer: LayerNorm(x + Dropout(f(x))), the paper's post-norm (3.1, 5.4), or x + Dropout(f(LayerNorm(x)))."""
+    """Residual and norm of a sub-layer f: LayerNorm(x + Dropout(f(x))), the paper's post-norm (3.1), or x + Dropout(f(LayerNorm(x)))."""
 
     def __init__(self, size: TransformerSize) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class Residual(nn.Module):
         self._norm_first = size.norm == "pre"
 
     def before(self, x: Tensor) -> Tensor:
-        """What the sub-layer reads of x, (B, T, D)."""
+        """Return the sub-layer's input, (B, T, D)."""
         normed: Tensor = self.norm(x) if self._norm_first else x
         return normed
 
     def after(self, x: Tensor, y: Tensor) -> Tensor:
-        """x and the sub-layer's output y, both (B, T, D), put together."""
+        """Combine x and the sub-layer's output y, both (B, T, D)."""
         total = x + self.dropout(y)
         normed: Tensor = total if self._norm_first else self.norm(total)
         return normed
@@ -58,7 +58,7 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, visible: Visible) -> Tensor:
         """x: (B, S, D); visible: (B, 1, 1, S), True at real tokens, or a neighbourhood. Returns (B, S, D)."""
-        query, own = self.self_attention.of_itself(self.round_attention.before(x))
+        query, own = self.self_attention.project(self.round_attention.before(x))
         x = self.round_attention.after(x, self.self_attention(query, own, visible))
         return self.round_feed_forward.after(x, self.feed_forward(self.round_feed_forward.before(x)))
 
@@ -97,7 +97,7 @@ class DecoderLayer(nn.Module):
         Returns:
             The shape of x.
         """
-        query, own = self.self_attention.of_itself(self.round_self_attention.before(x))
+        query, own = self.self_attention.project(self.round_self_attention.before(x))
         if past is not None:
             past.key[:, :, slots], past.value[:, :, slots] = own
             own = past

@@ -1,28 +1,41 @@
-"""The number types that a model computes in."""
+"""Number types of a model, and linear maps for decoding on a CPU: weights pre-packed for oneDNN, and products of 8-bit integers."""
 
-from typing import Literal
+from collections.abc import Callable
 
 import torch
+from torch import Tensor, nn
 
-Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
-DecodingPrecision = Precision | Literal["int8"]
+from transformer_core.config import Precision
+from transformer_core.errors import configuration_error
+from transformer_core.models.attention import SelfAttention
+from transformer_core.models.translation import TranslationModel
+
+_GREATEST = 127  # Steps of 8 bits on either side of 0.
+_ZERO = 128  # The kernel's left operand is 0..255; this is its zero point.
+_LEAST = 1e-30  # The step of a row of zeros.
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Whether the device multiplies bf16 matrices in hardware."""
+    """Return whether the device multiplies bf16 matrices in hardware."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
+def has_vnni() -> bool:
+    """Return whether this CPU sums products of 8-bit integers in 32 bits."""
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_vnni") or capabilities.get("avx_vnni"))
+
+
 def weights_dtype(precision: Precision) -> torch.dtype:
-    """In which type weights, gradients and the optimiser's state are held."""
+    """Return the type of weights, gradients and the optimiser's state."""
     return torch.float64 if precision == "float64" else torch.float32
 
 
 def low_precision(device: torch.device, precision: Precision) -> torch.dtype | None:
-    """In which type matrix products are computed where that is not the type of the weights.
+    """Return the type of matrix products where it is not that of the weights, else None.
 
     `auto` is bf16 on a device that is fast at it, fp16 on a GPU that is not, else the weights' float32.
     """
@@ -31,3 +44,96 @@ def low_precision(device: torch.device, precision: Precision) -> torch.dtype | N
     if precision == "auto" and device.type == "cuda":
         return torch.float16
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+
+
+class PackedLinear(nn.Module):
+    """x W^T + b without a gradient, W in the layout of oneDNN's kernels; x in the type of the weights.
+
+    Args:
+        weight: (N, D), float32 or bf16.
+        bias: (N,), None for none.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
+        self._bias = None if bias is None else bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) to (..., N)."""
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        return y
+
+
+class QuantisedLinear(nn.Module):
+    """x W^T + b, each row of x and of W as whole multiples of 1/127 of its greatest entry.
+
+    Their products are summed exactly, in 32 bits, so the result of a row depends on that row alone, not on its batch.
+
+    Args:
+        weight: (N, D).
+        bias: (N,), None for none.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        exact = weight.detach().float()
+        # Tensors, since a Python number would be made one in each operation.
+        self._least, self._zero = torch.tensor(_LEAST), torch.tensor(_ZERO, dtype=torch.uint8)
+        step = self._step(exact)
+        self._packed = torch.ops.onednn.qlinear_prepack((exact / step).round_().to(torch.int8), None)
+        self._scales = step.flatten()
+        self._zeros = torch.zeros(len(weight), dtype=torch.int32)
+        self._bias = None if bias is None else bias.detach().float()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) to (..., N), float32."""
+        rows = x.flatten(0, -2)
+        step = self._step(rows)
+        # By way of int8, since conversion to uint8 takes five times as long; adding 128 to its bits then moves -127..127 to 1..255.
+        whole = (rows * step.reciprocal()).round_().to(torch.int8).view(torch.uint8).add_(self._zero)
+        y = torch.ops.onednn.qlinear_pointwise(
+            whole, 1.0, _ZERO, self._packed, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        y = y.mul_(step) if self._bias is None else torch.addcmul(self._bias, y, step)
+        return y.unflatten(0, x.shape[:-1])
+
+    def _step(self, rows: Tensor) -> Tensor:
+        """Return a 127th of the greatest entry of each row, (R, 1)."""
+        return torch.add(self._least, rows.abs().amax(dim=1, keepdim=True), alpha=1 / _GREATEST)
+
+
+def pack(model: TranslationModel) -> None:
+    """Pre-pack the weights of a model that will only decode, where oneDNN has kernels for it; elsewhere leave it as it is."""
+    dtype = model.output_weight.dtype
+    if model.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return
+    if dtype == torch.float32 or (dtype == torch.bfloat16 and has_fast_bf16(model.device)):
+        _replace_linear_maps(model, PackedLinear)
+
+
+def quantise(model: TranslationModel) -> None:
+    """Quantise every linear map of a float32 model to 8 bits, its projection to logits included; the rest stays float32.
+
+    Raises:
+        UserError: exit code 78; the model is not on a CPU, or the CPU has no VNNI: without it the sums overflow.
+    """
+    if model.device.type != "cpu":
+        raise configuration_error("precision int8: is for CPUs", "On a GPU take auto.")
+    if not has_vnni():
+        raise configuration_error("precision int8: this CPU has no VNNI", "Take auto.")
+    _replace_linear_maps(model, QuantisedLinear)
+
+
+def _replace_linear_maps(model: TranslationModel, replacement: Callable[[Tensor, Tensor | None], nn.Module]) -> None:
+    """Replace every linear map in place, the projection to logits included, by a replacement made of weight (N, D) and bias (N,) or None.
+
+    The three projections of a self-attention become one. The model can neither be trained nor saved afterwards.
+    """
+    for module in list(model.modules()):
+        if isinstance(module, SelfAttention):
+            module.fuse()
+    model.decoding_projection = replacement(model.output_weight, None)
+    for name, linear in list(model.named_modules()):
+        if isinstance(linear, nn.Linear):
+            model.set_submodule(name, replacement(linear.weight, linear.bias))

@@ -1,7 +1,7 @@
 """Recurrent encoder-decoders, with a fixed vector alone or with attention: the models before the Transformer.
 
-`Recurrent` is a simplified form; `Cho`, `Bahdanau` and `Luong` have a decoder step in the order of their papers. What all of them have
-otherwise than the papers, beside training: source, target and projection share one embedding, whose vectors are read times sqrt(d_model);
+`Recurrent` is a simplified form; `Cho`, `Bahdanau` and `Luong` have a decoder step in the order of their papers. All of them differ from
+the papers, beside training, in this: source, target and projection share one embedding, whose vectors are multiplied by sqrt(d_model);
 the projection has no bias; dropout is on embeddings, between layers and before the projection; a GRU's reset gate multiplies the product
 of the recurrent matrix and the state, as in cuDNN, and not the state; all layers have one width.
 """
@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from transformer_core.models.dropout import Dropout
-from transformer_core.models.embeddings import TokenEmbedding
+from transformer_core.models.embeddings import Dropout, TokenEmbedding
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import RecurrentSize
 
@@ -22,11 +21,11 @@ Hidden = tuple[Tensor, ...]
 
 @dataclass
 class RecurrentState:
-    """What decoding keeps of B sentences with K hypotheses each.
+    """State of decoding of B sentences with K hypotheses each.
 
     Attributes:
         memory: (B, S, D), the encoder's states.
-        keys: (B, S, D), what they are scored by.
+        keys: (B, S, D), of attention's energies.
         mask: (B, S), True at real source tokens.
         hidden: for each layer, its output and, of an LSTM, its cell: (B*K, D).
         attentional: (B*K, D), the last attentional state of a Luong decoder; None before the first step and in other decoders.
@@ -39,7 +38,6 @@ class RecurrentState:
     attentional: Tensor | None = None
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
-        """Keep and reorder, as a DecoderState does."""
         self.hidden = [tuple(part.index_select(0, hypotheses) for part in layer) for layer in self.hidden]
         if self.attentional is not None:
             self.attentional = self.attentional.index_select(0, hypotheses)
@@ -58,7 +56,7 @@ class AdditiveAttention(nn.Module):
         self.energy = nn.Linear(d_model, 1, bias=False)
 
     def keys(self, memory: Tensor) -> Tensor:
-        """What does not change from step to step: (B, S, D) to (B, S, D)."""
+        """Project the memory, once a sentence: (B, S, D) to (B, S, D)."""
         keys: Tensor = self.of_memory(memory)
         return keys
 
@@ -83,7 +81,7 @@ class DotAttention(nn.Module):
 class Recurrent(TranslationModel):
     """The simple decoder. Its initial states are the encoder's last states; with attention, its previous state selects the context.
 
-    Encoder and decoder share one embedding, which is the projection too. Recurrences run in float32, for which CPUs have kernels.
+    Encoder and decoder share one embedding, which is also the projection. Recurrences run in float32, for which CPUs have kernels.
     """
 
     def __init__(self, size: RecurrentSize, vocab_size: int) -> None:
@@ -105,11 +103,10 @@ class Recurrent(TranslationModel):
         read = 1 if size.decoder == "simple" and size.attention == "none" else 2
         maxout = size.decoder in ("cho", "bahdanau")
         self.decoder = nn.ModuleList(cell((read if layer == 0 else 1) * size.d_model, size.d_model) for layer in range(size.layers))
-        # Maxout takes the larger of each pair, and reads state, embedding and context.
+        # The input of maxout is state, embedding and context; it takes the larger of each pair of outputs.
         self.combine = nn.Linear(3 * size.d_model, 2 * size.d_model) if maxout else nn.Linear(read * size.d_model, size.d_model)
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
-        """(B, S), (B, S), (B, T) to (B, T, D); see TranslationModel."""
         state = self.start(source, source_mask)
         with torch.autocast(source.device.type, enabled=False):
             embedded = self.dropout(self.embedding(target))
@@ -117,7 +114,7 @@ class Recurrent(TranslationModel):
         return as_autocast(outputs)
 
     def start(self, source: Tensor, source_mask: Tensor) -> RecurrentState:
-        """Encode (B, S) sources; the memory is in the order of the source, whatever the order of reading."""
+        """Encode (B, S) sources; the memory is in the order of the source, also where the source is read in reverse."""
         with torch.autocast(source.device.type, enabled=False):
             order = reversed_order(source_mask) if self.size.reverse_source else None
             embedded = self.dropout(self.embedding(source if order is None else source.gather(1, order)))
@@ -126,7 +123,7 @@ class Recurrent(TranslationModel):
             memory, _ = pad_packed_sequence(read, batch_first=True, total_length=source.shape[1])
             if order is not None:
                 memory = memory.gather(1, order[:, :, None].expand_as(memory))
-            # Of layer l, the directions stand side by side: (directions * layers, B, D / directions) to (B, D) a layer.
+            # The directions of a layer are side by side: (layers * directions, B, D / directions) to (B, D) for each layer.
             directions = 2 if self.size.bidirectional else 1
             parts = [part.unflatten(0, (self.size.layers, directions)) for part in (last if isinstance(last, tuple) else (last,))]
             hidden = [tuple(torch.cat(part[layer].unbind(), dim=1) for part in parts) for layer in range(self.size.layers)]
@@ -134,11 +131,10 @@ class Recurrent(TranslationModel):
             return self._initial(RecurrentState(memory, keys, source_mask, hidden))
 
     def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
-        """Decode one more position and add it to the state: (B*K,) newest tokens to (B*K, V) logits."""
         return self.project(self._advance(self.embedding(tokens), state))
 
     def _initial(self, state: RecurrentState) -> RecurrentState:
-        """The decoder's state before its first step, from one that holds the encoder's last states."""
+        """Return the decoder's initial state, from one that holds the encoder's last states."""
         return state
 
     def _advance(self, x: Tensor, state: RecurrentState) -> Tensor:
@@ -177,7 +173,7 @@ class Cho(Recurrent):
 
     def _initial(self, state: RecurrentState) -> RecurrentState:
         summary = torch.tanh(self.summary(state.hidden[-1][0]))
-        # A memory of one position, so that a selection keeps it with its sentence.
+        # A memory of one position, so that `select` keeps it with its sentence.
         state.memory = state.keys = summary[:, None]
         state.hidden = [(torch.tanh(initial(summary)),) for initial in self.initial]
         return state
@@ -231,7 +227,7 @@ class Luong(Recurrent):
 
 
 def reversed_order(mask: Tensor) -> Tensor:
-    """Indices that reverse all tokens of each row but the last, which is the end token, and leave padding alone; their own inverse.
+    """Return indices that reverse all tokens of each row but the last, the end token, and leave padding alone; their own inverse.
 
     Args:
         mask: (B, S), True at real tokens, padding on the right.

@@ -8,29 +8,28 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from transformer_core.models.attention import KeysAndValues, Neighbourhood, Visible, bias_of
-from transformer_core.models.dropout import Dropout
-from transformer_core.models.embeddings import LearnedPositions, SinusoidalPositions, TokenEmbedding
+from transformer_core.models.embeddings import Dropout, LearnedPositions, SinusoidalPositions, TokenEmbedding
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import TransformerSize
 
-_ROOM = 8  # Positions that the buffers of keys and values grow by.
+_ROOM = 8  # Target positions by which the buffers of keys and values grow.
 
 
 @dataclass
 class TransformerState:
-    """What decoding a step at a time keeps of B sentences with K hypotheses each.
+    """State of decoding of B sentences with K hypotheses each.
 
-    Hypotheses of a sentence share most of their past, so keys and values stay in the slot they were written to, and what a hypothesis
-    carries with it is which of its sentence's slots it sees. Then no key or value is ever moved to follow a hypothesis, and the K
-    queries of a sentence are one matrix product with all its slots.
+    Hypotheses of a sentence share most of their past, so keys and values stay in the slot they were written to, and each hypothesis has a
+    mask of the slots it sees. Then no key or value moves with a hypothesis, and the K queries of a sentence are one matrix product with
+    all its slots.
 
     Attributes:
         encoded: for each layer, keys and values of the source, (B, H, S, d): once a sentence, not once a hypothesis.
         mask: (B, 1, 1, S), True at real source tokens.
         past: for each layer, keys and values of the target so far, (B, H, C, d): C slots, of which the first `used` are written.
         seen: (B, K, C), True at the slots that a hypothesis sees.
-        positions: (C,) the target position that each slot is of.
+        positions: (C,) the target position of each slot.
         used: slots written so far.
         position: target positions decoded so far.
     """
@@ -44,19 +43,18 @@ class TransformerState:
     position: int = 0
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
-        """Keep and reorder, as a DecoderState does."""
         if sentences is not None:
             self.encoded, self.past = ([_selected(layer, sentences) for layer in layers] for layers in (self.encoded, self.past))
             self.mask = self.mask.index_select(0, sentences)
         self.seen = self.seen.flatten(0, 1).index_select(0, hypotheses).unflatten(0, (len(self.mask), -1))
 
     def open(self, hypotheses: int) -> slice:
-        """Slots for the next position of so many hypotheses a sentence, each of which sees its own."""
+        """Reserve slots for the next position of so many hypotheses a sentence, each of which sees its own."""
         slots = slice(self.used, self.used + hypotheses)
         lacking = slots.stop - self.seen.shape[2]
         if lacking > 0:
             room = max(lacking, _ROOM * hypotheses)
-            # Zeros, since what nobody sees is multiplied by a weight of 0.
+            # Zeros, since unseen slots are multiplied by a weight of 0.
             self.past = [KeysAndValues(*(functional.pad(part, (0, 0, 0, room)) for part in layer)) for layer in self.past]
             self.seen = functional.pad(self.seen, (0, room))
             self.positions = functional.pad(self.positions, (0, room))
@@ -71,9 +69,9 @@ def _selected(layer: KeysAndValues, sentences: Tensor) -> KeysAndValues:
 
 
 class Transformer(TranslationModel):
-    """N encoder and N decoder layers. Post-norm as in the paper, neither stack ends in a norm of its own; pre-norm, both do.
+    """N encoder and N decoder layers; with pre-norm both stacks end in a norm of their own.
 
-    One matrix stands behind source embedding, target embedding and projection (paper 3.4), or behind the last two, or none is shared.
+    Source embedding, target embedding and projection share one matrix (paper 3.4), or the last two, or none.
     """
 
     def __init__(self, size: TransformerSize, vocab_size: int) -> None:
@@ -92,11 +90,9 @@ class Transformer(TranslationModel):
 
     @property
     def output_weight(self) -> Tensor:
-        """(V, D) of the pre-softmax projection."""
         return (self.projection or self.target_embedding or self.embedding).weight
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
-        """(B, S), (B, S), (B, T) to (B, T, D); see TranslationModel."""
         memory = self.encode(source, source_mask)
         x = self._embed_target(target, 0)
         visible = self._earlier(0, target.shape[1], target.device)
@@ -105,7 +101,7 @@ class Transformer(TranslationModel):
         return _normed(x, self.decoder_norm)
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
-        """(B, S) token ids and their mask to the encoder's output, (B, S, D)."""
+        """Encode (B, S) token ids and their mask to (B, S, D)."""
         r = self.size.neighbourhood
         visible: Visible = source_mask[:, None, None, :] if r is None else Neighbourhood.centred(source_mask, r)
         x = self._enter(self.embedding(source), self.source_positions, 0)
@@ -114,9 +110,9 @@ class Transformer(TranslationModel):
         return _normed(x, self.encoder_norm)
 
     def start(self, source: Tensor, source_mask: Tensor) -> TransformerState:
-        """Encode (B, S) sources and hold the keys and values that every decoder layer attends to."""
+        """Encode (B, S) sources and project the keys and values of every decoder layer."""
         memory = self.encode(source, source_mask)
-        # Head by head in memory, as products with a few queries want it, or each step would copy them so.
+        # Contiguous by head: otherwise the products with a few queries would copy them in each step.
         projected = [layer.cross_attention.keys_and_values(memory) for layer in self._decoder_layers()]
         encoded = [KeysAndValues(layer.key.contiguous(), layer.value.contiguous()) for layer in projected]
         past = [KeysAndValues(layer.key[:, :, :0], layer.value[:, :, :0]) for layer in encoded]
@@ -124,7 +120,6 @@ class Transformer(TranslationModel):
         return TransformerState(encoded, source_mask[:, None, None, :], past, seen, torch.zeros(0, dtype=torch.long, device=source.device))
 
     def step(self, tokens: Tensor, state: TransformerState) -> Tensor:
-        """Decode one more position and add it to the state: (B*K,) newest tokens to (B*K, V) logits."""
         x = self._embed_target(tokens[:, None], state.position).view(len(state.mask), -1, self.d_model)
         slots = state.open(x.shape[1])
         visible = state.seen[:, None]
@@ -137,11 +132,10 @@ class Transformer(TranslationModel):
         return self.project(_normed(x, self.decoder_norm)).flatten(0, 1)
 
     def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
-        """As TranslationModel."""
         return self._decoder_layers()[-1].cross_attention.recording()
 
     def _earlier(self, first: int, count: int, device: torch.device) -> Visible:
-        """What each of `count` target positions from `first` on may see: itself and those before it, at most a neighbourhood."""
+        """Return the visibility of `count` target positions from `first` on: each sees itself and those before it, or a neighbourhood."""
         if self.size.neighbourhood is not None:
             return Neighbourhood.before(first, count, self.size.neighbourhood, device)
         return torch.ones(count, first + count, dtype=torch.bool, device=device).tril(first)
@@ -154,7 +148,7 @@ class Transformer(TranslationModel):
         """(B, T, D) embedded tokens, the first of them at position `first`, to the input of a stack."""
         if positions is not None:
             embedded = embedded + positions(first, embedded.shape[1])
-        # So that on a CPU the residual stream stays in the low precision; on a GPU the first norm returns float32.
+        # On a CPU the residual stream then stays in the low precision; on a GPU the first norm returns float32.
         return self.dropout(as_autocast(embedded))
 
     def _decoder_layers(self) -> list[DecoderLayer]:

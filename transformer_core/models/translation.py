@@ -1,4 +1,4 @@
-"""What every architecture offers to training and to decoding."""
+"""The interface of every architecture for training and decoding."""
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
@@ -13,10 +13,10 @@ from transformer_core.models.embeddings import TokenEmbedding
 
 
 class DecoderState(Protocol):
-    """What decoding a step at a time keeps of B sentences: with one hypothesis each at first, with K after a selection."""
+    """State of decoding of B sentences, a step at a time: with one hypothesis each at first, with K after a selection."""
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
-        """Keep, repeat and reorder.
+        """Keep, repeat and reorder hypotheses.
 
         Args:
             hypotheses: (B'*K',) rows of hypotheses to go on with, each of them from its own sentence.
@@ -25,13 +25,13 @@ class DecoderState(Protocol):
 
 
 class TranslationModel(nn.Module, ABC):
-    """A model of the next target token, given a source and the tokens before.
+    """A model of the next target token, given a source and the target tokens before it.
 
     Attributes:
         d_model: width of the output.
-        embedding: of source tokens, and of whatever shares its matrix.
+        embedding: of source tokens, and of all that shares its matrix.
         most_positions: most tokens on either side, None for any number.
-        decoding_projection: what `project` computes with instead of `output_weight`; None as trained.
+        decoding_projection: replaces `output_weight` in `project` for decoding; None as trained.
     """
 
     d_model: int
@@ -44,12 +44,12 @@ class TranslationModel(nn.Module, ABC):
 
     @property
     def output_weight(self) -> Tensor:
-        """(V, D) of the pre-softmax projection, which has no bias: the embedding's, unless a model says otherwise."""
+        """The (V, D) matrix of the pre-softmax projection, which has no bias; the embedding's by default."""
         return self.embedding.weight
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.output_weight.device
 
     @abstractmethod
@@ -62,12 +62,12 @@ class TranslationModel(nn.Module, ABC):
             target: (B, T) token ids, each the token before the one to predict, padded on the right.
 
         Returns:
-            (B, T, D): what `project` turns into logits. Rows at target padding mean nothing.
+            (B, T, D): the input of `project`. Rows at target padding have no meaning.
         """
 
     @abstractmethod
     def start(self, source: Tensor, source_mask: Tensor) -> DecoderState:
-        """Read (B, S) sources, for one hypothesis a sentence until a selection makes more of it."""
+        """Read (B, S) sources; each sentence has one hypothesis until a selection makes more of it."""
 
     @abstractmethod
     def step(self, tokens: Tensor, state: Any) -> Tensor:
@@ -75,16 +75,17 @@ class TranslationModel(nn.Module, ABC):
 
         Args:
             tokens: (B*K,) the newest token of each hypothesis, those of a sentence side by side.
+            state: changed in place.
 
         Returns:
             (B*K, V) logits of the next token.
         """
 
     def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
-        """Within the block, the weights (B, H, K, S) of the last layer's attention to the source in each step.
+        """Record the weights (B, H, K, S) of the last layer's attention to the source in each step of the block.
 
         Raises:
-            UserError: exit code 78; the model does not tell.
+            UserError: exit code 78; the model has no such record.
         """
         raise configuration_error("the coverage penalty: needs the attention of a Transformer, and this model is none", "Set it to 0.")
 
@@ -97,6 +98,6 @@ class TranslationModel(nn.Module, ABC):
 
 
 def as_autocast(x: Tensor) -> Tensor:
-    """x in the low precision that autocast computes in, itself where autocast is off."""
+    """Return x in the low precision of autocast, or x itself where autocast is off."""
     device = x.device.type
     return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x

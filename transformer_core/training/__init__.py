@@ -1,1 +1,1 @@
-"""Loss, schedule, devices, trainer, checkpoints and averaging (paper section 5 and 6.1)."""
+"""Training: loss, updates and their schedule, the loop, devices, states and checkpoints (paper 5 and 6.1)."""

@@ -1,9 +1,10 @@
-"""The state of a training on disk: whole, hashed and resumable to the bit, or not there."""
+"""States and checkpoints of a training on disk, and the mean of checkpoints (paper 6.1). A state is whole and hashed, or not there."""
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,22 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from transformer_core.files import new_file, sha256_of
+from transformer_core.models.directory import check_finite
 
 FORMAT = 2
 LOCK = "lock"  # In a training's directory, held (transformer_core/files.py, `only_one`) by the process that writes there.
 _KEEP_STATES = 2
+_LESS_IS_BETTER = frozenset({"nll", "perplexity"})  # Of other measures more is better.
 _log = logging.getLogger(__name__)
 
 
 def state_root() -> Path:
-    """Where trainings keep their states, a directory each: $TRANSFORMER_STATE, or .state here."""
+    """Return the parent of the trainings' directories: $TRANSFORMER_STATE, or .state here."""
     return Path(os.environ.get("TRANSFORMER_STATE") or ".state")
 
 
 def stopped_trainings(root: Path) -> list[Path]:
-    """The directories under a root that hold a training's states or checkpoints, the one that was written last first."""
+    """Return the directories under a root that hold a training's states or checkpoints, the last written first."""
     found = {file.parent for file in root.glob("*/state-*.pt")} | {directory.parent for directory in root.glob("*/checkpoints")}
     return sorted(found, key=lambda directory: directory.stat().st_mtime, reverse=True)
 
@@ -33,11 +36,11 @@ def stopped_trainings(root: Path) -> list[Path]:
 class StateDirectory:
     """States and checkpoints of one training (one fingerprint), outside of DVC's outputs.
 
-    `state-UPDATE.pt` holds everything a stopped run needs to go on, `state-UPDATE.sha256` its sum; the newest two are kept. A state
+    `state-UPDATE.pt` holds everything that a stopped run needs to go on, `state-UPDATE.sha256` its sum; the newest two are kept. A state
     without its sum, or with another one, is passed over for the one before. `checkpoints/` holds the weights of the last `keep` saves
-    and of those that are asked for besides.
+    and of the best ones.
 
-    Both are copied to the CPU's memory at once and written in the background, one after the other; `wait` returns when they are on disk.
+    Both are copied to the CPU's memory at once and written in the background, one after the other.
     """
 
     def __init__(self, path: Path, keep: int) -> None:
@@ -57,12 +60,12 @@ class StateDirectory:
         self._start(lambda number, value: self._write_checkpoint(number, value, kept), update, weights)
 
     def wait(self) -> None:
-        """Return when all is written; raises what writing raised."""
+        """Return when everything is on disk; an error in writing is raised here."""
         while self._writing:
             self._writing.pop(0).result()
 
     def states(self) -> Iterator[dict[str, Any]]:
-        """The whole states, newest first. Tensors and plain values only: nothing in a file is executed."""
+        """Yield the whole states, newest first. They are tensors and plain values: nothing in a file is executed."""
         for file in state_files(self.path):
             if is_whole(file):
                 state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
@@ -84,7 +87,7 @@ class StateDirectory:
         with new_file(file.with_suffix(".sha256")) as temporary:
             temporary.write_text(sha256_of(file), encoding="ascii")
         files = state_files(self.path)
-        later = [old for old in files if update_of(old) > update]  # Damaged: the training went on from one before them.
+        later = [old for old in files if update_of(old) > update]  # Damaged ones: the training went on from a state before them.
         for old in later + files[len(later) + _KEEP_STATES :]:
             old.with_suffix(".sha256").unlink(missing_ok=True)
             old.unlink()
@@ -99,13 +102,13 @@ class StateDirectory:
 
 
 def _remove_torn(directory: Path) -> None:
-    """Remove what a killed process left half written; there is one writer, so nothing else is."""
+    """Remove files that a killed process left half written; there is one writer, so no others are."""
     for file in directory.glob(".*.new"):
         file.unlink()
 
 
 def copied(value: Any) -> Any:
-    """A state's tensors, in dictionaries, lists and tuples, as copies on the CPU that later updates do not touch."""
+    """Return a state with its tensors, in dictionaries, lists and tuples, copied to the CPU, where later updates do not change them."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
@@ -116,26 +119,50 @@ def copied(value: Any) -> Any:
 
 
 def state_files(directory: Path) -> list[Path]:
-    """States in a training's directory, newest first, whole or not."""
+    """Return the states in a training's directory, newest first, whole or not."""
     return sorted(directory.glob("state-*.pt"), reverse=True)
 
 
 def is_whole(state: Path) -> bool:
-    """Whether a state's file has the sum that was written after it."""
+    """Return whether a state's file has the sum that was written after it."""
     record = state.with_suffix(".sha256")
     return record.exists() and record.read_bytes() == sha256_of(state).encode()
 
 
 def checkpoint_files(directory: Path) -> list[Path]:
-    """Checkpoints in a directory, oldest first."""
+    """Return the checkpoints in a directory, oldest first."""
     return sorted(directory.glob("update-*.safetensors"))
 
 
 def update_of(file: Path) -> int:
-    """The update that a state or checkpoint was saved after, from its name."""
+    """Return the update after which a state or checkpoint was saved, from its name."""
     return int(file.stem.partition("-")[2])
 
 
-def load_weights(file: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU."""
-    return load_file(file)
+def best_updates(scores: dict[int, float], measure: str, count: int) -> list[int]:
+    """Return the `count` updates with the best validation scores, best first; of equal ones the earlier, and NaN last."""
+    sign = 1 if measure in _LESS_IS_BETTER else -1
+    return sorted(scores, key=lambda update: (isnan(scores[update]), sign * scores[update], update))[:count]
+
+
+def validations_since_best(scores: dict[int, float], measure: str) -> int:
+    """Return the number of validations after the best one."""
+    best = best_updates(scores, measure, 1)
+    return sum(update > best[0] for update in scores) if best else 0
+
+
+def average(files: Sequence[Path]) -> dict[str, Tensor]:
+    """Return the mean of checkpoints (paper 6.1), rounded to float32 once. A shared matrix is in a file once.
+
+    Each weight's values are sorted before they are summed in float64, so the order of the files makes no difference to the last bit.
+
+    Raises:
+        UserError: exit code 65; a checkpoint holds values that are not finite.
+    """
+    checkpoints = [load_file(file) for file in files]
+    for checkpoint, file in zip(checkpoints, files, strict=True):
+        check_finite(checkpoint, file)
+    return {
+        name: torch.stack([checkpoint[name] for checkpoint in checkpoints]).double().sort(dim=0).values.mean(dim=0).to(torch.float32)
+        for name in checkpoints[0]
+    }

@@ -1,6 +1,7 @@
-"""The processes that train together: who this one is, where it computes, in which precision, and sums over all of them."""
+"""The processes that train together: rank, device and precision of this one, and sums over all of them."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -10,16 +11,18 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from transformer_core.config import Precision
 from transformer_core.errors import configuration_error
-from transformer_core.models.precision import Precision, low_precision
+from transformer_core.models.precision import low_precision
 from transformer_core.processes import cores
 
 Value = TypeVar("Value")
+_TRIALS = 3
 
 
 @dataclass(frozen=True)
 class Devices:
-    """One process of `world_size`; rank 0 alone writes anything."""
+    """One process of `world_size`; only rank 0 writes files."""
 
     rank: int
     world_size: int
@@ -31,7 +34,7 @@ class Devices:
             torch.distributed.all_reduce(values)
 
     def gathered(self, value: Value) -> list[Value]:
-        """Each rank's value, in the order of ranks, on all of them."""
+        """Return each rank's value, in the order of ranks, on all of them."""
         if self.world_size == 1:
             return [value]
         values: list[Value] = [value] * self.world_size
@@ -39,32 +42,29 @@ class Devices:
         return values
 
     def wait_for_all(self) -> None:
-        """Return when every rank has come here."""
+        """Return when every rank has called this."""
         if self.world_size > 1:
             torch.distributed.barrier()
 
 
 def default_devices(microbatches: int) -> int:
-    """How many processes train where `machine.devices` does not say: all GPUs, else a process a core, at most one a micro-batch.
+    """Return the default of `machine.devices`: all GPUs, or a process a core, at most one for each micro-batch of an update.
 
-    On a CPU two processes of one thread each beat one of two threads (1.4 times the rate on the default recipe): what lies between the
-    matrix products of a small model is too short to be shared out among threads.
-
-    Args:
-        microbatches: of an update.
+    On a CPU two processes of one thread each are 1.4 times as fast as one of two threads (default recipe): the operations between the
+    matrix products of a small model are too short to be shared among threads.
     """
     here = torch.cuda.device_count() if torch.cuda.is_available() else cores()
     return max(1, min(here, microbatches))
 
 
 def default_threads(devices: int) -> int:
-    """Threads of each of so many processes on this machine where `machine.threads` does not say: all share its cores."""
+    """Return the default of `machine.threads` for each of so many processes on this machine: they share its cores."""
     return max(1, cores() // devices)
 
 
 @contextmanager
-def joined(threads: int | None) -> Iterator[Devices]:
-    """Join the other ranks that torchrun started (its environment says which), or be the only one.
+def process_group(threads: int | None) -> Iterator[Devices]:
+    """Join the other ranks that torchrun started, as its environment says, or be the only one.
 
     Args:
         threads: threads of this rank on a CPU; None shares the machine's cores between the ranks on it.
@@ -93,11 +93,26 @@ def joined(threads: int | None) -> Iterator[Devices]:
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
-    """The context of a forward pass: matrix products in low precision where `precision` asks for it."""
+    """Return the context of a forward pass: matrix products in low precision where `precision` asks for it."""
     low = low_precision(device, precision)
     return nullcontext() if low is None else torch.autocast(device.type, dtype=low)
 
 
 def loss_scaler(device: torch.device, precision: Precision) -> torch.amp.GradScaler:
-    """What keeps small gradients above fp16's least number; in any other precision it does nothing."""
+    """Return a scaler that keeps small gradients above fp16's least number; in any other precision it does nothing."""
     return torch.amp.GradScaler(device.type, init_scale=2.0**13, enabled=low_precision(device, precision) == torch.float16)
+
+
+def matrix_rate(devices: Devices, precision: Precision) -> float:
+    """Return the FLOP/s of all devices together in a product of large square matrices, the best of a few trials, in this precision."""
+    size = 4096 if devices.device.type == "cuda" else 1024
+    left = torch.rand(size, size, device=devices.device)
+    seconds = float("inf")
+    with autocast(devices.device, precision):
+        for _ in range(1 + _TRIALS):
+            began = time.perf_counter()
+            (left @ left).sum().item()
+            seconds = min(seconds, time.perf_counter() - began)
+    rate = torch.tensor(2 * size**3 / seconds, dtype=torch.float64, device=devices.device)
+    devices.sum_over_ranks(rate)
+    return rate.item()

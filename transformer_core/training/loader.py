@@ -1,33 +1,68 @@
-"""Batches made ahead of the training, in a thread."""
+"""A rank's micro-batches as padded tensors, made ahead of the training in a thread."""
 
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from transformer_core.corpus.batches import BatchPlan, Cursor, Update
-from transformer_core.corpus.binary import BinarizedSplit
+from transformer_core.corpus.binary import BinarizedSplit, Pairs
 from transformer_core.corpus.bpe_dropout import BpeDropout
-from transformer_core.training.batch import Batch, make_batch
+from transformer_core.corpus.subword import BOS, PAD, padded
 from transformer_core.training.devices import Devices
 
-_AHEAD = 4
+_AHEAD = 4  # Updates.
+
+
+class Batch(NamedTuple):
+    """A micro-batch of B pairs with n real target tokens, padded on the right.
+
+    Attributes:
+        source: (B, S) token ids, end tokens included.
+        source_mask: (B, S), True at real tokens.
+        shifted: (B, T) target ids moved one to the right behind the begin token: the decoder's input.
+        places: (n,) of the real target tokens among the B*T positions; numbers, since counting a mask would wait for the device.
+        truth: (n,) target ids at these places, end tokens included: the tokens to predict.
+    """
+
+    source: Tensor
+    source_mask: Tensor
+    shifted: Tensor
+    places: Tensor
+    truth: Tensor
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return the batch on a device; from pinned memory without waiting for the copy."""
+        return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
 class Share(NamedTuple):
-    """What one rank does of an update: the update, the place after it, and its micro-batches by their position in the update."""
+    """One rank's part of an update: the update, the cursor after it, and this rank's micro-batches by their position in the update."""
 
     update: Update
     after: Cursor
     microbatches: dict[int, Batch]
 
 
+def make_batch(pairs: Pairs) -> Batch:
+    """Return the pairs as one batch on the CPU."""
+    source, target = padded(pairs.sources), padded(pairs.targets)
+    shifted = np.full_like(target, BOS)
+    shifted[:, 1:] = target[:, :-1]
+    places = np.flatnonzero(target != PAD)
+    return Batch(*map(torch.from_numpy, (source, source != PAD, shifted, places, target.ravel()[places])))
+
+
 def shares(
     plan: BatchPlan, split: BinarizedSplit, devices: Devices, cursor: Cursor, bpe_dropout: BpeDropout | None = None
 ) -> Generator[Share]:
-    """This rank's shares of the updates from a place in the plan on, without end; a few are made ahead, in pinned memory for a GPU.
+    """Yield this rank's shares of the updates from `cursor` on, without end; a few are made ahead, in pinned memory for a GPU.
 
-    With `bpe_dropout` every rank segments the whole update, whose tokens all must count alike, and makes tensors of its own part.
+    With `bpe_dropout` every rank segments the whole update, as its tokens must count alike everywhere, and makes tensors of its own part.
     """
     updates = plan.updates_from(cursor)
     mine = slice(devices.rank, None, devices.world_size)
@@ -39,10 +74,9 @@ def shares(
         else:
             update, segmented = bpe_dropout.segmented(update, Cursor(after.epoch, after.done - 1))
             pairs = segmented[mine]
-        positions = range(len(update.microbatches))[mine]
-        batches = dict(zip(positions, map(make_batch, pairs), strict=True))
+        batches = dict(zip(range(len(update.microbatches))[mine], map(make_batch, pairs), strict=True))
         if devices.device.type == "cuda":
-            batches = {position: batch.pinned() for position, batch in batches.items()}
+            batches = {position: Batch(*(tensor.pin_memory() for tensor in batch)) for position, batch in batches.items()}
         return Share(update, after, batches)
 
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")

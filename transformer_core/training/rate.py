@@ -1,4 +1,4 @@
-"""How fast this machine trains a model: a few real updates on made-up pairs."""
+"""The training speed of this machine, measured in a few real updates on made-up pairs."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -14,14 +14,14 @@ from transformer_core.models.architectures import build
 from transformer_core.models.precision import weights_dtype
 from transformer_core.presets import ModelSize
 from transformer_core.training.checkpoint import StateDirectory
-from transformer_core.training.devices import joined
-from transformer_core.training.records import Nobody, UpdateRecord
+from transformer_core.training.devices import process_group
+from transformer_core.training.records import Observer, UpdateRecord
 from transformer_core.training.trainer import Trainer
 
 _WARM_UP, _MEASURED = 2, 4
 
 
-class _Watch(Nobody):
+class _RateObserver(Observer):
     """Keeps the last record's rate."""
 
     rate: float = 0.0
@@ -30,7 +30,7 @@ class _Watch(Nobody):
         self.rate = record.tokens_per_second
 
 
-class _Nowhere(StateDirectory):
+class _NullDirectory(StateDirectory):
     """Saves nothing: the last update of a training would write gigabytes."""
 
     def save(self, update: int, state: dict[str, Any]) -> None:
@@ -40,12 +40,8 @@ class _Nowhere(StateDirectory):
         pass
 
 
-def _no_scores() -> dict[str, float]:
-    return dict.fromkeys(("nll", "perplexity", "accuracy", "bleu", "f1"), 0.0)
-
-
 def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int, threads: int | None) -> float:
-    """Target tokens a second of one device, on pairs of `length` tokens a side, in updates as `settings` asks for them.
+    """Return the target tokens a second of one device, on pairs of `length` tokens a side, in updates as in `settings`.
 
     Raises:
         ValueError: a micro-batch holds no sentence of this length.
@@ -54,14 +50,13 @@ def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int
     pairs = 2 * settings.tokens_per_update // length + 1
     shard = random.integers(4, vocab_size, 2 * pairs * length, dtype=np.uint32), np.arange(2 * pairs + 1, dtype=np.int64) * length
     split = BinarizedSplit(Sentences([shard], 0), Sentences([shard], 1), np.arange(1, pairs + 1))
-    with joined(threads) as devices:
+    no_scores = dict.fromkeys(("nll", "perplexity", "accuracy", "bleu", "f1"), 0.0)
+    observer = _RateObserver()
+    with process_group(threads) as devices:
         model = build(size, vocab_size).to(devices.device, weights_dtype(settings.precision))
-        rates = []
         for updates in (_WARM_UP, _MEASURED):
-            watch = _Watch()
             short = settings.model_copy(update={"updates": updates, "patience": 0, "bpe_dropout": 0.0})
-            Trainer(model, split, short, devices, _Nowhere(Path(), 1), watch, _no_scores, lambda: False).run()
-            rates.append(watch.rate)
+            Trainer(model, split, short, devices, _NullDirectory(Path(), 1), observer, lambda: no_scores, lambda: False).run()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    return rates[-1]
+    return observer.rate

@@ -1,20 +1,20 @@
-"""What a training tells and remembers: its records, who watches it, how far it is."""
+"""Records of a training, the observer that receives them, and its progress."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from transformer_core.corpus.batches import Update
+from transformer_core.corpus.batches import Cursor, Update
 
 
 @dataclass(frozen=True)
 class UpdateRecord:
-    """What the updates since the record before did.
+    """Measures of the updates since the last record.
 
     Attributes:
         update: the last of them.
-        epoch: it belongs to, from 1.
+        epoch: its epoch, from 1.
         loss: label-smoothed, a target token.
         perplexity: without smoothing, dropout on.
         learning_rate: of the last update.
@@ -41,39 +41,29 @@ class UpdateRecord:
     seconds: float
 
 
-class Observer(Protocol):
-    """What watches a training on rank 0. Its state is plain values and travels, opaque, in the training's state."""
+class Observer:
+    """Receives the records of a training on rank 0. This base class ignores them: the null observer of the other ranks."""
 
-    def on_update(self, record: UpdateRecord) -> None: ...
+    def on_update(self, record: UpdateRecord) -> None:
+        """Receive the record of the last updates."""
 
     def on_skipped(self, update: int, lines: Sequence[int]) -> None:
-        """An update was not finite and skipped; `lines` of the text that was binarized, from 1, hold its pairs."""
+        """Receive an update that was not finite and skipped, and the lines, from 1, of its pairs in the text that was binarized."""
 
-    def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None: ...
-
-    def state(self) -> dict[str, Any]: ...
-
-    def restore(self, state: dict[str, Any]) -> None: ...
-
-
-class Nobody:
-    """An observer that watches nothing: that of the ranks other than 0."""
-
-    def on_update(self, record: UpdateRecord) -> None: ...
-
-    def on_skipped(self, update: int, lines: Sequence[int]) -> None: ...
-
-    def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None: ...
+    def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
+        """Receive the scores of a validation after `seconds` of training."""
 
     def state(self) -> dict[str, Any]:
+        """Return plain values that travel, opaque, in the training's state."""
         return {}
 
-    def restore(self, state: dict[str, Any]) -> None: ...
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up the values that `state` returned."""
 
 
 @dataclass
 class Progress:
-    """How far a training is, all of it plain values that travel in the state.
+    """Progress of a training: plain values that travel in the state.
 
     Attributes:
         update: updates done, skipped ones counted.
@@ -95,15 +85,20 @@ class Progress:
     went_back: bool = False
     scores: dict[int, float] = field(default_factory=dict)
 
+    def count(self, update: Update, after: Cursor) -> None:
+        """Count one more update; the next one is at `after`."""
+        self.update += 1
+        self.epoch, self.done_in_epoch = after.epoch, after.done
+        self.target_tokens += update.target_tokens
+
 
 @dataclass
 class Interval:
-    """What the updates since the last record add up to; skipped ones are only counted.
+    """Sums over the updates since the last record; skipped ones are only counted.
 
     Attributes:
-        smoothed: loss with label smoothing, summed over target tokens.
-        nll: without.
-        gradient_norms: summed over updates.
+        smoothed: loss with label smoothing, over target tokens.
+        nll: negative log-likelihood, over target tokens.
         waited: seconds for batches.
         seconds: in all, validation left out.
     """
@@ -120,7 +115,7 @@ class Interval:
     seconds: float = 0.0
 
     def add(self, update: Update, smoothed: float, nll: float, gradient_norm: float) -> None:
-        """Count a good update in."""
+        """Count in a good update."""
         self.updates += 1
         self.smoothed += smoothed
         self.nll += nll
@@ -132,7 +127,7 @@ class Interval:
     def record(
         self, progress: Progress, learning_rate: float, flops_a_token: tuple[int, int], machine_flops: float, seconds: float
     ) -> UpdateRecord:
-        """The means, after `progress.update` updates and `seconds` in all; `flops_a_token` of a source and of a target token."""
+        """Return the means, after `seconds` of training; `flops_a_token` of a source and of a target token."""
         of_source, of_target = flops_a_token
         flops = of_source * self.source_tokens + of_target * self.target_tokens
         return UpdateRecord(

@@ -1,16 +1,16 @@
-"""How well a model predicts a held-out split, teacher forced and without dropout."""
+"""Scores of a model on a held-out split, teacher forced and without dropout."""
 
 import math
 from collections.abc import Callable
 
 import torch
 
+from transformer_core.config import Precision
 from transformer_core.corpus.batches import BatchPlan
 from transformer_core.corpus.binary import BinarizedSplit
-from transformer_core.models.precision import Precision
 from transformer_core.models.translation import TranslationModel
-from transformer_core.training.batch import make_batch
 from transformer_core.training.devices import Devices, autocast
+from transformer_core.training.loader import make_batch
 from transformer_core.training.loss import cross_entropy
 
 _TOKENS_PER_BATCH = 8192
@@ -19,9 +19,9 @@ _TOKENS_PER_BATCH = 8192
 def score_split(
     model: TranslationModel, split: BinarizedSplit, devices: Devices, precision: Precision, stop_asked: Callable[[], bool]
 ) -> dict[str, float] | None:
-    """Negative log-likelihood and perplexity a target token (end tokens counted), and the share of tokens predicted right.
+    """Return negative log-likelihood and perplexity a target token (end tokens counted), and the share of tokens predicted right.
 
-    Ranks share the batches and all return the same: None where one of them was asked to stop between two batches.
+    Ranks share the batches and return the same; None where one of them was asked to stop between two batches.
     """
     model.eval()
     longest = int(max(split.source.lengths.max(), split.target.lengths.max()))

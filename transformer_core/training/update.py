@@ -1,0 +1,160 @@
+"""One update: the gradients of a global batch, summed over ranks, and a step of Adam at the paper's learning rate (5.3)."""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transformer_core.config import Train
+from transformer_core.corpus.batches import Update
+from transformer_core.models.translation import TranslationModel
+from transformer_core.training.devices import Devices, autocast, loss_scaler
+from transformer_core.training.loader import Batch, Share
+from transformer_core.training.loss import cross_entropy
+
+# The totals of an update: smoothed loss and NLL, summed over tokens; whether to stop; the gradient's norm; whether it was skipped.
+SMOOTHED, NLL, STOP, GRADIENT_NORM, SKIPPED = range(5)
+_TOTALS = 5
+
+
+def learning_rate(update: int, d_model: int, warmup: int, factor: float) -> float:
+    """factor * d_model^-0.5 * min(update^-0.5, update * warmup^-1.5) (paper 5.3, eq. 3); `update` counts from 1."""
+    return factor * d_model**-0.5 * min(update**-0.5, update * warmup**-1.5)
+
+
+def cooled(update: int, updates: int, share: float) -> float:
+    """Factor of the learning rate: 1, and over the last `share` of the updates in equal steps down to almost 0."""
+    return min(1.0, (updates - update + 1) / (round(share * updates) + 1))
+
+
+def seed_everything(seed: int, update: int, microbatch: int) -> None:
+    """Seed torch's generators by (seed, update, micro-batch), so that dropout is the same whichever rank computes it."""
+    digest = hashlib.blake2b(f"{seed}/{update}/{microbatch}".encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(digest))
+
+
+class Sums:
+    """Gradients of all parameters and the totals of an update in one flat buffer, so that one reduction adds up everything.
+
+    A single reduction in a fixed order also makes a resumed training equal to the bit at any number of ranks. The buckets of
+    DistributedDataParallel are laid out anew after a start, and with them the order of summation.
+    """
+
+    def __init__(self, model: TranslationModel, device: torch.device) -> None:
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        size = sum(parameter.numel() for parameter in parameters)
+        self.everything = torch.zeros(size + _TOTALS, dtype=parameters[0].dtype, device=device)
+        self.gradients, self.totals = self.everything[:size], self.everything[size:]
+        start = 0
+        for parameter in parameters:
+            parameter.grad = self.gradients[start : start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
+
+
+class PendingTotals:
+    """Totals of updates on their way from the device: copied asynchronously, read when they are wanted."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._pinned = device.type == "cuda"
+        self._sent: deque[tuple[int, Update, Tensor, torch.cuda.Event | None]] = deque()
+
+    def send(self, number: int, update: Update, totals: Tensor) -> None:
+        """Start the copy of an update's totals."""
+        copy = torch.empty(totals.shape, dtype=totals.dtype, pin_memory=self._pinned)
+        copy.copy_(totals, non_blocking=True)
+        event = torch.cuda.Event() if self._pinned else None
+        if event is not None:
+            event.record()
+        self._sent.append((number, update, copy, event))
+
+    def arrived(self, leave: int) -> Iterator[tuple[int, Update, list[float]]]:
+        """Yield all but the last `leave` in order, as number, update and totals; waits for the device where it is not done."""
+        while len(self._sent) > leave:
+            number, update, copy, event = self._sent.popleft()
+            if event is not None:
+                event.synchronize()
+            yield number, update, copy.tolist()
+
+
+class Updater:
+    """Makes updates of a model in place; `pending` holds their totals.
+
+    Gradients of summed token losses are divided by the global number of target tokens and added up over ranks once. Nothing here waits
+    for the device.
+    """
+
+    def __init__(self, model: TranslationModel, settings: Train, devices: Devices) -> None:
+        self._model = model
+        self._settings = settings
+        self._devices = devices
+        self._optimizer = torch.optim.Adam(
+            model.parameters(), betas=(settings.adam_beta1, settings.adam_beta2), eps=settings.adam_epsilon, fused=True
+        )
+        self._scaler = loss_scaler(devices.device, settings.precision)
+        self._sums = Sums(model, devices.device)
+        self.pending = PendingTotals(devices.device)
+
+    def run(self, number: int, share: Share, stop_asked: Callable[[], bool]) -> None:
+        """Make update `number`, from 1, on this rank's share. A loss or gradient that is not finite leaves the model as it was."""
+        self._sums.everything.zero_()
+        for position, batch in share.microbatches.items():
+            seed_everything(self._settings.seed, number, position)
+            self._add_gradients(batch, share.update.target_tokens)
+        totals = self._sums.totals
+        totals[STOP].fill_(float(stop_asked()))
+        self._devices.sum_over_ranks(self._sums.everything)
+        self._scaler.unscale_(self._optimizer)
+        totals[GRADIENT_NORM] = self._sums.gradients.norm()
+        broken = ~totals.isfinite().all()
+        totals[SKIPPED] = broken
+        self._step(number, broken)
+        self._scaler.update()
+        self.pending.send(number, share.update, totals)
+
+    def dry_run(self, number: int, batches: Iterable[Batch]) -> None:
+        """Take the memory of update `number` on these micro-batches; the model stays as it was."""
+        for batch in batches:
+            self._add_gradients(batch, target_tokens=1)
+        self._step(number, broken=torch.ones((), device=self._devices.device))
+
+    def learning_rate(self, number: int) -> float:
+        """Return the learning rate of an update."""
+        settings = self._settings
+        rate = learning_rate(number, self._model.d_model, settings.warmup, settings.learning_rate_factor)
+        return rate * cooled(number, settings.updates, settings.cooldown)
+
+    def state(self) -> dict[str, Any]:
+        """Return weights, optimiser and scaler; the tensors are the live ones."""
+        return {
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "scaler": self._scaler.state_dict(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up a state. Its scaler is empty where it comes from a machine that needs none."""
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        if state["scaler"]:
+            self._scaler.load_state_dict(state["scaler"])
+
+    def _add_gradients(self, batch: Batch, target_tokens: int) -> None:
+        batch = batch.to(self._devices.device)
+        with autocast(self._devices.device, self._settings.precision):
+            decoded = self._model(batch.source, batch.source_mask, batch.shifted)
+            hidden = decoded.flatten(0, 1).index_select(0, batch.places)
+            loss = cross_entropy(hidden, self._model.output_weight, batch.truth, self._settings.label_smoothing)
+        self._scaler.scale(loss.smoothed / target_tokens).backward()
+        with torch.no_grad():
+            self._sums.totals[SMOOTHED] += loss.smoothed
+            self._sums.totals[NLL] += loss.nll
+
+    def _step(self, number: int, broken: Tensor) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.learning_rate(number)
+        # Set as a gradient scaler does: Adam's fused kernel then leaves weights, moments and its count of steps alone.
+        self._optimizer.found_inf = broken.float()  # type: ignore[attr-defined]
+        self._optimizer.step()
