@@ -17,6 +17,7 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
+from tests.models.on_disk import TEXT, VOCAB, write_model
 from transformer_core import doctor, recipes
 from transformer_core.config import Bpe, load_params
 from transformer_core.corpus.subword import Subword, train_subword
@@ -24,13 +25,12 @@ from transformer_core.corpus.synthetic import generate
 from transformer_core.corpus.text import write_lines
 from transformer_core.data_plan import plan_data
 from transformer_core.errors import ExitCode, UserError
-from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
+from transformer_core.models.directory import ModelConfig, save_model
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 
 REPOSITORY = Path(__file__).parents[1]
 COMMAND = Path(sys.executable).with_name("transformer-core")
-WORDS = ["the dog sees a cat", "a cat sees the house", "der Hund sieht eine Katze", "eine Katze sieht das Haus"]
 
 
 def call(folder: Path, *arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
@@ -50,24 +50,9 @@ def refusal(done: subprocess.CompletedProcess[bytes]) -> tuple[int, str]:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory with weights as they are drawn: it translates into nonsense, but always into the same."""
     folder = tmp_path_factory.mktemp("model")
-    train_subword(
-        WORDS,
-        folder / "spm.model",
-        Bpe(init_from=None, vocab_size=40, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[]),
-    )
-    subword = Subword.load(folder / "spm.model")
     size = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
     torch.manual_seed(1)
-    weights = Transformer(size, subword.vocab_size).state_dict()
-    config = ModelConfig(
-        model=size,
-        vocabulary=Vocabulary(size=subword.vocab_size, hash=subword.hash),
-        source="en",
-        target="de",
-        training=Training(fingerprint="0", updates=0, target_tokens=0, seconds=0.0),
-    )
-    save_model(folder / "averaged", dict(weights), config, folder / "spm.model")
-    return folder / "averaged"
+    return write_model(Transformer(size, VOCAB), folder / "averaged")
 
 
 # --- the whole
@@ -240,7 +225,7 @@ def test_a_model_beside_itself_translates_as_it_does_alone(model: Path, tmp_path
 
 def test_models_of_different_vocabularies_do_not_translate_together(model: Path, tmp_path: Path) -> None:
     settings = Bpe(init_from=None, vocab_size=30, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
-    train_subword(WORDS, tmp_path / "spm.model", settings)
+    train_subword(TEXT, tmp_path / "spm.model", settings)
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     subword = Subword.load(tmp_path / "spm.model")
     other = ModelConfig.model_validate({**config, "vocabulary": {"size": subword.vocab_size, "hash": subword.hash}})

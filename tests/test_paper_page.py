@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from tests.clone import Clone, tiny_clone
-from transformer_core.config import Bpe
-from transformer_core.corpus.subword import Subword, train_subword
+from tests.models.on_disk import write_model
 from transformer_core.models.architectures import build, parameters_by_part
-from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
 from transformer_core.presets import TABLE_3, TransformerSize, table_3_row
 
 ROOT = Path(__file__).parents[1]
@@ -62,19 +60,9 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     made = tiny_clone(root)
     # The copy is what commands import, not this repository.
     made.environment["PYTHONPATH"] = str(root)
-    settings = Bpe(init_from=None, vocab_size=60, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
-    train_subword(SENTENCES, root / "spm.model", settings)
-    subword = Subword.load(root / "spm.model")
     size = TransformerSize(layers=2, d_model=16, d_ff=16, heads=4, d_k=4, d_v=4, dropout=0.0)
     torch.manual_seed(1)
-    config = ModelConfig(
-        model=size,
-        vocabulary=Vocabulary(size=subword.vocab_size, hash=subword.hash),
-        source="en",
-        target="de",
-        training=Training(fingerprint="0", updates=0, target_tokens=0, seconds=0.0),
-    )
-    save_model(root / "models/averaged", dict(build(size, subword.vocab_size).state_dict()), config, root / "spm.model")
+    write_model(build(size, 60), root / "models/averaged", SENTENCES)
     return made
 
 

@@ -8,14 +8,11 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from tests.models.on_disk import VOCAB, write_model
 from transformer_core.cli import main
-from transformer_core.config import Bpe
-from transformer_core.corpus.subword import Subword, train_subword
 from transformer_core.models.architectures import build
-from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
 from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
 
-WORDS = ["the dog sees a cat", "a cat sees the house", "der Hund sieht eine Katze", "eine Katze sieht das Haus"]
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
 SIZES: dict[str, ModelSize] = {
     "transformer": SIZE,
@@ -37,19 +34,9 @@ class Done(NamedTuple):
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model directory for each of `SIZES`."""
     folder = tmp_path_factory.mktemp("models")
-    settings = Bpe(init_from=None, vocab_size=40, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
-    train_subword(WORDS, folder / "spm.model", settings)
-    subword = Subword.load(folder / "spm.model")
     for name, size in SIZES.items():
         torch.manual_seed(6)  # With which the Transformer's translations are short, and mostly not empty.
-        config = ModelConfig(
-            model=size,
-            vocabulary=Vocabulary(size=subword.vocab_size, hash=subword.hash),
-            source="en",
-            target="de",
-            training=Training(fingerprint="0", updates=0, target_tokens=0, seconds=0.0),
-        )
-        save_model(folder / name, dict(build(size, subword.vocab_size).state_dict()), config, folder / "spm.model")
+        write_model(build(size, VOCAB), folder / name)
     return folder
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.models.on_disk import VOCAB
+from transformer_core.corpus import subword
 from transformer_core.corpus.subword import BOS, EOS, PAD, UNK
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.models.transformer import Transformer
@@ -112,5 +113,5 @@ def learnt(updates: int) -> WordsOnly:
 
 
 def padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    """(rows, longest), padded on the right."""
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
+    """Return rows of token ids, padded on the right: (rows, longest)."""
+    return torch.from_numpy(subword.padded(rows))

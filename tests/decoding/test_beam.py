@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
+from tests.decoding.parity import padded
+from transformer_core.config import Penalty
 from transformer_core.corpus.subword import BOS, EOS
-from transformer_core.decoding.beam import Penalty, Search, beam_search, coverage_penalty
+from transformer_core.decoding.beam import Search, beam_search, coverage_penalty
 from transformer_core.decoding.hypotheses import Finished, StepModel
 from transformer_core.decoding.translator import Ensemble
 from transformer_core.models.transformer import Transformer
@@ -175,10 +176,6 @@ def random_sources(count: int, seed: int) -> list[list[int]]:
         [*torch.randint(4, 40, (int(torch.randint(1, 12, (1,), generator=generator)),), generator=generator).tolist(), EOS]
         for _ in range(count)
     ]
-
-
-def padded(rows: list[list[int]]) -> Tensor:
-    return pad_sequence([torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True)
 
 
 def search(model: StepModel, sources: list[list[int]], settings: Search, prefixes: list[list[int]] | None = None) -> list[list[Finished]]:

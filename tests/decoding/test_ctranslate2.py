@@ -11,7 +11,7 @@ import sentencepiece
 import torch
 
 from tests.decoding.parity import TIE, WordsOnly, differences, forced_log_probabilities, learnt, made_up_pairs, padded
-from tests.models.on_disk import VOCAB, write_model
+from tests.models.on_disk import VOCAB, with_drawn_norms, write_model
 from transformer_core.corpus.subword import EOS, PAD
 from transformer_core.decoding import ctranslate2 as engine_module
 from transformer_core.decoding.beam import Search, beam_search
@@ -31,12 +31,7 @@ THEIRS = Search(4, 0.6, "power", max_extra=MAX_EXTRA, patience=1)
 def drawn(**changes: Any) -> Transformer:
     """A model that has learnt nothing: its outputs never end."""
     torch.manual_seed(0)
-    model = Transformer(replace(SIZE, **changes), VOCAB).eval()
-    with torch.no_grad():  # Fresh norms and biases are ones and zeros, which would hide one that stands in the wrong place.
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter.normal_(mean=1.0, std=0.2)
-    return model
+    return with_drawn_norms(Transformer(replace(SIZE, **changes), VOCAB).eval())
 
 
 def load(model: Transformer, folder: Path, threads: int = 2) -> CTranslate2Engine:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.decoding.parity import WordsOnly, differences, learnt, made_up_pairs, padded
-from tests.models.vnni import needs_vnni
+from tests.models.test_precision import needs_vnni
 from transformer_core.config import DecodingPrecision
 from transformer_core.corpus.subword import PAD
 from transformer_core.decoding.beam import Search, beam_search

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
+from tests.decoding.parity import padded
 from transformer_core.corpus.subword import BOS, EOS
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished
@@ -22,10 +22,6 @@ SOURCES = [[4, 5, 6, EOS], [7, EOS], [8, 9, EOS], [4, 5, 6, EOS], [10, 11, 12, 1
 def model() -> Transformer:
     torch.manual_seed(5)
     return Transformer(SIZE, 30).double().eval()
-
-
-def padded(rows: list[list[int]]) -> Tensor:
-    return pad_sequence([torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True)
 
 
 def drawn(

@@ -1,13 +1,14 @@
 """Forced decoding against a softmax by hand, beam search, and itself in other batches; of every architecture."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.models.test_architectures import SIZES as EVERY
+from tests.models.test_architectures import VOCAB
 from transformer_core.corpus.subword import BOS, EOS
 from transformer_core.decoding import scoring
 from transformer_core.decoding.beam import Search, beam_search
@@ -16,21 +17,12 @@ from transformer_core.decoding.translator import check_length
 from transformer_core.errors import UserError
 from transformer_core.models.architectures import build
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
+from transformer_core.presets import ModelSize
 
-VOCAB = 23
-PAPER = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.1)
-SIZES: dict[str, ModelSize] = {
-    "transformer": PAPER,
-    "pre-norm": replace(PAPER, norm="pre"),
-    "learned positions": replace(PAPER, positions="learned", most_positions=12),
-    "no tying": replace(PAPER, tied="none"),
-    "neighbourhood of 3": replace(PAPER, neighbourhood=3),
-    "lstm without attention": RecurrentSize(layers=2, d_model=16, dropout=0.1, attention="none"),
-    "lstm, additive": RecurrentSize(layers=2, d_model=16, dropout=0.1, attention="additive"),
-    "gru, dot": RecurrentSize(layers=1, d_model=16, dropout=0.1, cell="gru", attention="dot"),
-    "convolutional": ConvolutionalSize(layers=3, d_model=16, dropout=0.1),
-}
+PAPER = EVERY["transformer"]
+CHOSEN = ("transformer", "pre-norm", "learned positions", "no tying", "neighbourhood of 3", "lstm without attention", "lstm, additive",
+          "gru, dot", "convolutional")  # fmt: skip
+SIZES = {name: EVERY[name] for name in CHOSEN}
 SOURCES = [[5, 9, 4, EOS], [17, EOS], [6, 7, 8, 9, 10, 11, EOS], [4, 4, EOS]]
 TARGETS = [[8, EOS], [9, 20, 4, 4, 17, EOS], [EOS], [12, 1, 13, EOS]]  # An empty one, and one with an unknown token, among them.
 

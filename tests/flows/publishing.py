@@ -5,10 +5,9 @@ from pathlib import Path
 import torch
 
 from flows.process.paths import AVERAGED, DECODED, METRICS, RAW, REPORT, TRAINING
-from transformer_core.config import Bpe
-from transformer_core.corpus.subword import Subword, train_subword
+from tests.models.on_disk import write_model
 from transformer_core.files import write_json
-from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
+from transformer_core.models.directory import Training
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 
@@ -29,23 +28,10 @@ LINES = ["A man is riding a bike.", "Two dogs are running.", "Ein Mann fährt Fa
 
 def random_model(folder: Path) -> Path:
     """A model directory in `folder`, complete as stage average leaves it."""
-    train_subword(
-        LINES,
-        folder / "spm.model",
-        Bpe(init_from=None, vocab_size=60, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[]),
-    )
-    subword = Subword.load(folder / "spm.model")
     size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
     torch.manual_seed(9)  # Of the first dozen one whose translations differ from line to line.
-    config = ModelConfig(
-        model=size,
-        vocabulary=Vocabulary(size=subword.vocab_size, hash=subword.hash),
-        source="en",
-        target="de",
-        training=Training(fingerprint=FINGERPRINT, updates=3, target_tokens=1000, seconds=1.0),
-    )
-    save_model(folder / "averaged", dict(Transformer(size, subword.vocab_size).state_dict()), config, folder / "spm.model")
-    return folder / "averaged"
+    training = Training(fingerprint=FINGERPRINT, updates=3, target_tokens=1000, seconds=1.0)
+    return write_model(Transformer(size, 60), folder / "averaged", LINES, training)
 
 
 def before_publish(model_directory: Path) -> None:

@@ -1,29 +1,40 @@
-"""Small models in directories of their own, for tests of what reads such a directory."""
+"""Small models, and directories of them, for tests of many rooms."""
 
+from collections.abc import Sequence
 from pathlib import Path
+
+import torch
 
 from transformer_core.config import Bpe
 from transformer_core.corpus.subword import Subword, train_subword
-from transformer_core.models.convolutional import Convolutional
 from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
-from transformer_core.models.recurrent import Recurrent
-from transformer_core.models.transformer import Transformer
+from transformer_core.models.translation import TranslationModel
 
 TEXT = ["the dog sees a cat", "a cat sees the house", "der Hund sieht eine Katze", "eine Katze sieht das Haus"]
 VOCAB = 40
+UNTRAINED = Training(fingerprint="0", updates=0, target_tokens=0, seconds=0.0)
 
 
-def write_model(model: Transformer | Recurrent | Convolutional, directory: Path) -> Path:
-    """The directory of a model over a vocabulary of `VOCAB` subwords learnt from `TEXT`."""
-    settings = Bpe(init_from=None, vocab_size=VOCAB, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
-    vocabulary = directory.parent / "spm.model"
-    train_subword(TEXT, vocabulary, settings)
+def write_model(model: TranslationModel, directory: Path, text: Sequence[str] = TEXT, training: Training = UNTRAINED) -> Path:
+    """Write the directory of a model over a vocabulary of its size, learnt from `text` (`VOCAB` for `TEXT`), and return it."""
+    vocabulary, size = directory.parent / "spm.model", len(model.output_weight)
+    bpe = Bpe(init_from=None, vocab_size=size, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
+    train_subword(text, vocabulary, bpe)
     config = ModelConfig(
-        model=model.size,
-        vocabulary=Vocabulary(size=VOCAB, hash=Subword.load(vocabulary).hash),
+        model=model.size,  # type: ignore[arg-type]
+        vocabulary=Vocabulary(size=size, hash=Subword.load(vocabulary).hash),
         source="en",
         target="de",
-        training=Training(fingerprint="0", updates=0, target_tokens=0, seconds=0.0),
+        training=training,
     )
     save_model(directory, dict(model.state_dict()), config, vocabulary)
     return directory
+
+
+def with_drawn_norms(model: TranslationModel) -> TranslationModel:
+    """Draw norms and biases, which start as ones and zeros and would hide one in the wrong place."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.normal_(mean=1.0, std=0.2)
+    return model

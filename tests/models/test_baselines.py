@@ -8,16 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tests.models.test_architectures import VOCAB, tokens
 from transformer_core.models.architectures import build
 from transformer_core.models.convolutional import Convolutional, ConvolutionalState, DecoderLayer
 from transformer_core.models.recurrent import AdditiveAttention, Bahdanau, Cho, Luong, Recurrent, reversed_order
 from transformer_core.presets import PRESETS, ConvolutionalSize, RecurrentSize
-
-VOCAB = 23
-
-
-def tokens(rows: int, columns: int, seed: int = 1) -> Tensor:
-    return torch.randint(4, VOCAB, (rows, columns), generator=torch.Generator().manual_seed(seed))
 
 
 def weight(layer: torch.nn.Module) -> Tensor:
@@ -46,10 +41,7 @@ def test_a_step_of_a_recurrent_decoder_reads_what_its_previous_state_attends_to(
                 energies.append(before[0] @ position)
         context = torch.stack(energies).softmax(dim=0) @ memory
         read = torch.cat((model.embedding.weight[7] * math.sqrt(8), context))
-        lstm = dict(model.decoder[0].named_parameters())
-        gates = lstm["weight_ih"] @ read + lstm["bias_ih"] + lstm["weight_hh"] @ before[0] + lstm["bias_hh"]
-        enter, forget, new, leave = gates.chunk(4)
-        after = leave.sigmoid() * (forget.sigmoid() * cell[0] + enter.sigmoid() * new.tanh()).tanh()
+        after, _ = lstm(model.decoder[0], read, before[0], cell[0])
         combined = torch.tanh(model.combine.weight @ torch.cat((after, context)) + model.combine.bias)
         assert torch.allclose(model.step(torch.tensor([7]), state)[0], model.embedding.weight @ combined, atol=1e-12)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.models.test_architectures import VOCAB, tokens
 from transformer_core.decoding.beam import length_penalty
 from transformer_core.models.architectures import parameters_by_part
 from transformer_core.models.attention import MultiHeadAttention, attention_weights
@@ -19,17 +20,12 @@ from transformer_core.training.loss import cross_entropy
 from transformer_core.training.update import learning_rate
 
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.1)
-VOCAB = 23
 
 
 @pytest.fixture
 def model() -> Transformer:
     torch.manual_seed(0)
     return Transformer(SIZE, VOCAB).double().eval()
-
-
-def tokens(rows: int, columns: int, seed: int = 1) -> Tensor:
-    return torch.randint(4, VOCAB, (rows, columns), generator=torch.Generator().manual_seed(seed))
 
 
 def millions(size: TransformerSize, vocab_size: int) -> float:
@@ -205,30 +201,15 @@ def test_5_4_dropout_falls_on_the_sub_layers_output_before_it_is_added() -> None
     assert set(layer.after(x, y).flatten().tolist()) == {10.0, 12.0}
 
 
-# Parameter counts, in millions, to one place, at the vocabulary where every row rounds to the paper's figure.
-@pytest.mark.parametrize(
-    ("row", "ours"),
-    [
-        ("base", 65.1),
-        ("table3/B-dk16", 58.1),
-        ("table3/B-dk32", 60.4),
-        ("table3/C-N2", 35.7),
-        ("table3/C-N4", 50.4),
-        ("table3/C-N8", 79.8),
-        ("table3/C-dmodel256", 27.9),
-        ("table3/C-dmodel1024", 168.0),
-        ("table3/C-dff1024", 52.5),
-        ("table3/C-dff4096", 90.3),
-    ],
-)
-def test_table_3_parameter_counts_round_to_the_papers(row: str, ours: float) -> None:
-    counted = millions(TABLE_3[row].size, TABLE_3[row].vocab_size)
-    assert counted == pytest.approx(ours, abs=0.06)
-    assert round(counted) == TABLE_3[row].millions
-
-
-def test_table_3_the_big_model_has_213_million_parameters() -> None:
-    assert round(millions(TABLE_3["big"].size, TABLE_3["big"].vocab_size)) == TABLE_3["big"].millions == 213
+def test_table_3_parameter_counts_round_to_the_papers() -> None:
+    # In millions, to one place, at the vocabulary where every row rounds to the paper's figure.
+    base = {"base": 65.1, "B-dk16": 58.1, "B-dk32": 60.4, "C-N2": 35.7, "C-N4": 50.4, "C-N8": 79.8, "C-dmodel256": 27.9}
+    wide = {"C-dmodel1024": 168.0, "C-dff1024": 52.5, "C-dff4096": 90.3, "big": 213.1}
+    for name, ours in (base | wide).items():
+        row = TABLE_3.get(name) or TABLE_3[f"table3/{name}"]
+        counted = millions(row.size, row.vocab_size)
+        assert counted == pytest.approx(ours, abs=0.06), name
+        assert round(counted) == row.millions, name
 
 
 def test_table_3_rows_differ_by_what_their_change_costs_whatever_the_vocabulary() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.models.on_disk import with_drawn_norms
 from transformer_core.models.attention import MultiHeadAttention
 from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForward
 from transformer_core.models.transformer import Transformer
@@ -17,12 +18,7 @@ VOCAB, D = 31, 24
 def ours(norm: Literal["post", "pre"]) -> Transformer:
     torch.manual_seed(0)
     size = TransformerSize(layers=3, d_model=D, d_ff=40, heads=4, d_k=6, d_v=6, dropout=0.1, norm=norm)
-    model = Transformer(size, VOCAB).eval()
-    with torch.no_grad():  # Fresh norms and biases are ones and zeros, which would hide one that stands in the wrong place.
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter.normal_(mean=1.0, std=0.2)
-    return model
+    return with_drawn_norms(Transformer(size, VOCAB).eval())
 
 
 def batch() -> tuple[Tensor, Tensor, Tensor]:
@@ -167,32 +163,20 @@ def test_logits_and_gradients_equal_those_of_hugging_faces_marian() -> None:
     assert torch.allclose(model.embedding.weight.grad, gradient, atol=1e-5)
 
 
+PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
+ATTENTIONS = {
+    "encoder": {"self_attn": "self_attention"},
+    "decoder": {"self_attn": "self_attention", "encoder_attn": "cross_attention"},
+}
 NAMES = {
-    "encoder": {
-        "self_attn.q_proj": "self_attention.query",
-        "self_attn.k_proj": "self_attention.key",
-        "self_attn.v_proj": "self_attention.value",
-        "self_attn.out_proj": "self_attention.output",
-        "self_attn_layer_norm": "round_attention.norm",
+    stack: {
+        **{f"{theirs}.{part}": f"{ours}.{name}" for theirs, ours in attentions.items() for part, name in PROJECTIONS.items()},
+        **{f"{theirs}_layer_norm": f"round_{ours if stack == 'decoder' else 'attention'}.norm" for theirs, ours in attentions.items()},
         "fc1": "feed_forward.inner",
         "fc2": "feed_forward.outer",
         "final_layer_norm": "round_feed_forward.norm",
-    },
-    "decoder": {
-        "self_attn.q_proj": "self_attention.query",
-        "self_attn.k_proj": "self_attention.key",
-        "self_attn.v_proj": "self_attention.value",
-        "self_attn.out_proj": "self_attention.output",
-        "self_attn_layer_norm": "round_self_attention.norm",
-        "encoder_attn.q_proj": "cross_attention.query",
-        "encoder_attn.k_proj": "cross_attention.key",
-        "encoder_attn.v_proj": "cross_attention.value",
-        "encoder_attn.out_proj": "cross_attention.output",
-        "encoder_attn_layer_norm": "round_cross_attention.norm",
-        "fc1": "feed_forward.inner",
-        "fc2": "feed_forward.outer",
-        "final_layer_norm": "round_feed_forward.norm",
-    },
+    }
+    for stack, attentions in ATTENTIONS.items()
 }
 
 

@@ -29,6 +29,11 @@ def queries_keys_values(count: int, length: int) -> tuple[Tensor, Tensor, Tensor
     return query, key, torch.randn(count, 2, length, 5, generator=random, dtype=torch.float64).requires_grad_()
 
 
+def assert_same_gradients(one: Tensor, other: Tensor, *inputs: Tensor) -> None:
+    for ours, theirs in zip(*(torch.autograd.grad(output.sum(), inputs) for output in (one, other)), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-11)
+
+
 def centred_by_hand(lengths: list[int], width: int, r: int) -> Tensor:
     """(B, 1, S, S), True where a position is seen: r round it, moved inward at the ends."""
     mask = torch.zeros(len(lengths), 1, width, width, dtype=torch.bool)
@@ -51,12 +56,7 @@ def test_the_encoders_neighbourhood_is_a_mask_of_r_positions_in_outputs_and_grad
     rows = real[:, None, :, None]
     assert torch.allclose(near * rows, masked * rows, atol=1e-12)
     weight = torch.randn(near.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * rows
-    for one, other in zip(
-        torch.autograd.grad((near * weight).sum(), (query, key, value)),
-        torch.autograd.grad((masked * weight).sum(), (query, key, value)),
-        strict=True,
-    ):
-        assert torch.allclose(one, other, atol=1e-12)
+    assert_same_gradients(near * weight, masked * weight, query, key, value)
 
 
 @settings(deadline=None)
@@ -93,12 +93,7 @@ def test_fused_and_reference_paths_agree_in_outputs_and_gradients() -> None:
     assert torch.allclose(reference, fused, atol=1e-12)
     with torch.no_grad():  # Without gradients the model takes the fused kernel.
         assert torch.allclose(scaled_dot_product_attention(query, key, value, mask, Dropout(0.0)), reference, atol=1e-12)
-    for one, other in zip(
-        torch.autograd.grad((reference * weight).sum(), (query, key, value)),
-        torch.autograd.grad((fused * weight).sum(), (query, key, value)),
-        strict=True,
-    ):
-        assert torch.allclose(one, other, atol=1e-11)
+    assert_same_gradients(reference * weight, fused * weight, query, key, value)
 
 
 @pytest.mark.parametrize("r", [None, 3])

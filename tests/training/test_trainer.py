@@ -1,6 +1,5 @@
 """Training is the same however it is cut: into micro-batches, by stops, over devices; and it survives what goes wrong."""
 
-import json
 import os
 import signal
 import subprocess
@@ -27,13 +26,14 @@ from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 from transformer_core.training.checkpoint import StateDirectory, checkpoint_files, is_whole, state_files, update_of
 from transformer_core.training.devices import Devices
-from transformer_core.training.records import UpdateRecord
+from transformer_core.training.records import Observer, UpdateRecord
 from transformer_core.training.trainer import Trainer
 from transformer_core.training.update import seed_everything
 
 SIZE = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.2)
 STILL = replace(SIZE, dropout=0.0)
 VOCAB = 30
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 on_every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 SETTINGS = Train(
     init_from=None,
@@ -61,8 +61,8 @@ SETTINGS = Train(
 )
 
 
-class Watcher:
-    """Keeps what it is told; its state is how much that was."""
+class Watcher(Observer):
+    """Keeps the records it receives; its state is their number."""
 
     def __init__(self) -> None:
         self.records: list[UpdateRecord] = []
@@ -148,6 +148,13 @@ def trainer_of(
     return trainer
 
 
+def resumed(split: BinarizedSplit, path: Path, settings: Train = SETTINGS, device: str = "cpu", **arguments: Any) -> Trainer:
+    """A trainer of a new model that has taken up the state in `path`."""
+    trainer = trainer_of(build(device=device), split, path, settings, **arguments)
+    assert trainer.resume()
+    return trainer
+
+
 def weights(model: Transformer) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
@@ -196,13 +203,11 @@ def test_stopped_and_resumed_is_never_stopped_to_the_bit(split: BinarizedSplit, 
     trainer_of(straight, split, tmp_path / "straight", watcher=watcher).run()
     with pytest.raises(Interrupted, match=f"after update {stop_after}, state saved"):
         trainer_of(build(device=device), split, tmp_path / "stopped", stop_after=stop_after).run()
-    resumed = build(device=device)
     second = Watcher()
-    trainer = trainer_of(resumed, split, tmp_path / "stopped", watcher=second)
-    assert trainer.resume()
+    trainer = resumed(split, tmp_path / "stopped", device=device, watcher=second)
     trainer.try_largest()  # It changes nothing.
     trainer.run()
-    assert torch.equal(weights(straight), weights(resumed))
+    assert torch.equal(weights(straight), weights(trainer._model))
     assert trainer.progress.update == SETTINGS.updates
     assert second.restored == {"records": stop_after // 20}
     for ours, theirs in zip(second.records, watcher.records[stop_after // 20 :], strict=True):
@@ -224,12 +229,10 @@ def test_with_bpe_dropout_too_stopped_and_resumed_is_never_stopped_to_the_bit(te
     trainer_of(straight, split, tmp_path / "straight", SEGMENTED_ANEW, bpe_dropout=bpe_dropout).run()
     with pytest.raises(Interrupted):
         trainer_of(build(), split, tmp_path / "stopped", SEGMENTED_ANEW, stop_after=stop_after, bpe_dropout=bpe_dropout).run()
-    resumed = build()
-    trainer = trainer_of(resumed, split, tmp_path / "stopped", SEGMENTED_ANEW, bpe_dropout=segmenting(text)[1])
-    assert trainer.resume()
+    trainer = resumed(split, tmp_path / "stopped", SEGMENTED_ANEW, bpe_dropout=segmenting(text)[1])
     trainer.try_largest()
     trainer.run()
-    assert torch.equal(weights(straight), weights(resumed))
+    assert torch.equal(weights(straight), weights(trainer._model))
 
 
 def test_settings_with_bpe_dropout_and_a_trainer_without_are_refused(text: Path, tmp_path: Path) -> None:
@@ -282,11 +285,9 @@ def test_low_precision_learns_and_resumes_to_the_bit(split: BinarizedSplit, tmp_
     assert watcher.records[-1].perplexity < watcher.records[0].perplexity
     with pytest.raises(Interrupted):
         trainer_of(build(device=device), split, tmp_path / "stopped", settings, stop_after=31).run()
-    resumed = build(device=device)
-    trainer = trainer_of(resumed, split, tmp_path / "stopped", settings)
-    assert trainer.resume()
+    trainer = resumed(split, tmp_path / "stopped", settings, device)
     trainer.run()
-    assert torch.equal(weights(straight), weights(resumed))
+    assert torch.equal(weights(straight), weights(trainer._model))
 
 
 def test_a_state_of_a_machine_without_a_scaler_goes_on_where_there_is_one(split: BinarizedSplit, tmp_path: Path) -> None:
@@ -294,8 +295,7 @@ def test_a_state_of_a_machine_without_a_scaler_goes_on_where_there_is_one(split:
     with pytest.raises(Interrupted):
         trainer_of(build(), split, tmp_path, SETTINGS.model_copy(update={"precision": "bf16"}), stop_after=11).run()
     watcher = Watcher()
-    trainer = trainer_of(build(), split, tmp_path, SETTINGS.model_copy(update={"precision": "fp16"}), watcher)
-    assert trainer.resume()
+    trainer = resumed(split, tmp_path, SETTINGS.model_copy(update={"precision": "fp16"}), watcher=watcher)
     assert trainer.run().update == SETTINGS.updates
     assert [record.skipped for record in watcher.records] == [0, 0]
 
@@ -386,10 +386,10 @@ def test_a_stop_in_a_row_of_skipped_updates_goes_on_the_same(split: BinarizedSpl
     _, trainer, _ = breaking(split, tmp_path / "stopped", broken, Watcher(), stop_after=13)
     with pytest.raises(Interrupted):
         trainer.run()
-    resumed, trainer, _ = breaking(split, tmp_path / "stopped", broken, Watcher())
+    again, trainer, _ = breaking(split, tmp_path / "stopped", broken, Watcher())
     assert trainer.resume()
     trainer.run()
-    assert torch.equal(weights(straight), weights(resumed))
+    assert torch.equal(weights(straight), weights(again))
 
 
 def scripted(values: list[float]) -> Callable[[], dict[str, float]]:
@@ -419,13 +419,12 @@ def test_a_stop_or_a_kill_during_a_validation_costs_no_update(split: BinarizedSp
     trainer = trainer_of(build(), split, tmp_path / "stopped", settings, validate=validate)
     with pytest.raises(KeyboardInterrupt if killed else Interrupted):
         trainer.run()
-    resumed, watcher = build(), Watcher()
-    trainer = trainer_of(resumed, split, tmp_path / "stopped", settings, watcher=watcher)
-    assert trainer.resume()
+    watcher = Watcher()
+    trainer = resumed(split, tmp_path / "stopped", settings, watcher=watcher)
     assert trainer.progress.update == last
     trainer.run()
     assert watcher.validations == [update for update in (12, 24) if update >= last]
-    assert torch.equal(weights(straight), weights(resumed))
+    assert torch.equal(weights(straight), weights(trainer._model))
     kept = [[update_of(file) for file in checkpoint_files(tmp_path / name / "checkpoints")] for name in ("straight", "stopped")]
     assert kept[0] == kept[1]
 
@@ -440,8 +439,7 @@ def test_patience_ends_a_training_also_after_a_stop_and_the_best_are_kept(split:
         with pytest.raises(Interrupted):
             trainer.run()
         done = stop_after // 4
-        trainer = trainer_of(build(), split, tmp_path, settings, validate=scripted(NLLS[done:]))
-        assert trainer.resume()
+        trainer = resumed(split, tmp_path, settings, validate=scripted(NLLS[done:]))
     progress = trainer.run()
     assert progress.update == 28  # The best was the fourth validation, after update 16; three more were not better.
     assert [update_of(file) for file in checkpoint_files(tmp_path / "checkpoints")] == [8, 16, 28]
@@ -520,8 +518,7 @@ def test_memory_runs_out_before_the_first_update_or_not_at_all(data: Path, tmp_p
     said = {}
     for tokens in (4000, 20):
         command = [sys.executable, "-c", MEMORY, str(data), str(tokens), str(tmp_path / str(tokens))]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        said[tokens] = subprocess.run(command, check=True, timeout=120, env=environment, capture_output=True, text=True).stdout.strip()
+        said[tokens] = subprocess.run(command, check=True, timeout=120, env=ENVIRONMENT, capture_output=True, text=True).stdout.strip()
     assert said[4000].startswith("78 0 train.tokens_per_microbatch: the model and 4,000 tokens do not fit the memory of this cpu. Lower it")
     assert said[20] == "fits"
 
@@ -571,12 +568,12 @@ def test_killed_in_the_middle_of_a_save_goes_on_from_the_last_whole_state(data: 
             begun.append(_run_until_saving(data, path, saves=1 + kill))
         assert begun[0] == 0
         assert begun[-1] > 0
-        resumed = build(torch.float32, WIDE)
-        trainer = trainer_of(resumed, split, path)
+        again = build(torch.float32, WIDE)
+        trainer = trainer_of(again, split, path)
         assert trainer.resume()
         assert trainer.progress.update < SETTINGS.updates
         trainer.run()
-        assert torch.equal(weights(straight), weights(resumed))
+        assert torch.equal(weights(straight), weights(again))
         assert not list(path.glob(".*.new"))
     finally:
         torch.set_num_threads(threads)
@@ -584,9 +581,8 @@ def test_killed_in_the_middle_of_a_save_goes_on_from_the_last_whole_state(data: 
 
 def _run_until_saving(data: Path, path: Path, saves: int) -> int:
     """Start the training, kill it in the middle of writing a state once it has begun `saves` of them; the update it began after."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", KILLED, str(data), str(path)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         began = int(process.stdout.readline())
         seen: set[str] = set()
@@ -601,45 +597,26 @@ def _run_until_saving(data: Path, path: Path, saves: int) -> int:
 
 
 RANK = """
-import json, sys
-from pathlib import Path
-import torch
-from transformer_core.config import Train
-from transformer_core.corpus.binary import open_split
-from transformer_core.corpus.bpe_dropout import BpeDropout
-from transformer_core.corpus.subword import Subword
-from transformer_core.errors import Interrupted
-from transformer_core.models.transformer import Transformer
-from transformer_core.presets import TransformerSize
-from transformer_core.training.checkpoint import StateDirectory
+import sys
+from tests.training.test_trainer import *
 from transformer_core.training.devices import process_group
-from transformer_core.training.records import Observer
-from transformer_core.training.trainer import Trainer
-from transformer_core.training.update import seed_everything
 
-data, text, out, size, settings = *map(Path, sys.argv[1:4]), json.loads(sys.argv[4]), Train(**json.loads(sys.argv[5]))
-stops = [int(stop) for stop in sys.argv[6:]]
-
-def weights(model):
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
+data, text, out = map(Path, sys.argv[1:])
 
 def trained(precision, path, data=data, stop_after=10**6, resume=False, **changes):
-    dtype = torch.float64 if precision == "float64" else torch.float32
-    seed_everything(settings.seed, 0, 0)
-    model = Transformer(TransformerSize(**size), 30).to(dtype)
-    changed = settings.model_copy(update={"precision": precision} | changes)
-    gradients, after = [], []
+    model = build(torch.float64 if precision == "float64" else torch.float32)
+    changed = SETTINGS.model_copy(update={"precision": precision} | changes)
+    found, after = [], []
     def validate():
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]).clone())
+        found.append(gradients(model).clone())
         after.append(weights(model))
         return {"nll": 0.0}
     # The last rank alone is told to stop; the others follow it, two updates later at most.
     def asked():
         return devices.rank == devices.world_size - 1 and trainer.progress.update + 1 > stop_after
-    directory = StateDirectory(path, 1)
     split = open_split(data, "train")
     dropout = BpeDropout(Subword.load(data / "spm.model"), split, changed) if changed.bpe_dropout else None
-    trainer = Trainer(model, split, changed, devices, directory, Observer(), validate, asked, bpe_dropout=dropout)
+    trainer = Trainer(model, split, changed, devices, StateDirectory(path, 1), Observer(), validate, asked, bpe_dropout=dropout)
     if resume:
         assert trainer.resume()
     try:
@@ -647,7 +624,7 @@ def trained(precision, path, data=data, stop_after=10**6, resume=False, **change
     except Interrupted:
         assert stop_after <= trainer.progress.update <= stop_after + 2, trainer.progress
         return None
-    return {"gradients": torch.stack(gradients), "after": torch.stack(after), "weights": weights(model)}
+    return {"gradients": torch.stack(found), "after": torch.stack(after), "weights": weights(model)}
 
 with process_group(threads=1) as devices:
     # A rate of 0.08, as in the other tests, throws so small a model about; rounding then grows by a digit in 20 updates.
@@ -656,7 +633,7 @@ with process_group(threads=1) as devices:
     found["bpe_dropout"] = trained("float64", out / "bpe_dropout", text, bpe_dropout=0.3, **calm)
     found["alone"] = trained("float64", out / "alone")["weights"]
     straight = trained("float32", out / "straight")["weights"]
-    for stop in stops:
+    for stop in STOPS:
         trained("float32", out / f"stopped{stop}", stop_after=stop)
         resumed = trained("float32", out / f"stopped{stop}", resume=True)["weights"]
         found[f"stopped {stop}"] = torch.equal(straight, resumed)
@@ -677,10 +654,8 @@ def of_devices(data: Path, text: Path, tmp_path_factory: pytest.TempPathFactory)
     outs = {devices: directory / str(devices) for devices in (1, 2, 4)}
     for devices, out in outs.items():
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={devices}", str(script)]
-        arguments = [str(data), str(text), str(out), json.dumps(SIZE.__dict__), json.dumps(SETTINGS.model_dump()), *map(str, STOPS)]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         out.mkdir()
-        done = subprocess.run([*command, *arguments], check=False, timeout=180, env=environment, capture_output=True, text=True)
+        done = subprocess.run([*command, data, text, out], check=False, timeout=180, env=ENVIRONMENT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
     return outs
 

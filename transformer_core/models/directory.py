@@ -64,7 +64,7 @@ def read_config(file: Path) -> ModelConfig:
     """Read and check a config.json.
 
     Raises:
-        UserError: no such file, or not one of ours.
+        UserError: exit code 65; no such file, or not JSON. 78; a key is missing, unknown or wrong.
     """
     try:
         document: Any = read_json(file)
@@ -81,7 +81,8 @@ def load_model(directory: Path) -> tuple[TranslationModel, ModelConfig]:
     A config.json that does not match the weights file costs no more memory than that file.
 
     Raises:
-        UserError: exit code 65; a file is missing, damaged or of another shape than config.json says, or a weight is not finite.
+        UserError: exit code 65; a file is missing, damaged or of another shape than config.json says, or a weight is not finite. 78; a
+            key of config.json is missing, unknown or wrong.
     """
     config = read_config(directory / CONFIG)
     file = directory / WEIGHTS
