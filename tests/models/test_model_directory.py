@@ -1,6 +1,7 @@
 """A model directory goes out and comes back whole, or says in one line why not."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
