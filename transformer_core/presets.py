@@ -1,6 +1,4 @@
-"""Models by name: the paper's, every row of its Table 3, small ones, and the baselines' sizes. A preset is a starting point: keys of
-`model` override it one by one.
-"""
+"""Sizes of models by name: the paper's, every row of its Table 3, small ones, and baselines; keys of `model` override a preset."""
 
 import difflib
 from dataclasses import dataclass, fields, replace
@@ -20,9 +18,9 @@ class TransformerSize:
         relu_dropout: of the feed-forward network's inner activations; not in the paper's models.
         norm: after each sub-layer's residual as in the paper, or before the sub-layer, with a norm at the end of both stacks.
         positions: sinusoidal, learned (Table 3, row E), or none: then the encoder does not see the order of the tokens.
-        most_positions: how many positions are learned.
-        tied: what shares one embedding matrix: source, target and projection (paper 3.4), target and projection, or nothing.
-        neighbourhood: r, how many positions self-attention sees (paper 4); None for all.
+        most_positions: number of learned positions.
+        tied: sharers of one embedding matrix: source, target and projection (paper 3.4), target and projection, or none.
+        neighbourhood: r, the number of positions visible to self-attention (paper 4); None for all.
     """
 
     layers: int
@@ -78,7 +76,7 @@ class RecurrentSize:
     architecture: Literal["recurrent"] = "recurrent"
 
 
-# The other settings of each paper's decoder.
+# The settings that each paper's decoder fixes.
 PAPER_DECODERS: dict[str, dict[str, object]] = {
     "cho": {"cell": "gru", "attention": "none", "bidirectional": False},
     "bahdanau": {"cell": "gru", "attention": "additive", "bidirectional": True},
@@ -96,7 +94,7 @@ class ConvolutionalSize:
         kernel: positions that a convolution spans, odd; not used where `convolutions` is set.
         dropout: on embeddings and on the input of each convolution.
         convolutions: (channels, kernel, layers) of successive groups of layers, the same in encoder and decoder; None gives every layer
-            d_model channels and `kernel`. Linear maps stand wherever the width changes (section 3.2).
+            d_model channels and `kernel`. There is a linear map wherever the width changes (section 3.2).
     """
 
     layers: int
@@ -115,13 +113,13 @@ BIG = replace(BASE, d_model=1024, d_ff=4096, heads=16, dropout=0.3)
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the paper's Table 3: a size, what its training changes, and the figures that the paper gives.
+    """A row of the paper's Table 3: a size, the changes of its training, and the paper's figures.
 
     Attributes:
         perplexity: a subword, on newstest2013.
         bleu: tokenised, on newstest2013, of one checkpoint (this table is not averaged).
         millions: parameters, where the table gives them.
-        vocab_size: V at which our count of parameters rounds to the paper's, for all rows that have one; the table names none.
+        vocab_size: V at which our count of parameters rounds to the paper's in all rows that have one; the table names no V.
     """
 
     size: TransformerSize
@@ -156,7 +154,7 @@ TABLE_3 = {
     "big": Row(BIG, 4.33, 26.4, 213, updates=300_000, vocab_size=36_000),
 }
 
-# Rows base and big are presets of those names; `table3/` may stand before them as before every other row.
+# Rows base and big are presets of those names; like every other row they may also have the prefix `table3/`.
 TABLE_3_ALIASES = {"table3/base": "base", "table3/big": "big"}
 
 PRESETS: dict[str, dict[str, ModelSize]] = {
@@ -184,14 +182,14 @@ PRESETS: dict[str, dict[str, ModelSize]] = {
 
 
 def table_3_row(preset: str) -> Row | None:
-    """The row of the paper's Table 3 that a preset is; None for other presets."""
+    """Return the row of the paper's Table 3 with this name; None for other presets."""
     return TABLE_3.get(TABLE_3_ALIASES.get(preset, preset))
 
 
 def resolve(model: Model) -> ModelSize:
-    """The sizes that a `model` section means: the preset of its architecture with the section's other keys put over it.
+    """Return the sizes of a `model` section: the preset of its architecture, overridden by the section's other keys.
 
-    Where d_model or heads is overridden and d_k or d_v is not, these follow as d_model / heads (paper 3.2.2).
+    Where d_model or heads is overridden and d_k or d_v is not, these become d_model / heads (paper 3.2.2).
 
     Raises:
         UserError: exit code 78; an unknown preset, a key of another architecture, or sizes that cannot be built.
@@ -219,7 +217,7 @@ def resolve(model: Model) -> ModelSize:
 
 
 def _with_settings_of(decoder: str, overrides: dict[str, object]) -> dict[str, object]:
-    """The overrides with the settings that belong to a paper's decoder."""
+    """Return the overrides with the settings that a paper's decoder fixes."""
     settings = PAPER_DECODERS.get(decoder, {})
     for key, value in settings.items():
         if overrides.get(key, value) != value:

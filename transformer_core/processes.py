@@ -21,26 +21,26 @@ _BYTES_PER_WORKER = 4 << 20
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def workers_for(text: Path) -> int:
-    """How many processes are worth their start for a file of text: at most one for each core."""
+    """Return the number of processes that are worth their start for a file of text, at most one a core."""
     try:
         return max(1, min(cores(), text.stat().st_size // _BYTES_PER_WORKER))
     except OSError:
-        return 1  # Whoever reads it says what is wrong.
+        return 1  # Its reader reports the error.
 
 
 def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
-    """What `map` gives, from `workers` processes; one process is this one.
+    """Yield the results of `map`, computed by `workers` processes; one worker is this process.
 
-    Task n goes to process n modulo `workers`, and each has few tasks before it, so memory is bounded however many there are. The function,
-    tasks and results are pickled. The processes end with this one, killed or not.
+    Task n goes to process n modulo `workers`, and each has few tasks waiting, so memory is bounded. The function, tasks and results are
+    pickled. The processes end with this one, also where it is killed.
 
     Raises:
-        RuntimeError: a process died. What `function` or `tasks` raises is raised here too, after the results that come before it.
+        RuntimeError: a process died. An error in `function` or `tasks` is raised here too, after the results before it.
     """
     if workers <= 1:
         yield from map(function, tasks)
@@ -60,14 +60,14 @@ def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers:
                 if isinstance(error, StopIteration):
                     return
                 raise
-            with suppress(BrokenPipeError, ConnectionResetError):  # It has died, as its result will tell.
+            with suppress(BrokenPipeError, ConnectionResetError):  # It has died: its result raises.
                 running[sent % workers][0].send(task)
             sent += 1
 
 
 @contextmanager
 def _running(function: Callable[[Any], Any], workers: int) -> Iterator[list[tuple[Connection, SpawnProcess]]]:
-    # Spawned, not forked: the caller may have threads, and a fork would hold the other pipes' ends open.
+    # Spawned, not forked: the caller may have threads, and a fork would keep the ends of the other pipes open.
     context = get_context("spawn")
     running: list[tuple[Connection, SpawnProcess]] = []
     closings: list[Finalize] = []
@@ -78,7 +78,7 @@ def _running(function: Callable[[Any], Any], workers: int) -> Iterator[list[tupl
             process.start()
             theirs.close()
             running.append((ours, process))
-            # Python waits at its end for processes of generators that nobody has read to their end or closed.
+            # At exit Python joins processes, also those of a generator that was neither exhausted nor closed.
             closings.append(Finalize(None, ours.close, exitpriority=0))
         yield running
     finally:
@@ -100,12 +100,12 @@ def _result(connection: Connection, process: SpawnProcess) -> Any:
 
 
 def _work(connection: Connection, function: Callable[[Any], Any]) -> None:
-    """What a process does: a pipe that is closed or broken says that nobody wants any more, and signals to stop are not its to answer."""
+    """Work on tasks until the pipe is closed or broken; signals to stop are left to the parent."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     tasks: SimpleQueue[tuple[Any] | None] = SimpleQueue()
-    # Tasks are taken in while one is worked on, or two full pipes would wait for each other.
-    threading.Thread(target=_take_in, args=(connection, tasks), daemon=True).start()
+    # Tasks are received while one is worked on; otherwise two full pipes would wait for each other.
+    threading.Thread(target=_receive, args=(connection, tasks), daemon=True).start()
     try:
         while (task := tasks.get()) is not None:
             try:
@@ -117,7 +117,7 @@ def _work(connection: Connection, function: Callable[[Any], Any]) -> None:
         pass
 
 
-def _take_in(connection: Connection, tasks: "SimpleQueue[tuple[Any] | None]") -> None:
+def _receive(connection: Connection, tasks: "SimpleQueue[tuple[Any] | None]") -> None:
     try:
         while True:
             tasks.put((connection.recv(),))

@@ -1,4 +1,4 @@
-"""What a search asks of logits against torch's own."""
+"""Log-sum-exp and top K of logits against torch's own."""
 
 import torch
 from hypothesis import given
@@ -27,7 +27,7 @@ def test_the_normaliser_is_that_of_torch(rows: int, seed: int, scale: float) -> 
     assert torch.allclose(logsumexp(logits), logits.logsumexp(dim=1), rtol=1e-12, atol=0)
 
 
-def test_a_row_has_its_normaliser_whatever_stands_beside_it() -> None:
+def test_the_normaliser_of_a_row_does_not_depend_on_other_rows() -> None:
     logits = torch.randn(33, 70_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     together = logsumexp(logits)
     assert torch.equal(torch.cat([logsumexp(row[None]) for row in logits]), together)

@@ -1,4 +1,4 @@
-"""What training and decoding rely on, of every architecture and variant."""
+"""Properties that training and decoding rely on, of every architecture and variant."""
 
 from dataclasses import replace
 

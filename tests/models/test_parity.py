@@ -1,4 +1,4 @@
-"""The Transformer beside code that nobody here wrote: PyTorch's own layers, and the Marian model of Hugging Face's transformers."""
+"""The Transformer against independent code: PyTorch's own layers, and the Marian model of Hugging Face's transformers."""
 
 from typing import Literal
 
@@ -131,7 +131,7 @@ def test_logits_and_gradients_equal_those_of_hugging_faces_marian() -> None:
         share_encoder_decoder_embeddings=True, tie_word_embeddings=True, attn_implementation="eager",
     )  # fmt: skip
     marian = transformers.MarianMTModel(config).eval()
-    # Marian's positions hold all sines, then all cosines; ours alternate. So each of our dimensions j stands at place[j] in theirs.
+    # Marian's positions hold all sines, then all cosines; ours alternate. So our dimension j is place[j] in theirs.
     place = torch.cat([torch.tensor([i, D // 2 + i]) for i in range(D // 2)])
     weights = {name: tensor.detach() for name, tensor in model.named_parameters()}
     state = dict(marian.named_parameters())

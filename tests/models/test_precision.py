@@ -122,7 +122,7 @@ def test_the_greatest_sums_do_not_overflow(sign: float) -> None:
 
 
 @needs_vnni
-def test_a_row_is_the_same_to_the_bit_whatever_stands_beside_it() -> None:
+def test_a_row_does_not_depend_on_other_rows_to_the_bit() -> None:
     torch.manual_seed(1)
     linear = QuantisedLinear(torch.randn(300, 96), torch.randn(300))
     x = torch.randn(33, 96) * torch.logspace(-3, 3, 33)[:, None]

@@ -195,23 +195,34 @@ def test_a_gpu_finds_the_gradients_of_a_cpu(split: BinarizedSplit, tmp_path: Pat
         assert (found[0] - found[1]).abs().max() <= tolerance * found[0].abs().max()
 
 
-@on_every_device
-@pytest.mark.parametrize("stop_after", [1, 7, 10, 13, 23])
-def test_stopped_and_resumed_is_never_stopped_to_the_bit(split: BinarizedSplit, tmp_path: Path, stop_after: int, device: str) -> None:
-    straight = build(device=device)
-    watcher = Watcher()
-    trainer_of(straight, split, tmp_path / "straight", watcher=watcher).run()
+def assert_resumes_to_the_bit(
+    split: BinarizedSplit,
+    path: Path,
+    settings: Train,
+    stop_after: int,
+    device: str = "cpu",
+    new_dropout: Callable[[], BpeDropout | None] = lambda: None,
+) -> list[UpdateRecord]:
+    """A training that is stopped and resumed has the weights and records of one that is not; return the records."""
+    straight, watcher, second = build(device=device), Watcher(), Watcher()
+    trainer_of(straight, split, path / "straight", settings, watcher, bpe_dropout=new_dropout()).run()
     with pytest.raises(Interrupted, match=f"after update {stop_after}, state saved"):
-        trainer_of(build(device=device), split, tmp_path / "stopped", stop_after=stop_after).run()
-    second = Watcher()
-    trainer = resumed(split, tmp_path / "stopped", device=device, watcher=second)
+        trainer_of(build(device=device), split, path / "stopped", settings, stop_after=stop_after, bpe_dropout=new_dropout()).run()
+    trainer = resumed(split, path / "stopped", settings, device, watcher=second, bpe_dropout=new_dropout())
     trainer.try_largest()  # It changes nothing.
     trainer.run()
     assert torch.equal(weights(straight), weights(trainer._model))
-    assert trainer.progress.update == SETTINGS.updates
+    assert trainer.progress.update == settings.updates
     assert second.restored == {"records": stop_after // 20}
     for ours, theirs in zip(second.records, watcher.records[stop_after // 20 :], strict=True):
         assert (ours.loss, ours.perplexity, ours.gradient_norm) == (theirs.loss, theirs.perplexity, theirs.gradient_norm)
+    return watcher.records
+
+
+@on_every_device
+@pytest.mark.parametrize("stop_after", [1, 7, 10, 13, 23])
+def test_stopped_and_resumed_is_never_stopped_to_the_bit(split: BinarizedSplit, tmp_path: Path, stop_after: int, device: str) -> None:
+    assert_resumes_to_the_bit(split, tmp_path, SETTINGS, stop_after, device)
 
 
 SEGMENTED_ANEW = SETTINGS.model_copy(update={"bpe_dropout": 0.3})
@@ -224,15 +235,7 @@ def segmenting(text: Path) -> tuple[BinarizedSplit, BpeDropout]:
 
 @pytest.mark.parametrize("stop_after", [1, 7, 13])
 def test_with_bpe_dropout_too_stopped_and_resumed_is_never_stopped_to_the_bit(text: Path, tmp_path: Path, stop_after: int) -> None:
-    split, bpe_dropout = segmenting(text)
-    straight = build()
-    trainer_of(straight, split, tmp_path / "straight", SEGMENTED_ANEW, bpe_dropout=bpe_dropout).run()
-    with pytest.raises(Interrupted):
-        trainer_of(build(), split, tmp_path / "stopped", SEGMENTED_ANEW, stop_after=stop_after, bpe_dropout=bpe_dropout).run()
-    trainer = resumed(split, tmp_path / "stopped", SEGMENTED_ANEW, bpe_dropout=segmenting(text)[1])
-    trainer.try_largest()
-    trainer.run()
-    assert torch.equal(weights(straight), weights(trainer._model))
+    assert_resumes_to_the_bit(segmenting(text)[0], tmp_path, SEGMENTED_ANEW, stop_after, new_dropout=lambda: segmenting(text)[1])
 
 
 def test_settings_with_bpe_dropout_and_a_trainer_without_are_refused(text: Path, tmp_path: Path) -> None:
@@ -278,16 +281,10 @@ def test_training_learns_and_tells_its_observer(split: BinarizedSplit, tmp_path:
 @on_every_device
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_low_precision_learns_and_resumes_to_the_bit(split: BinarizedSplit, tmp_path: Path, precision: str, device: str) -> None:
-    """fp16 takes its scaler along."""
+    """The state of fp16 has its scaler."""
     settings = SETTINGS.model_copy(update={"precision": precision, "updates": 60, "warmup": 30})
-    straight, watcher = build(device=device), Watcher()
-    trainer_of(straight, split, tmp_path / "straight", settings, watcher).run()
-    assert watcher.records[-1].perplexity < watcher.records[0].perplexity
-    with pytest.raises(Interrupted):
-        trainer_of(build(device=device), split, tmp_path / "stopped", settings, stop_after=31).run()
-    trainer = resumed(split, tmp_path / "stopped", settings, device)
-    trainer.run()
-    assert torch.equal(weights(straight), weights(trainer._model))
+    records = assert_resumes_to_the_bit(split, tmp_path, settings, 31, device)
+    assert records[-1].perplexity < records[0].perplexity
 
 
 def test_a_state_of_a_machine_without_a_scaler_goes_on_where_there_is_one(split: BinarizedSplit, tmp_path: Path) -> None:
@@ -329,7 +326,7 @@ def breaking(
     return model, trainer, history
 
 
-def test_an_update_that_is_not_finite_changes_nothing_and_is_told(split: BinarizedSplit, tmp_path: Path) -> None:
+def test_an_update_that_is_not_finite_changes_nothing_and_is_reported(split: BinarizedSplit, tmp_path: Path) -> None:
     watcher = Watcher()
     model, trainer, history = breaking(split, tmp_path, {2, 13, 14}, watcher)
     trainer.run()
@@ -611,7 +608,7 @@ def trained(precision, path, data=data, stop_after=10**6, resume=False, **change
         found.append(gradients(model).clone())
         after.append(weights(model))
         return {"nll": 0.0}
-    # The last rank alone is told to stop; the others follow it, two updates later at most.
+    # Only the last rank is asked to stop; the others follow it, two updates later at most.
     def asked():
         return devices.rank == devices.world_size - 1 and trainer.progress.update + 1 > stop_after
     split = open_split(data, "train")
@@ -647,7 +644,7 @@ STOPS = (1, 6, 10, 17)
 
 @pytest.fixture(scope="module")
 def of_devices(data: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """What 1, 2 and 4 processes found, in a directory each."""
+    """Results of 1, 2 and 4 processes, in a directory each."""
     directory = tmp_path_factory.mktemp("devices")
     script = directory / "rank.py"
     script.write_text(RANK, encoding="utf-8")

@@ -1,1 +1,1 @@
-"""Models of ours in the formats of other engines."""
+"""Export of models to the formats of other engines."""

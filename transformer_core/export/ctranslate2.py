@@ -1,4 +1,4 @@
-"""A Transformer of ours as a model directory of CTranslate2, an engine for inference (https://opennmt.net/CTranslate2)."""
+"""Export of a Transformer to a model directory of CTranslate2, an engine for inference (https://opennmt.net/CTranslate2)."""
 
 import shutil
 from pathlib import Path
@@ -18,15 +18,15 @@ from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForwa
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 
-# CTranslate2 reads encodings from a table; without one it adds tensor2tensor's sinusoids, which differ from the paper's. This is the length
-# of the table of a model that itself has no greatest length.
+# Length of the table of encodings of a model without a greatest length. (Without a table CTranslate2 adds tensor2tensor's sinusoids, which
+# differ from the paper's.)
 TABLE_POSITIONS = 4096
 
 _FILES = {"model.bin", "config.json", "shared_vocabulary.json", SUBWORD}
 
 
 def library() -> Any:
-    """The package ctranslate2, which has no types.
+    """Return the package ctranslate2, which has no types.
 
     Raises:
         UserError: exit code 78; it is not installed.
@@ -41,15 +41,15 @@ def library() -> Any:
 def export_model(model: TranslationModel, source: Path, out: Path) -> None:
     """Write a whole directory for CTranslate2, or none: float32 weights, settings, vocabulary, and the subword model beside them.
 
-    The end token of a source is added by CTranslate2, so a text's pieces are its input as they are. An earlier export is replaced.
+    CTranslate2 adds the end token of a source, so its input is the pieces of a text. An earlier export is replaced.
 
     Args:
-        model: what is exported.
-        source: the model directory that it was read from.
+        model: of the directory `source`.
+        source: a model directory.
         out: the new directory.
 
     Raises:
-        UserError: exit code 78; CTranslate2 is not installed or cannot hold the model, or something else stands in `out`.
+        UserError: exit code 78; CTranslate2 is not installed or cannot hold the model, or `out` exists and is no earlier export.
     """
     specs = library().specs
     spec = _specification(specs, _transformer(model, source), Subword.load(source / SUBWORD))
@@ -80,7 +80,7 @@ def _check_free(out: Path) -> None:
 
 
 def _specification(specs: Any, model: Transformer, subword: Subword) -> Any:
-    """CTranslate2's own description of a model (a TransformerSpec), filled with ours."""
+    """Return CTranslate2's description of a model (a TransformerSpec) with our weights."""
     size = model.size
     settings = {"pre_norm": size.norm == "pre", "head_dim": _head_width(model)}
     spec = specs.TransformerSpec(
@@ -120,7 +120,7 @@ def _fill_decoder(spec: Any, model: Transformer) -> None:
 
 
 def _fill_attention(spec: Any, attention: MultiHeadAttention, around: Residual, width: int) -> None:
-    """The first maps are one matrix: all three where query and memory are the same, else those of the memory."""
+    """Fill in the projections: one matrix of all three where query and memory are the same, else one of key and value."""
     d_k = attention.query.out_features // attention.heads
     query, key, value = (_widened(part.weight, attention.heads, width) for part in (attention.query, attention.key, attention.value))
     if len(spec.linear) == 2:
@@ -148,7 +148,7 @@ def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
 
 
 def _encodings(positions: nn.Module | None, d_model: int) -> Tensor:
-    """(positions, D); zeros for a model without positions."""
+    """Return the table of encodings, (positions, D); zeros for a model without positions."""
     if positions is None:
         return torch.zeros(TABLE_POSITIONS, d_model)
     if isinstance(positions, LearnedPositions):
@@ -157,12 +157,12 @@ def _encodings(positions: nn.Module | None, d_model: int) -> Tensor:
 
 
 def _head_width(model: Transformer) -> int:
-    """CTranslate2 has one size for keys and values. Zeros fill up the smaller: they add nothing to a product."""
+    """Return the size of keys and values, of which CTranslate2 has one; the smaller is padded with zeros, which add nothing."""
     return max(model.size.d_k, model.size.d_v)
 
 
 def _widened(weight: Tensor, heads: int, width: int) -> Tensor:
-    """(H*d, D) to (H*width, D), each head's rows filled up with zeros."""
+    """Pad each head's rows with zeros: (H*d, D) to (H*width, D)."""
     by_head = _plain(weight).unflatten(0, (heads, -1))
     return functional.pad(by_head, (0, 0, 0, width - by_head.shape[1])).flatten(0, 1)
 

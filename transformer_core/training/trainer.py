@@ -29,7 +29,7 @@ LOG_EVERY = 20  # Updates.
 class Trainer:
     """Trains a model on a split until `settings.updates`, until patience runs out, or until asked to stop.
 
-    A global batch is the same whatever the devices: ranks take its micro-batches in turn, each with a random stream seeded by (seed,
+    A global batch does not depend on the devices: ranks take its micro-batches in turn, each with a random stream seeded by (seed,
     update, micro-batch). The update itself is in update.py.
 
     Args:
@@ -189,13 +189,13 @@ class Trainer:
         self._updater.restore(state)
         self.progress.went_back, self.progress.skipped_in_row = True, 0
 
-    # What is due after an update.
+    # Records, saves and validations after an update.
 
     def _is_due(self, every: int) -> bool:
         return self.progress.update % every == 0 or self.progress.update == self._settings.updates
 
     def _record_save_and_validate(self) -> None:
-        """Do what is due after this update. The state is saved before a validation, so that a stop or kill during it costs no update."""
+        """Record, save and validate where it is due. Saving comes first, so that a stop or kill during a validation costs no update."""
         if self._is_due(LOG_EVERY):
             self._record()
         if self._save_is_due():
