@@ -10,7 +10,7 @@ import pytest
 import sentencepiece
 import torch
 
-from tests.decoding.parity import TIE, WordsOnly, differences, forced_log_probabilities, learnt, made_up_pairs, padded
+from tests.decoding.parity import TIE, WordsOnly, differences, forced_log_probabilities, made_up_pairs, padded
 from tests.models.on_disk import VOCAB, with_drawn_norms, write_model
 from transformer_core.corpus.subword import EOS, PAD
 from transformer_core.decoding import ctranslate2 as engine_module
@@ -36,11 +36,6 @@ def drawn(**changes: Any) -> Transformer:
 
 def load(model: Transformer, folder: Path, threads: int = 2) -> CTranslate2Engine:
     return CTranslate2Engine.load(write_model(model, folder / "model"), threads)
-
-
-@pytest.fixture(scope="module")
-def model() -> WordsOnly:
-    return learnt(updates=100)
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ SOURCES = [source for source, _ in made_up_pairs(120, seed=2_000)]
 
 
 @pytest.fixture(scope="module")
-def weights() -> dict[str, torch.Tensor]:
-    return learnt(updates=100).state_dict()
+def weights(model: WordsOnly) -> dict[str, torch.Tensor]:
+    return model.state_dict()
 
 
 def model_of(weights: dict[str, torch.Tensor], precision: DecodingPrecision) -> WordsOnly:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from transformer_core.decoding.beam import Search
@@ -31,7 +31,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_replicas_share_the_batches_and_change_no_translation(directory: Path, replicas: int) -> None:
     alone = Translator.load(directory, precision="float64", device=torch.device("cpu"))
     model = alone.model
-    assert isinstance(model, nn.Module)
     copies = tuple(deepcopy(model) for _ in range(replicas))
     used = Counter[int]()
     for number, copied in enumerate(copies):

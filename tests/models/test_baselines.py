@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,14 @@ from torch.nn import functional
 
 from tests.models.test_architectures import VOCAB, tokens
 from transformer_core.models.architectures import build
-from transformer_core.models.convolutional import Convolutional, ConvolutionalState, DecoderLayer
-from transformer_core.models.recurrent import AdditiveAttention, Bahdanau, Cho, Luong, Recurrent, reversed_order
-from transformer_core.presets import PRESETS, ConvolutionalSize, RecurrentSize
+from transformer_core.models.convolutional import ConvolutionalState
+from transformer_core.models.recurrent import AdditiveAttention, reversed_order
+from transformer_core.presets import PRESETS, ConvolutionalSize, ModelSize, RecurrentSize
+
+
+def built(size: ModelSize) -> Any:
+    torch.manual_seed(0)
+    return build(size, VOCAB).double().eval()
 
 
 def weight(layer: torch.nn.Module) -> Tensor:
@@ -24,9 +30,7 @@ def weight(layer: torch.nn.Module) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["additive", "dot"])
 def test_a_step_of_a_recurrent_decoder_reads_what_its_previous_state_attends_to(kind: str) -> None:
-    torch.manual_seed(0)
-    model = build(RecurrentSize(layers=1, d_model=8, dropout=0.1, attention=kind), VOCAB).double().eval()  # type: ignore[arg-type]
-    assert isinstance(model, Recurrent)
+    model = built(RecurrentSize(layers=1, d_model=8, dropout=0.1, attention=kind))  # type: ignore[arg-type]
     source = tokens(1, 5)
     with torch.no_grad():
         state = model.start(source, source > 0)
@@ -76,9 +80,7 @@ def linear(layer: torch.nn.Module, x: Tensor) -> Tensor:
 
 
 def test_two_steps_of_bahdanaus_decoder_are_the_equations_of_a_2_2() -> None:
-    torch.manual_seed(0)
-    model = build(RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="bahdanau", cell="gru"), VOCAB).double().eval()
-    assert isinstance(model, Bahdanau)
+    model = built(RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="bahdanau", cell="gru"))
     source = tokens(1, 5)
     with torch.no_grad():
         state = model.start(source, source > 0)
@@ -97,10 +99,8 @@ def test_two_steps_of_bahdanaus_decoder_are_the_equations_of_a_2_2() -> None:
 
 
 def test_two_steps_of_luongs_decoder_attend_with_the_new_state_and_feed_the_attentional_state() -> None:
-    torch.manual_seed(0)
     size = RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="luong", attention="dot", bidirectional=False)
-    model = build(size, VOCAB).double().eval()
-    assert isinstance(model, Luong)
+    model = built(size)
     source = tokens(1, 5)
     with torch.no_grad():
         state = model.start(source, source > 0)
@@ -116,10 +116,8 @@ def test_two_steps_of_luongs_decoder_attend_with_the_new_state_and_feed_the_atte
 
 
 def test_two_steps_of_chos_decoder_read_the_fixed_vector_each_time() -> None:
-    torch.manual_seed(0)
     size = RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="cho", cell="gru", attention="none", bidirectional=False)
-    model = build(size, VOCAB).double().eval()
-    assert isinstance(model, Cho)
+    model = built(size)
     source = tokens(1, 5)
     with torch.no_grad():
         h = torch.zeros(8, dtype=torch.float64)
@@ -146,10 +144,7 @@ def test_a_reversed_source_leaves_end_token_and_padding_where_they_are() -> None
 @pytest.mark.parametrize("attention", ["none", "additive"])
 def test_reverse_source_is_reading_the_reversed_sentence_with_memory_in_the_order_of_the_source(attention: str) -> None:
     plain = RecurrentSize(layers=1, d_model=8, dropout=0.1, attention=attention, bidirectional=False)  # type: ignore[arg-type]
-    models = []
-    for size in (plain, replace(plain, reverse_source=True)):
-        torch.manual_seed(0)
-        models.append(build(size, VOCAB).double().eval())
+    models = [built(plain), built(replace(plain, reverse_source=True))]
     source = torch.tensor([[11, 12, 13, 3, 0], [15, 16, 17, 18, 3]])
     by_hand = torch.tensor([[13, 12, 11, 3, 0], [18, 17, 16, 15, 3]])
     with torch.no_grad():
@@ -196,10 +191,8 @@ def test_the_published_convolutional_sizes_have_their_number_of_parameters(
 
 
 def test_a_layer_of_another_width_projects_its_input_for_the_residual() -> None:
-    torch.manual_seed(0)
     size = ConvolutionalSize(layers=2, d_model=6, dropout=0.1, convolutions=((4, 1, 1), (10, 1, 1)))
-    model = build(size, VOCAB).double().eval()
-    assert isinstance(model, Convolutional)
+    model = built(size)
     source = tokens(1, 5)
     with torch.no_grad():
         embedded = 0.1 * (model.embedding(source) + model.positions(0, 5))[0]
@@ -215,11 +208,8 @@ def test_a_layer_of_another_width_projects_its_input_for_the_residual() -> None:
 
 
 def test_a_layer_of_the_convolutional_decoder_is_the_papers_formula() -> None:
-    torch.manual_seed(0)
-    model = build(ConvolutionalSize(layers=1, d_model=6, dropout=0.1, kernel=3), VOCAB).double().eval()
-    assert isinstance(model, Convolutional)
+    model = built(ConvolutionalSize(layers=1, d_model=6, dropout=0.1, kernel=3))
     layer = model.decoder[0]
-    assert isinstance(layer, DecoderLayer)
     x, embedded = torch.randn(1, 4, 6, dtype=torch.float64), torch.randn(1, 4, 6, dtype=torch.float64)
     keys, values = torch.randn(1, 5, 6, dtype=torch.float64), torch.randn(1, 5, 6, dtype=torch.float64)
     mask = torch.tensor([[True, True, True, False, False]])
@@ -238,9 +228,7 @@ def test_a_layer_of_the_convolutional_decoder_is_the_papers_formula() -> None:
 
 
 def test_the_convolutional_encoder_gets_a_share_of_its_gradient_and_values_hold_the_embeddings_too() -> None:
-    torch.manual_seed(0)
-    model = build(ConvolutionalSize(layers=3, d_model=6, dropout=0.1), VOCAB).double().eval()
-    assert isinstance(model, Convolutional)
+    model = built(ConvolutionalSize(layers=3, d_model=6, dropout=0.1))
     outputs: list[Tensor] = []
     model.encoder[-1].register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
     source = tokens(1, 5)
@@ -248,7 +236,6 @@ def test_the_convolutional_encoder_gets_a_share_of_its_gradient_and_values_hold_
     outputs[0].retain_grad()
     picked = torch.randn_like(state.keys)
     (state.keys * picked).sum().backward()
-    assert outputs[0].grad is not None
     assert torch.allclose(outputs[0].grad, picked / (2 * 3), atol=1e-12)
     embedded = 0.1 * (model.embedding(source) + model.positions(0, 5))
     assert torch.allclose(state.keys, outputs[0], atol=1e-12)

@@ -78,7 +78,6 @@ def test_3_3_the_feed_forward_network_is_two_convolutions_of_kernel_size_1() -> 
         for linear, convolution in ((network.inner, inner), (network.outer, outer)):
             linear.bias.normal_()
             convolution.weight.copy_(linear.weight[:, :, None])
-            assert convolution.bias is not None
             convolution.bias.copy_(linear.bias)
     x = torch.randn(2, 5, 8, dtype=torch.float64)
     assert torch.allclose(network(x), outer(functional.relu(inner(x.mT))).mT, atol=1e-12)
