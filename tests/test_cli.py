@@ -21,13 +21,13 @@ from tests.models.on_disk import TEXT, VOCAB, write_model
 from transformer_core import doctor, recipes
 from transformer_core.config import Bpe, load_params
 from transformer_core.corpus.subword import Subword, train_subword
-from transformer_core.corpus.synthetic import generate
 from transformer_core.corpus.text import write_lines
 from transformer_core.data_plan import plan_data
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.models.directory import ModelConfig, save_model
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
+from transformer_core.synthetic import generate
 
 REPOSITORY = Path(__file__).parents[1]
 COMMAND = Path(sys.executable).with_name("transformer-core")

@@ -62,7 +62,7 @@ def test_a_stage_depends_on_the_code_it_loads(stage: str) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_depends_on_no_code_that_it_does_not_load(stage: str) -> None:
     # Loaded in a function, when it is needed: the generator by the synthetic corpus, the served model's code by MLflow, an engine by name.
-    later = {"transformer_core/corpus/synthetic", "flows/record/served_model.py"}
+    later = {"transformer_core/synthetic", "flows/record/served_model.py"}
     later |= {"transformer_core/decoding/ctranslate2.py", "transformer_core/export/ctranslate2.py"}
     modules = loaded_by(stage)
     code = {dep for dep in STAGES[stage]["deps"] if dep.startswith(("transformer_core/", "flows/"))} - later

@@ -47,7 +47,7 @@ def test_repro_makes_a_model_its_scores_and_a_report(clone: Clone) -> None:
 
 
 def test_a_second_repro_runs_nothing_whatever_python_left_behind(clone: Clone) -> None:
-    for folder in ("transformer_core/evaluation", "transformer_core/corpus/synthetic/__pycache__"):
+    for folder in ("transformer_core/evaluation", "transformer_core/synthetic/__pycache__"):
         (clone.root / folder).mkdir(exist_ok=True)
         (clone.root / folder / "stray.cpython-311.pyc").write_bytes(b"stray")
     assert clone.run("dvc", "repro").rstrip().endswith("Data and pipelines are up to date.")

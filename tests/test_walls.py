@@ -15,7 +15,7 @@ ROOMS = {
     "transformer_core": [
         {"errors"},
         {"files", "processes"},
-        {"config"},
+        {"config", "synthetic"},
         {"presets"},
         {"corpus", "models"},
         {"export"},

@@ -8,8 +8,8 @@ from ruamel.yaml import YAML
 
 from benchmarks.lengths import FORMS, TRAINED_WORDS, draw, group_of, score_tables, scores, write_settings
 from transformer_core.config import Params, validate_document
-from transformer_core.corpus.synthetic import generate
 from transformer_core.presets import resolve
+from transformer_core.synthetic import generate
 
 
 def sentence(words: int) -> str:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_core.corpus.synthetic.stream import generate
 from transformer_core.corpus.trees import Tree, bracketed, leaves, linearised, read_tree, read_trees, repaired, symbols_of, words
+from transformer_core.synthetic import generate
 
 DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
 LABELS = st.sampled_from(["S", "NP", "VP", "PP", "-LRB-", "X"])
@@ -98,7 +98,7 @@ def test_a_tree_deeper_than_pythons_stack_is_read_and_written() -> None:
 
 
 def test_the_generators_trees_are_over_its_sentences() -> None:
-    for pair in generate("valid", 300, seed=1, workers=1):
+    for pair in generate("valid", 300, seed=1, workers=1, trees=True):
         tree = read_tree(pair.tree)
         assert bracketed(tree) == pair.tree
         assert words(tree).replace(" ", "") == pair.source.replace(" ", "")

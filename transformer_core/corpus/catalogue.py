@@ -60,7 +60,7 @@ class Address(Section):
 
 
 class Synthetic(Section):
-    """Pairs of the generator in `transformer_core.corpus.synthetic`; the same seed may serve all splits, they stay disjoint."""
+    """Pairs of the generator in `transformer_core.synthetic`; the same seed may serve all splits, they stay disjoint."""
 
     pairs: PositiveInt
     seed: NonNegativeInt

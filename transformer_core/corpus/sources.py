@@ -152,15 +152,16 @@ class SourceReader:
         return Opened(_pairs_of_sacrebleu(dataset, archives, language_pair, self.fetcher), origins)
 
     def _open_synthetic(self, settings: Synthetic, split: str) -> Opened:
-        from transformer_core.corpus.synthetic.stream import Split, generate
+        from transformer_core.synthetic.stream import Split, generate
 
         if TREES in self.direction and self.direction != ("en", TREES):
             raise configuration_error(f"{PARAMS_FILE}: download.source: the trees of corpus synthetic are of en, got {self.source!r}")
 
         def pairs() -> Iterator[RawPair]:
-            for pair in generate(cast(Split, split), settings.pairs, settings.seed, workers=self.workers):
+            trees = self.target == TREES
+            for pair in generate(cast(Split, split), settings.pairs, settings.seed, workers=self.workers, trees=trees):
                 sides = {"en": pair.source, "de": pair.target}
-                if self.target == TREES:
+                if trees:
                     sides = {"en": words(read_tree(pair.tree)), TREES: pair.tree}
                 yield RawPair(sides[self.source].encode(), sides[self.target].encode(), " ".join(pair.phenomena))
 

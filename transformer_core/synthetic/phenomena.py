@@ -1,4 +1,4 @@
-"""The grammatical phenomena a pair is labelled with: one bit each, so that a sentence's labels are its parts' labels or-ed."""
+"""The grammatical phenomena that a pair is labelled with: one bit each, so that the labels of a sentence are those of its parts, or-ed."""
 
 from functools import cache
 
@@ -23,28 +23,8 @@ DATE = 1 << 17
 CLOCK_TIME = 1 << 18
 AMBIGUOUS_WORD = 1 << 19
 
-PHENOMENA: tuple[str, ...] = (
-    "adjective_agreement",
-    "case",
-    "genitive",
-    "pronoun_agreement",
-    "reflexive",
-    "verb_second",
-    "verb_last",
-    "relative_clause",
-    "infinitive_clause",
-    "question",
-    "separable_verb",
-    "modal_verb",
-    "perfect_haben",
-    "perfect_sein",
-    "negation_kein",
-    "negation_nicht",
-    "number",
-    "date",
-    "clock_time",
-    "ambiguous_word",
-)
+# Names of the bits, in their order.
+PHENOMENA: tuple[str, ...] = tuple(name.lower() for name in list(vars()) if name.isupper())
 
 
 @cache
