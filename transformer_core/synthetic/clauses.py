@@ -16,7 +16,7 @@ NOT = Text("(RB not)", " nicht", phenomena.NEGATION_NICHT)
 
 
 class Complement(NamedTuple):
-    """What a verb takes. English comes after the verb; German in the middle of the clause, by rank.
+    """The complement of a verb. English comes after the verb; German in the middle of the clause, by rank.
 
     Pronouns come `early`, before adverbials of time; `definite` noun phrases after these, or before them where there is a "not" or an
     adverb like "already"; then `indefinite` ones; predicates, goals and prepositional objects come `late`, after "nicht"; clauses

@@ -78,7 +78,7 @@ class Noun:
 
 
 class Verb:
-    """A verb from a row of the table, with what it takes; its `english` has particle and preposition.
+    """A verb from a row of the table, with its complement; its `english` has particle and preposition.
 
     `forms` are at [tense][person], `supported` the same with an English auxiliary throughout, `reflexives` at person (a blank before, ""
     for most verbs). `german_preposition` ends in its case, 3 or 4. `lasting`: it goes on for some time. `simple_present`: that differs
