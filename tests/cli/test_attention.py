@@ -4,11 +4,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from tests.evaluation.drawn import Drawn
 
 
 def refused(done: Any) -> tuple[int, str]:
@@ -61,11 +62,9 @@ def test_a_recurrent_model_has_one_map(models: Path, call: Callable[..., Any], t
 
 def figure_of(file: Path) -> tuple[list[str], list[str]]:
     """Words of the left column, the chosen one marked by a star, and the lines in words."""
-    svg = "{http://www.w3.org/2000/svg}"
-    root = ElementTree.parse(file).getroot()
-    left = [text for text in root.iter(f"{svg}text") if text.get("text-anchor") == "end"]
-    lines = [str(title.text) for line in root.iter(f"{svg}line") for title in line]
-    return [f"{text.text}{'*' if text.get('class') == 'chosen' else ''}" for text in left], lines
+    drawn = Drawn(file.read_text(encoding="utf-8"))
+    left = [text for text in drawn.texts if "text-anchor: end" in text.style]
+    return [f"{text.text}{'*' if text.name == 'chosen' else ''}" for text in left], [line.hover for line in drawn.lines if line.hover]
 
 
 def test_a_word_is_shown_by_lines_in_the_last_layer_but_one(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:

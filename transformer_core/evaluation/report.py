@@ -12,14 +12,24 @@ from difflib import SequenceMatcher
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from transformer_core.corpus.trees import leaves, read_tree, repaired
-from transformer_core.evaluation.attention_figures import LayerFigures, cross_figures, encoder_figures, opacity, shown_layer
-from transformer_core.evaluation.charts import grouped, length_charts, training_charts
+from transformer_core.evaluation.attention_figures import (
+    LayerFigures,
+    WordFigure,
+    cross_figures,
+    encoder_figures,
+    encoder_words,
+    opacity,
+    shown_layer,
+    word_figure,
+)
+from transformer_core.evaluation.charts import length_charts, training_charts
+from transformer_core.evaluation.figures import COLOURS, SANS
 from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, Scores
-from transformer_core.evaluation.pages import environment
 from transformer_core.evaluation.parsing import ParsingScores
 from transformer_core.evaluation.tree_figures import tree_figure
-from transformer_core.evaluation.word_figure import WordFigure, encoder_words, word_figure
 from transformer_core.evaluation.words import choose_word
 
 if TYPE_CHECKING:
@@ -129,15 +139,26 @@ def render_parsing(report: ParsingReport) -> str:
     for example in report.examples:
         gold = read_tree(report.references[example.index])
         found = repaired(report.hypotheses[example.index], leaves(gold)).tree
-        drawn[example.index] = (tree_figure(gold, beside=found), tree_figure(found, beside=gold))
+        titles = ("Gold tree" if example.score < 100 else "Gold tree and the model's"), "The model's tree"
+        drawn[example.index] = [(titles[0], tree_figure(gold, found, titles[0]))]
+        if example.score < 100:
+            drawn[example.index].append((titles[1], tree_figure(found, gold, titles[1])))
     return _rendered("parsing.html", "F1", report, drawn=drawn)
 
 
 def _rendered(template: str, score: str, report: Run, **own: object) -> str:
-    templates = environment()
+    templates = Environment(
+        loader=PackageLoader("transformer_core.evaluation"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     templates.filters.update(grouped=grouped, duration=duration, words=words, setting=setting)
     return templates.get_template(template).render(
         report=report,
+        colours=COLOURS,
+        sans=SANS,
         charts=training_charts(report.updates, report.validation, score),
         length_charts=length_charts(report.cleaning),
         attention=[] if isinstance(report.attention, str) else attention_figures(report.attention.maps),
@@ -173,6 +194,11 @@ def differences(text: str, other: str) -> list[tuple[str, bool]]:
     blocks = SequenceMatcher(a=own, b=others, autojunk=False).get_opcodes()
     runs = [(space.join(own[start:end]), kind != "equal") for kind, start, end, _, _ in blocks if end > start]
     return [part for run in runs for part in ((space, False), run)][1:]
+
+
+def grouped(number: float) -> str:
+    """A whole number with its thousands separated: 28,973."""
+    return f"{number:,.0f}"
 
 
 def duration(seconds: float) -> str:
