@@ -218,4 +218,4 @@ def test_the_file_is_svg_that_needs_no_other_and_has_every_text_escaped() -> Non
     assert "href" not in svg
     assert "url(" not in svg
     assert "head 2: \u2068<b>&\ufffd\u2069 ← \u2068</s>\u2069, 0.33" in [line.hover for line in drawn.lines]
-    assert all(f"--{name}:" in svg for name in set(part.split(")")[0] for part in svg.split("var(--")[1:]))
+    assert all(f"--{name}:" in svg for name in {part.split(")")[0] for part in svg.split("var(--")[1:]})

@@ -225,7 +225,7 @@ def _room(labels: Sequence[str]) -> int:
 
 def _finite(maps: AttentionMaps, kind: Kind, layer: int, head: int) -> NDArray[np.float32]:
     """The weights of a head; zero where they are no numbers, as those of a training that diverged are."""
-    return np.nan_to_num(maps.of(kind, layer, head))
+    return np.nan_to_num(maps.of(kind, layer, head)).clip(0, 1)
 
 
 def _levels(weights: NDArray[np.floating]) -> NDArray[np.int64]:

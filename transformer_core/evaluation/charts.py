@@ -117,7 +117,7 @@ def _set_axes(axes: Axes, values: pd.Series[float], logarithmic: bool, unit: str
 
     low, high = (float(values.min()) if logarithmic else min(0.0, values.min())), float(values.max())
     if low == high:
-        low, high = (low / 2, high * 2) if logarithmic else (low, low + 1)
+        low, high = (low / 2, high * 2) if logarithmic else (low, low + max(1.0, abs(low)))
     axes.set_xlim(0, values.index.max() or 1)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
