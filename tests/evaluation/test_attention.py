@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 from transformer_core.config import Bpe
 from transformer_core.corpus.subword import BOS, Subword, train_subword
 from transformer_core.errors import UserError
-from transformer_core.evaluation.attention import KINDS, AttentionMaps, attention_maps
+from transformer_core.evaluation.attention import AttentionMaps, Kind, attention_maps
 from transformer_core.models.architectures import build
 from transformer_core.models.embeddings import sinusoidal_positions
 from transformer_core.models.recurrent import AdditiveAttention, Recurrent
@@ -97,7 +98,7 @@ def test_cross_attention_asks_the_encoders_output(subword: Subword) -> None:
 @pytest.mark.parametrize("size", [SIZE, replace(SIZE, norm="pre"), replace(SIZE, neighbourhood=3)], ids=["paper", "pre-norm", "neighbours"])
 def test_every_row_sums_to_one_and_no_position_looks_ahead(size: TransformerSize, subword: Subword) -> None:
     maps = maps_of(size, subword)
-    assert tuple(maps.weights) == KINDS
+    assert tuple(maps.weights) == get_args(Kind)
     for kind, weights in maps.weights.items():
         assert weights.shape == (2, 4, len(maps.rows(kind)), len(maps.columns(kind)))
         assert weights.dtype == np.float32

@@ -19,7 +19,6 @@ from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 
 Kind = Literal["encoder", "decoder", "cross"]
-KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 
 _DECIMALS = 6
 

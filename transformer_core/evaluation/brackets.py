@@ -16,7 +16,7 @@ _EQUAL = {"PRT": "ADVP"}
 
 
 class Brackets(NamedTuple):
-    """Counts over a sentence, or summed over several: brackets of the gold tree, of the other tree, in both; sentences without a difference."""
+    """Counts over a sentence, or several: brackets of the gold tree, of the other, in both; sentences without a difference."""
 
     gold: int
     found: int
