@@ -139,30 +139,24 @@ def render_parsing(report: ParsingReport) -> str:
     for example in report.examples:
         gold = read_tree(report.references[example.index])
         found = repaired(report.hypotheses[example.index], leaves(gold)).tree
-        titles = ("Gold tree" if example.score < 100 else "Gold tree and the model's"), "The model's tree"
-        drawn[example.index] = [(titles[0], tree_figure(gold, found, titles[0]))]
-        if example.score < 100:
-            drawn[example.index].append((titles[1], tree_figure(found, gold, titles[1])))
+        both, same = {"Gold tree": (gold, found), "The model's tree": (found, gold)}, {"Gold tree and the model's": (gold, found)}
+        drawn[example.index] = {title: tree_figure(*pair, title) for title, pair in (both if example.score < 100 else same).items()}
     return _rendered("parsing.html", "F1", report, drawn=drawn)
 
 
 def _rendered(template: str, score: str, report: Run, **own: object) -> str:
-    templates = Environment(
-        loader=PackageLoader("transformer_core.evaluation"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    templates = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    templates.loader = PackageLoader("transformer_core.evaluation")
     templates.filters.update(grouped=grouped, duration=duration, words=words, setting=setting)
+    layers, word = ([], None) if isinstance(report.attention, str) else looked_at(report.attention.maps, report.manifest["source"])
     return templates.get_template(template).render(
         report=report,
         colours=COLOURS,
         sans=SANS,
         charts=training_charts(report.updates, report.validation, score),
         length_charts=length_charts(report.cleaning),
-        attention=[] if isinstance(report.attention, str) else attention_figures(report.attention.maps),
-        word=None if isinstance(report.attention, str) else word_chosen(report.attention.maps, report.manifest["source"]),
+        attention=layers,
+        word=word,
         scale=[(weight, opacity(weight)) for weight in WEIGHTS_NAMED],
         examples=[(rank, list(group)) for rank, group in groupby(report.examples, key=lambda example: example.rank)],
         shown=EXAMPLES_SHOWN,
@@ -170,18 +164,13 @@ def _rendered(template: str, score: str, report: Run, **own: object) -> str:
     )
 
 
-def attention_figures(maps: AttentionMaps) -> list[LayerFigures]:
-    """The layers to look at, of the attentions that the model has."""
-    return [*([encoder_figures(maps)] if "encoder" in maps.weights else []), *cross_figures(maps)]
-
-
-def word_chosen(maps: AttentionMaps, language: str) -> tuple[WordFigure, str] | None:
-    """What one word of the source attends to, and why it is that word; None for a model whose encoder has no attention."""
+def looked_at(maps: AttentionMaps, language: str) -> tuple[list[LayerFigures], tuple[WordFigure, str] | None]:
+    """The layers to look at; what one word of the source attends to, and why it is that word, where the encoder has attention."""
     if "encoder" not in maps.weights:
-        return None
+        return cross_figures(maps), None
     layer = shown_layer(len(maps.weights["encoder"]))
     place, why = choose_word(*encoder_words(maps, layer), language)
-    return word_figure(maps, place, layer), why
+    return [encoder_figures(maps), *cross_figures(maps)], (word_figure(maps, place, layer), why)
 
 
 def differences(text: str, other: str) -> list[tuple[str, bool]]:
