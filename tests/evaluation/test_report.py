@@ -134,6 +134,11 @@ def page_with(**other: Any) -> str:
     return render(replace(a_report(), **{**few, **other}))
 
 
+def text_of(html: str) -> str:
+    """All text of a page, single spaces between words, none between elements that only white space parts."""
+    return " ".join(Page(re.sub(r">\s+<", "><", html)).all_text().split())
+
+
 def attacked(report: Report) -> Report:
     """The report with a hostile text in every place that data can fill."""
     manifest = {**report.manifest, "corpus": ATTACK, "licence": ATTACK, "origin": [{"url": ATTACK}]}
@@ -152,15 +157,10 @@ def attacked(report: Report) -> Report:
     )
 
 
-@pytest.mark.parametrize("synthetic", [False, True])
-def test_the_page_is_one_balanced_document(synthetic: bool) -> None:
-    html = the_page(synthetic)
-    assert html.startswith('<!DOCTYPE html>\n<html lang="en">')
-    assert [tag for tag, _ in Page(html).elements].count("main") == 1
-
-
-def test_the_page_loads_nothing_and_runs_nothing() -> None:
+def test_the_page_is_one_document_that_loads_nothing_and_runs_nothing() -> None:
     page = Page(the_page())
+    assert the_page().startswith('<!DOCTYPE html>\n<html lang="en">')
+    assert [tag for tag, _ in page.elements].count("main") == 1
     assert not {tag for tag, _ in page.elements} & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
     assert all(str(value).startswith("#") for _, attributes in page.elements for name, value in attributes.items() if name == "href")
     assert not {name for _, attributes in page.elements for name in attributes if name == "src" or name.startswith("on")}
@@ -199,13 +199,15 @@ def test_a_real_corpus_is_not_called_synthetic() -> None:
 
 def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
     report = a_report()
-    text = " ".join(Page(re.sub(r">\s+<", "><", the_page())).all_text().split())
+    text = text_of(the_page())
     for fact in (
         "Translation en → de, trained on tiny-corpus",
         "A Transformer of 3,412,992 parameters learnt from 28,973 sentence pairs in 1,200 updates (4,668,000 target tokens, 4 min 12 s)",
         "Its last 5 checkpoints were averaged.",
         f"{report.scores['test'].bleu:.2f}",
         report.scores["test"].bleu_signature,
+        f"the BLEU of Moses' tokens, compounds split at hyphens, is {report.scores['test'].paper_bleu:.2f} on test",
+        report.scores["test"].paper_bleu_signature,
         "dropped: too long270.09%",
         "training-fingerprint",
         "vocabulary-hash",
@@ -219,15 +221,23 @@ def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decoding", "words"),
+    ("other", "said"),
     [
-        ({"engine": "torch", "penalty": "wu"}, "length penalty ((5 + length) / 6)\u03b1 with \u03b1 = 0.6."),
-        ({"engine": "ctranslate2", "penalty": "power"}, "length penalty length\u03b1 with \u03b1 = 0.6, by CTranslate2."),
+        ({"decoding": {"engine": "torch", "penalty": "wu"}}, "length penalty ((5 + length) / 6)\u03b1 with \u03b1 = 0.6."),
+        ({"decoding": {"engine": "ctranslate2", "penalty": "power"}}, "length penalty length\u03b1 with \u03b1 = 0.6, by CTranslate2."),
+        ({"shares": OutputShares(0.5, 0, 2)}, "0.5% are copied from the source, 0.0% are empty and 2.0% are over-long."),
+        ({"shares": OutputShares(0, 0, 0)}, "No translation of the test set is copied from the source, empty or over-long."),
+        ({"attention": "This model keeps no attention weights."}, "This model keeps no attention weights."),
+        ({"hypotheses": ["", *HYPOTHESES[1:]]}, "(empty)"),
+        ({"updates": [], "validation": []}, "No values."),
     ],
 )
-def test_the_page_says_how_it_was_translated(decoding: dict[str, str], words: str) -> None:
-    html = page_with(decoding={**a_report().decoding, **decoding})
-    assert words in " ".join(Page(html).all_text().split())
+def test_the_page_says_what_is_special(other: dict[str, Any], said: str) -> None:
+    if "decoding" in other:
+        other = {"decoding": {**a_report().decoding, **other["decoding"]}}
+    html = page_with(**other)
+    assert said in text_of(html)
+    assert 'class="heads' not in html
 
 
 def test_every_chart_says_in_words_what_it_shows() -> None:
@@ -244,14 +254,11 @@ def test_without_labels_there_is_no_table_of_phenomena() -> None:
     assert "BLEU by phenomenon" not in page_with(by_phenomenon=[])
 
 
-def test_white_space_of_an_example_is_kept() -> None:
-    assert "A  man\u00a0rides ." in page_with(sources=["A  man\u00a0rides .", *SOURCES[1:]])
-
-
-def test_marked_are_the_words_in_which_translation_and_reference_differ() -> None:
+def test_examples_keep_their_white_space_and_what_differs_is_marked() -> None:
     html = the_page()
     assert "Zwei Hunde spielen im <mark>Schnee.</mark>" in html
     assert "Zwei Hunde spielen im <mark>Eis.</mark>" in html
+    assert "A  man\u00a0rides ." in page_with(sources=["A  man\u00a0rides .", *SOURCES[1:]])
 
 
 @given(text=st.text("ab "), other=st.text("ab "))
@@ -263,7 +270,6 @@ def test_marked_runs_joined_are_the_text(text: str, other: str) -> None:
 def test_a_training_without_records_has_charts_without_lines() -> None:
     charts = training_charts([], [], "BLEU")
     assert not any(chart.legend or chart.svg for chart in charts)
-    assert "No values." in page_with(updates=[], validation=[])
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(4.21, "4.2 s"), (250, "4 min 10 s"), (3599.9, "1 h 00 min"), (3725, "1 h 02 min")])
@@ -320,14 +326,8 @@ def test_a_recurrent_model_has_heat_maps_alone() -> None:
     assert ("Decoder to source, layer 1 of 1" in html, "Encoder self-attention" in html) == (True, False)
 
 
-def test_where_there_is_no_attention_the_page_says_why() -> None:
-    html = page_with(attention="This model keeps no attention weights.")
-    assert "<p>This model keeps no attention weights.</p>" in html
-    assert 'class="heads' not in html
-
-
 def test_stages_have_their_times_or_came_from_the_cache() -> None:
-    text = " ".join(Page(re.sub(r">\s+<", "><", the_page())).all_text().split())
+    text = text_of(the_page())
     assert "downloadcachedtrain4 min 12 s" in text
     assert "Cached: DVC had the outputs" in text
     assert "Cached: DVC had" not in page_with(seconds={"train": 252.0})
@@ -344,30 +344,6 @@ def test_a_translation_that_is_the_reference_stands_once() -> None:
     html = the_page()
     assert html.count("Translation, word for word the reference") == 1
     assert html.count(">Ein Mann fährt.</dd>") == 1
-
-
-@pytest.mark.parametrize(
-    ("shares", "words"),
-    [
-        (OutputShares(0.5, 0.0, 2.0), "0.5% are copied from the source, 0.0% are empty and 2.0% are over-long."),
-        (OutputShares(0.0, 0.0, 0.0), "No translation of the test set is copied from the source, empty or over-long."),
-    ],
-)
-def test_outputs_that_are_wrong_in_any_case_are_counted(shares: OutputShares, words: str) -> None:
-    assert words in " ".join(Page(page_with(shares=shares)).all_text().split())
-
-
-def test_the_papers_bleu_stands_apart_with_its_own_signature() -> None:
-    report = a_report()
-    text = " ".join(Page(the_page()).all_text().split())
-    counted = "to compare with the paper's Table 2 alone: the BLEU of Moses' tokens, compounds split at hyphens, is"
-    assert f"{counted} {report.scores['test'].paper_bleu:.2f} on test" in text
-    assert report.scores["test"].paper_bleu_signature in text
-
-
-def test_an_empty_translation_is_called_empty() -> None:
-    html = page_with(hypotheses=["", *HYPOTHESES[1:]])
-    assert html.count("(empty)") == 1
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))

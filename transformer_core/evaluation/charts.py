@@ -92,7 +92,7 @@ def line_chart(title: str, note: str, series: Mapping[str, pd.Series[float]], lo
         size = math.ceil(len(values) / MOST_PLACES)
         places = pd.DataFrame({"x": values.index, "y": values.to_numpy()}).groupby(np.arange(len(values)) // size).mean()
         axes.plot(places.x, places.y, color=colour, linewidth=7 if broad else 2, alpha=0.3 if broad else 1, solid_capstyle="round")
-        for x, y in values.items() if len(values) <= MOST_DOTS else ():
+        for x, y in zip(values.index.tolist(), values.tolist(), strict=True) if len(values) <= MOST_DOTS else ():
             dot = gid(f"dot {unit}", f"{unit} {x:,.0f}: {short(y)}")
             axes.plot([x, x], [y, y], color=colour, linewidth=5, solid_capstyle="round", gid=dot)
     legend = [

@@ -35,7 +35,7 @@ CARD, INK, MUTED, RULE, FIRST, SECOND = (light for light, _ in COLOURS.values())
 SANS = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif'
 
 _NAMES = {light: name for name, (light, _) in COLOURS.items()}
-_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "transformer-core"}
+_HASH_SALT = "transformer-core"
 _SVG = "{http://www.w3.org/2000/svg}"
 _POINTS_AN_INCH = 72
 
@@ -95,7 +95,7 @@ def save_svg(figure: Figure, path: Path) -> None:
     """Write a picture that needs no other file, whole or not at all, its text as outlines."""
     import matplotlib
 
-    with new_file(path) as temporary, matplotlib.rc_context({**_SETTINGS, "svg.fonttype": "path"}):
+    with new_file(path) as temporary, matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": _HASH_SALT}):
         figure.savefig(temporary, format="svg", metadata={"Date": None})
 
 
@@ -117,7 +117,7 @@ def _element(figure: Figure, label: str, style: str, title: str) -> ElementTree.
     import matplotlib
 
     file = StringIO()
-    with matplotlib.rc_context(_SETTINGS), silent_fonts():
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": _HASH_SALT}), silent_fonts():
         figure.savefig(file, format="svg", metadata={"Date": None})
     drawn = ElementTree.fromstring(_printable(file.getvalue()))
     element = ElementTree.Element("svg", {"viewBox": drawn.attrib["viewBox"], "role": "img", "aria-label": label})
