@@ -74,9 +74,9 @@ def test_a_line_goes_from_the_piece_that_attends_to_what_it_sees_as_strong_as_th
     weights = np.zeros((4, 4), dtype=np.float32)
     weights[0, 2], weights[0, 3] = 0.5, 0.25
     drawn = Drawn(encoder_figures(maps_of(weights)).heads[0].svg)
-    assert drawn.words() == [piece for piece in ("the", "dog", "·s", "</s>") for _ in ("left", "right")]
+    assert drawn.words() == ["the", "dog", "·s", "</s>"] * 2
     heights = {text.text: text.y for text in drawn.texts}
-    left, right = drawn.texts[0].x, drawn.texts[1].x
+    left, right = drawn.texts[0].x, drawn.texts[4].x
     strongest, weaker = sorted(drawn.lines, key=lambda line: -line.opacity)
     for line, weight, seen in ((strongest, 0.5, "·s"), (weaker, 0.25, "</s>")):
         (x1, y1), (x2, y2) = line.points
@@ -159,7 +159,7 @@ def test_lines_go_from_the_word_to_what_it_attends_to_as_strong_as_the_weight() 
     weights[0, 1:3] = [0.75, 0, 0, 0.25, 0, 0]
     weights[1, 1:3] = [0, 0.5, 0.5, 0, 0, 0]
     drawn = Drawn(word_figure(word_maps(weights), 1).svg)
-    assert drawn.words() == ["head 1", "head 2", *(word for word in WORDS for _ in ("left", "right"))]
+    assert drawn.words() == ["head 1", "head 2", *WORDS, *WORDS]
     assert [text.text for text in drawn.texts if text.name == "chosen"] == ["dogs"]
     heights = {text.text: text.y for text in drawn.texts}
     lines = [line for line in drawn.lines if line.hover]

@@ -285,9 +285,7 @@ def test_every_head_of_the_chosen_layers_has_a_figure_with_all_pieces() -> None:
     html = the_page()
     sections = {name: html.split(f'<div class="heads {name}">')[1:] for name in ("encoder", "cross")}
     assert [len(re.findall(r"Head \d", section.split("</div>")[0])) for section in (*sections["encoder"], *sections["cross"])] == [3, 3, 3]
-    assert Page(sections["encoder"][0].split("</figure>")[0] + "</figure>").texts_of("text") == [
-        piece for piece in ("Two", "dog", "·s", "</s>") for _ in ("left", "right")
-    ]
+    assert Page(sections["encoder"][0].split("</figure>")[0] + "</figure>").texts_of("text") == ["Two", "dog", "·s", "</s>"] * 2
     assert Page(sections["cross"][0].split("</figure>")[0] + "</figure>").texts_of("text") == [
         "Zwei", "Hunde", "</s>", "Two", "dog", "·s", "</s>",
     ]  # fmt: skip
@@ -314,7 +312,7 @@ def test_one_word_has_lines_to_all_words_in_the_colours_of_the_heads(source: lis
     assert f"It is {why}." in html
     section = word_section(html)
     words = ["The", "dogs", *(["lost", "it"] if word == "it" else []), "</s>"]
-    assert Page(section).texts_of("text") == ["head 1", "head 2", "head 3", *(word for word in words for _ in range(2))]
+    assert Page(section).texts_of("text") == ["head 1", "head 2", "head 3", *words, *words]
     assert Page(section).texts_of("title").count(f"head 3: \u2068{word}\u2069 ← \u2068dogs\u2069, {2 / len(source):.2f}") == 1
     assert len(set(re.findall(r"stroke: (#\w{6})", section))) == 3
 

@@ -94,9 +94,9 @@ def encoder_figures(maps: AttentionMaps) -> LayerFigures:
         weights = _finite(maps, "encoder", layer, head)
         canvas = Canvas(left + right, _LINE_HEIGHT * len(pieces) + 2 * _EDGE)
         _strokes(canvas, weights, (left, heights[:, None]), (right, heights), _LINE)
-        for piece, height in zip(pieces, heights, strict=True):
-            canvas.write(left - _EDGE, height, piece, _TEXT, "right")
-            canvas.write(right + _EDGE, height, piece, _TEXT, "left")
+        for x, align in ((left - _EDGE, "right"), (right + _EDGE, "left")):
+            for piece, height in zip(pieces, heights, strict=True):
+                canvas.write(x, height, piece, _TEXT, align)
         return _head_figure(layer, head, _habit(weights, pieces), canvas, left + right)
 
     return LayerFigures("encoder", layer, layers, [figure(head) for head in range(1, heads + 1)])
@@ -168,8 +168,9 @@ def word_figure(
         canvas.line((x, x + 16), (y, y), colour, 4)
         canvas.write(x + 21, y, f"head {head}", _WORD_TEXT, "left", colour=MUTED)
     for row, (text, height) in enumerate(zip(texts, heights, strict=True)):
-        chosen = {"colour": INK, "weight": "bold", "gid": gid("chosen")} if row == place else {"colour": MUTED}
+        chosen: dict[str, str] = {"colour": INK, "weight": "bold", "gid": gid("chosen")} if row == place else {"colour": MUTED}
         canvas.write(left - _EDGE, height, text, _WORD_TEXT, "right", **chosen)
+    for text, height in zip(texts, heights, strict=True):
         canvas.write(right + _EDGE, height, text, _WORD_TEXT, "left")
     if not alone:
         what = f"What “{words[place].text}” attends to in layer {layer}"
