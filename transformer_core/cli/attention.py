@@ -37,7 +37,7 @@ def add_to(commands: Commands) -> None:
         type=_sentence,
         help="what this word of the source attends to, as lines, in one layer (the encoder's last but one)",
     )
-    parser.add_argument("--occurrence", metavar="N", type=positive_int, help="which one, of a --word that stands there several times (1)")
+    parser.add_argument("--occurrence", metavar="N", type=positive_int, help="which one, of a --word that occurs several times (1)")
     add_device_argument(parser)
     parser.set_defaults(run=run)
 
@@ -107,7 +107,7 @@ def _draw_word(arguments: argparse.Namespace, maps: "AttentionMaps") -> int:
 
 
 def _place(words: list[str], wanted: str, occurrence: int) -> int:
-    """Where the word stands among the words, by its occurrence from 1."""
+    """The place of the word among the words, by its occurrence from 1."""
     from transformer_core.corpus.text import normalise
 
     places = [place for place, word in enumerate(words) if word == normalise(wanted)]
@@ -184,7 +184,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _numbers(text: str) -> list[int]:
-    """An argument that is whole numbers above 0, parted by commas."""
+    """An argument that is whole numbers above 0, separated by commas."""
     return sorted({positive_int(number) for number in text.split(",")})
 
 

@@ -51,7 +51,7 @@ class LayerFigures(NamedTuple):
 
 
 class WordFigure(NamedTuple):
-    """What one word attends to in a layer, all heads in one figure."""
+    """Attention of one word in a layer, all heads in one figure."""
 
     word: str
     layer: int
@@ -103,7 +103,7 @@ def encoder_figures(maps: AttentionMaps) -> LayerFigures:
 
 
 def cross_figures(maps: AttentionMaps) -> list[LayerFigures]:
-    """What the decoder's last two layers attend to in the source, the last layer first, as heat maps: a row for a piece to be written."""
+    """Attention to the source in the decoder's last two layers, the last first, as heat maps: a row for each piece to be written."""
     layers, heads = maps.weights["cross"].shape[:2]
     rows, columns = [readable(piece) for piece in maps.rows("cross")], [readable(piece) for piece in maps.columns("cross")]
     left, top = _room(rows), _room(columns)
@@ -210,12 +210,12 @@ def columns_of(text: str) -> int:
 
 
 def opacity(weight: float) -> float:
-    """How strong a weight from 0 to 1 is drawn, in twelve steps; small ones are raised, or one of 1/20 would hardly be seen."""
+    """Opacity of a weight from 0 to 1, in twelve steps; small ones are raised, or 1/20 would hardly be seen."""
     return float(_levels(np.asarray(weight))) / LEVELS
 
 
 def apart(text: str) -> str:
-    """The text between marks that keep letters from right to left from turning round what stands beside them."""
+    """The text in bidirectional isolates, so that right-to-left letters do not reorder the text beside them."""
     return f"\N{FIRST STRONG ISOLATE}{text}\N{POP DIRECTIONAL ISOLATE}"
 
 
@@ -261,7 +261,7 @@ def _at_most(width: float) -> str:
 
 
 def _habit(weights: NDArray[np.float32], pieces: Sequence[str]) -> str:
-    """Where a third or more of a head's attention goes, all rows together; where there is no such place, its strongest weight."""
+    """The place that gets a third or more of a head's attention, all rows together; if there is none, its strongest weight."""
     count = len(weights)
     shares = {
         "on the piece itself": np.trace(weights) / count,

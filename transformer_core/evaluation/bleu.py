@@ -3,7 +3,7 @@ change of those trains no model anew.
 
 The paper's is of Moses' tokens, German compounds split at their hyphens, as tensor2tensor's get_ende_bleu.sh does it: tokenizer.perl,
 then "rich-text format" becomes "rich ##AT##-##AT## text format", then multi-bleu.perl. Tokens are those of `sacremoses`, which keeps the
-tokeniser as it was in 2017: a full stop behind an abbreviation is not parted from it at a sentence's end either.
+tokeniser as it was in 2017: a full stop behind an abbreviation is not split off at a sentence's end either.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Labelled brackets of parse trees by the rules of EVALB with its COLLINS.prm (Sekine and Collins 1997), which WSJ's F1 is counted by.
 
-Of a constituent its label and the words it spans count, as often as it stands there. Left out are tags, TOP, traces, and punctuation by its
+A constituent counts by its label and the words it spans, as often as it occurs. Left out are tags, TOP, traces, and punctuation by its
 tag, so that a constituent's span does not depend on it; ADVP and PRT are one label. The one Python package for this, PYEVALB, has had no
 release since 2018.
 """
@@ -74,7 +74,7 @@ def spans(tree: Tree) -> tuple[Counter[tuple[str, int, int]], int]:
 
 
 def counted(label: str) -> str | None:
-    """What a constituent's label or a word's tag counts as; None where it is left out."""
+    """The label that a constituent's label or a word's tag counts as; None where it is left out."""
     return None if label in _LEFT_OUT else _EQUAL.get(label, label)
 
 

@@ -59,7 +59,7 @@ def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence
 
 
 def length_charts(cleaning: Mapping[str, Any]) -> list[Chart]:
-    """How many training sentences have how many words, before and after cleaning, for each language."""
+    """Number of training sentences by their words, before and after cleaning, for each language."""
     import pandas as pd
 
     charts = []

@@ -54,7 +54,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class OutputShares:
-    """How many sentences in a hundred came out in a way that is wrong whatever the reference's wording.
+    """Share of outputs, in percent, that are wrong whatever the wording of the reference.
 
     Attributes:
         copied: the source again, but for case and white space, where the reference is another text.
@@ -101,7 +101,7 @@ def read_aligned(*paths: Path) -> list[list[str]]:
 
 
 def looks_tokenised(lines: Sequence[str]) -> bool:
-    """Whether a tenth of the lines with text or more have marks of a tokeniser or of a segmentation into subwords."""
+    """True if a tenth or more of the lines with text have marks of a tokeniser or of segmentation into subwords."""
     return _tokenised_lines(lines)[0] >= TOKENISED_SHARE
 
 
@@ -177,7 +177,7 @@ def bleu_by_phenomenon(phenomena: Sequence[str], hypotheses: Sequence[str], refe
     """BLEU by phenomenon, in order of name, over the sentences that show it.
 
     Args:
-        phenomena: for each sentence its labels, parted by spaces.
+        phenomena: for each sentence its labels, separated by spaces.
         hypotheses: a translation of each sentence.
         references: the right one.
     """
@@ -196,7 +196,7 @@ def length_labels(sources: Sequence[str]) -> dict[str, list[int]]:
 
 
 def phenomenon_labels(phenomena: Sequence[str]) -> dict[str, list[int]]:
-    """The sentences (from 0) by phenomenon, in order of name; `phenomena` has for each sentence its labels, parted by spaces."""
+    """The sentences (from 0) by phenomenon, in order of name; `phenomena` has for each sentence its labels, separated by spaces."""
     import pandas as pd
 
     labels = pd.Series([sorted(set(line.split())) for line in phenomena], dtype=object).explode().dropna()

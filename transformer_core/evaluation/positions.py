@@ -64,7 +64,7 @@ def sinusoids(positions: int, d_model: int) -> Encodings:
 
 
 def encodings_of(model: TranslationModel, positions: int) -> list[Encodings]:
-    """What a model adds to its embeddings; with learned positions the source's and the target's, which are two.
+    """The encodings that a model adds to its embeddings: one, or with learned positions the source's and the target's.
 
     Args:
         positions: how many, from position 0 on.

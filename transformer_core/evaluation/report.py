@@ -43,7 +43,7 @@ WEIGHTS_NAMED = (0.05, 0.1, 0.25, 0.5, 1)
 
 @dataclass(frozen=True)
 class Attended:
-    """What the model attends to in one sentence of the test set, by its place from 0, while it writes its translation."""
+    """Attention in one sentence of the test set, by its place from 0, while the model writes its translation."""
 
     index: int
     maps: AttentionMaps
@@ -51,7 +51,7 @@ class Attended:
 
 @dataclass(frozen=True)
 class Lineage:
-    """What the report was made from, and with what.
+    """Inputs and software of the report.
 
     Args:
         report: commit, versions and so on where the report was made.
@@ -66,7 +66,7 @@ class Lineage:
 
 @dataclass(frozen=True)
 class Run:
-    """What a report shows of a run whatever its task. The documents are those that the stages write, as they stand in their JSON files.
+    """Content of a report that every task has. The documents are those of the JSON files that the stages write.
 
     Args:
         manifest: the corpus: names, pairs, origin, licence, synthetic or not.
