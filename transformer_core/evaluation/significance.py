@@ -1,4 +1,4 @@
-"""Confidence interval of a score, and significance of the difference of two systems: sacreBLEU's own bootstrap, 1,000 resamples of one seed."""
+"""Confidence interval of a score, and significance of the difference of two systems: sacreBLEU's bootstrap, 1,000 resamples, one seed."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
