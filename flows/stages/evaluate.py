@@ -30,11 +30,11 @@ from transformer_core.evaluation.metrics import (
     output_shares,
     phenomenon_labels,
     read_aligned,
+    refuse_tokenised,
     score,
     sentence_chrf,
 )
 from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing
-from transformer_core.evaluation.tokenised import refuse_tokenised
 from transformer_core.files import new_file, read_json, sha256_of, write_json
 from transformer_core.models.directory import SUBWORD, load_model
 

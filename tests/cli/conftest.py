@@ -30,6 +30,21 @@ class Done(NamedTuple):
     err: str
 
 
+Call = Callable[..., Done]
+
+
+def refused(done: Done) -> tuple[int, str]:
+    """Exit code and the one line on standard error of a command that printed nothing."""
+    assert done.out == ""
+    assert done.err.count("\n") == 1
+    return done.code, done.err.rstrip("\n")
+
+
+def write(name: str, lines: list[str]) -> None:
+    """Write a file of lines in the folder of the test."""
+    Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model directory for each of `SIZES`."""
@@ -41,9 +56,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def call(capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
-    """The command line in an empty folder, within this process: torch is imported once."""
+def call(models: Path, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """The command line in a folder with the models alone, within this process: torch is imported once."""
     monkeypatch.chdir(tmp_path)
+    for name in SIZES:
+        Path(name).symlink_to(models / name)
 
     def called(*arguments: str | Path) -> Done:
         code = main([str(argument) for argument in arguments])

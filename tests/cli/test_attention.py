@@ -1,28 +1,23 @@
 """transformer-core attention: the files it leaves, and what it refuses."""
 
 import json
-from collections.abc import Callable
+import shlex
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from PIL import Image
 
-
-def refused(done: Any) -> tuple[int, str]:
-    assert done.out == ""
-    assert done.err.count("\n") == 1
-    return done.code, done.err.rstrip("\n")
+from tests.cli.conftest import Call, refused
+from tests.evaluation.drawn import Drawn
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_pair_gives_a_picture_of_each_kind_and_the_numbers(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
-    done = call("attention", "--model", models / "transformer", "--out", "seen/it", "the dog sees", "der Hund sieht")
+def test_a_pair_gives_a_picture_of_each_kind_and_the_numbers(call: Call, tmp_path: Path) -> None:
+    done = call("attention", "--model", "transformer", "--out", "seen/it", "the dog sees", "der Hund sieht")
     assert done == (0, "seen/it: encoder.png, decoder.png, cross.png, attention.json (layers 1, 2; heads 1, 2)\n", "")
     assert names(tmp_path / "seen" / "it") == ["attention.json", "cross.png", "decoder.png", "encoder.png"]
     document = json.loads((tmp_path / "seen" / "it" / "attention.json").read_text(encoding="utf-8"))
@@ -36,16 +31,16 @@ def test_a_pair_gives_a_picture_of_each_kind_and_the_numbers(models: Path, call:
             assert image.size[0] >= 400
 
 
-def test_layers_heads_and_a_kind_can_be_chosen(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
+def test_layers_heads_and_a_kind_can_be_chosen(call: Call, tmp_path: Path) -> None:
     chosen = ("--kind", "cross", "--layers", "2", "--heads", "2,1,2")
-    done = call("attention", "--model", models / "transformer", "--out", "a", *chosen, "the dog", "der Hund")
+    done = call("attention", "--model", "transformer", "--out", "a", *chosen, "the dog", "der Hund")
     assert done.out == "a: cross.png, attention.json (layers 2; heads 1, 2)\n"
     document = json.loads((tmp_path / "a" / "attention.json").read_text(encoding="utf-8"))
     assert [(one["kind"], one["layer"], one["head"]) for one in document["attention"]] == [("cross", 2, 1), ("cross", 2, 2)]
 
 
-def test_without_a_target_the_models_own_translation_is_shown(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
-    done = call("attention", "--model", models / "transformer", "--out", "a", "--kind", "cross", "the dog sees a cat")
+def test_without_a_target_the_models_own_translation_is_shown(call: Call, tmp_path: Path) -> None:
+    done = call("attention", "--model", "transformer", "--out", "a", "--kind", "cross", "the dog sees a cat")
     translation, made, end = done.out.split("\n")
     assert (made[:2], end) == ("a:", "")
     document = json.loads((tmp_path / "a" / "attention.json").read_text(encoding="utf-8"))
@@ -53,23 +48,21 @@ def test_without_a_target_the_models_own_translation_is_shown(models: Path, call
     assert shown == translation != ""
 
 
-def test_a_recurrent_model_has_one_map(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
-    done = call("attention", "--model", models / "recurrent", "--out", "a", "the dog", "der Hund")
+def test_a_recurrent_model_has_one_map(call: Call, tmp_path: Path) -> None:
+    done = call("attention", "--model", "recurrent", "--out", "a", "the dog", "der Hund")
     assert done.out == "a: cross.png, attention.json (layers 1; heads 1)\n"
     assert names(tmp_path / "a") == ["attention.json", "cross.png"]
 
 
 def figure_of(file: Path) -> tuple[list[str], list[str]]:
     """Words of the left column, the chosen one marked by a star, and the lines in words."""
-    svg = "{http://www.w3.org/2000/svg}"
-    root = ElementTree.parse(file).getroot()
-    left = [text for text in root.iter(f"{svg}text") if text.get("text-anchor") == "end"]
-    lines = [str(title.text) for line in root.iter(f"{svg}line") for title in line]
-    return [f"{text.text}{'*' if text.get('class') == 'chosen' else ''}" for text in left], lines
+    drawn = Drawn(file.read_text(encoding="utf-8"))
+    left = [text for text in drawn.texts if "text-anchor: end" in text.style]
+    return [f"{text.text}{'*' if text.name == 'chosen' else ''}" for text in left], [line.hover for line in drawn.lines if line.hover]
 
 
-def test_a_word_is_shown_by_lines_in_the_last_layer_but_one(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
-    done = call("attention", "--model", models / "transformer", "--out", "a", "--word", "sees", "the dog sees a cat")
+def test_a_word_is_shown_by_lines_in_the_last_layer_but_one(call: Call, tmp_path: Path) -> None:
+    done = call("attention", "--model", "transformer", "--out", "a", "--word", "sees", "the dog sees a cat")
     assert done == (0, "a/word.svg: what “sees” attends to (layer 1 of 2; heads 1, 2)\n", "")
     assert names(tmp_path / "a") == ["word.svg"]
     words, lines = figure_of(tmp_path / "a/word.svg")
@@ -79,19 +72,19 @@ def test_a_word_is_shown_by_lines_in_the_last_layer_but_one(models: Path, call: 
         assert sum(weights) == pytest.approx(1, abs=0.05)  # Six weights rounded to 0.01, those below 0.011 not drawn.
 
 
-def test_of_a_word_that_stands_twice_the_first_is_shown_or_the_one_named(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
+def test_of_a_word_that_stands_twice_the_first_is_shown_or_the_one_named(call: Call, tmp_path: Path) -> None:
     for more, starred in (((), ["the*", "dog", "the", "cat"]), (("--occurrence", "2"), ["the", "dog", "the*", "cat"])):
         chosen = ("--word", "the", "--layers", "2", "--heads", "2", "--kind", "encoder", *more)
-        done = call("attention", "--model", models / "transformer", "--out", "a", *chosen, "the dog the cat")
+        done = call("attention", "--model", "transformer", "--out", "a", *chosen, "the dog the cat")
         assert done.out == "a/word.svg: what “the” attends to (layer 2 of 2; heads 2)\n"
         words, lines = figure_of(tmp_path / "a/word.svg")
         assert words == [*starred, "</s>"]
         assert {line.split(":")[0] for line in lines} == {"head 2"}
 
 
-def test_characters_that_no_font_draws_are_named_once(models: Path, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_that_no_font_draws_are_named_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformer_core.evaluation.heat_maps._drawn_by", lambda _: set("▁thedog</s>"))
-    done = call("attention", "--model", models / "transformer", "--out", "a", "the dog", "der Hund")
+    done = call("attention", "--model", "transformer", "--out", "a", "the dog", "der Hund")
     assert done.code == 0
     assert done.err.startswith("no installed font draws H n r u: boxes in the pictures.")
     assert done.err.count("\n") == 1
@@ -100,58 +93,42 @@ def test_characters_that_no_font_draws_are_named_once(models: Path, call: Callab
 @pytest.mark.parametrize(
     ("arguments", "code", "line"),
     [
-        (("--model", "transformer", "--layers", "3", "a"), 78, "--layers: 3 asked for, and the model has 2"),
-        (("--model", "transformer", "--heads", "1,5", "a"), 78, "--heads: 5 asked for, and the model has 2"),
-        (("--model", "transformer", "--heads", "0", "a"), 78, "argument --heads: must be a whole number above 0, got '0'"),
-        (("--model", "transformer", "--layers", "1,", "a"), 78, "argument --layers: must be a whole number above 0, got ''"),
-        (("--model", "transformer", "--kind", "self", "a"), 78, "argument --kind: invalid choice: 'self'"),
-        (("--model", "transformer", " "), 78, "SOURCE_SENTENCE: no text"),
-        (("--model", "transformer", "th\udcff"), 78, "argument SOURCE_SENTENCE: not valid UTF-8"),
-        (("--model", "transformer", "--device", "cuda:99", "a"), 78, "--device: cuda:99 asked for"),
-        (("--model", "recurrent", "--kind", "encoder", "a"), 78, "--kind: this model has no encoder attention. It has: cross."),
-        (("--model", "convolutional", "a"), 78, "this model keeps no attention weights"),
-        (
-            ("--model", "learned", "the house the house the house"),
-            65,
-            "tokens, but this model has learned 6 positions. Split the sentence.",
-        ),
-        (("--model", "learned", "a", "the house the house the house"), 65, "TARGET_SENTENCE: "),
-        (
-            ("--model", "transformer", "--word", "it", "the dog sees"),
-            78,
-            "--word: 'it' is no word of the sentence. Its words: the dog sees </s>",
-        ),
-        (("--model", "transformer", "--word", "do", "the dog"), 78, "--word: 'do' is no word of the sentence"),
-        (
-            ("--model", "transformer", "--word", "dog", "--occurrence", "2", "the dog"),
-            78,
-            "--occurrence: 2 asked for, and 'dog' is in the sentence once",
-        ),
-        (("--model", "transformer", "--word", "dog", "--occurrence", "0", "the dog"), 78, "argument --occurrence: must be a whole number"),
-        (("--model", "transformer", "--occurrence", "1", "the dog"), 78, "--occurrence: says which --word, and none is named"),
-        (("--model", "transformer", "--word", "dog", "--kind", "cross", "the dog"), 78, "--word: shows the encoder's self-attention"),
-        (("--model", "transformer", "--word", "dog", "--layers", "1,2", "the dog"), 78, "--word: shows one layer, and --layers names 2"),
-        (("--model", "transformer", "--word", "dog", "--layers", "3", "the dog"), 78, "--layers: 3 asked for, and the model has 2"),
-        (("--model", "transformer", "--word", "dog", "--heads", "3", "the dog"), 78, "--heads: 3 asked for, and the model has 2"),
-        (("--model", "transformer", "--word", "dog", "the dog", "der Hund"), 78, "--word: shows how the source is read"),
-        (("--model", "recurrent", "--word", "dog", "the dog"), 78, "--word: this model has no encoder attention. It has: cross."),
-        (("--model", "nowhere", "a"), 65, "nowhere/config.json: no such file"),
+        ("--layers 3 a", 78, "--layers: 3 asked for, and the model has 2"),
+        ("--heads 1,5 a", 78, "--heads: 5 asked for, and the model has 2"),
+        ("--heads 0 a", 78, "argument --heads: must be a whole number above 0, got '0'"),
+        ("--layers 1, a", 78, "argument --layers: must be a whole number above 0, got ''"),
+        ("--kind self a", 78, "argument --kind: invalid choice: 'self'"),
+        ("' '", 78, "SOURCE_SENTENCE: no text"),
+        ("th\udcff", 78, "argument SOURCE_SENTENCE: not valid UTF-8"),
+        ("--device cuda:99 a", 78, "--device: cuda:99 asked for"),
+        ("--model recurrent --kind encoder a", 78, "--kind: this model has no encoder attention. It has: cross."),
+        ("--model convolutional a", 78, "this model keeps no attention weights"),
+        ("--model learned 'the house the house the house'", 65, "tokens, but this model has learned 6 positions. Split the sentence."),
+        ("--model learned a 'the house the house the house'", 65, "TARGET_SENTENCE: "),
+        ("--word it 'the dog sees'", 78, "--word: 'it' is no word of the sentence. Its words: the dog sees </s>"),
+        ("--word do 'the dog'", 78, "--word: 'do' is no word of the sentence"),
+        ("--word dog --occurrence 2 'the dog'", 78, "--occurrence: 2 asked for, and 'dog' is in the sentence once"),
+        ("--word dog --occurrence 0 'the dog'", 78, "argument --occurrence: must be a whole number"),
+        ("--occurrence 1 'the dog'", 78, "--occurrence: says which --word, and none is named"),
+        ("--word dog --kind cross 'the dog'", 78, "--word: shows the encoder's self-attention"),
+        ("--word dog --layers 1,2 'the dog'", 78, "--word: shows one layer, and --layers names 2"),
+        ("--word dog --layers 3 'the dog'", 78, "--layers: 3 asked for, and the model has 2"),
+        ("--word dog --heads 3 'the dog'", 78, "--heads: 3 asked for, and the model has 2"),
+        ("--word dog 'the dog' 'der Hund'", 78, "--word: shows how the source is read"),
+        ("--model recurrent --word dog 'the dog'", 78, "--word: this model has no encoder attention. It has: cross."),
+        ("--model nowhere a", 65, "nowhere/config.json: no such file"),
     ],
 )
-def test_what_cannot_be_shown_is_one_line_and_leaves_nothing(
-    arguments: tuple[str, ...], code: int, line: str, models: Path, call: Callable[..., Any], tmp_path: Path
-) -> None:
-    for model in ("transformer", "recurrent", "convolutional", "learned"):
-        (tmp_path / model).symlink_to(models / model)
-    found, said = refused(call("attention", "--out", "a", *arguments))
+def test_what_cannot_be_shown_is_one_line_and_leaves_nothing(arguments: str, code: int, line: str, call: Call, tmp_path: Path) -> None:
+    found, said = refused(call("attention", "--out", "a", "--model", "transformer", *shlex.split(arguments)))
     assert found == code
     assert line in said
     assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parametrize("arguments", [("the dog", "der Hund"), ("--word", "dog", "the dog")], ids=["maps", "word"])
-def test_a_folder_that_cannot_be_made_is_named(arguments: tuple[str, ...], models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(arguments: tuple[str, ...], call: Call, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("mine", encoding="utf-8")
-    done = call("attention", "--model", models / "transformer", "--out", "a", *arguments)
+    done = call("attention", "--model", "transformer", "--out", "a", *arguments)
     assert refused(done) == (78, "--out: a cannot be written to (File exists)")
     assert (tmp_path / "a").read_text(encoding="utf-8") == "mine"

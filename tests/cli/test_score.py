@@ -3,43 +3,31 @@
 import json
 import math
 import re
-from collections.abc import Callable
+import shlex
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.cli.conftest import Call, refused, write
 
 SOURCES = ["the dog sees a cat", "a cat sees the house", "the house"]
 TARGETS = ["der Hund sieht eine Katze", "", "das Haus"]
 
 
-@pytest.fixture
-def pairs(tmp_path: Path) -> Path:
-    write(tmp_path / "a.en", SOURCES)
-    write(tmp_path / "a.de", TARGETS)
-    return tmp_path
-
-
-def write(path: Path, lines: list[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+@pytest.fixture(autouse=True)
+def pairs(call: Call) -> None:  # noqa: ARG001  # In the folder that it moves to.
+    write("a.en", SOURCES)
+    write("a.de", TARGETS)
 
 
 def rows(out: str) -> list[list[str]]:
     return [line.split("\t") for line in out.split("\n")[:-1]]
 
 
-def refused(done: Any) -> tuple[int, str]:
-    assert done.out == ""
-    assert done.err.count("\n") == 1
-    return done.code, done.err.rstrip("\n")
-
-
 @pytest.mark.parametrize("architecture", ["transformer", "recurrent", "convolutional"])
-def test_each_pair_has_its_log_probability_and_tokens_and_all_have_a_perplexity(
-    architecture: str, models: Path, call: Callable[..., Any], pairs: Path
-) -> None:
-    done = call("score", "--model", models / architecture, pairs / "a.en", pairs / "a.de")
+def test_each_pair_has_its_log_probability_and_tokens_and_all_have_a_perplexity(architecture: str, call: Call) -> None:
+    done = call("score", "--model", architecture, "a.en", "a.de")
     assert done.code == 0
     found = [(float(log_probability), int(tokens)) for log_probability, tokens in rows(done.out)]
     assert len(found) == 3
@@ -52,8 +40,8 @@ def test_each_pair_has_its_log_probability_and_tokens_and_all_have_a_perplexity(
     assert float(said[1]) == pytest.approx(math.exp(-total / tokens), rel=1e-4)
 
 
-def test_tokens_are_pieces_with_log_probabilities_that_add_up(models: Path, call: Callable[..., Any], pairs: Path) -> None:
-    done = call("score", "--model", models / "transformer", "--tokens", pairs / "a.en", pairs / "a.de")
+def test_tokens_are_pieces_with_log_probabilities_that_add_up(call: Call) -> None:
+    done = call("score", "--model", "transformer", "--tokens", "a.en", "a.de")
     for (log_probability, tokens, column), target in zip(rows(done.out), TARGETS, strict=True):
         words = column.split(" ")
         pieces, found = words[::2], [float(word) for word in words[1::2]]
@@ -62,9 +50,9 @@ def test_tokens_are_pieces_with_log_probabilities_that_add_up(models: Path, call
         assert sum(found) == pytest.approx(float(log_probability), abs=1e-4 * (len(found) + 1))
 
 
-def test_documents_say_the_same_a_line_each(models: Path, call: Callable[..., Any], pairs: Path) -> None:
-    plain = call("score", "--model", models / "transformer", "--tokens", pairs / "a.en", pairs / "a.de")
-    done = call("score", "--model", models / "transformer", "--json", pairs / "a.en", pairs / "a.de")
+def test_documents_say_the_same_a_line_each(call: Call) -> None:
+    plain = call("score", "--model", "transformer", "--tokens", "a.en", "a.de")
+    done = call("score", "--model", "transformer", "--json", "a.en", "a.de")
     for line, (log_probability, tokens, column) in zip(done.out.split("\n")[:-1], rows(plain.out), strict=True):
         document = json.loads(line)
         assert f"{document['log_probability']:.4f}" == log_probability
@@ -73,85 +61,77 @@ def test_documents_say_the_same_a_line_each(models: Path, call: Callable[..., An
     assert done.err == plain.err
 
 
-def test_a_translation_that_keeps_its_tokens_has_the_log_probability_of_the_search(
-    models: Path, call: Callable[..., Any], pairs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_translation_that_keeps_its_tokens_has_the_log_probability_of_the_search(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"the dog sees a cat\n")))
-    best = rows(call("translate", "--model", models / "transformer", "--nbest").out)
-    write(pairs / "b.en", ["the dog sees a cat"] * len(best))
-    write(pairs / "b.de", [text for *_, text in best])
-    scored = rows(call("score", "--model", models / "transformer", pairs / "b.en", pairs / "b.de").out)
+    best = rows(call("translate", "--model", "transformer", "--nbest").out)
+    write("b.en", ["the dog sees a cat"] * len(best))
+    write("b.de", [text for *_, text in best])
+    scored = rows(call("score", "--model", "transformer", "b.en", "b.de").out)
     # A text encoded again may be other tokens than the search's; short ones seldom are.
     same = [one[3] for one, (found, _) in zip(best, scored, strict=True) if float(found) == pytest.approx(float(one[2]), abs=2e-4)]
     assert any(same)
 
 
-def test_the_budget_of_tokens_changes_no_score(models: Path, call: Callable[..., Any], pairs: Path) -> None:
+def test_the_budget_of_tokens_changes_no_score(call: Call) -> None:
     one, other = (
-        call("score", "--model", models / "transformer", "--device", "cpu", "--batch-tokens", tokens, pairs / "a.en", pairs / "a.de")
-        for tokens in ("1", "4096")
+        call("score", "--model", "transformer", "--device", "cpu", "--batch-tokens", tokens, "a.en", "a.de") for tokens in ("1", "4096")
     )
     assert [float(row[0]) for row in rows(one.out)] == pytest.approx([float(row[0]) for row in rows(other.out)], abs=2e-4)
 
 
-def test_lines_without_a_source_are_impossible_or_certain_and_left_out_of_the_perplexity(
-    models: Path, call: Callable[..., Any], pairs: Path
-) -> None:
-    plain = call("score", "--model", models / "transformer", pairs / "a.en", pairs / "a.de")
-    write(pairs / "b.en", [*SOURCES, "", "  "])
-    write(pairs / "b.de", [*TARGETS, "das Haus", ""])
-    done = call("score", "--model", models / "transformer", "--tokens", pairs / "b.en", pairs / "b.de")
+def test_lines_without_a_source_are_impossible_or_certain_and_left_out_of_the_perplexity(call: Call) -> None:
+    plain = call("score", "--model", "transformer", "a.en", "a.de")
+    write("b.en", [*SOURCES, "", "  "])
+    write("b.de", [*TARGETS, "das Haus", ""])
+    done = call("score", "--model", "transformer", "--tokens", "b.en", "b.de")
     assert [row[0] for row in rows(done.out)[3:]] == ["-inf", "0.0000"]
     assert rows(done.out)[4][1:] == ["1", "</s> 0.0000"]
     assert done.err == plain.err.replace("3 lines\n", "3 lines; 2 with an empty source left out\n")
-    document = call("score", "--model", models / "transformer", "--json", pairs / "b.en", pairs / "b.de").out.split("\n")[3]
+    document = call("score", "--model", "transformer", "--json", "b.en", "b.de").out.split("\n")[3]
     assert json.loads(document)["log_probability"] is None
 
 
-def test_sides_of_unequal_length_are_refused_before_anything_is_scored(models: Path, call: Callable[..., Any], pairs: Path) -> None:
-    write(pairs / "b.de", ["ein Haus"] * 4)
-    code, line = refused(call("score", "--model", models / "transformer", "a.en", "b.de"))
+def test_sides_of_unequal_length_are_refused_before_anything_is_scored(call: Call) -> None:
+    write("b.de", ["ein Haus"] * 4)
+    code, line = refused(call("score", "--model", "transformer", "a.en", "b.de"))
     assert (code, line.split(". ")[0]) == (65, "a.en: 3 lines, but b.de has 4")
 
 
-def test_a_line_that_is_no_text_is_named(models: Path, call: Callable[..., Any], pairs: Path) -> None:
-    (pairs / "b.de").write_bytes(b"das\nd\xff\nHaus\n")
-    code, line = refused(call("score", "--model", models / "transformer", "a.en", "b.de"))
+def test_a_line_that_is_no_text_is_named(call: Call) -> None:
+    Path("b.de").write_bytes(b"das\nd\xff\nHaus\n")
+    code, line = refused(call("score", "--model", "transformer", "a.en", "b.de"))
     assert (code, line) == (65, "b.de:2: not valid UTF-8 (byte 0xff at column 2). Re-encode the file as UTF-8.")
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "fault"),
     [
-        (("--model", "transformer", "a.en", "none.de"), 65, "none.de: no such file"),
-        (("--model", "nowhere", "a.en", "a.de"), 65, "nowhere/config.json: no such file"),
-        (("--model", "transformer", "--device", "cuda:99", "a.en", "a.de"), 78, "--device: cuda:99 asked for"),
-        (("--model", "transformer", "--device", "gpu", "a.en", "a.de"), 78, "argument --device: must be cpu, cuda or cuda:N, got 'gpu'"),
-        (("--model", "transformer", "--batch-tokens", "0", "a.en", "a.de"), 78, "argument --batch-tokens: must be a whole number above 0"),
-        (("--model", "transformer", "a.en"), 78, "the following arguments are required: TARGET"),
+        ("--model transformer a.en none.de", 65, "none.de: no such file"),
+        ("--model nowhere a.en a.de", 65, "nowhere/config.json: no such file"),
+        ("--model transformer --device cuda:99 a.en a.de", 78, "--device: cuda:99 asked for"),
+        ("--model transformer --device gpu a.en a.de", 78, "argument --device: must be cpu, cuda or cuda:N, got 'gpu'"),
+        ("--model transformer --batch-tokens 0 a.en a.de", 78, "argument --batch-tokens: must be a whole number above 0"),
+        ("--model transformer a.en", 78, "the following arguments are required: TARGET"),
     ],
 )
-def test_what_cannot_be_scored_is_one_line(
-    arguments: tuple[str, ...], code: int, fault: str, models: Path, call: Callable[..., Any], pairs: Path
-) -> None:
-    (pairs / "transformer").symlink_to(models / "transformer")
-    found, line = refused(call("score", *arguments))
+def test_what_cannot_be_scored_is_one_line(arguments: str, code: int, fault: str, call: Call) -> None:
+    found, line = refused(call("score", *shlex.split(arguments)))
     assert found == code
     assert fault in line
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_sentence_longer_than_the_learned_positions_is_named(side: str, models: Path, call: Callable[..., Any], pairs: Path) -> None:
+def test_a_sentence_longer_than_the_learned_positions_is_named(side: str, call: Call) -> None:
     long, short = ["das", "das Haus das Haus das Haus"], ["das", "das"]
-    write(pairs / "b.en", long if side == "source" else short)
-    write(pairs / "b.de", long if side == "target" else short)
-    code, line = refused(call("score", "--model", models / "learned", "b.en", "b.de"))
+    write("b.en", long if side == "source" else short)
+    write("b.de", long if side == "target" else short)
+    code, line = refused(call("score", "--model", "learned", "b.en", "b.de"))
     assert code == 65
     assert re.match(rf"b\.{'en' if side == 'source' else 'de'}:2: \d+ tokens, but this model has learned 6 positions\. Split", line)
 
 
-def test_empty_files_are_bad_data(models: Path, call: Callable[..., Any], tmp_path: Path) -> None:
-    write(tmp_path / "a.en", [])
-    write(tmp_path / "a.de", [])
-    code, said = refused(call("score", "--model", models / "transformer", tmp_path / "a.en", tmp_path / "a.de"))
-    assert (code, said) == (65, f"{tmp_path / 'a.en'}: holds no line, so there is nothing to score")
+def test_empty_files_are_bad_data(call: Call) -> None:
+    write("a.en", [])
+    write("a.de", [])
+    code, said = refused(call("score", "--model", "transformer", "a.en", "a.de"))
+    assert (code, said) == (65, "a.en: holds no line, so there is nothing to score")

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 from transformer_core.config import Bpe
 from transformer_core.corpus.subword import BOS, Subword, train_subword
 from transformer_core.errors import UserError
-from transformer_core.evaluation.attention import KINDS, AttentionMaps, attention_maps
+from transformer_core.evaluation.attention import AttentionMaps, Kind, attention_maps
 from transformer_core.models.architectures import build
 from transformer_core.models.embeddings import sinusoidal_positions
 from transformer_core.models.recurrent import AdditiveAttention, Recurrent
@@ -46,35 +47,25 @@ def embedded(model: Transformer, tokens: list[int]) -> Tensor:
     return model.embedding.weight[tokens].detach() * 4 + positions  # 4 is the root of d_model.
 
 
-def softmax_by_hand(query: Tensor, key: Tensor, head: int, row: int, seen: int) -> list[float]:
-    """Of the first `seen` positions, for (T, H * 6) queries and (S, H * 6) keys."""
-    own = query[row, 6 * head : 6 * head + 6]
-    energies = [math.exp(float((own @ key[column, 6 * head : 6 * head + 6]).detach()) / math.sqrt(6)) for column in range(seen)]
-    return [energy / sum(energies) for energy in energies]
+def assert_softmax(maps: AttentionMaps, kind: Kind, query: Tensor, key: Tensor, causal: bool = False) -> None:
+    """Each head's weights in the first layer are the softmax of its (T, H * 6) queries and (S, H * 6) keys, over d_k = 6."""
+    for head in range(4):
+        queries, keys = (each[:, 6 * head : 6 * head + 6].tolist() for each in (query, key))
+        for row, asked in enumerate(queries):
+            seen = keys[: row + 1] if causal else keys
+            energies = [math.exp(sum(a * b for a, b in zip(asked, one, strict=True)) / math.sqrt(6)) for one in seen]
+            wanted = [energy / sum(energies) for energy in energies] + [0.0] * (len(keys) - len(seen))
+            assert maps.of(kind, 1, head + 1)[row].tolist() == pytest.approx(wanted, abs=1e-6)
 
 
-def test_the_first_encoder_layer_is_the_papers_equation_1(subword: Subword) -> None:
+def test_the_first_layers_of_encoder_and_decoder_are_the_papers_equation_1(subword: Subword) -> None:
     model = built(SIZE, subword)
     assert isinstance(model, Transformer)
     maps = maps_of(SIZE, subword)
-    source = subword.encode(LINES[0])
-    x, attention = embedded(model, source), model.encoder[0].self_attention
-    for head in range(4):
-        for row in range(len(source)):
-            wanted = softmax_by_hand(attention.query(x), attention.key(x), head, row, len(source))
-            assert maps.of("encoder", 1, head + 1)[row].tolist() == pytest.approx(wanted, abs=1e-6)
-
-
-def test_the_first_decoder_layer_is_the_same_of_what_it_has_read(subword: Subword) -> None:
-    model = built(SIZE, subword)
-    assert isinstance(model, Transformer)
-    maps = maps_of(SIZE, subword)
-    read = [BOS, *subword.encode(LINES[2])[:-1]]
-    x, attention = embedded(model, read), model.decoder[0].self_attention
-    for head in range(4):
-        for row in range(len(read)):
-            wanted = softmax_by_hand(attention.query(x), attention.key(x), head, row, row + 1)
-            assert maps.of("decoder", 1, head + 1)[row].tolist() == pytest.approx([*wanted, *[0.0] * (len(read) - row - 1)], abs=1e-6)
+    source, read = subword.encode(LINES[0]), [BOS, *subword.encode(LINES[2])[:-1]]
+    for kind, layer, tokens in (("encoder", model.encoder[0], source), ("decoder", model.decoder[0], read)):
+        x = embedded(model, tokens)
+        assert_softmax(maps, kind, layer.self_attention.query(x), layer.self_attention.key(x), causal=kind == "decoder")
 
 
 def test_cross_attention_asks_the_encoders_output(subword: Subword) -> None:
@@ -86,18 +77,13 @@ def test_cross_attention_asks_the_encoders_output(subword: Subword) -> None:
         memory = model.encode(torch.tensor([source]), torch.ones(1, len(source), dtype=torch.bool))
         causal = torch.ones(len(read), len(read), dtype=torch.bool).tril()
         x = layer.round_self_attention.after(x, layer.self_attention(*layer.self_attention.project(x), causal))
-        query, key = layer.cross_attention.query(x)[0], layer.cross_attention.key(memory)[0]
-    maps = maps_of(SIZE, subword)
-    for head in range(4):
-        for row in range(len(read)):
-            wanted = softmax_by_hand(query, key, head, row, len(source))
-            assert maps.of("cross", 1, head + 1)[row].tolist() == pytest.approx(wanted, abs=1e-6)
+        assert_softmax(maps_of(SIZE, subword), "cross", layer.cross_attention.query(x)[0], layer.cross_attention.key(memory)[0])
 
 
 @pytest.mark.parametrize("size", [SIZE, replace(SIZE, norm="pre"), replace(SIZE, neighbourhood=3)], ids=["paper", "pre-norm", "neighbours"])
 def test_every_row_sums_to_one_and_no_position_looks_ahead(size: TransformerSize, subword: Subword) -> None:
     maps = maps_of(size, subword)
-    assert tuple(maps.weights) == KINDS
+    assert tuple(maps.weights) == get_args(Kind)
     for kind, weights in maps.weights.items():
         assert weights.shape == (2, 4, len(maps.rows(kind)), len(maps.columns(kind)))
         assert weights.dtype == np.float32

@@ -4,9 +4,11 @@ import random
 
 import pytest
 
+from tests.evaluation.drawn import Drawn
 from transformer_core.corpus.trees import bracketed, read_tree
-from transformer_core.evaluation.brackets import Brackets, compare, compare_outputs, corpus_f1
+from transformer_core.evaluation.brackets import Brackets, compare, compare_outputs, corpus_f1, total
 from transformer_core.evaluation.parsing import compare_parsers, f1_by_group, score, sentence_f1
+from transformer_core.evaluation.tree_figures import tree_figure
 
 THIS = "(S (A (P this)) (B (Q is) (A (R a) (T test))))"
 # Of EVALB's sample (sample.gld, sample.tst, sample.rsl): the other tree and its published matched, gold and test brackets. Left out are the
@@ -29,6 +31,7 @@ EVALB_SAMPLE = [
     ("(S (A (P this)) (B (Q is) (A (R a) (T test))) (-NONE- *))", (4, 4, 4)),
     ("(S (A (P this)) (B (Q is) (A (R a) (T test))) (: *))", (4, 4, 4)),
 ]
+LONG = Brackets(34, 34, 34, exact=1)  # Of a long sentence of the sample, which matches itself.
 DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
 GIVE = "(S (NP (PRP We)) (VP (VBD gave) (PRT (RP up)) (NP (DT the) (NN plan))) (. .))"
 SAID = "(S (`` ``) (S (NP (PRP It)) (VP (VBZ is))) (, ,) ('' '') (NP (PRP he)) (VP (VBD said)) (. .))"
@@ -68,15 +71,15 @@ def test_counts_are_those_of_evalbs_published_sample(other: str, counts: tuple[i
 
 def test_a_long_sentence_of_evalbs_sample_matches_itself() -> None:
     long = f"(S{11 * ' (A (P this)) (B (Q is) (A (R a) (T test)))'})"
-    assert compare(read_tree(long), read_tree(long)) == Brackets(34, 34, 34, sentences=1, exact=1)
+    assert compare(read_tree(long), read_tree(long)) == LONG
 
 
 def test_totals_are_those_of_evalbs_published_sample() -> None:
     """Its 17 valid sentences: the 16 pairs above and the long one; recall 87.76, precision 90.53, complete match 52.94."""
     golds = [THIS if ":" not in other else f"{THIS[:-1]} (: *))" for other, _ in EVALB_SAMPLE]
-    total = sum((compare(read_tree(gold), read_tree(other)) for gold, (other, _) in zip(golds, EVALB_SAMPLE, strict=True)), Brackets())
-    total += Brackets(34, 34, 34, sentences=1, exact=1)
-    assert (round(total.recall, 2), round(total.precision, 2), round(total.exact_match, 2)) == (87.76, 90.53, 52.94)
+    pairs = [compare(read_tree(gold), read_tree(other)) for gold, (other, _) in zip(golds, EVALB_SAMPLE, strict=True)]
+    brackets = total([*pairs, LONG])
+    assert (round(brackets.recall, 2), round(brackets.precision, 2), round(100 * brackets.exact / 17, 2)) == (87.76, 90.53, 52.94)
 
 
 @pytest.mark.parametrize(("gold", "output", "counts"), BY_HAND)
@@ -136,3 +139,18 @@ def test_a_better_parser_is_significantly_better_and_an_equal_one_is_not() -> No
 
 def test_the_gold_tree_is_not_changed_by_a_round_through_brackets() -> None:
     assert all(bracketed(read_tree(gold)) == gold for gold, _, _ in BY_HAND)
+
+
+def test_of_two_drawn_trees_the_constituents_that_the_other_lacks_are_marked() -> None:
+    gold = read_tree(GIVE)
+    found = compare_outputs(["(S (NP XX )NP (VP XX (PP XX (NP XX XX )NP )PP )VP XX )S"], [GIVE])[0][1].tree
+    drawn, other = Drawn(tree_figure(gold, found, "Gold tree")), Drawn(tree_figure(found, gold, "The model's tree"))
+    assert [text.text for text in drawn.texts if text.name] == ["PRT"]
+    assert [text.text for text in other.texts if text.name] == ["PP"]
+    places = {text.text: text for text in drawn.texts}
+    words = [places[word] for word in ("We", "gave", "up", "the", "plan", ".")]
+    assert len({word.y for word in words}) == 1
+    assert [word.x for word in words] == sorted(word.x for word in words)
+    assert all(0 < text.x < drawn.width and 0 < text.y < drawn.height for text in drawn.texts)
+    assert places["S"].y < places["VP"].y < places["PRT"].y < places["RP"].y < places["up"].y
+    assert len(drawn.lines) == len(drawn.texts) - len(words) - 1  # A line down to each tag and each constituent but the root.

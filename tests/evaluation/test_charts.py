@@ -1,10 +1,13 @@
 import math
 
+import numpy as np
+import pandas as pd
 import pytest
-from hypothesis import example, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_core.evaluation.charts import Axis, length_charts, line_chart, short
+from tests.evaluation.drawn import Drawn
+from transformer_core.evaluation.charts import length_charts, line_chart, short
 
 
 def test_the_lengths_of_a_language_are_drawn_before_and_after_cleaning_without_the_few_longest() -> None:
@@ -12,35 +15,40 @@ def test_the_lengths_of_a_language_are_drawn_before_and_after_cleaning_without_t
     before[3:6], before[200] = [100, 600, 299], 1
     after[3:6] = [100, 500, 299]
     (chart,) = length_charts({"lengths_in": {"de": before}, "lengths_out": {"de": after}})
-    assert [line.in_words for line in chart.lines] == ["before cleaning, most often 4 words", "after, most often 4 words"]
-    assert [len(line.dots) for line in chart.lines] == [6, 6]
-    highest, lower = (min(y for _, y, _ in line.dots) for line in chart.lines)
-    assert highest < lower
+    assert chart.legend == ["before cleaning, most often 4 words", "after, most often 4 words"]
+    drawn = Drawn(chart.svg)
+    assert drawn.title == f"Sentence lengths, de by words: {'; '.join(chart.legend)}"
+    dots = [line for line in drawn.lines if line.name == "dot words"]
+    assert [dot.hover for dot in dots[:6]] == ["words 0: 0", "words 1: 0", "words 2: 0", "words 3: 100", "words 4: 600", "words 5: 299"]
+    assert len(dots) == 12
+    assert dots[4].points[0][1] < dots[10].points[0][1]
 
 
 def test_a_training_that_diverged_is_drawn_as_far_as_it_can_be() -> None:
-    values = [9.0, math.inf, math.nan, 0.0, 3.0]
-    chart = line_chart("Perplexity", "", {"training": [(20.0 * n, value) for n, value in enumerate(values, 1)]}, logarithmic=True)
-    assert [label for _, _, label in chart.lines[0].dots] == ["update 20: 9", "update 100: 3"]
+    values = pd.Series([9.0, math.inf, math.nan, 0.0, 3.0], [20, 40, 60, 80, 100])
+    drawn = Drawn(line_chart("Perplexity", "", {"training": values}, logarithmic=True).svg)
+    assert [line.hover for line in drawn.lines if line.hover] == ["update 20: 9", "update 100: 3"]
 
 
 def test_a_single_validation_is_a_dot() -> None:
-    chart = line_chart("Accuracy", "", {"validation": [(200, 0.5)]})
-    assert [(round(x), label) for x, _, label in chart.lines[0].dots] == [(350, "update 200: 0.5")]
+    (dot,) = [line for line in Drawn(line_chart("Accuracy", "", {"validation": pd.Series({200: 0.5})}).svg).lines if line.hover]
+    assert (dot.points[0], dot.hover) == ((350, 8), "update 200: 0.5")
 
 
 def test_a_long_training_is_drawn_with_few_places_and_without_dots() -> None:
-    chart = line_chart("Loss", "", {"loss": [(float(update), 1.0) for update in range(1, 100_001)]})
-    assert chart.lines[0].path.count("L") < 240
-    assert chart.lines[0].dots == []
+    drawn = Drawn(line_chart("Loss", "", {"loss": pd.Series(np.random.default_rng(1).random(100_000))}).svg)
+    assert 200 < max(len(line.points) for line in drawn.lines) <= 240
+    assert not [line for line in drawn.lines if line.name]
 
 
-@example(low=1.0, factor=1.0000000000000002, logarithmic=False)  # one rounding step apart
+@settings(deadline=None, max_examples=25)  # A chart takes some 50 ms.
 @given(low=st.floats(1e-6, 1e6), factor=st.floats(1, 1e9), logarithmic=st.booleans())
-def test_ticks_lie_on_the_axis_and_are_neither_none_nor_many(low: float, factor: float, logarithmic: bool) -> None:
-    ticks = Axis(low, low * factor, 0, 100, logarithmic).ticks()
-    assert all(-1e-6 <= tick.at <= 100 + 1e-6 for tick in ticks)
-    assert (1 if factor > 2 else 0) <= len(ticks) <= 10
+def test_ticks_lie_on_the_axes_and_are_neither_none_nor_many(low: float, factor: float, logarithmic: bool) -> None:
+    drawn = Drawn(line_chart("", "", {"": pd.Series([low, low * factor], [0, 10])}, logarithmic).svg)
+    levels = [text.y for text in drawn.texts if "text-anchor: end" in text.style]
+    assert all(8 <= level <= 192 for level in levels)  # By their baselines, up to 5 below their lines.
+    assert (1 if factor > 2 else 0) <= len(levels) <= 10
+    assert [text.text for text in drawn.texts if text.y > 192] == ["0", "2", "4", "6", "8", "10", "update"]
 
 
 @pytest.mark.parametrize(

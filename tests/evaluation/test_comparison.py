@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_core.evaluation.comparison import SHOWN, scores_table, sentences_text, side_by_side
+from transformer_core.evaluation.comparison import SHOWN, most_different, scores_table, sentences_text, side_by_side
 from transformer_core.evaluation.metrics import sentence_chrf
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -20,8 +20,8 @@ def test_the_sentences_that_differ_most_come_first_each_way() -> None:
 def test_no_sentence_stands_on_both_sides_and_none_that_is_missing_differs_more(lengths: list[tuple[int, int]]) -> None:
     a, b = ([ALPHABET[: pair[side]] for pair in lengths] for side in (0, 1))
     references = [ALPHABET] * len(lengths)
-    compared = side_by_side(a, b, references)
-    for sentences, better, worse in ((compared.gains, b, a), (compared.losses, a, b)):
+    gains, losses = most_different(a, b, references)
+    for sentences, better, worse in ((gains, b, a), (losses, a, b)):
         differences = [up - down for up, down in zip(sentence_chrf(better, references), sentence_chrf(worse, references), strict=True)]
         wanted = sorted((one for one in differences if one > 0), reverse=True)[:SHOWN]
         assert [differences[sentence.line - 1] for sentence in sentences] == wanted

@@ -1,4 +1,5 @@
 import csv
+import gzip
 import json
 import subprocess
 import sys
@@ -15,13 +16,18 @@ from transformer_core.evaluation.metrics import (
     bleu_by_length,
     bleu_by_phenomenon,
     choose_examples,
+    looks_tokenised,
     output_shares,
     read_aligned,
+    refuse_tokenised,
     score,
     sentence_chrf,
 )
 
-SYSTEMS = Path(__file__).parents[2].parent / "shared/data/peer/wmt17_ende_systems"
+DATA = Path(__file__).parents[2].parent / "shared/data"
+SYSTEMS = DATA / "peer/wmt17_ende_systems"
+RAW = ["mirror/multi30k/test_2016_flickr.de.gz", "mirror/multi30k/train.fr.gz", "tatoeba/val.de", "wmt_small/val.de", "traps/nc5k.fr"]
+TOKENISED = ["traps/opennmt10k.de", "peer/tfnmt_deen/deen_output", "peer/tfnmt_deen/deen_ref_bpe", "peer/tfnmt_deen/deen_ref_spm"]
 
 REFERENCES = [
     "Ein Mann fährt mit dem Fahrrad durch die Stadt.",
@@ -208,3 +214,39 @@ def test_examples_are_different_sentences_in_order_of_their_thirds(lengths: list
     assert len({example.index for example in chosen}) == len(chosen) == min(count, len(lengths))
     assert [*by_rank["best"], *by_rank["median"], *reversed(by_rank["worst"])] == sorted((e.score for e in chosen), reverse=True)
     assert max(map(len, by_rank.values())) - min(map(len, by_rank.values())) <= 1
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="the corpora are not beside the repository (../shared/data)")
+@pytest.mark.parametrize("name", [*RAW, *TOKENISED])
+def test_tokenised_and_segmented_corpora_look_so_and_others_do_not(name: str) -> None:
+    content = (DATA / name).read_bytes()
+    lines = (gzip.decompress(content) if name.endswith(".gz") else content).decode().split("\n")[:-1]
+    assert looks_tokenised(lines) == (name in TOKENISED)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Ein Hund läuft .", "Ja , gern", "d&apos; accord", "ein Apf@@ el", "ein Ap@@", "rich @-@ text", "▁Ein ▁Hund", "\u72d7 \u3002"],
+)
+def test_each_way_of_tokenising_leaves_its_mark(line: str) -> None:
+    assert looks_tokenised([line])
+
+
+@pytest.mark.parametrize("line", ["Ein Hund läuft.", "Vraiment ?", "Oui : « non » !", "AT&T", "3 .5", "a@b.de", "", " ", "... nun ja"])
+def test_text_as_people_write_it_has_none(line: str) -> None:
+    assert not looks_tokenised([line])
+
+
+def test_a_few_marked_lines_are_typing_errors() -> None:
+    refuse_tokenised(Path("test.de"), [])
+    refuse_tokenised(Path("test.de"), ["Ein Hund läuft ."] + ["Ein Hund läuft."] * 10)
+
+
+def test_the_error_names_the_first_line_the_share_and_the_remedy() -> None:
+    with pytest.raises(UserError) as error:
+        refuse_tokenised(Path("data/raw/test.de"), ["Ein Hund.", "", "Ein Hund läuft .", "Ja , gern"])
+    assert str(error.value) == (
+        "data/raw/test.de:3: looks tokenised, as 67% of its lines do, and BLEU is of detokenised text. "
+        "Detokenise the corpus, or set evaluate.allow_tokenised: true."
+    )
+    assert error.value.exit_code == ExitCode.BAD_DATA

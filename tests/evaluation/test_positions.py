@@ -11,7 +11,8 @@ import torch
 from matplotlib.figure import Figure
 
 from transformer_core.errors import UserError
-from transformer_core.evaluation.positions import encodings_of, position_figure, products, save_svg, sinusoids, spread
+from transformer_core.evaluation.figures import save_svg
+from transformer_core.evaluation.positions import encodings_of, position_figure, products, sinusoids, spread
 from transformer_core.models.architectures import build
 from transformer_core.models.embeddings import LearnedPositions
 from transformer_core.models.transformer import Transformer

@@ -3,8 +3,11 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_core.evaluation.attention import AttentionMaps
+from transformer_core.evaluation.attention_figures import cross_figures, encoder_figures, word_figure
 from transformer_core.evaluation.charts import training_charts
 from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, bleu_by_length, choose_examples, score, sentence_chrf
 from transformer_core.evaluation.report import Attended, Lineage, Report, differences, duration, render
@@ -59,16 +63,17 @@ class Page(HTMLParser):
         return "".join(text for tag, text in self.texts if tag != "style")
 
 
-def a_sentence(source: list[str], target: list[str]) -> AttentionMaps:
-    """Two layers of three heads that attend to all pieces alike."""
+def a_sentence(source: list[str], target: list[str], layers: int = 2, heads: int = 3) -> AttentionMaps:
+    """Layers of heads that attend to all pieces alike."""
 
     def even(rows: int, columns: int) -> "np.typing.NDArray[np.float32]":
-        return np.full((2, 3, rows, columns), 1 / columns, dtype=np.float32)
+        return np.full((layers, heads, rows, columns), 1 / columns, dtype=np.float32)
 
     weights = {"encoder": even(len(source), len(source)), "cross": even(len(target), len(source))}
     return AttentionMaps(source, ["<s>", *target[:-1]], target, weights)
 
 
+@cache
 def a_report(synthetic: bool = False) -> Report:
     side = {"sha256": "0" * 64, "lines": 3}
     split = {"pairs": 3, "files": {"en": side, "de": side}}
@@ -117,6 +122,23 @@ def a_report(synthetic: bool = False) -> Report:
     )  # fmt: skip
 
 
+@cache
+def the_page(synthetic: bool = False) -> str:
+    """The report's page, with all that it can show."""
+    return render(a_report(synthetic))
+
+
+def page_with(**other: Any) -> str:
+    """A page with other content and, since drawing takes time, without charts and figures but those that are given."""
+    few = {"updates": [], "validation": [], "cleaning": {**a_report().cleaning, "lengths_in": {}}, "attention": "None."}
+    return render(replace(a_report(), **{**few, **other}))
+
+
+def text_of(html: str) -> str:
+    """All text of a page, single spaces between words, none between elements that only white space parts."""
+    return " ".join(Page(re.sub(r">\s+<", "><", html)).all_text().split())
+
+
 def attacked(report: Report) -> Report:
     """The report with a hostile text in every place that data can fill."""
     manifest = {**report.manifest, "corpus": ATTACK, "licence": ATTACK, "origin": [{"url": ATTACK}]}
@@ -135,15 +157,10 @@ def attacked(report: Report) -> Report:
     )
 
 
-@pytest.mark.parametrize("synthetic", [False, True])
-def test_the_page_is_one_balanced_document(synthetic: bool) -> None:
-    html = render(a_report(synthetic))
-    assert html.startswith('<!DOCTYPE html>\n<html lang="en">')
-    assert [tag for tag, _ in Page(html).elements].count("main") == 1
-
-
-def test_the_page_loads_nothing_and_runs_nothing() -> None:
-    page = Page(render(a_report()))
+def test_the_page_is_one_document_that_loads_nothing_and_runs_nothing() -> None:
+    page = Page(the_page())
+    assert the_page().startswith('<!DOCTYPE html>\n<html lang="en">')
+    assert [tag for tag, _ in page.elements].count("main") == 1
     assert not {tag for tag, _ in page.elements} & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
     assert all(str(value).startswith("#") for _, attributes in page.elements for name, value in attributes.items() if name == "href")
     assert not {name for _, attributes in page.elements for name in attributes if name == "src" or name.startswith("on")}
@@ -154,7 +171,7 @@ def test_the_page_loads_nothing_and_runs_nothing() -> None:
 
 
 def test_hostile_text_changes_no_element_and_is_shown_as_it_is() -> None:
-    calm, hostile = Page(render(a_report())), Page(render(attacked(a_report())))
+    calm, hostile = Page(the_page()), Page(render(attacked(a_report())))
     assert {tag for tag, _ in hostile.elements} == {tag for tag, _ in calm.elements}
     assert not {name for _, attributes in hostile.elements for name in attributes if name.startswith("on")}
     # Corpus (title, heading, table), licence, origin, phenomenon, setting, commit, output, devices, two sides of a dropped pair, three of
@@ -164,31 +181,33 @@ def test_hostile_text_changes_no_element_and_is_shown_as_it_is() -> None:
 
 
 def test_the_same_report_gives_the_same_bytes() -> None:
-    assert render(a_report()) == render(a_report())
+    assert render(a_report()) == the_page()
 
 
 def test_a_synthetic_corpus_is_named_so_wherever_a_score_stands() -> None:
-    page = Page(render(a_report(synthetic=True)))
+    page = Page(the_page(synthetic=True))
     assert "(synthetic)" in page.text_of("title")
     assert "they say nothing about the translation of real text" in page.all_text()
-    sections = render(a_report(synthetic=True)).split("<section ")
+    sections = the_page(synthetic=True).split("<section ")
     headings = {section.split('"')[1]: "SYNTHETIC" in section.split("</h2>")[0] for section in sections[1:]}
     assert {"scores", "groups", "examples", "attention", "data"} == {name for name, labelled in headings.items() if labelled}
 
 
 def test_a_real_corpus_is_not_called_synthetic() -> None:
-    assert "synthetic" not in Page(render(a_report())).all_text().lower()
+    assert "synthetic" not in Page(the_page()).all_text().lower()
 
 
 def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
     report = a_report()
-    text = " ".join(Page(re.sub(r">\s+<", "><", render(report))).all_text().split())
+    text = text_of(the_page())
     for fact in (
         "Translation en → de, trained on tiny-corpus",
         "A Transformer of 3,412,992 parameters learnt from 28,973 sentence pairs in 1,200 updates (4,668,000 target tokens, 4 min 12 s)",
         "Its last 5 checkpoints were averaged.",
         f"{report.scores['test'].bleu:.2f}",
         report.scores["test"].bleu_signature,
+        f"the BLEU of Moses' tokens, compounds split at hyphens, is {report.scores['test'].paper_bleu:.2f} on test",
+        report.scores["test"].paper_bleu_signature,
         "dropped: too long270.09%",
         "training-fingerprint",
         "vocabulary-hash",
@@ -202,19 +221,27 @@ def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decoding", "words"),
+    ("other", "said"),
     [
-        ({"engine": "torch", "penalty": "wu"}, "length penalty ((5 + length) / 6)\u03b1 with \u03b1 = 0.6."),
-        ({"engine": "ctranslate2", "penalty": "power"}, "length penalty length\u03b1 with \u03b1 = 0.6, by CTranslate2."),
+        ({"decoding": {"engine": "torch", "penalty": "wu"}}, "length penalty ((5 + length) / 6)\u03b1 with \u03b1 = 0.6."),
+        ({"decoding": {"engine": "ctranslate2", "penalty": "power"}}, "length penalty length\u03b1 with \u03b1 = 0.6, by CTranslate2."),
+        ({"shares": OutputShares(0.5, 0, 2)}, "0.5% are copied from the source, 0.0% are empty and 2.0% are over-long."),
+        ({"shares": OutputShares(0, 0, 0)}, "No translation of the test set is copied from the source, empty or over-long."),
+        ({"attention": "This model keeps no attention weights."}, "This model keeps no attention weights."),
+        ({"hypotheses": ["", *HYPOTHESES[1:]]}, "(empty)"),
+        ({"updates": [], "validation": []}, "No values."),
     ],
 )
-def test_the_page_says_how_it_was_translated(decoding: dict[str, str], words: str) -> None:
-    report = replace(a_report(), decoding={**a_report().decoding, **decoding})
-    assert words in " ".join(Page(render(report)).all_text().split())
+def test_the_page_says_what_is_special(other: dict[str, Any], said: str) -> None:
+    if "decoding" in other:
+        other = {"decoding": {**a_report().decoding, **other["decoding"]}}
+    html = page_with(**other)
+    assert said in text_of(html)
+    assert 'class="heads' not in html
 
 
 def test_every_chart_says_in_words_what_it_shows() -> None:
-    html = render(a_report())
+    html = the_page()
     charts = [part.split("</svg>")[0] for part in html.split("<svg")[1:] if 'role="img"' in part.split(">")[0]]
     # Curves, lengths of two languages, bars of a bucket of length, a phenomenon and two stages, heads of three layers, one word.
     assert len(charts) == 6 + 2 + 1 + 1 + 2 + 3 * 3 + 1
@@ -223,18 +250,15 @@ def test_every_chart_says_in_words_what_it_shows() -> None:
 
 
 def test_without_labels_there_is_no_table_of_phenomena() -> None:
-    assert "BLEU by phenomenon" in render(a_report())
-    assert "BLEU by phenomenon" not in render(replace(a_report(), by_phenomenon=[]))
+    assert "BLEU by phenomenon" in the_page()
+    assert "BLEU by phenomenon" not in page_with(by_phenomenon=[])
 
 
-def test_white_space_of_an_example_is_kept() -> None:
-    assert "A  man\u00a0rides ." in render(replace(a_report(), sources=["A  man\u00a0rides .", *SOURCES[1:]]))
-
-
-def test_marked_are_the_words_in_which_translation_and_reference_differ() -> None:
-    html = render(a_report())
+def test_examples_keep_their_white_space_and_what_differs_is_marked() -> None:
+    html = the_page()
     assert "Zwei Hunde spielen im <mark>Schnee.</mark>" in html
     assert "Zwei Hunde spielen im <mark>Eis.</mark>" in html
+    assert "A  man\u00a0rides ." in page_with(sources=["A  man\u00a0rides .", *SOURCES[1:]])
 
 
 @given(text=st.text("ab "), other=st.text("ab "))
@@ -245,8 +269,7 @@ def test_marked_runs_joined_are_the_text(text: str, other: str) -> None:
 
 def test_a_training_without_records_has_charts_without_lines() -> None:
     charts = training_charts([], [], "BLEU")
-    assert not any(chart.lines for chart in charts)
-    assert "No values." in render(replace(a_report(), updates=[], validation=[]))
+    assert not any(chart.legend or chart.svg for chart in charts)
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(4.21, "4.2 s"), (250, "4 min 10 s"), (3599.9, "1 h 00 min"), (3725, "1 h 02 min")])
@@ -259,7 +282,7 @@ def test_text_without_spaces_is_compared_by_characters() -> None:
 
 
 def test_every_head_of_the_chosen_layers_has_a_figure_with_all_pieces() -> None:
-    html = render(a_report())
+    html = the_page()
     sections = {name: html.split(f'<div class="heads {name}">')[1:] for name in ("encoder", "cross")}
     assert [len(re.findall(r"Head \d", section.split("</div>")[0])) for section in (*sections["encoder"], *sections["cross"])] == [3, 3, 3]
     assert Page(sections["encoder"][0].split("</figure>")[0] + "</figure>").texts_of("text") == ["Two", "dog", "·s", "</s>"] * 2
@@ -284,71 +307,41 @@ def word_section(html: str) -> str:
     ],
 )
 def test_one_word_has_lines_to_all_words_in_the_colours_of_the_heads(source: list[str], word: str, why: str) -> None:
-    html = render(replace(a_report(), attention=Attended(0, a_sentence(source, ["▁Er", "</s>"]))))
+    html = page_with(attention=Attended(0, a_sentence(source, ["▁Er", "</s>"])))
     assert f"What “{word}” attends to, encoder layer 1 of 2" in html
     assert f"It is {why}." in html
     section = word_section(html)
     words = ["The", "dogs", *(["lost", "it"] if word == "it" else []), "</s>"]
     assert Page(section).texts_of("text") == ["head 1", "head 2", "head 3", *words, *words]
     assert Page(section).texts_of("title").count(f"head 3: \u2068{word}\u2069 ← \u2068dogs\u2069, {2 / len(source):.2f}") == 1
-    assert len(set(re.findall(r'stroke="(#\w{6})"', section))) == 3
+    assert len(set(re.findall(r"stroke: (#\w{6})", section))) == 3
 
 
 def test_a_recurrent_model_has_heat_maps_alone() -> None:
     maps = a_sentence(["▁a", "</s>"], ["▁b", "</s>"])
-    html = render(replace(a_report(), attention=Attended(0, replace(maps, weights={"cross": maps.weights["cross"][:1, :1]}))))
+    html = page_with(attention=Attended(0, replace(maps, weights={"cross": maps.weights["cross"][:1, :1]})))
     assert 'class="word"' not in html
     assert ("Decoder to source, layer 1 of 1" in html, "Encoder self-attention" in html) == (True, False)
 
 
-def test_where_there_is_no_attention_the_page_says_why() -> None:
-    html = render(replace(a_report(), attention="This model keeps no attention weights."))
-    assert "<p>This model keeps no attention weights.</p>" in html
-    assert 'class="heads' not in html
-
-
 def test_stages_have_their_times_or_came_from_the_cache() -> None:
-    text = " ".join(Page(re.sub(r">\s+<", "><", render(a_report()))).all_text().split())
+    text = text_of(the_page())
     assert "downloadcachedtrain4 min 12 s" in text
     assert "Cached: DVC had the outputs" in text
-    assert "Cached: DVC had" not in render(replace(a_report(), seconds={"train": 252.0}))
+    assert "Cached: DVC had" not in page_with(seconds={"train": 252.0})
 
 
 def test_most_examples_of_a_rank_are_folded_away() -> None:
     chosen = [Example("best", index % 3, 50.0) for index in range(7)]
-    html = render(replace(a_report(), examples=chosen))
+    html = page_with(examples=chosen)
     assert html.count("<article") == 7
     assert html.split("<summary>4 more</summary>")[0].count("<article") == 3
 
 
 def test_a_translation_that_is_the_reference_stands_once() -> None:
-    html = render(a_report())
+    html = the_page()
     assert html.count("Translation, word for word the reference") == 1
     assert html.count(">Ein Mann fährt.</dd>") == 1
-
-
-@pytest.mark.parametrize(
-    ("shares", "words"),
-    [
-        (OutputShares(0.5, 0.0, 2.0), "0.5% are copied from the source, 0.0% are empty and 2.0% are over-long."),
-        (OutputShares(0.0, 0.0, 0.0), "No translation of the test set is copied from the source, empty or over-long."),
-    ],
-)
-def test_outputs_that_are_wrong_in_any_case_are_counted(shares: OutputShares, words: str) -> None:
-    assert words in " ".join(Page(render(replace(a_report(), shares=shares))).all_text().split())
-
-
-def test_the_papers_bleu_stands_apart_with_its_own_signature() -> None:
-    report = a_report()
-    text = " ".join(Page(render(report)).all_text().split())
-    counted = "to compare with the paper's Table 2 alone: the BLEU of Moses' tokens, compounds split at hyphens, is"
-    assert f"{counted} {report.scores['test'].paper_bleu:.2f} on test" in text
-    assert report.scores["test"].paper_bleu_signature in text
-
-
-def test_an_empty_translation_is_called_empty() -> None:
-    html = render(replace(a_report(), hypotheses=["", *HYPOTHESES[1:]]))
-    assert html.count("(empty)") == 1
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))
@@ -356,28 +349,29 @@ NUMBER = st.floats(width=32) | st.sampled_from([0.0, math.nan, math.inf])
 
 
 @settings(deadline=None, max_examples=30)  # A page takes some 50 ms.
-@given(texts=st.lists(TEXT, min_size=9, max_size=9), name=TEXT, pieces=st.lists(TEXT, min_size=2, max_size=30), number=NUMBER)
-def test_whatever_the_data_holds_the_page_is_balanced_and_has_the_same_elements(
-    texts: list[str], name: str, pieces: list[str], number: float
-) -> None:
-    updates = [{**row, "loss": number, "perplexity": number, "gradient_norm": number} for row in a_report().updates]
-    maps = a_sentence(pieces, [*pieces, "</s>"])
-    maps.weights["encoder"][0, 1] = number
-    html = render(
-        replace(
-            a_report(),
-            manifest={**a_report().manifest, "corpus": name, "licence": name},
-            updates=updates,
-            validation=[{"update": 200.0, "perplexity": number, "score": number}],
-            by_phenomenon=[GroupScore(name, 1, 0.0)],
-            sources=texts[:3],
-            references=texts[3:6],
-            hypotheses=texts[6:],
-            attention=Attended(2, maps),
-        )
+@given(texts=st.lists(TEXT, min_size=9, max_size=9), name=TEXT)
+def test_whatever_the_data_holds_the_page_is_balanced_and_has_the_same_elements(texts: list[str], name: str) -> None:
+    html = page_with(
+        manifest={**a_report().manifest, "corpus": name, "licence": name},
+        by_phenomenon=[GroupScore(name, 1, 0.0)],
+        sources=texts[:3],
+        references=texts[3:6],
+        hypotheses=texts[6:],
     )
-    assert {tag for tag, _ in Page(html).elements} <= {tag for tag, _ in Page(render(a_report())).elements}
-    assert not re.search(r'(?: d| x| y| cx| cy|width|height|opacity)="[^"]*(?:nan|inf)', html)
+    assert {tag for tag, _ in Page(html).elements} <= {tag for tag, _ in Page(the_page()).elements}
+
+
+@settings(deadline=None, max_examples=15)  # The figures take some 200 ms.
+@given(pieces=st.lists(TEXT, min_size=2, max_size=30), number=NUMBER)
+def test_whatever_the_data_holds_the_figures_are_svg_with_places_that_are_numbers(pieces: list[str], number: float) -> None:
+    maps = a_sentence(pieces, [*pieces, "</s>"], layers=1, heads=2)
+    maps.weights["encoder"][0, 1] = number
+    update = {"update": 200.0, "perplexity": number, "loss": number, "learning_rate": 0.0, "gradient_norm": number}
+    charts = training_charts([{**update, "tokens_per_second": 0.0}] * 2, [{**update, "score": number}], "BLEU")
+    heads = [*encoder_figures(maps).heads, *cross_figures(maps)[0].heads]
+    for svg in [*(chart.svg for chart in charts if chart.svg), *(head.svg for head in heads), word_figure(maps, 0).svg]:
+        for element in ElementTree.fromstring(svg).iter():
+            assert not re.search("nan|inf", " ".join(element.get(name, "") for name in ("d", "x", "y", "transform", "viewBox")))
 
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

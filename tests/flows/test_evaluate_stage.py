@@ -357,8 +357,8 @@ def test_trees_are_scored_by_their_brackets(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_report_draws_the_gold_tree_beside_the_models(parsed: Path) -> None:
     html = page(parsed, load_params(REPOSITORY / "transformer_core/recipes/synthetic-parsing.yaml"))
-    assert html.count('class="tree"') == 5  # Of the right one the tree is drawn once.
+    assert html.count('class="scroll tree"') == 5  # Of the right one the tree is drawn once.
     assert "<title>Parsing, tiny (synthetic): F1 58.82</title>" in html
     assert "Synthetic corpus." in html
     # First the sentence whose NP was cut off and took in the verb, then the one whose noun went to the VP: of each the gold tree first.
-    assert re.findall(r'class="constituent differs"[^>]*>(\w+)<', html) == ["NP", "VP", "NP", "NP", "VP", "NP", "VP"]
+    assert re.findall(r'class="differs"[^>]*>(\w+)<', html) == ["NP", "VP", "NP", "NP", "VP", "NP", "VP"]

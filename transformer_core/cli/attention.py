@@ -37,7 +37,7 @@ def add_to(commands: Commands) -> None:
         type=_sentence,
         help="what this word of the source attends to, as lines, in one layer (the encoder's last but one)",
     )
-    parser.add_argument("--occurrence", metavar="N", type=positive_int, help="which one, of a --word that stands there several times (1)")
+    parser.add_argument("--occurrence", metavar="N", type=positive_int, help="which one, of a --word that occurs several times (1)")
     add_device_argument(parser)
     parser.set_defaults(run=run)
 
@@ -85,8 +85,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 def _draw_word(arguments: argparse.Namespace, maps: "AttentionMaps") -> int:
     """Write what one word attends to, and say where it is."""
-    from transformer_core.evaluation.attention_figures import shown_layer
-    from transformer_core.evaluation.word_figure import as_svg, word_figure
+    from transformer_core.evaluation.attention_figures import shown_layer, word_figure
     from transformer_core.evaluation.words import words_of
     from transformer_core.files import new_file
 
@@ -96,11 +95,11 @@ def _draw_word(arguments: argparse.Namespace, maps: "AttentionMaps") -> int:
     (layer,) = _chosen("layers", arguments.layers or [shown_layer(layers)], layers)
     heads = _chosen("heads", arguments.heads, count)
     place = _place([word.text for word in words_of(maps.source)], arguments.word, arguments.occurrence or 1)
-    figure = word_figure(maps, place, layer, heads)
+    figure = word_figure(maps, place, layer, heads, alone=True)
     file = arguments.out / _WORD
     try:
         with new_file(file) as temporary:
-            temporary.write_text(as_svg(figure), encoding="utf-8", newline="\n")
+            temporary.write_text(figure.svg, encoding="utf-8", newline="\n")
     except OSError as error:
         raise _not_writable(arguments.out, error) from None
     print(f"{file}: what “{figure.word}” attends to (layer {layer} of {layers}; heads {_listed(heads)})")
@@ -108,7 +107,7 @@ def _draw_word(arguments: argparse.Namespace, maps: "AttentionMaps") -> int:
 
 
 def _place(words: list[str], wanted: str, occurrence: int) -> int:
-    """Where the word stands among the words, by its occurrence from 1."""
+    """The place of the word among the words, by its occurrence from 1."""
     from transformer_core.corpus.text import normalise
 
     places = [place for place, word in enumerate(words) if word == normalise(wanted)]
@@ -185,7 +184,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _numbers(text: str) -> list[int]:
-    """An argument that is whole numbers above 0, parted by commas."""
+    """An argument that is whole numbers above 0, separated by commas."""
     return sorted({positive_int(number) for number in text.split(",")})
 
 

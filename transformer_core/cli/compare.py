@@ -22,8 +22,7 @@ def add_to(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the comparison; a word on standard error where the references look tokenised."""
     from transformer_core.evaluation.comparison import scores_table, sentences_text, side_by_side
-    from transformer_core.evaluation.metrics import read_aligned
-    from transformer_core.evaluation.tokenised import looks_tokenised
+    from transformer_core.evaluation.metrics import looks_tokenised, read_aligned
 
     sources = [arguments.source] if arguments.source else []
     references, a, b, *source = read_aligned(arguments.ref, arguments.a, arguments.b, *sources)

@@ -27,7 +27,8 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw, and say what was drawn and where it is."""
-    from transformer_core.evaluation.positions import position_figure, save_svg
+    from transformer_core.evaluation.figures import save_svg
+    from transformer_core.evaluation.positions import position_figure
 
     sides = _encodings(arguments)
     figure = position_figure(sides)

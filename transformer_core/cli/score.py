@@ -23,7 +23,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("target", metavar="TARGET", type=Path, help="their translations, line by line")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--tokens", action="store_true", help="a third column: each piece and its log-probability, parted by spaces")
+    shown.add_argument("--tokens", action="store_true", help="a third column: each piece and its log-probability, separated by spaces")
     shown.add_argument("--json", action="store_true", help="for machines: a document a line, tokens included")
     parser.add_argument(
         "--batch-tokens",
@@ -76,7 +76,7 @@ def _row(score: "Score", tokens: bool) -> str:
 
 
 def _document(score: "Score") -> str:
-    """JSON has no infinity: null stands for it."""
+    """A score as JSON; null for infinity, which JSON lacks."""
     tokens = [
         {"piece": piece, "log_probability": _finite(found)} for piece, found in zip(score.pieces, score.log_probabilities, strict=True)
     ]

@@ -1,1 +1,1 @@
-"""How good the translations are: sacreBLEU's scores and a report a stranger can read."""
+"""Quality of translations and parses: scores, comparisons, and the report of a run with its figures."""

@@ -1,4 +1,4 @@
-"""What a model attends to while it reads one sentence and writes another: the numbers behind the paper's Figures 3-5."""
+"""Attention weights of a model that reads one sentence and writes another: the numbers behind the paper's Figures 3-5."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -19,7 +19,6 @@ from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 
 Kind = Literal["encoder", "decoder", "cross"]
-KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 
 _DECIMALS = 6
 
@@ -70,7 +69,7 @@ class AttentionMaps:
 
 
 def keeps_weights(model: TranslationModel) -> bool:
-    """Whether a model has attention that can be looked at; a convolutional one has, but keeps no weights."""
+    """True for a model with attention weights to look at; a convolutional one has attention, but keeps no weights."""
     return isinstance(model, Transformer) or (isinstance(model, Recurrent) and model.attention is not None)
 
 

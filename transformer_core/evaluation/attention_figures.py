@@ -1,73 +1,62 @@
-"""Attention in one sentence as small SVG figures, one a head: lines from piece to piece as in the paper's Figures 3 to 5, and heat maps.
-
-Only numbers and paths are made here; the report's templates draw them in the page's own colours.
-"""
+"""Attention in one sentence as small figures, as in the paper's Figures 3 to 5: the heads of a layer, and the heads of one word."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import colorsys
+from collections.abc import Sequence
 from statistics import median_low
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from unicodedata import east_asian_width
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from transformer_core.corpus.subword import SPACE_MARK
+from transformer_core.evaluation.figures import CARD, FIRST, INK, MUTED, Canvas, as_svg, as_svg_file, gid
+from transformer_core.evaluation.words import Word, by_word, words_of
 
 if TYPE_CHECKING:
     from transformer_core.evaluation.attention import AttentionMaps, Kind
 
 # Pieces of a sentence, the end token counted: fewer than the first are no story, more than the last no readable figure.
 FEW_PIECES, MANY_PIECES, MOST_PIECES = 8, 20, 24
-# Units of a figure; on the page one is about a pixel.
-_BETWEEN, _LINE_HEIGHT, _LINE, _CELL, _EDGE, _COLUMN = 56, 13, 1.5, 12, 3, 6
-_MOST_COLUMNS, _LEAST_COLUMNS = 10, 5
-_LEVELS = 12
+LEVELS = 12  # Opacities of a stroke.
+# Lengths are in pixels of the page, widths of texts in columns (`columns_of`). First of the figures of heads, then of the figure of a word.
+_EDGE, _TEXT, _COLUMN, _LEAST_COLUMNS, _MOST_COLUMNS = 3, 9.5, 6, 5, 10
+_BETWEEN, _LINE_HEIGHT, _LINE, _CELL = 56, 13, 1.5, 12
+_WORD_EDGE, _WORD_TEXT, _WORD_COLUMN, _LEAST_WORD_COLUMNS, _MOST_WORD_COLUMNS = 8, 13, 7.8, 6, 20
+_WORD_BETWEEN, _WORD_HEIGHT, _HEADING = 210, 22, 46
+_SPREAD, _MOST_STEP = 14, 3.2  # From the first head's line to the last's, and from one to the next.
+_KEY_WIDTH, _KEY_HEIGHT = 78, 20
+# Relative luminances (WCAG 2) of the heads' colours in turn: each has a contrast of 3 to a white page and to a dark one.
+_LUMINANCES = (0.17, 0.28)
 _AS_THEY_ARE = frozenset({"<unk>", "<s>", "</s>", SPACE_MARK})
 
 
-@dataclass(frozen=True)
-class Label:
-    """A piece beside or above a figure: place, text-anchor, and whether it reads upward."""
-
-    x: float
-    y: float
-    text: str
-    anchor: str
-    upward: bool = False
-
-
-@dataclass(frozen=True)
-class Mark:
-    """All strokes of one opacity, as the `d` of an SVG path."""
-
-    opacity: float
-    path: str
-
-
-@dataclass(frozen=True)
-class HeadFigure:
-    """One head: what it does in words, and its figure in units."""
+class HeadFigure(NamedTuple):
+    """One head: what it does, in words, and its figure."""
 
     head: int
     in_words: str
-    width: float
-    height: float
-    labels: list[Label]
-    marks: list[Mark]
+    svg: str
 
 
-@dataclass(frozen=True)
-class LayerFigures:
-    """The heads of a layer; both count from 1, as in the paper. The strokes are `stroke` units wide."""
+class LayerFigures(NamedTuple):
+    """The heads of a layer; layers and heads count from 1, as in the paper."""
 
     kind: Kind
     layer: int
     layers: int
-    stroke: float
     heads: list[HeadFigure]
+
+
+class WordFigure(NamedTuple):
+    """Attention of one word in a layer, all heads in one figure."""
+
+    word: str
+    layer: int
+    layers: int
+    svg: str
 
 
 def choose_sentence(lengths: Sequence[tuple[int, int]]) -> int | None:
@@ -97,51 +86,108 @@ def encoder_figures(maps: AttentionMaps) -> LayerFigures:
     """Self-attention of the encoder's last layer but one, as lines from the piece that attends to what it sees."""
     pieces = [readable(piece) for piece in maps.source]
     left = _room(pieces)
-    right = left + _BETWEEN
-    heights = [_EDGE + _LINE_HEIGHT * (row + 0.5) for row in range(len(pieces))]
-    labels = [Label(left - _EDGE, y, piece, "end") for y, piece in zip(heights, pieces, strict=True)]
-    labels += [Label(right + _EDGE, y, piece, "start") for y, piece in zip(heights, pieces, strict=True)]
-
-    def line(row: int, column: int) -> str:
-        return f"M{left} {heights[row]:g}L{right} {heights[column]:g}"
+    right, heights = left + _BETWEEN, _EDGE + _LINE_HEIGHT * (np.arange(len(pieces)) + 0.5)
+    layers, heads = maps.weights["encoder"].shape[:2]
+    layer = shown_layer(layers)
 
     def figure(head: int) -> HeadFigure:
         weights = _finite(maps, "encoder", layer, head)
-        width, height = right + left, _LINE_HEIGHT * len(pieces) + 2 * _EDGE
-        return HeadFigure(head, _habit(weights, pieces), width, height, labels, _marks(weights, line))
+        canvas = Canvas(left + right, _LINE_HEIGHT * len(pieces) + 2 * _EDGE)
+        _strokes(canvas, weights, (left, heights[:, None]), (right, heights), _LINE)
+        for x, align in ((left - _EDGE, "right"), (right + _EDGE, "left")):
+            for piece, height in zip(pieces, heights, strict=True):
+                canvas.write(x, height, piece, _TEXT, align)
+        return _head_figure(layer, head, _habit(weights, pieces), canvas, left + right)
 
-    layers, heads = maps.weights["encoder"].shape[:2]
-    layer = shown_layer(layers)
-    return LayerFigures("encoder", layer, layers, _LINE, [figure(head) for head in range(1, heads + 1)])
+    return LayerFigures("encoder", layer, layers, [figure(head) for head in range(1, heads + 1)])
 
 
 def cross_figures(maps: AttentionMaps) -> list[LayerFigures]:
-    """What the decoder's last two layers attend to in the source, the last layer first, as heat maps: a row for a piece to be written."""
-    layers = len(maps.weights["cross"])
-    return [_heat_maps(maps, layer) for layer in range(layers, max(0, layers - 2), -1)]
-
-
-def _heat_maps(maps: AttentionMaps, layer: int) -> LayerFigures:
+    """Attention to the source in the decoder's last two layers, the last first, as heat maps: a row for each piece to be written."""
+    layers, heads = maps.weights["cross"].shape[:2]
     rows, columns = [readable(piece) for piece in maps.rows("cross")], [readable(piece) for piece in maps.columns("cross")]
     left, top = _room(rows), _room(columns)
-    labels = [Label(left - _EDGE, top + _CELL * (row + 0.5), piece, "end") for row, piece in enumerate(rows)]
-    labels += [Label(left + _CELL * (column + 0.5), top - _EDGE, piece, "start", upward=True) for column, piece in enumerate(columns)]
+    across, down = left + _CELL * np.arange(len(columns)), top + _CELL * (np.arange(len(rows)) + 0.5)
 
-    def cell(row: int, column: int) -> str:
-        return f"M{left + _CELL * column} {top + _CELL * row + _CELL // 2}h{_CELL}"
-
-    def figure(head: int) -> HeadFigure:
+    def figure(layer: int, head: int) -> HeadFigure:
         weights = _finite(maps, "cross", layer, head)
-        width, height = left + _CELL * len(columns) + _EDGE, top + _CELL * len(rows) + _EDGE
-        return HeadFigure(head, _strongest(weights, rows, columns), width, height, labels, _marks(weights, cell))
+        width = left + _CELL * len(columns) + _EDGE
+        canvas = Canvas(width, top + _CELL * len(rows) + _EDGE)
+        _strokes(canvas, weights, (across, down[:, None]), (across + _CELL, down[:, None]), _CELL)
+        for piece, height in zip(rows, down, strict=True):
+            canvas.write(left - _EDGE, height, piece, _TEXT, "right")
+        for piece, place in zip(columns, across + _CELL / 2, strict=True):
+            canvas.write(place, top - _EDGE, piece, _TEXT, "left", rotation=90, rotation_mode="anchor")
+        return _head_figure(layer, head, _strongest(weights, rows, columns), canvas, width)
 
-    layers, heads = maps.weights["cross"].shape[:2]
-    return LayerFigures("cross", layer, layers, _CELL, [figure(head) for head in range(1, heads + 1)])
+    shown = range(layers, max(0, layers - 2), -1)
+    return [LayerFigures("cross", layer, layers, [figure(layer, head) for head in range(1, heads + 1)]) for layer in shown]
 
 
-def _room(labels: Sequence[str]) -> int:
-    """Units that the longest label takes, with a gap at both ends."""
-    return round(_COLUMN * max(_LEAST_COLUMNS, *map(columns_of, labels))) + 2 * _EDGE
+def encoder_words(maps: AttentionMaps, layer: int) -> tuple[list[Word], NDArray[np.float64]]:
+    """The source's words and the encoder's self-attention between them in a layer, (H, W, W)."""
+    words = words_of(maps.source)
+    return words, by_word(maps.weights["encoder"][layer - 1], words)
+
+
+def word_figure(
+    maps: AttentionMaps, place: int, layer: int | None = None, heads: Sequence[int] | None = None, alone: bool = False
+) -> WordFigure:
+    """Lines from a word of the source to all of its words, itself among them, in the encoder's self-attention (the paper's Figure 4).
+
+    Args:
+        place: of the word among the source's words, from 0.
+        layer: from 1; the last but one where none is named, as the paper shows 5 of 6.
+        heads: from 1; all where none are named. A head keeps its colour whichever are shown.
+        alone: as a file that needs no page around it, with a heading.
+    """
+    layers, count = maps.weights["encoder"].shape[:2]
+    layer, heads = layer or shown_layer(layers), heads or range(1, count + 1)
+    words, weights = encoder_words(maps, layer)
+    texts = [cut(word.text, _MOST_WORD_COLUMNS) for word in words]
+    # Capitals in bold are wide.
+    columns = [columns_of(text) + 0.5 * sum(one.isupper() for one in text) for text in texts]
+    left = _WORD_COLUMN * max(_LEAST_WORD_COLUMNS, *columns) + 2 * _WORD_EDGE
+    right, width = left + _WORD_BETWEEN, 2 * left + _WORD_BETWEEN
+    top = _WORD_EDGE + (_HEADING if alone else 0)
+    heights = top + _WORD_HEIGHT * (np.arange(len(texts)) + 0.5)
+    key = top + _WORD_HEIGHT * len(texts) + _WORD_EDGE
+    across = max(1, min(len(heads), int((width - 2 * _WORD_EDGE) // _KEY_WIDTH)))
+    canvas = Canvas(width, key + _KEY_HEIGHT * -(-len(heads) // across) + _WORD_EDGE, CARD if alone else None)
+
+    step = min(_MOST_STEP, _SPREAD / max(1, len(heads) - 1))
+    for number, head in enumerate(heads):
+        colour, shift = head_colour(head, count), step * (number - (len(heads) - 1) / 2)
+        for text, height, weight in zip(texts, heights, weights[head - 1, place].tolist(), strict=True):
+            if strength := opacity(weight):
+                hover = gid(hover=f"head {head}: {apart(texts[place])} ← {apart(text)}, {weight:.2f}")
+                ends = (left, right), (heights[place] + shift, height + shift)
+                canvas.line(*ends, colour, 0.9 * step, strength, hover)
+        x = (width - across * _KEY_WIDTH) / 2 + _KEY_WIDTH * (number % across)
+        y = key + _KEY_HEIGHT * (number // across + 0.5)
+        canvas.line((x, x + 16), (y, y), colour, 4)
+        canvas.write(x + 21, y, f"head {head}", _WORD_TEXT, "left", colour=MUTED)
+    for row, (text, height) in enumerate(zip(texts, heights, strict=True)):
+        chosen: dict[str, str] = {"colour": INK, "weight": "bold", "gid": gid("chosen")} if row == place else {"colour": MUTED}
+        canvas.write(left - _EDGE, height, text, _WORD_TEXT, "right", **chosen)
+    for text, height in zip(texts, heights, strict=True):
+        canvas.write(right + _EDGE, height, text, _WORD_TEXT, "left")
+    if not alone:
+        what = f"What “{words[place].text}” attends to in layer {layer}"
+        return WordFigure(words[place].text, layer, layers, as_svg(canvas.figure, what, _at_most(width)))
+    where = f"encoder self-attention, layer {layer} of {layers}"
+    canvas.write(width / 2, 16, f"What “{texts[place]}” attends to", _WORD_TEXT, weight="bold")
+    canvas.write(width / 2, 34, where, _WORD_TEXT, colour=MUTED)
+    return WordFigure(words[place].text, layer, layers, as_svg_file(canvas.figure, f"What “{words[place].text}” attends to: {where}"))
+
+
+def head_colour(head: int, heads: int) -> str:
+    """A colour for a head of so many, as #rrggbb: their hues are even steps apart, and seen on a white page and on a dark one."""
+    wanted = _LUMINANCES[head % len(_LUMINANCES)]
+    rgb = np.array(colorsys.hsv_to_rgb((head - 1) / heads, 0.9, 1)) ** 2.2  # Close to sRGB's curve.
+    luminance = rgb @ (0.2126, 0.7152, 0.0722)
+    rgb = rgb * wanted / luminance if luminance > wanted else 1 - (1 - rgb) * (1 - wanted) / (1 - luminance)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in rgb ** (1 / 2.2))
 
 
 def readable(piece: str) -> str:
@@ -163,28 +209,59 @@ def columns_of(text: str) -> int:
     return sum(2 if east_asian_width(one) in "WF" else 1 for one in text)
 
 
+def opacity(weight: float) -> float:
+    """Opacity of a weight from 0 to 1, in twelve steps; small ones are raised, or 1/20 would hardly be seen."""
+    return float(_levels(np.asarray(weight))) / LEVELS
+
+
+def apart(text: str) -> str:
+    """The text in bidirectional isolates, so that right-to-left letters do not reorder the text beside them."""
+    return f"\N{FIRST STRONG ISOLATE}{text}\N{POP DIRECTIONAL ISOLATE}"
+
+
+def _room(labels: Sequence[str]) -> int:
+    """Pixels that the longest label takes, with a gap at both ends."""
+    return _COLUMN * max(_LEAST_COLUMNS, *map(columns_of, labels)) + 2 * _EDGE
+
+
 def _finite(maps: AttentionMaps, kind: Kind, layer: int, head: int) -> NDArray[np.float32]:
     """The weights of a head; zero where they are no numbers, as those of a training that diverged are."""
     return np.nan_to_num(maps.of(kind, layer, head)).clip(0, 1)
 
 
-def opacity(weight: float) -> float:
-    """How strong a weight from 0 to 1 is drawn, in twelve steps; small ones are raised, or one of 1/20 would hardly be seen."""
-    return float(_levels(np.asarray(weight))) / _LEVELS
-
-
 def _levels(weights: NDArray[np.floating]) -> NDArray[np.int64]:
-    return np.asarray(np.rint(_LEVELS * weights**0.7), dtype=np.int64)
+    return np.asarray(np.rint(LEVELS * weights.clip(0, 1) ** 0.7), dtype=np.int64)
 
 
-def _marks(weights: NDArray[np.float32], stroke: Callable[[int, int], str]) -> list[Mark]:
+def _strokes(
+    canvas: Canvas, weights: NDArray[np.float32], start: tuple[ArrayLike, ArrayLike], end: tuple[ArrayLike, ArrayLike], width: float
+) -> None:
+    """Draw a stroke for each weight, (rows, columns), as strong as the weight: those of one opacity are one path.
+
+    Args:
+        start: x and y, for all weights or for each.
+        end: the same.
+    """
+    ends = np.full((2, *weights.shape, 3), np.nan)  # Behind each stroke a gap.
+    for place, point in enumerate((start, end)):
+        for axis, values in enumerate(point):
+            ends[axis, ..., place] = values
     levels = _levels(weights)
-    places = {level: np.argwhere(levels == level).tolist() for level in range(1, _LEVELS + 1)}
-    return [Mark(level / _LEVELS, "".join(stroke(row, column) for row, column in found)) for level, found in places.items() if found]
+    for level in np.unique(levels[levels > 0]).tolist():
+        x, y = ends[:, levels == level].reshape(2, -1)
+        canvas.line(x, y, FIRST, width, level / LEVELS)
+
+
+def _head_figure(layer: int, head: int, in_words: str, canvas: Canvas, width: float) -> HeadFigure:
+    return HeadFigure(head, in_words, as_svg(canvas.figure, f"Layer {layer}, head {head}: {in_words}", _at_most(width)))
+
+
+def _at_most(width: float) -> str:
+    return f"max-width: {1.2 * width:.0f}px"
 
 
 def _habit(weights: NDArray[np.float32], pieces: Sequence[str]) -> str:
-    """Where a third or more of a head's attention goes, all rows together; where there is no such place, its strongest weight."""
+    """The place that gets a third or more of a head's attention, all rows together; if there is none, its strongest weight."""
     count = len(weights)
     shares = {
         "on the piece itself": np.trace(weights) / count,
@@ -199,8 +276,3 @@ def _habit(weights: NDArray[np.float32], pieces: Sequence[str]) -> str:
 def _strongest(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[str]) -> str:
     row, column = divmod(int(weights.argmax()), len(columns))
     return f"strongest: {apart(rows[row])} ← {apart(columns[column])}, {weights[row, column]:.2f}"
-
-
-def apart(text: str) -> str:
-    """The text between marks that keep letters from right to left from turning round what stands beside them."""
-    return f"\N{FIRST STRONG ISOLATE}{text}\N{POP DIRECTIONAL ISOLATE}"

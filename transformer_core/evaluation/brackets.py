@@ -1,13 +1,13 @@
 """Labelled brackets of parse trees by the rules of EVALB with its COLLINS.prm (Sekine and Collins 1997), which WSJ's F1 is counted by.
 
-Of a constituent its label and the words it spans count, as often as it stands there. Left out are tags, TOP, traces, and punctuation by its
+A constituent counts by its label and the words it spans, as often as it occurs. Left out are tags, TOP, traces, and punctuation by its
 tag, so that a constituent's span does not depend on it; ADVP and PRT are one label. The one Python package for this, PYEVALB, has had no
 release since 2018.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from transformer_core.corpus.trees import TOP, Repaired, Tree, events, leaves, read_tree, repaired
 
@@ -15,25 +15,13 @@ _LEFT_OUT = frozenset({TOP, "-NONE-", ",", ":", "``", "''", "."})
 _EQUAL = {"PRT": "ADVP"}
 
 
-@dataclass(frozen=True)
-class Brackets:
-    """Counts over one sentence, or over several: brackets of the gold tree, of the other tree, and in both; sentences that are the same."""
+class Brackets(NamedTuple):
+    """Counts over a sentence, or several: brackets of the gold tree, of the other, in both; sentences without a difference."""
 
-    gold: int = 0
-    found: int = 0
-    matched: int = 0
-    sentences: int = 0
-    exact: int = 0
-
-    def __add__(self, other: "Brackets") -> "Brackets":
-        """The counts of both together."""
-        return Brackets(
-            self.gold + other.gold,
-            self.found + other.found,
-            self.matched + other.matched,
-            self.sentences + other.sentences,
-            self.exact + other.exact,
-        )
+    gold: int
+    found: int
+    matched: int
+    exact: int
 
     @property
     def precision(self) -> float:
@@ -50,10 +38,10 @@ class Brackets:
         """2 matched / (gold + found), the harmonic mean of precision and recall, in percent."""
         return 200 * self.matched / (self.gold + self.found) if self.matched else 0.0
 
-    @property
-    def exact_match(self) -> float:
-        """Sentences all of whose brackets match, in percent."""
-        return 100 * self.exact / self.sentences if self.sentences else 0.0
+
+def total(counts: Iterable[Brackets]) -> Brackets:
+    """The sum over sentences."""
+    return Brackets(*map(sum, zip(*counts, strict=True)))
 
 
 def compare(gold: Tree, found: Tree) -> Brackets:
@@ -66,8 +54,8 @@ def compare(gold: Tree, found: Tree) -> Brackets:
     if gold_words != found_words:
         raise ValueError(f"the gold tree has {gold_words} words that count, the other {found_words}")
     matched = (gold_spans & found_spans).total()
-    total = gold_spans.total(), found_spans.total()
-    return Brackets(*total, matched, sentences=1, exact=int(total == (matched, matched)))
+    sizes = gold_spans.total(), found_spans.total()
+    return Brackets(*sizes, matched, exact=int(sizes == (matched, matched)))
 
 
 def spans(tree: Tree) -> tuple[Counter[tuple[str, int, int]], int]:
@@ -86,7 +74,7 @@ def spans(tree: Tree) -> tuple[Counter[tuple[str, int, int]], int]:
 
 
 def counted(label: str) -> str | None:
-    """What a constituent's label or a word's tag counts as; None where it is left out."""
+    """The label that a constituent's label or a word's tag counts as; None where it is left out."""
     return None if label in _LEFT_OUT else _EQUAL.get(label, label)
 
 
@@ -110,4 +98,4 @@ def compare_outputs(outputs: Sequence[str], golds: Sequence[str]) -> list[tuple[
 
 def corpus_f1(outputs: Sequence[str], golds: Sequence[str]) -> float:
     """F1 of all brackets together, in percent, as `compare_outputs` takes them."""
-    return sum((counts for counts, _ in compare_outputs(outputs, golds)), Brackets()).f1
+    return total(counts for counts, _ in compare_outputs(outputs, golds)).f1

@@ -1,127 +1,106 @@
-"""Line charts as numbers for SVG: what a training did over its updates, and how long a corpus' sentences are."""
+"""Line charts: what a training did over its updates, and how long a corpus' sentences are."""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
-from statistics import fmean
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-Point = tuple[float, float]
+import numpy as np
 
-# A chart in its own units; on the page it is about as wide as a phone, so its text keeps its size everywhere.
-LEFT, RIGHT, TOP, BOTTOM = 46.0, 350.0, 8.0, 186.0
+from transformer_core.evaluation.figures import FIRST, MUTED, RULE, SECOND, as_svg, blank, gid
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+# In pixels of a page as narrow as a phone's, so that text keeps its size everywhere: the figure; left, bottom, width, height of the chart.
+_WIDTH, _HEIGHT, _CHART = 360, 222, (46, 36, 304, 178)
+_TEXT, _STEPS = 11, (1, 2, 2.5, 5, 10)
 SHARE_SHOWN = 0.995
-MOST_PLACES, MOST_DOTS, MOST_TICKS = 240, 40, 8
+MOST_PLACES, MOST_DOTS = 240, 40
 
 
-@dataclass(frozen=True)
-class Tick:
-    """A mark on an axis: where, in chart units, and its label."""
-
-    at: float
-    label: str
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of a chart, in chart units: the `d` of an SVG path, and the points themselves where they are few enough to mark."""
-
-    name: str
-    path: str
-    dots: list[tuple[float, float, str]]
-    in_words: str
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A line chart, ready to be drawn; `unit` is what its x axis counts."""
+class Chart(NamedTuple):
+    """A drawn chart; `legend` says of each line, in order, its name and what is worth knowing. Without values both are empty."""
 
     title: str
     note: str
-    unit: str
-    lines: list[Line]
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
-
-
-@dataclass(frozen=True)
-class Axis:
-    """Maps values from `low` to `high` to chart units from `start` to `end`, evenly or by their logarithm."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    logarithmic: bool = False
-
-    def at(self, value: float) -> float:
-        """The value's place in chart units; the middle where the axis has no extent."""
-        low, high, value = (math.log(x) if self.logarithmic else x for x in (self.low, self.high, value))
-        share = (value - low) / (high - low) if high > low else 0.5
-        return self.start + share * (self.end - self.start)
-
-    def ticks(self) -> list[Tick]:
-        """About five round values between `low` and `high`."""
-        values = _powers(self.low, self.high) if self.logarithmic and self.high > 10 * self.low else _multiples(self.low, self.high)
-        return [Tick(self.at(value), short(value)) for value in values]
+    legend: list[str]
+    svg: str
 
 
 def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence[Mapping[str, float]], score: str) -> list[Chart]:
     """Perplexity, the score of outputs (named `score`), loss, learning rate, length of the gradient and speed over the updates."""
+    import pandas as pd
+
+    training, validated = (pd.DataFrame(rows).set_index("update") if len(rows) else pd.DataFrame() for rows in (updates, validation))
+
+    def column(rows: pd.DataFrame, name: str) -> pd.Series[float]:
+        return rows[name] if len(rows) else pd.Series(dtype=float)
+
     return [
         line_chart(
             "Perplexity",
             "How many subwords the model hesitates between; 1 is certainty. Logarithmic scale.",
-            {"training": _column(updates, "perplexity"), "validation": _column(validation, "perplexity")},
+            {"training": column(training, "perplexity"), "validation": column(validated, "perplexity")},
             logarithmic=True,
         ),
         line_chart(
             f"{score} while training",
             "Greedy outputs for a part of valid: lower than a beam's of the averaged model.",
-            {"validation": _column(validation, "score")},
+            {"validation": column(validated, "score")},
         ),
-        line_chart("Training loss", "What training lowers, label smoothing and all.", {"loss": _column(updates, "loss")}),
-        line_chart("Learning rate", "Rises during the warmup, then falls.", {"learning rate": _column(updates, "learning_rate")}),
-        line_chart("Gradient", "Its length: a spike is an update that went wrong.", {"norm": _column(updates, "gradient_norm")}),
-        line_chart("Speed", "Target tokens a second, all devices together.", {"tokens/s": _column(updates, "tokens_per_second")}),
+        line_chart("Training loss", "What training lowers, label smoothing and all.", {"loss": column(training, "loss")}),
+        line_chart("Learning rate", "Rises during the warmup, then falls.", {"learning rate": column(training, "learning_rate")}),
+        line_chart("Gradient", "Its length: a spike is an update that went wrong.", {"norm": column(training, "gradient_norm")}),
+        line_chart("Speed", "Target tokens a second, all devices together.", {"tokens/s": column(training, "tokens_per_second")}),
     ]
 
 
 def length_charts(cleaning: Mapping[str, Any]) -> list[Chart]:
-    """How many training sentences have how many words, before and after cleaning, for each language."""
-    return [
-        line_chart(
-            f"Sentence lengths, {language}",
-            f"Training sentences by their words; the longest {100 - 100 * SHARE_SHOWN:.1f}% are not drawn.",
-            {"before cleaning": _histogram(counts, counts), "after": _histogram(cleaning["lengths_out"][language], counts)},
-            unit="words",
-        )
-        for language, counts in cleaning["lengths_in"].items()
-    ]
+    """Number of training sentences by their words, before and after cleaning, for each language."""
+    import pandas as pd
+
+    charts = []
+    for language, counts in cleaning["lengths_in"].items():
+        before, after = pd.Series(counts, dtype=float), pd.Series(cleaning["lengths_out"][language], dtype=float)
+        shown = int((before.cumsum() < SHARE_SHOWN * before.sum()).sum()) + 1
+        note = f"Training sentences by their words; the longest {100 - 100 * SHARE_SHOWN:.1f}% are not drawn."
+        series = {"before cleaning": before[:shown], "after": after[:shown]}
+        charts.append(line_chart(f"Sentence lengths, {language}", note, series, unit="words"))
+    return charts
 
 
-def line_chart(
-    title: str, note: str, series: Mapping[str, Sequence[Point]], logarithmic: bool = False, unit: Literal["update", "words"] = "update"
-) -> Chart:
-    """Lay out a chart of points (update or words, value), each series in order; an even axis starts at 0, a logarithmic one where they do.
+def line_chart(title: str, note: str, series: Mapping[str, pd.Series[float]], logarithmic: bool = False, unit: str = "update") -> Chart:
+    """Draw values over updates or words, each series in order; an even axis starts at 0, a logarithmic one where the values do.
 
-    Points that cannot be drawn (not finite; not above 0 on a logarithmic scale) are left out.
+    Values that cannot be drawn (not finite; not above 0 on a logarithmic scale) are left out.
     """
-    drawable = {name: [(x, y) for x, y in points if math.isfinite(y) and (y > 0 or not logarithmic)] for name, points in series.items()}
-    everything = [point for points in drawable.values() for point in points]
-    if not everything:
-        return Chart(title, note, unit, [], [], [])
-    x_values, y_values = zip(*everything, strict=True)
-    x_axis = Axis(0, max(x_values), LEFT, RIGHT)
-    y_axis = Axis(min(y_values) if logarithmic else min(0, *y_values), max(y_values), BOTTOM, TOP, logarithmic)
-    lines = [_line(name, points, x_axis, y_axis, unit) for name, points in drawable.items() if points]
-    return Chart(title, note, unit, lines, x_axis.ticks(), y_axis.ticks())
+    import pandas as pd
 
-
-def grouped(number: float) -> str:
-    """A whole number with its thousands separated: 28,973."""
-    return f"{number:,.0f}"
+    drawable = {name: values[np.isfinite(values) & ((values > 0) | (not logarithmic))] for name, values in series.items()}
+    drawable = {name: values for name, values in drawable.items() if len(values)}
+    if not drawable:
+        return Chart(title, note, [], "")
+    figure = blank(_WIDTH, _HEIGHT)
+    left, bottom, width, height = _CHART
+    axes = figure.add_axes((left / _WIDTH, bottom / _HEIGHT, width / _WIDTH, height / _HEIGHT), frameon=False)
+    _set_axes(axes, pd.concat(list(drawable.values())), logarithmic, unit)
+    for number, (values, colour) in enumerate(zip(drawable.values(), (FIRST, SECOND), strict=False)):
+        broad = unit == "words" and number == 0  # The lines of before and after lie on each other.
+        size = math.ceil(len(values) / MOST_PLACES)
+        places = pd.DataFrame({"x": values.index, "y": values.to_numpy()}).groupby(np.arange(len(values)) // size).mean()
+        axes.plot(places.x, places.y, color=colour, linewidth=7 if broad else 2, alpha=0.3 if broad else 1, solid_capstyle="round")
+        for x, y in zip(values.index.tolist(), values.tolist(), strict=True) if len(values) <= MOST_DOTS else ():
+            dot = gid(f"dot {unit}", f"{unit} {x:,.0f}: {short(y)}")
+            axes.plot([x, x], [y, y], color=colour, linewidth=5, solid_capstyle="round", gid=dot)
+    legend = [
+        f"{name}, at the end {short(values.iloc[-1])}" if unit == "update" else f"{name}, most often {values.idxmax():,.0f} words"
+        for name, values in drawable.items()
+    ]
+    by = f"{title} by {unit}"
+    return Chart(title, note, legend, as_svg(figure, by, title=f"{by}: {'; '.join(legend)}"))
 
 
 def short(value: float) -> str:
@@ -130,51 +109,28 @@ def short(value: float) -> str:
         return f"{value / 1e6:.4g}M"
     if abs(value) >= 1e4:
         return f"{value / 1e3:.4g}k"
-    return grouped(value) if abs(value) >= 1e3 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:.4g}"
 
 
-def _column(rows: Iterable[Mapping[str, float]], name: str) -> list[Point]:
-    return [(row["update"], row[name]) for row in rows]
+def _set_axes(axes: Axes, values: pd.Series[float], logarithmic: bool, unit: str) -> None:
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
-
-def _histogram(counts: Sequence[int], whole: Sequence[int]) -> list[Point]:
-    """The counts as points, up to the length that `SHARE_SHOWN` of the whole have at most."""
-    most = SHARE_SHOWN * sum(whole)
-    shown = sum(total < most for total in accumulate(whole)) + 1
-    return [(float(length), float(count)) for length, count in enumerate(counts[:shown])]
-
-
-def _line(name: str, points: Sequence[Point], x_axis: Axis, y_axis: Axis, unit: str) -> Line:
-    places = _thinned([(x_axis.at(x), y_axis.at(y)) for x, y in points])
-    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    dots = [(x_axis.at(x), y_axis.at(y), f"{unit} {grouped(x)}: {short(y)}") for x, y in points] if len(points) <= MOST_DOTS else []
-    in_words = f"{name}, at the end {short(points[-1][1])}" if unit == "update" else f"{name}, most often {_peak(points)} words"
-    return Line(name, path, dots, in_words)
-
-
-def _peak(points: Sequence[Point]) -> str:
-    return grouped(max(points, key=lambda point: point[1])[0])
-
-
-def _thinned(places: Sequence[Point]) -> list[Point]:
-    """At most `MOST_PLACES` places: the mean of each run of neighbours, so that a long, rough curve stays small and readable."""
-    size = math.ceil(len(places) / MOST_PLACES)
-    runs = [places[start : start + size] for start in range(0, len(places), size)]
-    return [(fmean(x for x, _ in run), fmean(y for _, y in run)) for run in runs]
-
-
-def _multiples(low: float, high: float) -> list[float]:
-    """The multiples of a round step between `low` and `high`, five or fewer; `low` alone where both are the same but for rounding."""
-    if high - low <= 1e-9 * abs(high):
-        return [low]
-    size = 10.0 ** math.floor(math.log10((high - low) / 5))
-    step = next(size * factor for factor in (1, 2, 2.5, 5, 10, 20) if (high - low) / (size * factor) < 5)
-    return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
-def _powers(low: float, high: float) -> list[float]:
-    """Powers of ten between `low` and `high`, with their doubles and fives, or threes, where there is room."""
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    scales = [[factor * 10.0**exponent for exponent in exponents for factor in factors] for factors in ((1, 2, 5), (1, 3), (1,))]
-    within = [[value for value in scale if low <= value <= high] for scale in scales]
-    return next((values for values in within if len(values) <= MOST_TICKS), within[-1])
+    low, high = (float(values.min()) if logarithmic else min(0.0, values.min())), float(values.max())
+    if low == high:
+        low, high = (low / 2, high * 2) if logarithmic else (low, low + max(1.0, abs(low)))
+    axes.set_xlim(0, values.index.max() or 1)
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
+    if logarithmic:
+        decades = math.log10(high / low)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades <= 2 else (1, 3) if decades <= 3.5 else (1,), numticks=8))
+    axes.set_ylim(low, high)
+    axes.minorticks_off()
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: short(value))
+    axes.tick_params(length=0, labelsize=_TEXT, labelcolor=MUTED, pad=5)
+    axes.grid(axis="y", color=RULE, linewidth=1)
+    axes.axhline(low, color=RULE, linewidth=1)
+    axes.set_axisbelow(True)
+    axes.set_xlabel(unit, fontsize=_TEXT, color=MUTED, labelpad=3)

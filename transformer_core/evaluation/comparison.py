@@ -41,22 +41,28 @@ class SideBySide:
 
 
 def side_by_side(a: Sequence[str], b: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None) -> SideBySide:
-    """Score both and find the `SHOWN` sentences that differ most by their chrF2, each way.
+    """Score both and find the sentences that differ most by their chrF2, each way.
 
     Raises:
         ValueError: they differ in length or are empty.
     """
-    scores = compare_scores(a, b, references)
+    return SideBySide(len(references), compare_scores(a, b, references), *most_different(a, b, references, sources))
+
+
+def most_different(
+    a: Sequence[str], b: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+) -> tuple[list[Sentence], list[Sentence]]:
+    """The `SHOWN` sentences in which B gains most chrF2, and those in which it loses most."""
     chrf_a, chrf_b = sentence_chrf(a, references), sentence_chrf(b, references)
     by_gain = sorted(range(len(references)), key=lambda index: chrf_a[index] - chrf_b[index])
-    gains = [index for index in by_gain[:SHOWN] if chrf_b[index] > chrf_a[index]]
-    losses = [index for index in by_gain[: -SHOWN - 1 : -1] if chrf_b[index] < chrf_a[index]]
 
     def sentence(index: int) -> Sentence:
         source = None if sources is None else sources[index]
         return Sentence(index + 1, chrf_a[index], chrf_b[index], source, references[index], a[index], b[index])
 
-    return SideBySide(len(references), scores, [sentence(index) for index in gains], [sentence(index) for index in losses])
+    gains = [sentence(index) for index in by_gain[:SHOWN] if chrf_b[index] > chrf_a[index]]
+    losses = [sentence(index) for index in by_gain[: -SHOWN - 1 : -1] if chrf_b[index] < chrf_a[index]]
+    return gains, losses
 
 
 def scores_table(compared: SideBySide) -> str:

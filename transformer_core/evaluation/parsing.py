@@ -1,12 +1,12 @@
 """Scores of parses: labelled brackets by EVALB's rules (brackets.py) over a test set and groups of it, and two parsers compared."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_core.evaluation.brackets import Brackets, compare_outputs
+from transformer_core.evaluation.brackets import Brackets, compare_outputs, total
 from transformer_core.evaluation.metrics import GroupScore
 from transformer_core.evaluation.significance import RESAMPLES, SEED, Comparison
 
@@ -14,8 +14,7 @@ SIGNATURE = "F1|brackets:EVALB/COLLINS.prm|tags:gold|outputs:repaired"
 _CONFIDENCE = 0.95
 
 
-@dataclass(frozen=True)
-class ParsingScores:
+class ParsingScores(NamedTuple):
     """Labelled precision, recall and F1 of all brackets of a set, exact matches of sentences: in percent.
 
     Attributes:
@@ -43,15 +42,15 @@ def score(outputs: Sequence[str], golds: Sequence[str]) -> ParsingScores:
     compared = compare_outputs(outputs, golds)
     if not compared:
         raise ValueError("no sentence")
-    total = sum((counts for counts, _ in compared), Brackets())
-    low, high = _interval([counts for counts, _ in compared])
+    counts = [found for found, _ in compared]
+    brackets, (low, high) = total(counts), _interval(counts)
     return ParsingScores(
-        precision=total.precision,
-        recall=total.recall,
-        f1=total.f1,
+        precision=brackets.precision,
+        recall=brackets.recall,
+        f1=brackets.f1,
         f1_low=low,
         f1_high=high,
-        exact_match=total.exact_match,
+        exact_match=100 * brackets.exact / len(compared),
         malformed=100 * sum(found.malformed for _, found in compared) / len(compared),
         lines=len(compared),
         signature=SIGNATURE,
@@ -66,7 +65,7 @@ def sentence_f1(outputs: Sequence[str], golds: Sequence[str]) -> list[float]:
 def f1_by_group(groups: Mapping[str, Sequence[int]], outputs: Sequence[str], golds: Sequence[str]) -> list[GroupScore]:
     """F1 over groups of sentences, each by its label and the places of its sentences (from 0)."""
     counts = [counts for counts, _ in compare_outputs(outputs, golds)]
-    return [GroupScore(label, len(indices), sum((counts[index] for index in indices), Brackets()).f1) for label, indices in groups.items()]
+    return [GroupScore(label, len(indices), total(counts[index] for index in indices).f1) for label, indices in groups.items()]
 
 
 def compare_parsers(baseline: Sequence[str], candidate: Sequence[str], golds: Sequence[str]) -> Comparison:
@@ -107,7 +106,7 @@ def _interval(counts: Sequence[Brackets]) -> tuple[float, float]:
 
 def _counts(counts: Sequence[Brackets]) -> NDArray[np.int64]:
     """(sentences, 3): brackets of the gold tree, of the other, of both."""
-    return np.array([(one.gold, one.found, one.matched) for one in counts], np.int64)
+    return np.array(counts, np.int64)[:, :3]
 
 
 def _f1(counts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from transformer_core.errors import configuration_error
-from transformer_core.files import new_file
 from transformer_core.models.embeddings import LearnedPositions, sinusoidal_positions
 from transformer_core.models.recurrent import Recurrent
 from transformer_core.models.transformer import Transformer
@@ -32,8 +29,7 @@ _COLOURS, _PANELS = "RdBu", (1.35, 1)
 _PRODUCT = "PE(pos) · PE(pos + k)"
 
 
-@dataclass(frozen=True)
-class Encodings:
+class Encodings(NamedTuple):
     """The vectors that one side of a model adds to its embeddings.
 
     Attributes:
@@ -47,8 +43,7 @@ class Encodings:
     learned: bool
 
 
-@dataclass(frozen=True)
-class Products:
+class Products(NamedTuple):
     """PE(pos) · PE(pos + k) of one position `pos` with all that the picture has: `distances` has each k, `values` the product."""
 
     position: int
@@ -69,7 +64,7 @@ def sinusoids(positions: int, d_model: int) -> Encodings:
 
 
 def encodings_of(model: TranslationModel, positions: int) -> list[Encodings]:
-    """What a model adds to its embeddings; with learned positions the source's and the target's, which are two.
+    """The encodings that a model adds to its embeddings: one, or with learned positions the source's and the target's.
 
     Args:
         positions: how many, from position 0 on.
@@ -101,11 +96,10 @@ def products(encodings: Encodings) -> list[Products]:
 
 def spread(curves: Sequence[Products]) -> float:
     """The greatest difference between two curves at the same k; 0 where the product depends on k alone."""
-    by_distance: dict[int, list[float]] = {}
-    for curve in curves:
-        for distance, value in zip(curve.distances.tolist(), curve.values.tolist(), strict=True):
-            by_distance.setdefault(distance, []).append(value)
-    return max(max(values) - min(values) for values in by_distance.values())
+    import pandas as pd
+
+    products_at = pd.concat([pd.Series(curve.values, curve.distances) for curve in curves]).groupby(level=0)
+    return float((products_at.max() - products_at.min()).max())
 
 
 def position_figure(sides: Sequence[Encodings]) -> Figure:
@@ -126,22 +120,12 @@ def position_figure(sides: Sequence[Encodings]) -> Figure:
     return figure
 
 
-def save_svg(figure: Figure, path: Path) -> None:
-    """Write a picture that needs no other file, whole or not at all; the same figure gives the same bytes."""
-    import matplotlib
-
-    with new_file(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "positions"}):
-        figure.savefig(temporary, format="svg", metadata={"Date": None})
-
-
 def _draw_values(axes: Axes, encodings: Encodings) -> None:
     most = float(np.abs(encodings.values).max()) if encodings.learned else 1.0
     # "none" keeps each value a pixel of the image within the SVG; anything else would resample it.
     image = axes.imshow(encodings.values, _COLOURS, vmin=-most, vmax=most, aspect="auto", interpolation="none")
-    axes.set_title(_title("PE(pos, i)", encodings), fontsize=_HEADING_POINTS)
-    axes.set_xlabel("dimension i", fontsize=_POINTS)
+    _label(axes, "PE(pos, i)", encodings, "dimension i")
     axes.set_ylabel("position pos", fontsize=_POINTS)
-    axes.tick_params(labelsize=_POINTS)
     axes.figure.colorbar(image, ax=axes, pad=0.02).ax.tick_params(labelsize=_POINTS)
 
 
@@ -150,16 +134,16 @@ def _draw_products(axes: Axes, encodings: Encodings, curves: Sequence[Products])
         # Lines on each other are all seen where each is thinner than those beneath it; learned ones are not on each other.
         width = 1.2 if encodings.learned else 1.0 + 1.6 * (len(curves) - 1 - number)
         axes.plot(curve.distances, curve.values, linewidth=width, label=f"pos = {curve.position}")
-    axes.set_title(_title(_PRODUCT, encodings), fontsize=_HEADING_POINTS)
-    axes.set_xlabel("distance k", fontsize=_POINTS)
-    axes.tick_params(labelsize=_POINTS)
+    _label(axes, _PRODUCT, encodings, "distance k")
     axes.grid(color="0.9")
     axes.set_axisbelow(True)
     axes.legend(fontsize=_POINTS, frameon=False)
 
 
-def _title(what: str, encodings: Encodings) -> str:
-    return f"{what}, {encodings.side}" if encodings.side else what
+def _label(axes: Axes, what: str, encodings: Encodings, across: str) -> None:
+    axes.set_title(f"{what}, {encodings.side}" if encodings.side else what, fontsize=_HEADING_POINTS)
+    axes.set_xlabel(across, fontsize=_POINTS)
+    axes.tick_params(labelsize=_POINTS)
 
 
 def _caption(encodings: Encodings, difference: float) -> str:
@@ -170,14 +154,9 @@ def _caption(encodings: Encodings, difference: float) -> str:
             f"Learned positions (Table 3, row E): {count} vectors of {d_model} dimensions for the source and as many for the target. "
             f"Nothing makes {product} depend on k alone: at the same k two curves differ by up to {difference:.3g}."
         )
-    sine, cosine, summed = (
-        _unbroken(formula)
-        for formula in (
-            f"PE(pos, 2i) = sin(pos / 10000^(2i / {d_model}))",
-            "PE(pos, 2i + 1) = cos of the same",
-            f"cos(k / 10000^(2i / {d_model}))",
-        )
-    )
+    sine = _unbroken(f"PE(pos, 2i) = sin(pos / 10000^(2i / {d_model}))")
+    cosine = _unbroken("PE(pos, 2i + 1) = cos of the same")
+    summed = _unbroken(f"cos(k / 10000^(2i / {d_model}))")
     return (
         f"{sine} and {cosine} (paper 3.5), {count} positions. {product} is the sum of {summed} over i, {d_model // 2} at k = 0: "
         f"it depends on k alone, so the curves of all pos lie on each other (here to within {difference:.0e})."

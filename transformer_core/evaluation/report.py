@@ -12,14 +12,24 @@ from difflib import SequenceMatcher
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from transformer_core.corpus.trees import leaves, read_tree, repaired
-from transformer_core.evaluation.attention_figures import LayerFigures, cross_figures, encoder_figures, opacity, shown_layer
-from transformer_core.evaluation.charts import grouped, length_charts, training_charts
+from transformer_core.evaluation.attention_figures import (
+    LayerFigures,
+    WordFigure,
+    cross_figures,
+    encoder_figures,
+    encoder_words,
+    opacity,
+    shown_layer,
+    word_figure,
+)
+from transformer_core.evaluation.charts import length_charts, training_charts
+from transformer_core.evaluation.figures import COLOURS, SANS
 from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, Scores
-from transformer_core.evaluation.pages import environment
 from transformer_core.evaluation.parsing import ParsingScores
 from transformer_core.evaluation.tree_figures import tree_figure
-from transformer_core.evaluation.word_figure import WordFigure, encoder_words, word_figure
 from transformer_core.evaluation.words import choose_word
 
 if TYPE_CHECKING:
@@ -33,7 +43,7 @@ WEIGHTS_NAMED = (0.05, 0.1, 0.25, 0.5, 1)
 
 @dataclass(frozen=True)
 class Attended:
-    """What the model attends to in one sentence of the test set, by its place from 0, while it writes its translation."""
+    """Attention in one sentence of the test set, by its place from 0, while the model writes its translation."""
 
     index: int
     maps: AttentionMaps
@@ -41,7 +51,7 @@ class Attended:
 
 @dataclass(frozen=True)
 class Lineage:
-    """What the report was made from, and with what.
+    """Inputs and software of the report.
 
     Args:
         report: commit, versions and so on where the report was made.
@@ -56,7 +66,7 @@ class Lineage:
 
 @dataclass(frozen=True)
 class Run:
-    """What a report shows of a run whatever its task. The documents are those that the stages write, as they stand in their JSON files.
+    """Content of a report that every task has. The documents are those of the JSON files that the stages write.
 
     Args:
         manifest: the corpus: names, pairs, origin, licence, synthetic or not.
@@ -129,19 +139,24 @@ def render_parsing(report: ParsingReport) -> str:
     for example in report.examples:
         gold = read_tree(report.references[example.index])
         found = repaired(report.hypotheses[example.index], leaves(gold)).tree
-        drawn[example.index] = (tree_figure(gold, beside=found), tree_figure(found, beside=gold))
+        both, same = {"Gold tree": (gold, found), "The model's tree": (found, gold)}, {"Gold tree and the model's": (gold, found)}
+        drawn[example.index] = {title: tree_figure(*pair, title) for title, pair in (both if example.score < 100 else same).items()}
     return _rendered("parsing.html", "F1", report, drawn=drawn)
 
 
 def _rendered(template: str, score: str, report: Run, **own: object) -> str:
-    templates = environment()
+    templates = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    templates.loader = PackageLoader("transformer_core.evaluation")
     templates.filters.update(grouped=grouped, duration=duration, words=words, setting=setting)
+    layers, word = ([], None) if isinstance(report.attention, str) else looked_at(report.attention.maps, report.manifest["source"])
     return templates.get_template(template).render(
         report=report,
+        colours=COLOURS,
+        sans=SANS,
         charts=training_charts(report.updates, report.validation, score),
         length_charts=length_charts(report.cleaning),
-        attention=[] if isinstance(report.attention, str) else attention_figures(report.attention.maps),
-        word=None if isinstance(report.attention, str) else word_chosen(report.attention.maps, report.manifest["source"]),
+        attention=layers,
+        word=word,
         scale=[(weight, opacity(weight)) for weight in WEIGHTS_NAMED],
         examples=[(rank, list(group)) for rank, group in groupby(report.examples, key=lambda example: example.rank)],
         shown=EXAMPLES_SHOWN,
@@ -149,18 +164,13 @@ def _rendered(template: str, score: str, report: Run, **own: object) -> str:
     )
 
 
-def attention_figures(maps: AttentionMaps) -> list[LayerFigures]:
-    """The layers to look at, of the attentions that the model has."""
-    return [*([encoder_figures(maps)] if "encoder" in maps.weights else []), *cross_figures(maps)]
-
-
-def word_chosen(maps: AttentionMaps, language: str) -> tuple[WordFigure, str] | None:
-    """What one word of the source attends to, and why it is that word; None for a model whose encoder has no attention."""
+def looked_at(maps: AttentionMaps, language: str) -> tuple[list[LayerFigures], tuple[WordFigure, str] | None]:
+    """The layers to look at; what one word of the source attends to, and why it is that word, where the encoder has attention."""
     if "encoder" not in maps.weights:
-        return None
+        return cross_figures(maps), None
     layer = shown_layer(len(maps.weights["encoder"]))
     place, why = choose_word(*encoder_words(maps, layer), language)
-    return word_figure(maps, place, layer), why
+    return [encoder_figures(maps), *cross_figures(maps)], (word_figure(maps, place, layer), why)
 
 
 def differences(text: str, other: str) -> list[tuple[str, bool]]:
@@ -173,6 +183,11 @@ def differences(text: str, other: str) -> list[tuple[str, bool]]:
     blocks = SequenceMatcher(a=own, b=others, autojunk=False).get_opcodes()
     runs = [(space.join(own[start:end]), kind != "equal") for kind, start, end, _, _ in blocks if end > start]
     return [part for run in runs for part in ((space, False), run)][1:]
+
+
+def grouped(number: float) -> str:
+    """A whole number with its thousands separated: 28,973."""
+    return f"{number:,.0f}"
 
 
 def duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""How sure a score is, and whether two systems differ by more than chance: sacreBLEU's own bootstrap, 1,000 resamples of one seed."""
+"""Confidence interval of a score, and significance of the difference of two systems: sacreBLEU's bootstrap, 1,000 resamples, one seed."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ class Comparison:
 
     @property
     def significant(self) -> bool:
-        """Whether chance alone would make such a difference in fewer than one of twenty cases."""
+        """True if chance alone would make such a difference in fewer than one of twenty cases."""
         return self.p_value < SIGNIFICANT
 
 

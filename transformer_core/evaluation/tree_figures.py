@@ -1,92 +1,49 @@
-"""Layout of a drawn phrase-structure tree: words in a row at the bottom, each constituent above the middle of its parts."""
-
-from dataclasses import dataclass, field
+"""Drawn phrase-structure trees: words in a row at the bottom, each constituent above the middle of its parts."""
 
 from transformer_core.corpus.trees import Tree, events
 from transformer_core.evaluation.brackets import counted, spans
+from transformer_core.evaluation.figures import INK, MUTED, RULE, SECOND, Canvas, as_svg, gid
 
-# In units of the SVG: about the width of a letter, the gap between words, the distance of rows, the margins. A label such as WHADVP may
+# In pixels of the page: about the width of a letter, the gap between words, the distance of rows, the margins. A label such as WHADVP may
 # be wider than the only word below it.
 _LETTER, _GAP, _ROW, _MARGIN, _SIDE = 6.6, 10.0, 30.0, 12.0, 20.0
+_TEXT, _TAG_TEXT = 11, 9
 
 
-@dataclass(frozen=True)
-class Label:
-    """A word, a tag or a constituent's label, by the middle of its text.
-
-    Attributes:
-        kind: word, tag or constituent.
-        differs: a constituent that counts in the score and that the other tree does not have.
-    """
-
-    text: str
-    x: float
-    y: float
-    kind: str
-    differs: bool = False
-
-
-@dataclass(frozen=True)
-class Edge:
-    """A line from a constituent down to one of its parts."""
-
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-
-
-@dataclass(frozen=True)
-class TreeFigure:
-    """A drawn tree; lengths are in units of its SVG."""
-
-    width: float
-    height: float
-    labels: list[Label]
-    edges: list[Edge]
-
-
-@dataclass
-class _Open:
-    """A constituent while its parts are laid out: the first word that counts, and where its parts stand."""
-
-    start: int
-    parts: list[tuple[float, float]] = field(default_factory=list)
-
-
-def tree_figure(tree: Tree, beside: Tree) -> TreeFigure:
-    """Lay out a tree; constituents that `beside`, a tree over the same words, does not have are marked as different."""
+def tree_figure(tree: Tree, beside: Tree, title: str) -> str:
+    """Draw a tree as SVG; constituents that count in the score and that `beside`, a tree over the same words, lacks are marked."""
     known, _ = spans(beside)
-    bottom = _MARGIN + _ROW * _depth(tree)
-    labels: list[Label] = []
-    edges: list[Edge] = []
-    stack: list[_Open] = [_Open(0)]
-    right, place = _SIDE, 0
-    for kind, node in events(tree):
-        if kind == "open":
-            stack.append(_Open(place))
-            continue
-        if kind == "word":
-            width = _LETTER * max(len(node.word), len(node.label))
-            x, y = right + width / 2, bottom
-            labels += [Label(node.label, x, y, "tag"), Label(node.word, x, y + _ROW / 2, "word")]
-            right += width + _GAP
-            place += counted(node.label) is not None
-        else:
-            done = stack.pop()
-            x, y = (done.parts[0][0] + done.parts[-1][0]) / 2, _MARGIN + _ROW * (len(stack) - 1)
-            edges += [Edge(x, y + 6, *part) for part in done.parts]
-            label = counted(node.label)
-            differs = label is not None and done.start < place and (label, done.start, place) not in known
-            labels.append(Label(node.label, x, y, "constituent", differs))
-        stack[-1].parts.append((x, y - 7))
-    return TreeFigure(right - _GAP + _SIDE, bottom + _ROW / 2 + _MARGIN, labels, edges)
-
-
-def _depth(tree: Tree) -> int:
-    """The most constituents above a word."""
     depth = deepest = 0
     for kind, _ in events(tree):
         depth += {"open": 1, "word": 0, "close": -1}[kind]
         deepest = max(deepest, depth)
-    return deepest
+    bottom = _MARGIN + _ROW * deepest
+    width = 2 * _SIDE - _GAP + sum(_width(node) + _GAP for kind, node in events(tree) if kind == "word")
+    canvas = Canvas(width, bottom + _ROW / 2 + _MARGIN)
+    # Of each constituent that is open the first word that counts, and the places of its parts.
+    stack: list[tuple[int, list[tuple[float, float]]]] = [(0, [])]
+    right, place = _SIDE, 0
+    for kind, node in events(tree):
+        if kind == "open":
+            stack.append((place, []))
+            continue
+        if kind == "word":
+            x, y = right + _width(node) / 2, bottom
+            canvas.write(x, y, node.label, _TAG_TEXT, colour=MUTED)
+            canvas.write(x, y + _ROW / 2, node.word, _TEXT)
+            right += _width(node) + _GAP
+            place += counted(node.label) is not None
+        else:
+            start, parts = stack.pop()
+            x, y = (parts[0][0] + parts[-1][0]) / 2, _MARGIN + _ROW * (len(stack) - 1)
+            for part_x, part_y in parts:
+                canvas.line((x, part_x), (y + 6, part_y), RULE, 1.5)
+            label = counted(node.label)
+            differs = label is not None and start < place and (label, start, place) not in known
+            canvas.write(x, y, node.label, _TEXT, weight="bold", colour=SECOND if differs else INK, gid=gid("differs" if differs else ""))
+        stack[-1][1].append((x, y - 7))
+    return as_svg(canvas.figure, title, f"width: {width:.0f}px")
+
+
+def _width(word: Tree) -> float:
+    return _LETTER * max(len(word.word), len(word.label))

@@ -14,7 +14,7 @@ from transformer_core.corpus.subword import SPACE_MARK
 _MARKERS = frozenset({"<s>", "</s>"})
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")  # How Unicode's names of their letters begin.
 
-# Of the third person: what they stand for is elsewhere in the sentence, or should be.
+# Of the third person: the noun that they refer to is elsewhere in the sentence, or should be.
 PRONOUNS = {
     "en": "it its itself he him his himself she her hers herself they them their theirs themselves",
     "de": "er ihn ihm sein seine seinen seinem seiner seines sie ihr ihre ihren ihrem ihrer ihres ihnen es sich",
@@ -95,7 +95,7 @@ def _spaced(pieces: Sequence[str]) -> Iterator[list[int]]:
 
 
 def _is_apart(before: str, piece: str) -> bool:
-    """Whether a piece cannot be of one word with the piece before it. A space mark alone belongs to what comes after."""
+    """True if a piece cannot belong to the word of the piece before it. A space mark alone belongs to what comes after."""
     if piece.startswith(SPACE_MARK) or _MARKERS & {before, piece}:
         return True
     return before != SPACE_MARK and (_is_unspaced(before) or _is_unspaced(piece))

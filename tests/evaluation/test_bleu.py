@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from transformer_core.evaluation.bleu import moses_tokens, multi_bleu, paper_bleu, split_compounds
 from transformer_core.evaluation.metrics import read_aligned
-from transformer_core.evaluation.paper_bleu import moses_tokens, multi_bleu, paper_bleu, split_compounds
 
 PEER = Path(__file__).parents[2].parent / "shared/data/peer"
 
