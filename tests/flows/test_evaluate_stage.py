@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from flows.process.times import record_seconds
+
 from flows.stages.evaluate import run
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from transformer_core.config import Params, load_params

@@ -1,8 +1,8 @@
 from pathlib import Path
 
 import pytest
-
 from flows.process.times import record_seconds, seconds_of
+
 from transformer_core.config import Params, load_params
 
 RECIPE = Path(__file__).parents[2] / "transformer_core/recipes/synthetic.yaml"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from flows.record.usage import Usage
 
 from flows.record import usage
 from flows.record.journal import Journal, read_events
-from flows.record.usage import Usage
 
 
 def sampled(journal: Journal, wanted: int) -> list[int]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
-
 from flows.cluster.gang import Gang, free_port
+
 from tests.flows.test_train_stage import prepare
 from transformer_core.errors import UserError
 
