@@ -13,7 +13,7 @@ from transformer_core.config import Params
 
 ROOT = Path(__file__).parents[1]
 STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
-# Code that cannot change a result: how a stage is run, distributed over processes and recorded; the schema, whose every key is in params.yaml.
+# Code that cannot change a result: how a stage is run, distributed and recorded; the schema, whose every key is in params.yaml.
 NO_RESULT = {
     "flows/cluster/group.py",
     "flows/cluster/ranks.py",

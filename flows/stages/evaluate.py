@@ -209,7 +209,7 @@ def read_numbers(path: Path) -> list[dict[str, float]]:
     """The rows of a CSV file of numbers, by column."""
     import pandas as pd
 
-    rows: list[dict[str, float]] = pd.read_csv(path, dtype=float, float_precision="round_trip").to_dict("records")
+    rows: list[dict[str, float]] = pd.read_csv(path, dtype=float).to_dict("records")
     return rows
 
 

@@ -102,7 +102,7 @@ def journal_from_tables(fingerprint: str, params: Params) -> None:
     describe_training(journal, params)
     journal.tags({"filled_from": UPDATES.parent.as_posix()})
     for context, path in (("train", UPDATES), ("valid", VALIDATION)):
-        table = pd.read_csv(path, index_col="update", dtype=float, float_precision="round_trip")
+        table = pd.read_csv(path, index_col="update", dtype=float)
         if context == "valid":
             table = table.drop(columns="seconds").rename(columns={VALIDATION_SCORE: task_of(params.download.target).key})
         for update, values in table.to_dict("index").items():

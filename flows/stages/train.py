@@ -258,7 +258,7 @@ def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Prog
     TRAINING.mkdir(parents=True, exist_ok=True)
     for table in TABLES:
         shutil.copyfile(state / table.name, table)
-    last = pd.read_csv(VALIDATION, dtype=float, float_precision="round_trip").iloc[-1]
+    last = pd.read_csv(VALIDATION, dtype=float).iloc[-1]
     write_json(
         TRAINING_METRICS,
         {

@@ -1,4 +1,4 @@
-"""The stages from download to binarize, each as its real process in an empty working directory."""
+"""The stages from download to binarize, in an empty working directory."""
 
 import hashlib
 import json
@@ -10,13 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 from ruamel.yaml import YAML
 
+from tests.flows.stages import stage_here
 from transformer_core.corpus.binary import open_split, read_meta
 from transformer_core.corpus.own import new_entry
 from transformer_core.corpus.subword import Subword
@@ -32,17 +33,39 @@ PAIRS = [
     for verb in VERBS
     for number in range(2, 7)
 ]
-Ended = subprocess.CompletedProcess[str]
+FOLDERS = {"download": "raw", "clean": "clean", "bpe": "bpe", "binarize": "binarized"}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with params.yaml, the corpus `own` of 100 pairs, and the outputs of all stages."""
+    folder = tmp_path_factory.mktemp("prepared")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_corpus(PAIRS)
+        set_params(download={"corpus": "own"}, bpe={"vocab_size": 90})
+        run_up_to("binarize")
+    return folder
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with params.yaml and the corpus `own`: own.en and own.de, 100 pairs."""
+def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it without outputs as the working directory."""
     monkeypatch.chdir(tmp_path)
+    return shutil.copytree(prepared, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("data", ".state"))
+
+
+def write_corpus(pairs: Sequence[tuple[str, str]]) -> None:
+    """own.en, own.de and their catalogue entry."""
     for side, language in enumerate(("en", "de")):
-        write_side(tmp_path / f"own.{language}", [pair[side] for pair in PAIRS])
-    set_params(download={"corpus": "own"}, bpe={"vocab_size": 90})
-    return tmp_path
+        write_side(Path(f"own.{language}"), [pair[side] for pair in pairs])
+    new_entry("own", Path("own.en"), Path("own.de"))
+
+
+def take(prepared: Path, last: str) -> None:
+    """The outputs of the stages up to the last, from the prepared directory."""
+    for name in STAGES[: STAGES.index(last) + 1]:
+        shutil.copytree(prepared / "data" / FOLDERS[name], Path("data") / FOLDERS[name])
 
 
 def write_side(path: Path, lines: list[str]) -> None:
@@ -59,14 +82,9 @@ def set_params(**sections: dict[str, object]) -> None:
     yaml.dump(document, here)
 
 
-def run_stage(name: str, **environment: str) -> Ended:
-    command = [sys.executable, "-m", f"flows.stages.{name}"]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
-
-
 def run_up_to(last: str) -> None:
     for name in STAGES[: STAGES.index(last) + 1]:
-        ended = run_stage(name)
+        ended = stage_here(name)
         assert ended.returncode == 0, ended.stderr
 
 
@@ -74,9 +92,8 @@ def files_below(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_two_own_files_become_token_ids_that_read_back_as_their_text(place: Path) -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
-    run_up_to("binarize")
+def test_two_own_files_become_token_ids_that_read_back_as_their_text(place: Path, prepared: Path) -> None:
+    take(prepared, "binarize")
     subword = Subword.load(Path("data/bpe/spm.model"))
     meta = read_meta(Path("data/binarized"))
     assert meta.vocabulary_hash == subword.hash
@@ -94,34 +111,31 @@ def test_two_own_files_become_token_ids_that_read_back_as_their_text(place: Path
 
 @pytest.mark.usefixtures("place")
 def test_each_stage_closes_with_a_line_of_what_was_made_and_where() -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
-    closing = {name: run_stage(name).stdout for name in STAGES}
+    closing = {name: stage_here(name).stdout for name in STAGES}
     assert closing["download"] == "data/raw: own, en to de, pairs: train 80, valid 10, test 10\n"
     assert closing["clean"] == "data/clean: 80 of 80 training pairs (dropped: none); counts in data/clean/report.json\n"
     assert closing["bpe"] == "data/bpe/spm.model: 90 subwords (bpe) of en and de\n"
     assert closing["binarize"].startswith("data/binarized: 80 training pairs, ")
 
 
-def test_running_again_gives_the_same_bytes_in_either_direction(place: Path) -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
-    contents: list[dict[str, bytes]] = []
-    for source, target in (("en", "de"), ("en", "de"), ("de", "en")):
+def test_running_again_gives_the_same_bytes_in_either_direction(place: Path, prepared: Path) -> None:
+    contents = [bytes_of(prepared / "data")]
+    for source, target in (("en", "de"), ("de", "en")):
         set_params(download={"source": source, "target": target})
         run_up_to("binarize")
-        contents.append({name: (place / "data" / name).read_bytes() for name in files_below(place / "data")})
+        contents.append(bytes_of(place / "data"))
     assert contents[0] == contents[1]
     assert contents[2].keys() == contents[0].keys()
     assert json.loads(contents[2]["raw/manifest.json"])["source"] == "de"
 
 
-def test_training_pairs_that_are_too_long_are_left_out_and_no_others(place: Path) -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
-    run_up_to("bpe")
+def test_training_pairs_that_are_too_long_are_left_out_and_no_others(place: Path, prepared: Path) -> None:
+    take(prepared, "bpe")
     write_side(place / "data/clean/train.en", ["the dog", "the dog " * 100])
     write_side(place / "data/clean/train.de", ["der Hund", "der Hund " * 100])
     write_side(place / "data/clean/test.en", ["the dog " * 100])
     write_side(place / "data/clean/test.de", [""])
-    assert run_stage("binarize").returncode == 0
+    assert stage_here("binarize").returncode == 0
     meta = read_meta(Path("data/binarized"))
     assert (meta.splits["train"].pairs, meta.splits["train"].dropped_too_long) == (1, 1)
     assert (meta.splits["test"].pairs, meta.splits["test"].dropped_too_long) == (1, 0)
@@ -132,12 +146,12 @@ def test_training_pairs_that_are_too_long_are_left_out_and_no_others(place: Path
 @pytest.mark.parametrize("target", ["de", "fr"])
 def test_multi30k_comes_from_the_mirror_in_the_direction_asked_for(place: Path, target: str) -> None:
     set_params(download={"corpus": "multi30k", "target": target})
-    ended = run_stage("download", TRANSFORMER_MIRROR=str(MIRROR))
+    ended = stage_here("download", environment={"TRANSFORMER_MIRROR": str(MIRROR)})
     assert ended.stdout == f"data/raw: multi30k, en to {target}, pairs: train 29,000, valid 1,014, test 1,000\n", ended.stderr
     assert [name for name in files_below(place / "data/raw") if not name.endswith((".en", f".{target}"))] == ["manifest.json"]
 
 
-# What a user does wrong: how it is brought about, the stage, its exit code, and the line on standard error.
+# Mistakes of a user.
 
 
 def missing_file(_: Path) -> None:
@@ -255,15 +269,16 @@ DAMAGED = hashlib.sha256(b"damaged\n").hexdigest()
     ],
 )
 def test_bad_input_is_told_in_one_line_and_leaves_nothing(
-    place: Path, mistake: Callable[[Path], None], stage: str, code: int, line: str
+    place: Path, prepared: Path, mistake: Callable[[Path], None], stage: str, code: int, line: str
 ) -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
     if stage != "download":
-        run_up_to(STAGES[STAGES.index(stage) - 1])
+        take(prepared, STAGES[STAGES.index(stage) - 1])
     mistake(place)
     before = files_below(place / "data")
-    ended = run_stage(stage)
+    ended = stage_here(stage)
     assert ended.stderr.startswith(line)
+    if mistake is no_network:
+        assert "no connection (3 tries). Try again, or put the file at MIRROR/own/train.en and set machine.mirror." in ended.stderr
     assert ended.stderr.count("\n") == 1
     assert (ended.returncode, ended.stdout) == (code, "")
     assert files_below(place / "data") == before
@@ -277,30 +292,21 @@ def test_a_stage_without_what_the_one_before_makes_says_so(place: Path) -> None:
         ("bpe", "data/clean/train.en: no such file"),
         ("binarize", "data/bpe/spm.model: no such file. Make it with: dvc repro bpe"),
     ):
-        ended = run_stage(stage)
+        ended = stage_here(stage)
         assert ended.stderr.startswith(line)
         assert (ended.returncode, ended.stderr.count("\n")) == (65, 1)
         assert not (place / "data").exists() or files_below(place / "data") == []
 
 
-def test_a_mistake_keeps_what_an_earlier_run_made(place: Path) -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
-    run_up_to("download")
-    before = {name: (place / "data" / name).read_bytes() for name in files_below(place / "data")}
+def test_a_mistake_keeps_the_outputs_of_an_earlier_run(place: Path, prepared: Path) -> None:
+    take(prepared, "download")
+    before = bytes_of(place / "data")
     changed_file(place)
-    assert run_stage("download").returncode == 65
-    assert {name: (place / "data" / name).read_bytes() for name in files_below(place / "data")} == before
-
-
-def test_no_network_suggests_the_mirror(place: Path) -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
-    no_network(place)
-    ended = run_stage("download")
-    assert "no connection (3 tries). Try again, or put the file at MIRROR/own/train.en and set machine.mirror." in ended.stderr
+    assert stage_here("download").returncode == 65
+    assert bytes_of(place / "data") == before
 
 
 def test_a_stop_in_the_middle_of_a_download_leaves_nothing(place: Path) -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
     with socket.create_server(("127.0.0.1", 0)) as server:
         web_entry(place, f"http://127.0.0.1:{server.getsockname()[1]}/train", "0" * 64)
         with subprocess.Popen([sys.executable, "-m", "flows.stages.download"], stderr=subprocess.PIPE, text=True) as stage:
@@ -322,25 +328,24 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 @pytest.mark.slow  # about a minute: each stage is killed and made again; KILLS=20 for more rounds
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_killed_at_any_moment_leaves_nothing_that_is_taken_for_whole(place: Path, stage: str) -> None:
-    for side, language in enumerate(("en", "de")):
-        write_side(place / f"own.{language}", [f"{pair[side]} {number}" for number in range(200) for pair in PAIRS])
-    new_entry("own", Path("own.en"), Path("own.de"))
+    write_corpus([(f"{source} {number}", f"{target} {number}") for number in range(200) for source, target in PAIRS])
     set_params(machine={"workers": 2})
     run_up_to(stage)
+    command = [sys.executable, "-m", f"flows.stages.{stage}"]
     began = time.monotonic()
-    assert run_stage(stage).returncode == 0
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     seconds = time.monotonic() - began
-    out = place / "data" / {"download": "raw", "binarize": "binarized"}.get(stage, stage)
+    out = place / "data" / FOLDERS[stage]
     whole = bytes_of(out)
     for seed in range(int(os.environ.get("KILLS", "5"))):
         shutil.rmtree(out)
-        with subprocess.Popen([sys.executable, "-m", f"flows.stages.{stage}"], stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             time.sleep(random.Random(seed).uniform(0, seconds))
             family = psutil.Process(process.pid).children(recursive=True)
             process.kill()
         assert psutil.wait_procs(family, timeout=120)[1] == []
         assert bytes_of(out) in ({}, whole)
-        assert run_stage(stage).returncode == 0
+        assert stage_here(stage).returncode == 0
         assert bytes_of(out) == whole
         assert [path.name for path in (place / "data").iterdir() if path.name.startswith(".")] == []
 
@@ -370,8 +375,8 @@ def test_a_treebank_becomes_words_and_one_token_for_each_symbol_of_a_tree(tmp_pa
     assert [len(targets[number]) for number in range(5)] == [len(symbols.split()) + 1] * 5
     assert subword.decode(targets[0]) == symbols
     Path("data/raw/test.tree").write_text("(S (NN dog))\n" * 5)
-    ended = run_stage("clean")
+    ended = stage_here("clean")
     assert ended.returncode == 65
     assert "data/raw/test.tree:1: the tree's words are not those of the source: 'dog'" in ended.stderr
     Path("data/raw/test.tree").write_text("(S (NN dog)\n" * 5)
-    assert "data/raw/test.tree:1: no tree: " in run_stage("clean").stderr
+    assert "data/raw/test.tree:1: no tree: " in stage_here("clean").stderr

@@ -1,17 +1,15 @@
 import json
-import os
 import re
-import subprocess
-import sys
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flows.process.times import record_seconds
 
+from flows.process.runner import record_seconds
 from flows.stages.evaluate import run
+from tests.flows.stages import stage_here
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, UserError
@@ -302,22 +300,12 @@ def test_they_are_scored_where_that_is_asked_for(here: Path, params: Params) -> 
     assert json.loads(Path("results/metrics.json").read_text(encoding="utf-8"))["bleu"] == 66.97  # 13a parts the full stop anyway.
 
 
-def as_process(here: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(
-        [sys.executable, "-m", "flows.stages.evaluate"], cwd=here, env=environment, capture_output=True, text=True, check=False
-    )
-
-
-def test_the_stage_as_a_process_ends_with_its_closing_line(here: Path) -> None:
-    done = as_process(here)
+def test_the_stage_ends_with_its_closing_line_or_with_one_line_about_invalid_utf8(here: Path) -> None:
+    done = stage_here("evaluate")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("BLEU 66.97 on the test set of tiny (synthetic): results/report.html\n")
-
-
-def test_invalid_utf8_in_the_hypotheses_ends_the_process_with_one_line(here: Path) -> None:
     (here / "results/decode/test.hyp").write_bytes(b"eins\nzw\xffei\ndrei\n")
-    done = as_process(here)
+    done = stage_here("evaluate")
     assert done.returncode == ExitCode.BAD_DATA
     assert done.stderr.startswith("results/decode/test.hyp:2: not valid UTF-8 (byte 0xff at column 3)")
     assert done.stderr.count("\n") == 1

@@ -80,7 +80,7 @@ def test_the_model_is_registered_in_the_run_of_its_training_and_translates_elsew
     assert registered(mlflow_store, "synthetic-en-de", "1")
     assert not registered(mlflow_store, "synthetic-en-de", "2")
     out, error = capfd.readouterr()
-    assert out.startswith(f"BLEU 86.41 on the test set of synthetic (synthetic)\nreport: {REPORT}\n")
+    assert out.startswith(f"BLEU 86.41 on the test set of synthetic\nreport: {REPORT}\n")
     assert f"/runs/{before.info.run_id}" in out
     assert error == ""
 
