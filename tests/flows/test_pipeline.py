@@ -24,7 +24,7 @@ from flows.process.repro import stage_names
 from flows.record.journal import Journal
 from flows.record.sending import sync
 from flows.record.server import connect, find_training
-from flows.record.summary import Outcome, record, rows, summarize
+from flows.record.summary import Outcome, record, summarize, table_of
 from transformer_core.config import Machine
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
@@ -115,8 +115,8 @@ def runs(stage: str) -> int:
     return len(path.read_text()) if path.exists() else 0
 
 
-def run_pipeline() -> State[int]:
-    return pipeline(return_state=True)
+def run_pipeline(last_stage: str = "publish") -> State[int]:
+    return pipeline(last_stage=last_stage, return_state=True)
 
 
 def artifact(client: SyncPrefectClient) -> str:
@@ -129,31 +129,32 @@ def table(markdown: str) -> list[list[str]]:
     return [[row[0].strip(), row[1].strip()] for row in rows]
 
 
-def test_the_stages_come_in_the_order_of_dvc_yaml_s_dependencies(toy: Path) -> None:
-    assert stage_names(toy) == ["train", "evaluate", "publish"]
-
-
-def test_a_folder_that_is_no_dvc_repository_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not inside of a DVC repository") as raised:
-        stage_names(tmp_path)
-    assert raised.value.exit_code == 78
-
-
-def test_a_broken_dvc_yaml_is_a_clear_error(toy: Path) -> None:
+def test_the_stages_come_in_the_order_of_dvc_yaml_or_its_fault_is_one_line(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stage_names() == ["train", "evaluate", "publish"]
     Path("dvc.yaml").write_text("stages:\n  train:\n    command: python\n")
     with pytest.raises(UserError, match=r"dvc\.yaml"):
-        stage_names(toy)
+        stage_names()
+    monkeypatch.chdir(toy.parent)
+    with pytest.raises(UserError, match="not inside of a DVC repository") as raised:
+        stage_names()
+    assert raised.value.exit_code == 78
 
 
 @pytest.mark.prefect
 @pytest.mark.usefixtures("toy", "prefect_server")
-def test_every_stage_is_a_task_that_ran_and_then_one_that_was_cached(client: SyncPrefectClient) -> None:
-    state = run_pipeline()
-    assert state.is_completed()
-    assert table(artifact(client)) == [["train", "ran"], ["evaluate", "ran"], ["publish", "ran"]]
+def test_every_stage_is_a_task_that_ran_and_then_one_that_was_cached(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cached publish runs again if the registry has no such model."""
+    assert run_pipeline(last_stage="evaluate").is_completed()
+    assert table(artifact(client)) == [["train", "ran"], ["evaluate", "ran"]]
     assert run_pipeline().is_completed()
-    assert table(artifact(client)) == [["train", "cached"], ["evaluate", "cached"], ["publish", "cached"]]
+    assert table(artifact(client)) == [["train", "cached"], ["evaluate", "cached"], ["publish", "ran"]]
+    assert pipeline(first_stage="publish", return_state=True).is_completed()
+    assert table(artifact(client)) == [["publish", "cached"]]
     assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 1, 1]
+    monkeypatch.setattr(module, "in_registry", lambda: False)
+    Path("train.txt").write_text("another")
+    assert pipeline(first_stage="evaluate", return_state=True).is_completed()
+    assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 2, 2]
 
 
 @pytest.mark.prefect
@@ -208,7 +209,7 @@ match len(open("train.runs").read()):
     case 3: os.kill(os.getpid(), 9)
 """,
     )
-    assert run_pipeline().is_completed()
+    assert run_pipeline(last_stage="train").is_completed()
     assert runs("train") == 4
 
 
@@ -237,15 +238,6 @@ def test_a_bug_is_not_tried_again_and_its_traceback_is_in_the_log(caplog: pytest
 
 @pytest.mark.prefect
 @pytest.mark.usefixtures("toy", "prefect_server")
-def test_a_cached_publish_runs_again_when_the_registry_has_not_got_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_pipeline()
-    monkeypatch.setattr(module, "in_registry", lambda: False)
-    assert run_pipeline().is_completed()
-    assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 1, 2]
-
-
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
 def test_a_stage_that_forgets_its_output_fails_in_the_words_of_dvc() -> None:
     behave("train", "os._exit(0)")
     state = run_pipeline()
@@ -253,30 +245,20 @@ def test_a_stage_that_forgets_its_output_fails_in_the_words_of_dvc() -> None:
     assert state.message == "train: failed to reproduce 'train': output 'train.txt' does not exist (exit code 255)"
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
-def test_a_run_begins_and_ends_with_the_stages_that_it_is_given() -> None:
-    assert pipeline(last_stage="evaluate", return_state=True).is_completed()
-    assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 1, 0]
-    Path("train.txt").write_text("another")
-    assert pipeline(first_stage="evaluate", return_state=True).is_completed()
-    assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 2, 1]
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"first_stage": "trian"}, "first_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),
+    ({"last_stage": "trian"}, "last_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),
+    ({"first_stage": "evaluate", "last_stage": "train"}, "last_stage: train comes before evaluate. Stages: train, evaluate, publish."),
+    ({"overrides": {"train.updates": 0}}, "params.yaml: train.updates: must be a whole number above 0, got 0"),
+]
 
 
 @pytest.mark.prefect
 @pytest.mark.usefixtures("toy", "prefect_server")
-@pytest.mark.parametrize(
-    ("parameters", "fault"),
-    [
-        ({"first_stage": "trian"}, "first_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),
-        ({"last_stage": "trian"}, "last_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),
-        ({"first_stage": "evaluate", "last_stage": "train"}, "last_stage: train comes before evaluate. Stages: train, evaluate, publish."),
-        ({"overrides": {"train.updates": 0}}, "params.yaml: train.updates: must be a whole number above 0, got 0"),
-    ],
-)
-def test_wrong_parameters_are_one_line_before_anything_runs(parameters: dict[str, Any], fault: str) -> None:
-    state = pipeline(**parameters, return_state=True)
-    assert (state.message, state.result(raise_on_failure=False), runs("train")) == (fault, 78, 0)
+def test_wrong_parameters_are_one_line_before_anything_runs() -> None:
+    for parameters, fault in WRONG:
+        state = pipeline(**parameters, return_state=True)
+        assert (state.message, state.result(raise_on_failure=False), runs("train")) == (fault, 78, 0)
 
 
 @pytest.mark.prefect
@@ -355,7 +337,7 @@ def test_times_sizes_and_costs_are_a_run_below_the_training_in_mlflow(published:
     client, training = published
     done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "average": Outcome("average", "cached", 0, 0.5)}
     for price in (3.6, 3.6):  # Sent twice, it is there once.
-        record(rows(done, price), "brave-otter", "1234", "f00d")
+        record(table_of(done, price), "brave-otter", "1234", "f00d")
         sync(f"sqlite:///{tmp_path}/mlflow.db")
     (run,) = client.search_runs([client.get_run(training).info.experiment_id], "tags.kind = 'pipeline'")
     assert (run.info.run_name, run.data.tags["mlflow.parentRunId"]) == ("pipeline brave-otter", training)
@@ -369,20 +351,20 @@ def test_the_summary_shows_sizes_costs_bleu_and_the_way_to_mlflow() -> None:
     write_json(METRICS, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
     Path("dvc.lock").write_text("stages:\n  train:\n    outs: [{path: a, size: 1500000}, {path: b, size: 20000}]\n")
     done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "evaluate": Outcome("evaluate", "ran", 0, 1234.56)}
-    summary = summarize(rows(done, 3.6), done, "http://mlflow/#/runs/1")
+    summary = summarize(table_of(done, 3.6), done, "http://mlflow/#/runs/1")
     assert "| train | ran in gpu | 1,800.0 | 1.52 | 3.60 |" in summary
     assert "| evaluate | ran | 1,234.6 | 0.00 | 1.23 |" in summary
-    assert "| all | | 3,034.6 | 1.52 | 4.83 |" in summary
+    assert "| all |  | 3,034.6 | 1.52 | 4.83 |" in summary
     assert "BLEU **86.41** on the test set of toys (synthetic)" in summary
     assert "(http://mlflow/#/runs/1)" in summary
-    assert "cost" not in summarize(rows(done, None), done, "")
+    assert "cost" not in summarize(table_of(done, None), done, "")
 
 
 @pytest.mark.usefixtures("mlflow_store")
 def test_the_summary_of_a_failure_shows_its_line_and_no_older_score() -> None:
     write_json(METRICS, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
     failed = {"train": Outcome("train", "failed", 65, 1.0, "train: data/raw/train.de:7: empty")}
-    summary = summarize(rows(failed, None), failed, "")
+    summary = summarize(table_of(failed, None), failed, "")
     assert "**train: data/raw/train.de:7: empty**" in summary
     assert "BLEU" not in summary
     assert "MLflow" not in summary
