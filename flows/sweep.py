@@ -72,13 +72,7 @@ class Sweep:
 
 
 def plan(
-    name: str,
-    settings: Sequence[str],
-    recipe: str | None,
-    rows: Sequence[str] | None,
-    seeds: int,
-    updates: int | None,
-    scale: int | None,
+    name: str, settings: Sequence[str], recipe: str | None, rows: Sequence[str] | None, seeds: int, updates: int | None, scale: int | None
 ) -> Sweep:
     """Plan the jobs of a sweep and check the settings of all of them.
 

@@ -183,10 +183,7 @@ def test_a_run_from_before_references_were_recorded_is_refused(
 def test_without_a_test_set_here_there_is_nothing_to_compare_with(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
     evaluate("evaluation-1", "abc123", GOOD)
     Path("data/raw/manifest.json").unlink()
-    assert refused(capsys, "evaluation-1", "evaluation-1") == (
-        65,
-        "data/raw/manifest.json: no such file. Make it with: dvc repro download",
-    )
+    assert refused(capsys, "evaluation-1", "evaluation-1") == (65, "data/raw/manifest.json: no such file. Make it with: dvc repro download")
 
 
 @pytest.mark.usefixtures("evaluate")

@@ -72,17 +72,7 @@ def champion(client: MlflowClient) -> str:
         ([20, 40, 20], [CHAMPION, CHALLENGER, CHAMPION]),
         ([40, 0, 20], [CHAMPION, CHAMPION, CHALLENGER]),
     ],
-    ids=[
-        "first",
-        "better",
-        "equal",
-        "slightly-worse",
-        "clearly-worse",
-        "best-again",
-        "worse-twice",
-        "as-good-again",
-        "once-good-enough",
-    ],
+    ids=["first", "better", "equal", "slightly-worse", "clearly-worse", "best-again", "worse-twice", "as-good-again", "once-good-enough"],
 )
 def test_the_champion_is_not_significantly_worse_than_the_best(
     client: MlflowClient, mlflow_store: str, faults: list[int], aliases: list[str]
