@@ -151,133 +151,106 @@ def test_multi30k_comes_from_the_mirror_in_the_direction_asked_for(place: Path, 
     assert [name for name in files_below(place / "data/raw") if not name.endswith((".en", f".{target}"))] == ["manifest.json"]
 
 
-# Mistakes of a user.
+def replace_sides(en: list[str] | None, de: list[str], pinned: bool = False) -> None:
+    """Other text in own.en and own.de; unpinned, the entry has no sums, as one written by hand."""
+    entry = Path("corpora/own.yaml")
+    if not pinned:
+        entry.write_text("\n".join(line for line in entry.read_text().split("\n") if "sha256" not in line))
+    for language, lines in (("en", en), ("de", de)):
+        if lines is not None:
+            write_side(Path(f"own.{language}"), lines)
 
 
-def missing_file(_: Path) -> None:
-    Path("own.de").unlink()
-
-
-def changed_file(place: Path) -> None:
-    write_side(place / "own.de", ["anders"] * 100)
-
-
-def unequal_sides(place: Path) -> None:
-    unpin(place)
-    write_side(place / "own.de", ["zu kurz"] * 99)
-
-
-def no_text(place: Path) -> None:
-    unpin(place)
-    for language in ("en", "de"):
-        (place / f"own.{language}").write_bytes(b"")
-
-
-def few_pairs(place: Path) -> None:
-    unpin(place)
-    for language in ("en", "de"):
-        write_side(place / f"own.{language}", ["the same"] * 100)
-
-
-def unpin(place: Path) -> None:
-    """Leave the sums out of the entry, as one that was written by hand may."""
-    path = place / "corpora/own.yaml"
-    lines = path.read_text().split("\n")
-    path.write_text("\n".join(line for line in lines if "sha256" not in line))
-
-
-def invalid_utf8(place: Path) -> None:
-    path = place / "data/raw/train.de"
+def invalid_utf8() -> None:
+    path = Path("data/raw/train.de")
     lines = path.read_bytes().split(b"\n")
     lines[41] = b"gr\xfc\xdfe"
     path.write_bytes(b"\n".join(lines))
 
 
-def unequal_raw(place: Path) -> None:
-    with (place / "data/raw/train.en").open("ab") as file:
-        file.write(b"one more\n")
+def replace_raw(en: list[str], de: list[str]) -> None:
+    for language, lines in (("en", en), ("de", de)):
+        write_side(Path(f"data/raw/train.{language}"), lines)
 
 
-def raw_without_a_good_pair(place: Path) -> None:
-    for language in ("en", "de"):
-        write_side(place / f"data/raw/train.{language}", ["the same"] * 80)
-
-
-def wrong_corpus(_: Path) -> None:
-    set_params(download={"corpus": "multi3k"})
-
-
-def wrong_language(_: Path) -> None:
-    set_params(download={"target": "fr"})
-
-
-def wrong_key(place: Path) -> None:
-    path = place / "corpora/own.yaml"
+def wrong_key() -> None:
+    path = Path("corpora/own.yaml")
     path.write_text(path.read_text().replace("path:", "paht:", 1))
 
 
-def large_vocabulary(_: Path) -> None:
-    set_params(bpe={"vocab_size": 5000})
-
-
-def short_sentences(_: Path) -> None:
-    set_params(binarize={"max_tokens": 2})
-
-
-def no_network(place: Path) -> None:
+def no_network() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    web_entry(place, f"http://127.0.0.1:{port}/train", "0" * 64)
+    web_entry(f"http://127.0.0.1:{port}/train")
 
 
-def damaged_mirror(place: Path) -> None:
-    (place / "mirror/own").mkdir(parents=True)
-    (place / "mirror/own/train.en").write_bytes(b"damaged\n")
+def damaged_mirror() -> None:
+    Path("mirror/own").mkdir(parents=True)
+    Path("mirror/own/train.en").write_bytes(b"damaged\n")
     set_params(machine={"mirror": "mirror"})
-    web_entry(place, "http://127.0.0.1:9/train", "0" * 64)
+    web_entry("http://127.0.0.1:9/train")
 
 
-def web_entry(place: Path, stem: str, digest: str) -> None:
-    sides = "".join(f'\n        {language}: {{url: "{stem}.{language}", sha256: "{digest}"}}' for language in ("en", "de"))
-    (place / "corpora/own.yaml").write_text(
+def web_entry(stem: str) -> None:
+    sides = "".join(f'\n        {language}: {{url: "{stem}.{language}", sha256: "{"0" * 64}"}}' for language in ("en", "de"))
+    Path("corpora/own.yaml").write_text(
         f"name: own\nlanguages: [en, de]\nlicence:\nnote: ''\nsplits:\n  train:\n    - https:{sides}\n"
         "  valid:\n    - holdout: 1\n  test:\n    - holdout: 1\n"
     )
 
 
 DAMAGED = hashlib.sha256(b"damaged\n").hexdigest()
+SAME = ["the same"] * 100
+# A mistake of a user, the stage that finds it, its exit code, and its line on standard error.
+MISTAKES: dict[str, tuple[Callable[[], object], str, int, str]] = {
+    "missing file": (lambda: Path("own.de").unlink(), "download", 65, "own.de: no such file. corpora/own.yaml names it."),
+    "changed file": (lambda: replace_sides(None, ["anders"] * 100, pinned=True), "download", 65, "own.de: wrong sha256: wanted "),
+    "unequal sides": (lambda: replace_sides(None, ["zu kurz"] * 99), "download", 65, "own.en: 100 lines, but own.de has 99. "),
+    "no text": (lambda: replace_sides([], []), "download", 65, "corpora/own.yaml: splits.train: holds no sentence pair. "),
+    "few pairs": (
+        lambda: replace_sides(SAME, SAME), "download", 65,
+        "corpora/own.yaml: 20 pairs are to be held out, but train has 1 different source sentences. ",
+    ),
+    "wrong corpus": (
+        lambda: set_params(download={"corpus": "multi3k"}), "download", 78,
+        "params.yaml: download.corpus: no corpus is called 'multi3k'. Did you mean multi30k?",
+    ),
+    "wrong language": (
+        lambda: set_params(download={"target": "fr"}), "download", 78,
+        "params.yaml: download.target: corpora/own.yaml has no language 'fr'. It has en, de.",
+    ),
+    "wrong key": (wrong_key, "download", 78, "corpora/own.yaml: splits.train.0.files.en.paht: unknown key. Did you mean 'path'?"),
+    "damaged mirror": (damaged_mirror, "download", 65, f"mirror/own/train.en: wrong sha256: wanted {'0' * 64}, found {DAMAGED}. "),
+    "no network": (no_network, "download", 69, "http://127.0.0.1:"),
+    "invalid UTF-8": (
+        invalid_utf8, "clean", 65,
+        "data/raw/train.de:42: not valid UTF-8 (byte 0xfc at column 3). Re-encode the file or set clean.",
+    ),
+    "unequal raw": (lambda: replace_raw(SAME[:81], SAME[:80]), "clean", 65, "data/raw/train.en: 81 lines, but data/raw/train.de has 80. "),
+    "no good pair": (
+        lambda: replace_raw(SAME[:80], SAME[:80]), "clean", 65,
+        "data/raw/train.en: cleaning leaves none of 80 pairs (dropped: copy 80). ",
+    ),
+    "large vocabulary": (
+        lambda: set_params(bpe={"vocab_size": 5000}), "bpe", 78, "params.yaml: bpe.vocab_size: this corpus allows at most ",
+    ),
+    "short sentences": (
+        lambda: set_params(binarize={"max_tokens": 2}), "binarize", 78,
+        "params.yaml: binarize.max_tokens: each of 80 training pairs is longer than 2. Raise it.",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("mistake", "stage", "code", "line"),
-    [
-        (missing_file, "download", 65, "own.de: no such file. corpora/own.yaml names it."),
-        (changed_file, "download", 65, "own.de: wrong sha256: wanted "),
-        (unequal_sides, "download", 65, "own.en: 100 lines, but own.de has 99. "),
-        (no_text, "download", 65, "corpora/own.yaml: splits.train: holds no sentence pair. "),
-        (few_pairs, "download", 65, "corpora/own.yaml: 20 pairs are to be held out, but train has 1 different source sentences. "),
-        (wrong_corpus, "download", 78, "params.yaml: download.corpus: no corpus is called 'multi3k'. Did you mean multi30k?"),
-        (wrong_language, "download", 78, "params.yaml: download.target: corpora/own.yaml has no language 'fr'. It has en, de."),
-        (wrong_key, "download", 78, "corpora/own.yaml: splits.train.0.files.en.paht: unknown key. Did you mean 'path'?"),
-        (damaged_mirror, "download", 65, f"mirror/own/train.en: wrong sha256: wanted {'0' * 64}, found {DAMAGED}. "),
-        (no_network, "download", 69, "http://127.0.0.1:"),
-        (invalid_utf8, "clean", 65, "data/raw/train.de:42: not valid UTF-8 (byte 0xfc at column 3). Re-encode the file or set clean."),
-        (unequal_raw, "clean", 65, "data/raw/train.en: 81 lines, but data/raw/train.de has 80. "),
-        (raw_without_a_good_pair, "clean", 65, "data/raw/train.en: cleaning leaves none of 80 pairs (dropped: copy 80). "),
-        (large_vocabulary, "bpe", 78, "params.yaml: bpe.vocab_size: this corpus allows at most "),
-        (short_sentences, "binarize", 78, "params.yaml: binarize.max_tokens: each of 80 training pairs is longer than 2. Raise it."),
-    ],
-)
-def test_bad_input_is_told_in_one_line_and_leaves_nothing(
-    place: Path, prepared: Path, mistake: Callable[[Path], None], stage: str, code: int, line: str
-) -> None:
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_bad_input_is_told_in_one_line_and_leaves_nothing(mistake: str, place: Path, prepared: Path) -> None:
+    make, stage, code, line = MISTAKES[mistake]
     if stage != "download":
         take(prepared, STAGES[STAGES.index(stage) - 1])
-    mistake(place)
+    make()
     before = files_below(place / "data")
     ended = stage_here(stage)
     assert ended.stderr.startswith(line)
-    if mistake is no_network:
+    if mistake == "no network":
         assert "no connection (3 tries). Try again, or put the file at MIRROR/own/train.en and set machine.mirror." in ended.stderr
     assert ended.stderr.count("\n") == 1
     assert (ended.returncode, ended.stdout) == (code, "")
@@ -301,14 +274,14 @@ def test_a_stage_without_what_the_one_before_makes_says_so(place: Path) -> None:
 def test_a_mistake_keeps_the_outputs_of_an_earlier_run(place: Path, prepared: Path) -> None:
     take(prepared, "download")
     before = bytes_of(place / "data")
-    changed_file(place)
+    replace_sides(None, ["anders"] * 100, pinned=True)
     assert stage_here("download").returncode == 65
     assert bytes_of(place / "data") == before
 
 
 def test_a_stop_in_the_middle_of_a_download_leaves_nothing(place: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        web_entry(place, f"http://127.0.0.1:{server.getsockname()[1]}/train", "0" * 64)
+        web_entry(f"http://127.0.0.1:{server.getsockname()[1]}/train")
         with subprocess.Popen([sys.executable, "-m", "flows.stages.download"], stderr=subprocess.PIPE, text=True) as stage:
             connection, _ = server.accept()
             with connection:
