@@ -62,9 +62,7 @@ def compare(a: Evaluated, b: Evaluated) -> SideBySide:
 def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | None]":
     """An evaluation and its training, if recorded; for a training its latest evaluation.
 
-    Args:
-        client: of the record.
-        wanted: a run's id, or the beginning of its name or of its training's fingerprint.
+    `wanted` is a run's id, or the beginning of its name or of its training's fingerprint.
 
     Raises:
         UserError: exit code 78; no such run, or several; 65, a training without an evaluation.

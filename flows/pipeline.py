@@ -4,7 +4,7 @@ import argparse
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -120,18 +120,23 @@ def stages_between(first: str | None, last: str | None, names: list[str]) -> lis
     return chosen
 
 
-def stage_task(name: str, machine: Machine) -> Task[[], Any]:
-    """The Prefect task of a stage, named after it."""
-
-    @task(
+def retried_task(name: str, run_name: str, condition: Callable[..., bool]) -> Callable[[Callable[[], Any]], Task[[], Any]]:
+    """Decorator: a Prefect task without a cache of its own, retried with a growing delay while the condition holds."""
+    return task(
         name=name,
-        task_run_name=name,
+        task_run_name=run_name,
         cache_policy=NO_CACHE,
         retries=RETRIES + 1,  # The last one is never made, see `is_transient`.
         retry_delay_seconds=exponential_backoff(FIRST_RETRY_SECONDS),
         retry_jitter_factor=0.5,
-        retry_condition_fn=is_transient,
+        retry_condition_fn=condition,
     )
+
+
+def stage_task(name: str, machine: Machine) -> Task[[], Any]:
+    """The Prefect task of a stage, named after it."""
+
+    @retried_task(name, name, is_transient)
     def run() -> State[Outcome] | Outcome:
         outcome = run_here_or_in_pool(name, machine)
         # A returned state is retried like an exception, and shown as the stage's own line rather than as a traceback.

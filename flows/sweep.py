@@ -22,14 +22,13 @@ from pathlib import Path
 from threading import Event
 from typing import Any, cast
 
-from prefect import flow, get_run_logger, task
-from prefect.cache_policies import NO_CACHE
+from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.states import Failed
-from prefect.tasks import Task, exponential_backoff
+from prefect.tasks import Task
 
 from flows.cluster.node import committed
-from flows.pipeline import FIRST_RETRY_SECONDS, RETRIES, is_transient, run_flow
+from flows.pipeline import is_transient, retried_task, run_flow
 from flows.process.child import StageLog, terminate_children
 from flows.process.runner import StageError, reports_errors
 from flows.process.settings import check, tracked
@@ -151,15 +150,7 @@ def _run(job: Job, repository: Repository, stopping: Event) -> Outcome:
 def job_task(job: Job, repository: Repository, stopping: Event) -> Task[[], Any]:
     """The Prefect task of a job, retried like a stage of the pipeline unless the whole sweep is stopping."""
 
-    @task(
-        name="row",
-        task_run_name=job.name,
-        cache_policy=NO_CACHE,
-        retries=RETRIES + 1,  # The last one is never made, see `is_transient`.
-        retry_delay_seconds=exponential_backoff(FIRST_RETRY_SECONDS),
-        retry_jitter_factor=0.5,
-        retry_condition_fn=lambda *given: not stopping.is_set() and is_transient(*given),
-    )
+    @retried_task("row", job.name, lambda *given: not stopping.is_set() and is_transient(*given))
     def run() -> State[Outcome] | Outcome:
         started = time.monotonic()
         try:

@@ -56,13 +56,7 @@ def fingerprint_of(params: Params) -> str:
 def recording(params: Params, fingerprint: str, state: Path, devices: Devices, parameters: int, score: str) -> Iterator["Recorder"]:
     """A training's recorder, with its journal, the thread that sends it to MLflow and the sampler; the end of the block ends the run.
 
-    Args:
-        params: of the training.
-        fingerprint: of the training, the name of its journal.
-        state: directory of the training's state, in which the tables grow.
-        devices: those of rank 0.
-        parameters: number of parameters of the model.
-        score: name of the validations' score of outputs, `bleu` or `f1`.
+    The tables grow in `state`; `parameters` is the size of the model; `score` names the validations' score of outputs, `bleu` or `f1`.
     """
     journal = Journal(fingerprint, resumed=bool(state_files(state)))
     describe_training(journal, params)
@@ -89,14 +83,7 @@ def recording(params: Params, fingerprint: str, state: Path, devices: Devices, p
 
 
 class Recorder(Observer):
-    """An observer of the trainer (transformer_core/training/trainer.py) on rank 0.
-
-    Args:
-        directory: of the CSV files, beside the training's state.
-        journal: the run's journal.
-        updates: their number.
-        score: name of the validations' score of outputs, `bleu` or `f1`.
-    """
+    """An observer of the trainer (transformer_core/training/trainer.py) on rank 0; its CSV files are beside the training's state."""
 
     def __init__(self, directory: Path, journal: Journal, updates: int, score: str) -> None:
         self._journal = journal

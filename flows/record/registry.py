@@ -67,16 +67,7 @@ def register(client: MlflowClient, name: str, model_uri: str, model_id: str, run
 
 
 def decide(client: MlflowClient, uri: str, new: ModelVersion, task: Task, hypotheses: Sequence[str], references: Sequence[str]) -> Decision:
-    """The alias of a new version, which has none yet.
-
-    Args:
-        client: of the registry.
-        uri: its address.
-        new: with the tags `references` and `signature`.
-        task: of the model.
-        hypotheses: its outputs for the test set.
-        references: the test set's.
-    """
+    """The alias of a new version, which has the tags `references` and `signature`, by its outputs for the test set."""
     best = best_ever(client, uri, new, task)
     if best is None:
         if CHAMPION in client.get_registered_model(new.name).aliases:

@@ -71,14 +71,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], text_colu
 
 
 def record(table: "pd.DataFrame", flow_run: str, flow_run_id: str, training: str) -> Path:
-    """Write the table into the journal of a run of its own, a child of the training's; return the journal's path.
-
-    Args:
-        table: of the flow run.
-        flow_run: its name.
-        flow_run_id: its id in Prefect.
-        training: fingerprint.
-    """
+    """Write the table into the journal of a run of its own, a child of the training (its fingerprint); return the journal's path."""
     journal = Journal(f"pipeline-{flow_run_id}", parent=training)
     done = {f"stage.{stage}": done for stage, done in zip(table["stage"], table["done"], strict=True)}
     journal.tags(

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flows.process.paths import (
     AVERAGED,
@@ -209,8 +209,7 @@ def read_numbers(path: Path) -> list[dict[str, float]]:
     """The rows of a CSV file of numbers, by column."""
     import pandas as pd
 
-    rows: list[dict[str, float]] = pd.read_csv(path, dtype=float).to_dict("records")
-    return rows
+    return cast("list[dict[str, float]]", pd.read_csv(path, dtype=float).to_dict("records"))
 
 
 def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,11 @@ def client() -> Iterator[SyncPrefectClient]:
         yield client
 
 
+def with_prefect(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that runs flows in the toy repository."""
+    return pytest.mark.prefect(pytest.mark.usefixtures("toy", "prefect_server")(test))
+
+
 def behave(stage: str, code: str) -> None:
     Path(f"{stage}.behaviour").write_text(code)
 
@@ -140,8 +145,7 @@ def test_the_stages_come_in_the_order_of_dvc_yaml_or_its_fault_is_one_line(toy: 
     assert raised.value.exit_code == 78
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
+@with_prefect
 def test_every_stage_is_a_task_that_ran_and_then_one_that_was_cached(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cached publish runs again if the registry has no such model."""
     assert run_pipeline(last_stage="evaluate").is_completed()
@@ -157,8 +161,7 @@ def test_every_stage_is_a_task_that_ran_and_then_one_that_was_cached(client: Syn
     assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 2, 2]
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
+@with_prefect
 def test_the_lines_of_a_stage_reach_the_log_of_its_run(client: SyncPrefectClient) -> None:
     behave("train", r"print('update 100\rupdate 200', flush=True); raise UserError('on standard error')")
     state = run_pipeline()
@@ -173,8 +176,7 @@ def test_the_lines_of_a_stage_reach_the_log_of_its_run(client: SyncPrefectClient
         time.sleep(0.2)
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
+@with_prefect
 def test_a_failure_is_the_stage_s_own_line_and_not_a_traceback(client: SyncPrefectClient, caplog: pytest.LogCaptureFixture) -> None:
     behave("evaluate", "raise UserError('data/raw/test.de:7: empty', 'Fill it.')")
     state = run_pipeline()
@@ -187,18 +189,15 @@ def test_a_failure_is_the_stage_s_own_line_and_not_a_traceback(client: SyncPrefe
     assert "evaluate: data/raw/test.de:7: empty. Fill it." in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("code", "again"), [(1, False), (65, False), (69, True), (75, True), (78, False), (137, True), (143, True), (255, False)]
-)
-def test_only_what_may_pass_is_tried_again_and_three_times_at_most(code: int, again: bool) -> None:
-    failed = Failed(data=Outcome("train", "failed", code, 1.0))
+def test_only_transient_failures_are_retried_and_three_times_at_most() -> None:
     task = stage_task("train", Machine())
-    tried = [is_transient(task, TaskRun(task_key="train", dynamic_key="0", run_count=count), failed) for count in (1, 2, 3, 4)]
-    assert tried == [again, again, again, False]
+    for code, again in {1: False, 65: False, 69: True, 75: True, 78: False, 137: True, 143: True, 255: False}.items():
+        failed = Failed(data=Outcome("train", "failed", code, 1.0))
+        tried = [is_transient(task, TaskRun(task_key="train", dynamic_key="0", run_count=count), failed) for count in (1, 2, 3, 4)]
+        assert tried == [again, again, again, False], code
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
+@with_prefect
 def test_a_stage_that_cannot_be_reached_is_interrupted_and_is_killed_passes_at_the_fourth_attempt() -> None:
     behave(
         "train",
@@ -213,20 +212,21 @@ match len(open("train.runs").read()):
     assert runs("train") == 4
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
-def test_a_stage_killed_every_time_fails_with_137_and_no_empty_traceback(caplog: pytest.LogCaptureFixture) -> None:
+@with_prefect
+def test_a_stage_killed_every_time_fails_with_137_and_no_empty_traceback(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRIES", 1)
     behave("train", "os.kill(os.getpid(), 9)")
     state = run_pipeline()
     assert state.result(raise_on_failure=False) == 137
     assert state.message is not None
     assert state.message.startswith("train: failed to reproduce 'train': failed to run: python stage.py train, exited with")
-    assert runs("train") == 4
+    assert runs("train") == 2
     assert "NoneType" not in caplog.text
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
+@with_prefect
 def test_a_bug_is_not_tried_again_and_its_traceback_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     behave("train", "raise KeyError('warmup')")
     state = run_pipeline()
@@ -236,8 +236,7 @@ def test_a_bug_is_not_tried_again_and_its_traceback_is_in_the_log(caplog: pytest
     assert "behaviour.read_text()" in caplog.text
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
+@with_prefect
 def test_a_stage_that_forgets_its_output_fails_in_the_words_of_dvc() -> None:
     behave("train", "os._exit(0)")
     state = run_pipeline()
@@ -253,16 +252,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
+@with_prefect
 def test_wrong_parameters_are_one_line_before_anything_runs() -> None:
     for parameters, fault in WRONG:
         state = pipeline(**parameters, return_state=True)
         assert (state.message, state.result(raise_on_failure=False), runs("train")) == (fault, 78, 0)
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
+@with_prefect
 def test_a_stage_has_so_long_and_then_saves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRIES", 0)
     behave("train", TRAIN_UNTIL_STOPPED)
@@ -347,7 +344,7 @@ def test_times_sizes_and_costs_are_a_run_below_the_training_in_mlflow(published:
 
 
 @pytest.mark.usefixtures("mlflow_store")
-def test_the_summary_shows_sizes_costs_bleu_and_the_way_to_mlflow() -> None:
+def test_the_summary_has_sizes_costs_score_and_a_link_or_the_failure_and_no_older_score() -> None:
     write_json(METRICS, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
     Path("dvc.lock").write_text("stages:\n  train:\n    outs: [{path: a, size: 1500000}, {path: b, size: 20000}]\n")
     done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "evaluate": Outcome("evaluate", "ran", 0, 1234.56)}
@@ -358,11 +355,6 @@ def test_the_summary_shows_sizes_costs_bleu_and_the_way_to_mlflow() -> None:
     assert "BLEU **86.41** on the test set of toys (synthetic)" in summary
     assert "(http://mlflow/#/runs/1)" in summary
     assert "cost" not in summarize(table_of(done, None), done, "")
-
-
-@pytest.mark.usefixtures("mlflow_store")
-def test_the_summary_of_a_failure_shows_its_line_and_no_older_score() -> None:
-    write_json(METRICS, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
     failed = {"train": Outcome("train", "failed", 65, 1.0, "train: data/raw/train.de:7: empty")}
     summary = summarize(table_of(failed, None), failed, "")
     assert "**train: data/raw/train.de:7: empty**" in summary
