@@ -95,7 +95,9 @@ def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
     training = fingerprint() if TRAIN in outcomes and not outcomes[TRAIN].code else ""
     link = training_link(machine, training) if training else ""
     summary = summarize(table, outcomes, link)
-    create_table_artifact(key=TABLE_ARTIFACT, table=table.to_dict("records"), description="What each stage did")
+    create_table_artifact(
+        key=TABLE_ARTIFACT, table=cast("list[dict[str, Any]]", table.to_dict("records")), description="What each stage did"
+    )
     create_markdown_artifact(key=SUMMARY_ARTIFACT, markdown=summary, description="What the run did")
     if link:
         create_link_artifact(key=LINK_ARTIFACT, link=link, link_text="The training in MLflow")

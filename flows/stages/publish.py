@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import mlflow
 from mlflow import MlflowClient
@@ -102,11 +102,11 @@ def journal_from_tables(fingerprint: str, params: Params) -> None:
     describe_training(journal, params)
     journal.tags({"filled_from": UPDATES.parent.as_posix()})
     for context, path in (("train", UPDATES), ("valid", VALIDATION)):
-        table = pd.read_csv(path, index_col="update", dtype=float)
+        table = pd.read_csv(path, dtype=float)
         if context == "valid":
             table = table.drop(columns="seconds").rename(columns={VALIDATION_SCORE: task_of(params.download.target).key})
-        for update, values in table.to_dict("index").items():
-            journal.metrics(int(update), values, context)
+        for row in cast("list[dict[str, float]]", table.to_dict("records")):
+            journal.metrics(int(row.pop("update")), row, context)
     journal.end()
 
 

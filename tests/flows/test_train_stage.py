@@ -115,7 +115,7 @@ def test_a_stop_after_the_last_update_costs_nothing(place: Path, monkeypatch: py
 
 
 def test_bpe_dropout_trains_on_more_tokens_and_leaves_validation_as_it_is(place: Path) -> None:
-    """Two updates of all pairs each, at a rate that leaves the weights as they were: what valid has been scored on is the same."""
+    """Two updates of all pairs each, at a rate too low to change the weights, so that the scores of valid are equal."""
     found = {}
     for probability in (0, 0.4):
         for made in ("data", "models", "results"):
