@@ -49,7 +49,7 @@ def compare(a: Evaluated, b: Evaluated) -> SideBySide:
     for evaluated in (a, b):
         there = evaluated.settings.get(REFERENCES)
         if there is None:
-            raise UserError(f"run {evaluated.name}: does not say what it was scored against", "Run stage evaluate for it again.")
+            raise UserError(f"run {evaluated.name}: has no hash of its references", "Run stage evaluate for it again.")
         if there != here:
             raise UserError(
                 f"run {evaluated.name}: was scored against other references than {references}",

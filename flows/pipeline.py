@@ -50,7 +50,7 @@ def close_down(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> No
     del flow
     with get_client(sync_client=True) as client:
         pools.cancel_nodes(client, flow_run.id)
-        advice = "" if state.is_failed() else "A training that was under way has been told to save: run it again to go on."
+        advice = "" if state.is_failed() else "A running training was asked to save: run it again to go on."
         ended = f"**{state.name}**: {state.message or 'no reason was given'}\n\n{advice}"
         client.create_artifact(ArtifactCreate(key=END_ARTIFACT, type="markdown", data=ended, flow_run_id=flow_run.id))
 

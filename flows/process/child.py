@@ -62,7 +62,6 @@ def run_child(
     command: Sequence[str],
     on_line: Callable[[str], None],
     limit_seconds: float | None = None,
-    grace_seconds: float = GRACE_SECONDS,
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> int:
@@ -73,7 +72,7 @@ def run_child(
     last drawing is passed on. `environment` is added to the inherited one; `directory` is the working directory.
 
     When anything is raised here (a signal handler, the time limit, `on_line`), every process of the child gets SIGTERM and
-    `grace_seconds` to save, in which `on_line` still receives its lines; survivors are killed, and the exception propagates.
+    `GRACE_SECONDS` to save, in which `on_line` still receives its lines; survivors are killed, and the exception propagates.
 
     Raises:
         TimeLimitError: the command ran for `limit_seconds`.
@@ -85,7 +84,7 @@ def run_child(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=inherited, cwd=directory
     ) as child:
         lines = _Lines(child, on_line)
-        with _ended_on_error(tag, lines, grace_seconds):
+        with _ended_on_error(tag, lines):
             if not lines.pass_on(limit_seconds):
                 raise TimeLimitError(f"{command[0]}: ended after the time limit of {limit_seconds:,.0f} seconds")
             return child.wait()
@@ -100,14 +99,14 @@ def terminate_children() -> None:
 
 
 @contextmanager
-def _ended_on_error(tag: str, lines: "_Lines", grace_seconds: float) -> Iterator[None]:
+def _ended_on_error(tag: str, lines: "_Lines") -> Iterator[None]:
     try:
         yield
     except BaseException:
-        deadline = time.monotonic() + grace_seconds
+        deadline = time.monotonic() + GRACE_SECONDS
         try:
             _signal(_tagged(tag), signal.SIGTERM)
-            lines.pass_on(grace_seconds)
+            lines.pass_on(GRACE_SECONDS)
             while _tagged(tag) and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
         finally:

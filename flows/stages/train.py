@@ -171,7 +171,7 @@ def _check_same_start(update: int, devices: Devices) -> None:
     """Raise a `UserError` (exit code 78) if ranks resume after different updates: their machines do not share the state."""
     updates = set(devices.gathered(update))
     if len(updates) > 1:
-        message = f"the nodes would go on after different updates ({', '.join(map(str, sorted(updates)))})"
+        message = f"the nodes would resume after different updates ({', '.join(map(str, sorted(updates)))})"
         raise configuration_error(message, "Set $TRANSFORMER_STATE on all of them to one folder of shared storage.")
 
 

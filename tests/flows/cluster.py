@@ -120,5 +120,5 @@ def artifacts(client: SyncPrefectClient, run: UUID) -> dict[str, Artifact]:
 
 
 def table(client: SyncPrefectClient, run: UUID) -> dict[str, str]:
-    """What was done in each stage."""
+    """What each stage did: ran, cached or failed."""
     return {row["stage"]: row["done"] for row in json.loads(str(artifacts(client, run)["pipeline-stages"].data))}

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flows.process import child
 from flows.process.child import StageLog, TimeLimitError, run_child
 
 # A stage that takes a moment to save, below a shell that does not replace itself by it (as below dvc).
@@ -95,10 +96,11 @@ def test_an_exception_ends_the_whole_tree_after_it_has_saved() -> None:
     assert stage_processes() == []
 
 
-def test_what_does_not_end_within_the_grace_time_is_killed() -> None:
+def test_what_does_not_end_within_the_grace_time_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "GRACE_SECONDS", 0.5)
     started = time.monotonic()
     with pytest.raises(TimeLimitError):
-        run_child(stage_below_a_shell(handler="signal.SIG_IGN"), print, limit_seconds=1, grace_seconds=0.5)
+        run_child(stage_below_a_shell(handler="signal.SIG_IGN"), print, limit_seconds=1)
     assert stage_processes() == []
     assert time.monotonic() - started < 10
 

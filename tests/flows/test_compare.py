@@ -177,7 +177,7 @@ def test_a_run_from_before_references_were_recorded_is_refused(
     sync(mlflow_store)
     evaluate("evaluation-1", "abc123", GOOD)
     code, line = refused(capsys, "evaluation-0", "evaluation-1")
-    assert (code, line) == (65, "run evaluation-0: does not say what it was scored against. Run stage evaluate for it again.")
+    assert (code, line) == (65, "run evaluation-0: has no hash of its references. Run stage evaluate for it again.")
 
 
 def test_without_a_test_set_here_there_is_nothing_to_compare_with(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,7 @@ def write_corpus(pairs: Sequence[tuple[str, str]]) -> None:
     """own.en, own.de and their catalogue entry."""
     for side, language in enumerate(("en", "de")):
         write_side(Path(f"own.{language}"), [pair[side] for pair in pairs])
+    Path("corpora/own.yaml").unlink(missing_ok=True)
     new_entry("own", Path("own.en"), Path("own.de"))
 
 

@@ -26,7 +26,7 @@ HYPOTHESES = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde sp
 
 
 def lay_out(root: Path, synthetic: bool = True) -> None:
-    """What the stages before leave behind, three sentences a split."""
+    """Write the outputs of the stages before, three sentences a split."""
     side = {"sha256": "0" * 64, "lines": 3}
     split = {"pairs": 3, "files": {"en": side, "de": side}}
     checked = {"pairs": 3, "empty": 0, "repaired": {"white_space": 0}}
@@ -273,7 +273,7 @@ DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
 
 @pytest.fixture
 def parsed(here: Path) -> Path:
-    """What the stages before leave behind where the target is trees: one output right, one with a bracket wrong, one cut off."""
+    """The outputs of the stages before if the target is trees: one output right, one with a wrong bracket, one cut off."""
     for name in ("valid", "test"):
         write(here / f"data/raw/{name}.en", "The dog barks .\n" * 3)
         write(here / f"data/raw/{name}.tree", f"{DOG}\n" * 3)

@@ -128,16 +128,16 @@ def wait_until_training(process: "subprocess.Popen[str]") -> None:
 
 
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
-    """Exit code, and the last line that it said."""
-    said = process.communicate(timeout=300)[1]
-    return process.returncode, said.rstrip("\n").rpartition("\n")[2]
+    """Exit code and last line of the output."""
+    output = process.communicate(timeout=300)[1]
+    return process.returncode, output.rstrip("\n").rpartition("\n")[2]
 
 
 @pytest.mark.slow  # about 10 s
 def test_half_a_group_does_not_wait_for_ever(nodes: Nodes) -> None:
-    code, said = ended(nodes.start(0, join_seconds=2))
+    code, output = ended(nodes.start(0, join_seconds=2))
     assert code == 69
-    assert said.startswith("node 0 of 2: the ranks ended with 1: another node was lost or did not come to 127.0.0.1:")
+    assert output.startswith("node 0 of 2: the ranks ended with 1: another node was lost or did not come to 127.0.0.1:")
 
 
 @pytest.mark.slow  # about 50 s: three times two processes
@@ -146,16 +146,16 @@ def test_a_group_stops_saves_and_goes_on_as_one_and_ends_where_a_node_is_lost(no
     both = [nodes.start(rank, shared) for rank in (0, 1)]
     wait_until_training(both[0])
     both[1].terminate()  # either of them
-    codes, said = zip(*map(ended, both), strict=True)
-    assert codes == (75, 75), said
-    assert said[0].startswith("training stopped after update ")
-    assert said[0] == said[1]
+    codes, output = zip(*map(ended, both), strict=True)
+    assert codes == (75, 75), output
+    assert output[0].startswith("training stopped after update ")
+    assert output[0] == output[1]
 
     nodes.rendezvous = f"127.0.0.1:{free_port('127.0.0.1')}"
     both = [nodes.start(0, shared), nodes.start(1, tmp_path / "own")]
     for code, line in map(ended, both):
         assert code == 78
-        assert line.startswith("the nodes would go on after different updates (0, ")
+        assert line.startswith("the nodes would resume after different updates (0, ")
 
     nodes.rendezvous = f"127.0.0.1:{free_port('127.0.0.1')}"
     both = [nodes.start(rank, shared) for rank in (0, 1)]

@@ -31,7 +31,7 @@ from transformer_core.files import write_json
 
 REPOSITORY = Path(__file__).parents[2]
 
-# Three stages, the last first. What one does besides writing its output stands in a file that DVC does not know.
+# Three stages, the last first. Code that one runs besides writing its output is in a file that DVC does not know.
 DVC_YAML = """
 stages:
   publish:
@@ -67,7 +67,7 @@ def run(params):
 
 raise SystemExit(run_stage(name, run))
 """
-# Python that trains until it is told to stop, saves, and says which process it is.
+# Code that trains until it is stopped, saves, and leaves its process id.
 TRAIN_UNTIL_STOPPED = """
 pathlib.Path(f"{os.getpid()}.pid").touch()
 try:

@@ -1,4 +1,4 @@
-"""Which version becomes the champion, through a real registry, on translations that are given."""
+"""The choice of the champion, through a real registry, on given translations."""
 
 from collections.abc import Sequence
 from hashlib import sha256

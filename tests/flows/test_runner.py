@@ -200,8 +200,8 @@ def test_the_death_of_what_started_a_stage_ends_it_after_it_has_saved(starter: s
     finally:
         pathlib.Path("saved").touch()"""
     program = STARTERS[starter].format(" ".join(stage(body)))
-    told = {"DVC_STAGE": "toy"} if starter.startswith("dvc") else {}
-    process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, **told}, stderr=subprocess.DEVNULL)
+    inherited = {"DVC_STAGE": "toy"} if starter.startswith("dvc") else {}
+    process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, **inherited}, stderr=subprocess.DEVNULL)
     wait_until_running()
     while not (found := list(Path().glob("*.pid"))):
         time.sleep(0.02)

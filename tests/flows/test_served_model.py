@@ -137,10 +137,10 @@ BAD = {
 
 
 def test_what_cannot_be_translated_is_refused_in_few_words_and_the_server_lives_on(server: Server) -> None:
-    for name, (body, said) in BAD.items():
+    for name, (body, fault) in BAD.items():
         answer = server.post(body)
         assert answer.status_code == 400, name
-        assert said in answer.json()["message"], name
+        assert fault in answer.json()["message"], name
         assert len(answer.text) < 1000, name  # Not the megabyte again.
     assert server.post(b"A line.", "text/plain").status_code == 415
     assert server.predictions([]) == []

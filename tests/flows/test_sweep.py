@@ -100,9 +100,9 @@ def test_wrong_settings_are_one_line_before_anything_runs(
     monkeypatch.chdir(clean_clone.root)
     for arguments, fault in WRONG:
         assert main(arguments) == 78
-        said = capsys.readouterr().err
-        assert said.startswith(fault)
-        assert said.count("\n") == 1
+        output = capsys.readouterr().err
+        assert output.startswith(fault)
+        assert output.count("\n") == 1
     assert not (clean_clone.root / ".state").exists()
 
 
@@ -171,8 +171,8 @@ def results_of(clone: Clone) -> dict[Path, int]:
 
 
 def started(clone: Clone, *options: str) -> "subprocess.Popen[bytes]":
-    with (clone.root.parent / "said").open("w", encoding="utf-8") as said:
-        return subprocess.Popen([*COMMAND, *options], cwd=clone.root, env=clone.environment, stdout=subprocess.DEVNULL, stderr=said)
+    with (clone.root.parent / "output").open("w", encoding="utf-8") as output:
+        return subprocess.Popen([*COMMAND, *options], cwd=clone.root, env=clone.environment, stdout=subprocess.DEVNULL, stderr=output)
 
 
 def wait_until(process: "subprocess.Popen[bytes]", reached: Callable[[], object]) -> None:
@@ -202,7 +202,7 @@ def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothin
         wait_until(process, lambda: len(list(workspaces.glob("*/models"))) == 2)  # The first row is trained alone.
         process.terminate()
         assert process.wait(timeout=60) == 75
-    assert "stopped by SIGTERM" in (tmp_path / "said").read_text(encoding="utf-8")
+    assert "stopped by SIGTERM" in (tmp_path / "output").read_text(encoding="utf-8")
     assert not trainings(clone)
     before = results_of(clone)
     assert len(before) == 1
@@ -213,8 +213,8 @@ def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothin
         process.kill()
     assert not psutil.wait_procs(below, timeout=60)[1]
 
-    said = clone.run(*COMMAND)
-    assert "3 trainings, 1 of them done, 2 to run" in said
+    output = clone.run(*COMMAND)
+    assert "3 trainings, 1 of them done, 2 to run" in output
     assert results_of(clone).items() >= before.items()
     assert not list(workspaces.iterdir())
     rows = [line.split(" | ")[0] for line in (clone.root / "results/sweeps/table3/table.md").read_text().splitlines()]
@@ -222,9 +222,9 @@ def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothin
     recorded = clone.run(sys.executable, "-c", RECORDED).split("\n")
     assert json.loads(recorded[-2]) == {"sweep": 1, "row": 3, "training": 3, "evaluation": 3}
 
-    said = clone.run(*COMMAND)
-    assert "3 trainings, 3 of them done, 0 to run" in said
-    assert "Task run" not in said
+    output = clone.run(*COMMAND)
+    assert "3 trainings, 3 of them done, 0 to run" in output
+    assert "Task run" not in output
 
 
 RECORDED = """

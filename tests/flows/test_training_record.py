@@ -50,10 +50,10 @@ def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_eve
         client = connect(uri)
         wait_while_it_runs(training, lambda: client.search_runs([experiment_id(client)]) and points(client, "train/loss"))
         assert training.poll() is None
-    _, said = training.communicate(timeout=300)
-    assert training.returncode == 0, said
-    assert f"MLflow at {uri}: " in said
-    assert "Traceback" not in said
+    _, output = training.communicate(timeout=300)
+    assert training.returncode == 0, output
+    assert f"MLflow at {uri}: " in output
+    assert "Traceback" not in output
 
     with mlflow_server(port):
         command = [sys.executable, "-m", "flows.tracking", "sync"]
