@@ -2,14 +2,15 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from flows.process.paths import RAW
-from flows.record.server import PARENT_TAG, connect, experiment_id, reaching
+from flows.process.paths import MANIFEST, RAW, require
+from flows.process.runner import reports_errors
+from flows.record.server import PARENT_TAG, connect, experiment_id, reaching, search
 from transformer_core.config import load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.evaluation.comparison import SideBySide, scores_table, sentences_text, side_by_side
@@ -36,21 +37,19 @@ class Evaluated:
 
 
 def compare(a: Evaluated, b: Evaluated) -> SideBySide:
-    """Score both runs' translations against the test set that lies here.
+    """Score both runs' translations against the test set here.
 
     Raises:
         UserError: exit code 65; there is no test set here, or one of the runs was not scored against it.
     """
-    manifest_file = RAW / "manifest.json"
-    if not manifest_file.exists():
-        raise UserError(f"{manifest_file}: no such file", "Make it with: dvc repro download")
-    manifest = read_json(manifest_file)
+    require(MANIFEST)
+    manifest = read_json(MANIFEST)
     references, sources = (RAW / f"test.{manifest[side]}" for side in ("target", "source"))
     here = sha256_of(references)
     for evaluated in (a, b):
         there = evaluated.settings.get(REFERENCES)
         if there is None:
-            raise UserError(f"run {evaluated.name}: does not say what it was scored against", "Run stage evaluate for it again.")
+            raise UserError(f"run {evaluated.name}: has no hash of its references", "Run stage evaluate for it again.")
         if there != here:
             raise UserError(
                 f"run {evaluated.name}: was scored against other references than {references}",
@@ -61,11 +60,9 @@ def compare(a: Evaluated, b: Evaluated) -> SideBySide:
 
 
 def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | None]":
-    """The evaluation that is meant and its training, where the record has it: of a training the latest evaluation.
+    """An evaluation and its training, if recorded; for a training its latest evaluation.
 
-    Args:
-        client: of the record.
-        wanted: a run's id, or the beginning of its name or of its training's fingerprint.
+    `wanted` is a run's id, or the beginning of its name or of its training's fingerprint.
 
     Raises:
         UserError: exit code 78; no such run, or several; 65, a training without an evaluation.
@@ -73,39 +70,31 @@ def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | No
     run = _find(client, wanted)
     if parent := run.data.tags.get(PARENT_TAG):
         return run, client.get_run(parent)
-    children = _search(client, f"tags.`{PARENT_TAG}` = '{run.info.run_id}' AND tags.kind = 'evaluation'")
+    children = _runs(client, f"tags.`{PARENT_TAG}` = '{run.info.run_id}' AND tags.kind = 'evaluation'")
     if not children:
         raise UserError(f"run {wanted}: a training without an evaluation", "Make one with: dvc repro evaluate")
     return children[0], run
 
 
 def _find(client: "MlflowClient", wanted: str) -> "Run":
-    """Of runs that have what is wanted in common, a training forced again, say, the latest."""
+    """The latest of the matching runs, which must be of the same training (it may have been forced again)."""
     if "'" in wanted or not wanted:
         raise configuration_error(f"run {wanted!r}: no run has such a name")
     fields = ("attributes.run_id", "attributes.run_name", "tags.fingerprint")
-    exact = [run for field in fields for run in _search(client, f"{field} = '{wanted}'")]
-    begun = [run for field in fields[1:] for run in _search(client, f"{field} LIKE '{wanted}%'")]
+    exact = [run for field in fields for run in _runs(client, f"{field} = '{wanted}'")]
+    begun = [run for field in fields[1:] for run in _runs(client, f"{field} LIKE '{wanted}%'")]
     runs = {run.info.run_id: run for run in exact or begun}
     if not runs:
         raise configuration_error(f"run {wanted}: MLflow has no run of this id, name or fingerprint")
-    different = {_identity(run) for run in runs.values()}
+    different = sorted({str(run.data.tags.get("fingerprint") or run.info.run_id) for run in runs.values()})
     if len(different) > 1:
-        raise configuration_error(f"run {wanted}: may be {_listed(different)}", "Write more of it, or the run's id.")
+        listed = f"{', '.join(different[:4])}{' and others' if len(different) > 4 else ''}"
+        raise configuration_error(f"run {wanted}: may be {listed}", "Write more of it, or the run's id.")
     return max(runs.values(), key=lambda run: run.info.start_time)
 
 
-def _identity(run: "Run") -> str:
-    return str(run.data.tags.get("fingerprint") or run.info.run_id)
-
-
-def _listed(names: Iterable[str]) -> str:
-    first, *rest = sorted(names)
-    return f"{', '.join([first, *rest[:3]])}{' and others' if len(rest) > 3 else ''}"
-
-
-def _search(client: "MlflowClient", wanted: str) -> "list[Run]":
-    return list(client.search_runs([experiment_id(client)], wanted, order_by=["attributes.start_time DESC"]))
+def _runs(client: "MlflowClient", wanted: str) -> "list[Run]":
+    return search(client, experiment_id(client), wanted)
 
 
 def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
@@ -125,41 +114,36 @@ def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
 
 
 def settings_table(a: Evaluated, b: Evaluated) -> str:
-    """The settings that differ, "-" where a run has none; the references' sum is no setting."""
-    names = sorted((a.settings.keys() | b.settings.keys()) - {REFERENCES})
-    rows = [(name, a.settings.get(name, "-"), b.settings.get(name, "-")) for name in names]
-    different = [row for row in rows if row[1] != row[2]]
-    return _columns([("setting", "A", "B"), *different]) if different else "The settings are the same."
+    """The settings that differ, "-" if a run has none; the references' sum is no setting."""
+    import pandas as pd
+
+    table = pd.DataFrame({"A": pd.Series(a.settings, dtype=str), "B": pd.Series(b.settings, dtype=str)}).fillna("-")
+    table = table.drop(REFERENCES, errors="ignore").sort_index()
+    different = table[table["A"] != table["B"]]
+    return different.rename_axis(columns="setting").to_string() if len(different) else "The settings are the same."
 
 
 def metrics_table(a: Evaluated, b: Evaluated) -> str:
     """All metrics that either run has recorded, side by side."""
-    names = sorted(a.metrics.keys() | b.metrics.keys())
-    rows = [(name, *(f"{one.metrics[name]:.2f}" if name in one.metrics else "-" for one in (a, b))) for name in names]
-    return _columns([("metric", "A", "B"), *rows])
+    import pandas as pd
+
+    table = pd.DataFrame({"A": pd.Series(a.metrics, dtype=float), "B": pd.Series(b.metrics, dtype=float)}).sort_index()
+    return table.rename_axis(columns="metric").to_string(float_format="{:.2f}".format, na_rep="-")
 
 
-def _columns(rows: "list[tuple[str, ...]]") -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "\n".join("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-
-
+@reports_errors
 def main(arguments: list[str] | None = None) -> int:
     """Print the comparison and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m flows.compare", description="Two MLflow runs side by side.", allow_abbrev=False)
     for name in ("a", "b"):
         parser.add_argument(name, metavar=f"RUN_{name.upper()}", help="a run's id, or the beginning of its name or fingerprint")
     chosen = parser.parse_args(arguments)
-    try:
-        uri = tracking_uri(load_params().machine)
-        with TemporaryDirectory() as folder:
-            with reaching(uri):
-                client = connect(uri)
-                a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
-            compared = compare(a, b)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    uri = tracking_uri(load_params().machine)
+    with TemporaryDirectory() as folder:
+        with reaching(uri):
+            client = connect(uri)
+            a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
+        compared = compare(a, b)
     heading = "\n".join(f"{letter} is {one.name} ({one.run_id})" for letter, one in (("A", a), ("B", b)))
     parts = [heading, settings_table(a, b), metrics_table(a, b), scores_table(compared), sentences_text(compared)]
     sys.stdout.buffer.write("\n\n".join(parts).encode() + b"\n")

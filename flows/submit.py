@@ -1,12 +1,12 @@
-"""Training over several machines without Prefect: a Slurm job, or a Kubernetes job, of which each node runs flows/cluster/node.py.
+"""Training over several machines without Prefect: a Slurm or Kubernetes job in which each node runs flows/cluster/node.py.
 
     python -m flows.submit slurm --nodes 2 --gpus 8 --time 24:00:00 [--dry-run]
     python -m flows.submit kubernetes --image REGISTRY/transformer-pipeline --nodes 2 --gpus 8 [--dry-run]
 
 The name of a Kubernetes job ends with a hash of commit, settings and options, since Kubernetes cannot change a job: the same submission
-finds the job that is there, another one makes another.
+finds the present job, a different one creates another.
 
-What the stage needs is pushed first; when the job is over, `dvc repro --pull` takes the training from the DVC remote.
+The inputs of the stage are pushed first; after the job, `dvc repro --pull` fetches the training from the DVC remote.
 """
 
 import argparse
@@ -24,9 +24,9 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from flows.cluster.node import committed, push
-from flows.process.child import GRACE_SECONDS
-from flows.process.log import StageLog
-from flows.process.repro import StageError, ancestors
+from flows.process.child import GRACE_SECONDS, StageLog
+from flows.process.repro import ancestors
+from flows.process.runner import reports_errors
 from flows.process.settings import tracked
 from transformer_core.cli.arguments import positive_int
 from transformer_core.errors import ExitCode, UserError
@@ -35,14 +35,14 @@ STAGE = "train"
 TEMPLATES = {"slurm": "slurm.sbatch", "kubernetes": "kubernetes-job.yaml"}
 SUBMITTED_BY = {"slurm": ["sbatch"], "kubernetes": ["kubectl", "apply", "--filename", "-"]}
 RENDEZVOUS_PORT = 29400
-# Room for Python, DVC and torchrun to end around the save itself.
+# Time for the save and for Python, DVC and torchrun to end.
 GRACE = round(2 * GRACE_SECONDS)
-# A training that saves and is queued again without getting further must end some day.
+# A training that is requeued again and again without progress must end some day.
 MOST_REQUEUES = 100
 
 
 def render(kind: str, values: dict[str, Any]) -> str:
-    """The job as its scheduler takes it; a value that the template needs and has not got is an error."""
+    """The job in its scheduler's format; a missing value is an error."""
     text = resources.files("flows.cluster").joinpath("templates", TEMPLATES[kind]).read_text(encoding="utf-8")
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False)
     environment.filters |= {"shell": shlex.quote, "json": json.dumps}
@@ -50,10 +50,10 @@ def render(kind: str, values: dict[str, Any]) -> str:
 
 
 def submit(kind: str, job: str) -> None:
-    """Hand a job to its scheduler, whose word goes to the terminal.
+    """Pass a job to its scheduler, whose answer goes to the terminal.
 
     Raises:
-        UserError: exit code 69; the scheduler's command is not here, or refuses.
+        UserError: exit code 69; the scheduler's command is not installed, or refuses.
     """
     command = SUBMITTED_BY[kind]
     if shutil.which(command[0]) is None:
@@ -64,36 +64,33 @@ def submit(kind: str, job: str) -> None:
         raise UserError(f"{command[0]} refused the job", "Its reason is above.", ExitCode.UNAVAILABLE)
 
 
+@reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train the pipeline of this repository on the nodes of a cluster, from the state that is saved there if there is one."""
+    """Train the pipeline of this repository on the nodes of a cluster, from the state saved there if there is one."""
     given = vars(_parser().parse_args(arguments))
     kind, dry_run = given.pop("kind"), given.pop("dry_run")
-    try:
-        repository, commit = committed()
-        values = {
-            **given,
-            "repository": given.pop("repository") or repository,
-            "commit": commit,
-            "settings": json.dumps(tracked()),
-            "stage": STAGE,
-            "port": RENDEZVOUS_PORT,
-            "grace": GRACE,
-            "most_requeues": MOST_REQUEUES,
-            "python": sys.executable,
-        }
-        if kind == "kubernetes":
-            values["name"] = f"{values['name']}-{sha256(render(kind, values).encode()).hexdigest()[:8]}"
-        job = render(kind, values)
-        if dry_run:
-            print(job, end="")
-            return ExitCode.DONE
-        log = StageLog(lambda line: print(line, file=sys.stderr), lambda _: None)
-        for name in ancestors(STAGE):
-            push(name, Path(), log)
-        submit(kind, job)
-    except (UserError, StageError) as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    repository, commit = committed()
+    values = {
+        **given,
+        "repository": given.pop("repository") or repository,
+        "commit": commit,
+        "settings": json.dumps(tracked()),
+        "stage": STAGE,
+        "port": RENDEZVOUS_PORT,
+        "grace": GRACE,
+        "most_requeues": MOST_REQUEUES,
+        "python": sys.executable,
+    }
+    if kind == "kubernetes":
+        values["name"] = f"{values['name']}-{sha256(render(kind, values).encode()).hexdigest()[:8]}"
+    job = render(kind, values)
+    if dry_run:
+        print(job, end="")
+        return ExitCode.DONE
+    log = StageLog(lambda line: print(line, file=sys.stderr))
+    for name in ancestors(STAGE):
+        push(name, Path(), log)
+    submit(kind, job)
     return ExitCode.DONE
 
 

@@ -4,8 +4,8 @@
     python -m flows.sweep table2 --recipe synthetic
     python -m flows.sweep params train.warmup=200,400 train.seed=1,2
 
-Each row and seed is trained in a workspace of its own with the cache of this repository; what has a result already is not run again. The
-table, as CSV, markdown and a picture, is in results/sweeps/NAME.
+Each row and seed is trained in a workspace of its own with the cache of this repository, unless it has a result already. The table, as
+CSV, markdown and a picture, is in results/sweeps/NAME.
 """
 
 import argparse
@@ -22,17 +22,15 @@ from pathlib import Path
 from threading import Event
 from typing import Any, cast
 
-from prefect import flow, get_run_logger, task
-from prefect.cache_policies import NO_CACHE
+from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.states import Failed
-from prefect.tasks import Task, exponential_backoff
+from prefect.tasks import Task
 
 from flows.cluster.node import committed
-from flows.pipeline import FIRST_RETRY_SECONDS, RETRIES, is_transient, run_flow
-from flows.process.child import terminate_children
-from flows.process.log import StageLog
-from flows.process.repro import StageError
+from flows.pipeline import is_transient, retried_task, run_flow
+from flows.process.child import StageLog, terminate_children
+from flows.process.runner import StageError, reports_errors
 from flows.process.settings import check, tracked
 from flows.record import server
 from flows.record.journal import NAME, Journal
@@ -54,7 +52,7 @@ _SECONDS_BETWEEN_SIGNALS = 5
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is to be trained: the jobs in the order of the table, the repository and commit whose code they run, and the heading."""
+    """A sweep: the jobs in the order of the table, the repository and commit whose code they run, and the heading."""
 
     jobs: Sequence[Job]
     url: str
@@ -73,15 +71,9 @@ class Sweep:
 
 
 def plan(
-    name: str,
-    settings: Sequence[str],
-    recipe: str | None,
-    rows: Sequence[str] | None,
-    seeds: int,
-    updates: int | None,
-    scale: int | None,
+    name: str, settings: Sequence[str], recipe: str | None, rows: Sequence[str] | None, seeds: int, updates: int | None, scale: int | None
 ) -> Sweep:
-    """Work out the jobs of a sweep and check the settings of all of them.
+    """Plan the jobs of a sweep and check the settings of all of them.
 
     Raises:
         UserError: exit code 78; an unknown recipe, row or key, a value that the schema refuses, or code that is not committed.
@@ -110,23 +102,23 @@ def _rows(name: str, settings: Sequence[str], scale: int) -> list[Row]:
 
 @flow(name="sweep")
 def sweep(planned: Sweep, at_once: int) -> State[int] | int:
-    """Train what has no result yet, `at_once` jobs at a time, each as a task.
+    """Train the jobs without a result, `at_once` at a time, each as a task.
 
     Returns:
         0, or a failed state whose data is the exit code of a job that failed.
     """
     for job in planned.jobs:
-        if job.result.exists():  # A kill may have come before its workspace was removed.
+        if job.result.exists():  # A kill may have prevented the removal of its workspace.
             shutil.rmtree(job.workspace, ignore_errors=True)
     repository = Repository.here(planned.url, planned.commit, load_params().machine)
-    with suppress(Exception):  # MLflow being away costs nothing. The experiment's files then belong to this folder, not to a workspace.
+    with suppress(Exception):  # Created here, so that the experiment's files are not in a workspace; MLflow may be away.
         server.experiment_id(server.connect(str(repository.machine["tracking_uri"])))
     first, *others = planned.missing
     stopping = Event()
-    # Alone, so that the stages before the training run once and are in the cache for all others.
+    # Alone, so that the stages before the training run once and are cached for all others.
     outcomes = [_run(first, repository, stopping)]
     if at_once == 1:
-        # Called, not submitted: only on the main thread does a signal end what the task has started.
+        # Called, not submitted: a signal ends the processes of a task only on the main thread.
         outcomes += [_run(job, repository, stopping) for job in others]
     else:
         outcomes += _side_by_side(others, repository, at_once, stopping)
@@ -139,11 +131,11 @@ def _side_by_side(jobs: Sequence[Job], repository: Repository, at_once: int, sto
     futures = [pool.submit(copy_context().run, _run, job, repository, stopping) for job in jobs]
     try:
         return [future.result() for future in futures]
-    except BaseException:  # A signal, which reaches the main thread alone.
+    except BaseException:  # A signal, which only the main thread receives.
         stopping.set()
         pool.shutdown(wait=False, cancel_futures=True)
-        running = {future for future in futures if not future.cancelled()}  # `wait` never counts those that were cancelled as done.
-        while running:  # More than once: a thread may have been just about to start its child.
+        running = {future for future in futures if not future.cancelled()}  # `wait` never reports cancelled ones as done.
+        while running:  # Repeatedly: a thread may have been about to start its child.
             terminate_children()
             running = wait(running, timeout=_SECONDS_BETWEEN_SIGNALS).not_done
         raise
@@ -156,21 +148,13 @@ def _run(job: Job, repository: Repository, stopping: Event) -> Outcome:
 
 
 def job_task(job: Job, repository: Repository, stopping: Event) -> Task[[], Any]:
-    """The Prefect task of a job, tried again as a stage of the pipeline is, unless the whole sweep was told to stop."""
+    """The Prefect task of a job, retried like a stage of the pipeline unless the whole sweep is stopping."""
 
-    @task(
-        name="row",
-        task_run_name=job.name,
-        cache_policy=NO_CACHE,
-        retries=RETRIES + 1,  # The last one is never made, see `is_transient`.
-        retry_delay_seconds=exponential_backoff(FIRST_RETRY_SECONDS),
-        retry_jitter_factor=0.5,
-        retry_condition_fn=lambda *given: not stopping.is_set() and is_transient(*given),
-    )
+    @retried_task("row", job.name, lambda *given: not stopping.is_set() and is_transient(*given))
     def run() -> State[Outcome] | Outcome:
         started = time.monotonic()
         try:
-            run_job(job, repository, StageLog(get_run_logger().info, lambda _: None))
+            run_job(job, repository, StageLog(get_run_logger().info))
         except (StageError, UserError) as error:
             outcome = Outcome(job.name, "failed", error.exit_code, time.monotonic() - started, str(error))
             return Failed(message=outcome.message, data=outcome)
@@ -180,7 +164,7 @@ def job_task(job: Job, repository: Repository, stopping: Event) -> Task[[], Any]
 
 
 def write_table(planned: Sweep) -> str:
-    """Write the table of the jobs that have a result; the text of it."""
+    """Write the table of the jobs with a result, and return its text."""
     results = [read_json(job.result) for job in planned.jobs if job.result.exists()]
     table = tables.beside_the_paper(tables.summarize(results), planned.about.name)
     text = tables.markdown(table, results, planned.about)
@@ -207,23 +191,20 @@ def record(planned: Sweep, machine: Machine) -> None:
         pass
 
 
+@reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train the rows of a table and write it to results/sweeps/NAME; what has a result already is not run again."""
+    """Train the rows of a table that have no result yet, and write it to results/sweeps/NAME."""
     given = vars(_parser().parse_args(arguments))
     at_once = given.pop("at_once")
-    try:
-        planned = plan(**given)
-        done, missing = len(planned.jobs) - len(planned.missing), len(planned.missing)
-        print(f"{len(planned.jobs)} trainings, {done} of them done, {missing} to run", file=sys.stderr)
-        code = run_flow(sweep, {"planned": planned, "at_once": at_once}) if missing else int(ExitCode.DONE)
-        if any(job.result.exists() for job in planned.jobs):
-            print(write_table(planned))
-            print(f"{RESULTS / planned.about.name}: table.csv, table.md, table.svg")
-        if missing and not code:
-            record(planned, load_params().machine)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    planned = plan(**given)
+    done, missing = len(planned.jobs) - len(planned.missing), len(planned.missing)
+    print(f"{len(planned.jobs)} trainings, {done} of them done, {missing} to run", file=sys.stderr)
+    code = run_flow(sweep, {"planned": planned, "at_once": at_once}) if missing else int(ExitCode.DONE)
+    if any(job.result.exists() for job in planned.jobs):
+        print(write_table(planned))
+        print(f"{RESULTS / planned.about.name}: table.csv, table.md, table.svg")
+    if missing and not code:
+        record(planned, load_params().machine)
     return code
 
 

@@ -1,27 +1,23 @@
-"""Send MLflow what it has not got of the journals of this repository."""
+"""`python -m flows.tracking sync`: send the unsent rest of this repository's journals to MLflow."""
 
 import argparse
-import sys
 
+from flows.process.runner import reports_errors
 from flows.record.journal import JOURNALS
 from flows.record.sending import sync
 from transformer_core.config import load_params, tracking_uri
-from transformer_core.errors import ExitCode, UserError
 
 
+@reports_errors
 def main(arguments: list[str] | None = None) -> int:
-    """`python -m flows.tracking sync`: send what is left; exit code 69 where MLflow is away."""
+    """Send the unsent rest of this repository's journals to MLflow; exit code 69 if it is away."""
     parser = argparse.ArgumentParser(prog="python -m flows.tracking", description=main.__doc__)
-    parser.add_subparsers(required=True, metavar="sync").add_parser("sync", help="send to MLflow what the journals hold and it has not got")
+    parser.add_argument("action", choices=["sync"])
     parser.parse_args(arguments)
-    try:
-        uri = tracking_uri(load_params().machine)
-        sync(uri)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    uri = tracking_uri(load_params().machine)
+    sync(uri)
     print(f"MLflow at {uri} has all of {JOURNALS}")
-    return ExitCode.DONE
+    return 0
 
 
 if __name__ == "__main__":

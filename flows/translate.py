@@ -1,19 +1,19 @@
-"""`python -m flows.translate NAME@champion < in > out`: lines of a file by a model of the registry."""
+"""`python -m flows.translate NAME@champion < in > out`: the lines of a file, translated by a model of the registry."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from flows.process.runner import reports_errors
 from flows.record.registry import fetch
 from transformer_core import cli
 from transformer_core.config import load_params, tracking_uri
-from transformer_core.errors import UserError
 
 
+@reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch the model and hand over to `transformer-core translate`, with its options and its exit codes."""
+    """Fetch the model and run `transformer-core translate`, with its options and its exit codes."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.translate",
         description="Translate lines of standard input with a model of the registry that params.yaml or $MLFLOW_TRACKING_URI names.",
@@ -21,13 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", metavar="NAME@ALIAS", help="or NAME/VERSION")
     parser.add_argument("options", metavar="...", nargs=argparse.REMAINDER, help="options of `transformer-core translate`, but --model")
     chosen = parser.parse_args(arguments)
-    try:
-        with TemporaryDirectory() as folder:
-            directory = fetch(chosen.model, tracking_uri(load_params().machine), Path(folder))
-            return cli.main(["translate", "--model", str(directory), *chosen.options])
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    with TemporaryDirectory() as folder:
+        directory = fetch(chosen.model, tracking_uri(load_params().machine), Path(folder))
+        return cli.main(["translate", "--model", str(directory), *chosen.options])
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ TINY = {
     "train": {"updates": 30, "save_every": 10, "validate_every": 10, "bleu_sentences": 4, "warmup": 20},
     "average": {"count": 2},
     "decode": {"max_extra": 5},
+    "machine": {"threads": 1},
 }
 
 

@@ -1,4 +1,4 @@
-"""What tests of several rooms need: no trace of or in the user's own Prefect, MLflow and DVC, and one Prefect server for all."""
+"""Fixtures of tests of several rooms: isolation from the user's own Prefect, MLflow and DVC, and one Prefect server for all."""
 
 import os
 import shutil
@@ -21,6 +21,8 @@ NOT_INHERITED = (
     "MAKELEVEL",
     "MFLAGS",
 )
+# A thread a process: several processes share the cores, and torch's threads would wait for each other. Before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Hypothesis fails an example that takes longer than 200 ms, which on a busy machine says nothing.
 settings.register_profile("busy machine", deadline=None)
 settings.load_profile("busy machine")

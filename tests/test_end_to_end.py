@@ -154,9 +154,9 @@ def test_a_training_starts_from_a_model_of_the_same_vocabulary(clone: Clone) -> 
     tuned = (clone.root / "params.yaml").read_bytes()
     for fault, changes in faults.items():
         clone.set(changes)
-        said = clone.run("dvc", "repro", "train", code=255)
-        assert fault in said
-        assert "Traceback" not in said
+        output = clone.run("dvc", "repro", "train", code=255)
+        assert fault in output
+        assert "Traceback" not in output
         (clone.root / "params.yaml").write_bytes(tuned)
 
 
@@ -180,13 +180,13 @@ def test_interrupting_dvc_and_its_stage_commits_nothing(clone: Clone) -> None:
         start_new_session=True,
     )
     assert process.stderr is not None
-    said = []
+    output = []
     for line in process.stderr:
-        said.append(line)
+        output.append(line)
         if line.startswith("update 20 of"):
             os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal
     assert process.wait(120) != 0
-    assert not any("Traceback" in line for line in said), "".join(said)
+    assert not any("Traceback" in line for line in output), "".join(output)
     ended = json.loads((clone.root / ".state/exit/train.json").read_text(encoding="utf-8"))
     assert ended["code"] == 75, ended
     assert b"updates: 3000" not in (clone.root / "dvc.lock").read_bytes()

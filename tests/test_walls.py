@@ -28,10 +28,9 @@ ROOMS = {
         {"process"},
         {"record"},
         {"cluster"},
-        {"scores"},
         {"stages", "sweeps"},
         {"pipeline"},
-        {"compare", "submit", "sweep", "tracking", "translate"},
+        {"compare", "scores", "submit", "sweep", "tracking", "translate"},
     ],
 }
 WHERE_PREFECT_IS_ALLOWED = {"flows/pipeline.py", "flows/cluster/pools.py", "flows/sweep.py"}

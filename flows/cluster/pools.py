@@ -1,7 +1,7 @@
-"""Stages on the machines of a Prefect work pool: here what hands them out and waits for them, there the flow that runs one.
+"""Stages on the machines of a Prefect work pool: the pipeline's side, which starts and awaits them, and the flow that runs one there.
 
-Prefect starts one run on one machine. A training over several is as many runs of the flow `node`, started together: the first says where
-it is, the others are told, and where one fails all are ended, so that a gang is whole or not there.
+Prefect starts one run on one machine. A training over several nodes is as many runs of the flow `node`, started together: the first
+publishes its address, the others receive it, and if one fails all are ended, so that the group is complete or gone.
 """
 
 import os
@@ -17,14 +17,7 @@ from uuid import UUID
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    FlowFilter,
-    FlowFilterName,
-    FlowRunFilter,
-    FlowRunFilterTags,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-)
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName, FlowRunFilter, FlowRunFilterTags, WorkPoolFilter, WorkPoolFilterName
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.deployments import run_deployment
@@ -32,12 +25,11 @@ from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 from prefect.states import Cancelling, Failed
 
-from flows.cluster.gang import Gang, address_towards, free_port
+from flows.cluster.group import NodeGroup, address_towards, free_port
 from flows.cluster.node import Work, clone_for, committed, push, restore, run
-from flows.process.child import GRACE_SECONDS
-from flows.process.log import StageLog
-from flows.process.repro import KILLED, TRANSIENT, StageError, ancestors
-from flows.process.runner import BUG
+from flows.process.child import GRACE_SECONDS, StageLog
+from flows.process.repro import KILLED, TRANSIENT, ancestors
+from flows.process.runner import BUG, StageError
 from flows.process.settings import tracked
 from transformer_core.errors import ExitCode, UserError, configuration_error
 
@@ -51,21 +43,21 @@ _CODE = re.compile(r"\(exit code (\d+)\)$")
 def node(
     stage: str, repository: str, commit: str, settings: dict[str, Any] | None = None, rank: int = 0, nodes: int = 1, rendezvous: str = ""
 ) -> State[int] | int:
-    """Run one stage on this machine for a pipeline elsewhere, alone or as one of several that train together.
+    """Run one stage on this machine for a pipeline elsewhere, alone or as one node of several that train together.
 
     Args:
         stage: its name.
-        repository: where to clone the pipeline's repository from.
-        commit: of which commit.
+        repository: address from which the pipeline's repository is cloned.
+        commit: of the repository.
         settings: tracked sections of params.yaml that go before the commit's.
-        rank: of this node among `nodes`; 0 is the one whose outputs count.
-        nodes: machines that train together.
-        rendezvous: host and port of node 0; node 0 itself finds and tells them.
+        rank: of this node among `nodes`; node 0 writes the outputs.
+        nodes: number of machines that train together.
+        rendezvous: host and port of node 0, which finds and publishes them itself.
     """
     log = StageLog(get_run_logger().info, ProgressBar(stage).show)
     try:
-        gang = Gang(nodes, rank, rendezvous or _offer_rendezvous()) if nodes > 1 else None
-        run(Work(stage, repository, commit, settings), clone_for(repository, rank), log, gang)
+        group = NodeGroup(nodes, rank, rendezvous or _publish_rendezvous()) if nodes > 1 else None
+        run(Work(stage, repository, commit, settings), clone_for(repository, rank), log, group)
     except UserError as error:
         return Failed(message=f"{stage}: {error} (exit code {error.exit_code})", data=int(error.exit_code))
     except StageError as error:
@@ -74,14 +66,14 @@ def node(
 
 
 def run_in_pool(stage: str, pool: str, nodes: int) -> bool:
-    """Have a stage run on machines of a work pool, unless its outputs are here or in the run-cache; whether it ran.
+    """Run a stage on machines of a work pool, unless its outputs are here or in the run-cache; return whether it ran.
 
-    Its outputs are then in the DVC remote, whence `dvc repro --pull` takes them.
+    Its outputs are then in the DVC remote; `dvc repro --pull` fetches them.
 
     Raises:
         StageError: it failed there, or could not be sent there.
     """
-    log = StageLog(get_run_logger().info, lambda _: None)
+    log = StageLog(get_run_logger().info)
     try:
         if restore([stage], Path(), log):
             return False
@@ -90,7 +82,7 @@ def run_in_pool(stage: str, pool: str, nodes: int) -> bool:
             repository, commit = committed()
             for name in ancestors(stage):
                 push(name, Path(), log)
-            _run_gang(client, deployment, {"stage": stage, "repository": repository, "commit": commit, "settings": tracked()}, nodes)
+            _run_group(client, deployment, {"stage": stage, "repository": repository, "commit": commit, "settings": tracked()}, nodes)
     except UserError as error:
         raise StageError(error.exit_code, f"{stage}: {error}") from error
     return True
@@ -120,13 +112,13 @@ def find_deployment(client: SyncPrefectClient, pool: str) -> DeploymentResponse:
 
 
 def cancel_nodes(client: SyncPrefectClient, pipeline_run: UUID) -> None:
-    """Cancel what a run of the pipeline has started on other machines and is not over."""
+    """Cancel the unfinished runs that a run of the pipeline has started on other machines."""
     tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[_tag(pipeline_run)]))
     _cancel(client, client.read_flow_runs(flow_run_filter=tagged))
 
 
 class ProgressBar:
-    """How far a stage is, as an artifact of the run at hand; Prefect being away costs the bar alone."""
+    """The progress of a stage, as an artifact of the current run; if Prefect is away, only the bar is lost."""
 
     def __init__(self, stage: str) -> None:
         self._key = f"{stage}-progress"
@@ -134,7 +126,7 @@ class ProgressBar:
         self._lost = False
 
     def show(self, percent: float) -> None:
-        """Move it, or make it where there is none yet."""
+        """Create or update the bar."""
         if self._lost:
             return
         try:
@@ -147,15 +139,14 @@ class ProgressBar:
             get_run_logger().warning("No progress bar from here on: %s", error)
 
 
-def _run_gang(client: SyncPrefectClient, deployment: DeploymentResponse, parameters: dict[str, Any], nodes: int) -> None:
+def _run_group(client: SyncPrefectClient, deployment: DeploymentResponse, parameters: dict[str, Any], nodes: int) -> None:
     runs: list[FlowRun] = []
     try:
         rendezvous = ""
         for rank in range(nodes):
             if rank == 1:
                 rendezvous = _wait_for_rendezvous(client, runs[0])
-            told = {**parameters, "rank": rank, "nodes": nodes, "rendezvous": rendezvous}
-            runs.append(_start(deployment, told))
+            runs.append(_start(deployment, {**parameters, "rank": rank, "nodes": nodes, "rendezvous": rendezvous}))
         _wait_for_all(client, runs)
     finally:
         _end(client, runs)
@@ -169,7 +160,7 @@ def _start(deployment: DeploymentResponse, parameters: dict[str, Any]) -> FlowRu
 
 
 def _wait_for_rendezvous(client: SyncPrefectClient, run: FlowRun) -> str:
-    """Where node 0 says it is; until it runs, which may be long where machines are few."""
+    """The rendezvous that node 0 publishes once it runs, which may take long if machines are few."""
     while True:
         first = client.read_flow_run(run.id)
         for tag in first.tags:
@@ -193,7 +184,7 @@ def _states(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> list[FlowRun]
 
 
 def _check(runs: Sequence[FlowRun]) -> None:
-    """Raise a `StageError` where a run is over and did not complete: for the one that says most, since the others fail with it."""
+    """Raise a `StageError` if a run has ended and did not complete: of a run with its own reason, since others fail because of it."""
     failed = [(_code(run.state), run) for run in runs if run.state and run.state.is_final() and not run.state.is_completed()]
     if failed:
         code, worst = next((one for one in failed if one[0] not in TRANSIENT), failed[0])
@@ -202,14 +193,14 @@ def _check(runs: Sequence[FlowRun]) -> None:
 
 
 def _code(state: State[Any]) -> int:
-    said = _CODE.search(state.message or "")
-    if said:
-        return int(said.group(1))
+    found = _CODE.search(state.message or "")
+    if found:
+        return int(found.group(1))
     return ExitCode.INTERRUPTED if state.is_cancelled() else KILLED if state.is_crashed() else BUG
 
 
 def _end(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
-    """Cancel what is not over and wait until it is, as it may be saving."""
+    """Cancel unfinished runs and wait for their end, as they may be saving."""
     _cancel(client, _states(client, runs))
     deadline = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < deadline and any(not (run.state and run.state.is_final()) for run in _states(client, runs)):
@@ -223,8 +214,8 @@ def _cancel(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
                 client.set_flow_run_state(one.id, Cancelling())
 
 
-def _offer_rendezvous() -> str:
-    """Find a port for the gang on this machine's address and say so in a tag of this run, which the pipeline reads."""
+def _publish_rendezvous() -> str:
+    """Find a port for the group on this machine's address and publish both in a tag of this run, which the pipeline reads."""
     with get_client(sync_client=True) as client:
         api = urlsplit(str(client.api_url))
         address = os.environ.get("TRANSFORMER_ADDRESS") or address_towards(str(api.hostname), api.port or 443)

@@ -1,33 +1,86 @@
-"""torchrun as a stage starts it: ``python -m flows.cluster.ranks --standalone --nproc-per-node=2 -m flows.stages.train``.
+"""The ranks of a training under torchrun: started by the stage, and reported by each rank before torchrun turns its exit code into 1.
 
-Over several machines `--nnodes`, `--node-rank` and the rendezvous come before that (flows/cluster/gang.py).
+    python -m flows.cluster.ranks --standalone --nproc-per-node=2 -m flows.stages.train
 
-Signals to stop are between a stage and its ranks: `run_child` sends them to every process, and a terminal to the whole group. torchrun
-would answer them by ending ranks that are saving, and with a traceback of its own above what they have to say.
+is torchrun itself; for several machines `--nnodes`, `--node-rank` and the rendezvous are added (flows/cluster/group.py). Stop signals
+reach the ranks directly: `run_child` sends them to every process, and a terminal to the whole group. torchrun, which would end ranks that
+are saving and print a traceback, ignores them.
 """
 
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from torch.distributed import DistError
-from torch.distributed import run as torchrun
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
-from flows.process.runner import STOP_SIGNALS, shell_code
-from transformer_core.errors import ExitCode
+from flows.cluster.group import NodeGroup
+from flows.process.child import run_child
+from flows.process.runner import SIGNALLED, STOP_SIGNALS, echo, exit_file, exit_with_parent, report_exit, shell_code
+from transformer_core.errors import ExitCode, Interrupted, UserError
+from transformer_core.files import read_json
 
 FAILED = 1
+_RANK_EXIT = exit_file("train-rank")
+
+
+def launch(devices: int, group: NodeGroup | None) -> None:
+    """Run one rank of stage train a device under torchrun; a stop signal makes them save and end, on all nodes of a group.
+
+    Raises:
+        UserError: the error of a rank; exit code 69 if another node was lost or never came, 75 if a signal from elsewhere ended a rank.
+        Interrupted: the ranks were stopped and have saved.
+    """
+    _RANK_EXIT.unlink(missing_ok=True)
+    nodes = ["--standalone"] if group is None else group.torchrun()
+    ranks = [sys.executable, "-m", "flows.cluster.ranks", *nodes, f"--nproc-per-node={devices}", "-m", "flows.stages.train"]
+    # Set only to silence torchrun's warning about its own default; each rank sets its threads itself.
+    environment = {"OMP_NUM_THREADS": "1"} | (group.interfaces() if group else {})
+    try:
+        code = shell_code(run_child(ranks, lambda line: echo(line, sys.stderr), environment=environment))
+    except Interrupted:
+        if not _RANK_EXIT.exists():
+            raise
+        code = ExitCode.INTERRUPTED  # The ranks have saved; their report says after which update.
+    if _RANK_EXIT.exists():
+        report = read_json(_RANK_EXIT)
+        if report["code"] == ExitCode.INTERRUPTED:
+            raise Interrupted(report["message"])
+        raise UserError(report["message"], report["remedy"], ExitCode(report["code"]))
+    if code and group is not None:
+        node = f"node {group.rank} of {group.nodes}"
+        message = f"{node}: the ranks ended with {code}: another node was lost or did not come to {group.rendezvous}"
+        raise UserError(message, "Their output is above. Run all of them again to go on.", ExitCode.UNAVAILABLE)
+    if code > SIGNALLED:
+        name = signal.Signals(code - SIGNALLED).name
+        remedy = "Run it again to go on from the last state. Was it memory? Then lower train.tokens_per_microbatch."
+        raise UserError(f"the ranks were ended by {name}", remedy, ExitCode.INTERRUPTED)
+    if code:
+        raise RuntimeError(f"the ranks ended with {code} and no report; their output is above")
+
+
+def run_rank(body: Callable[[], None]) -> int:
+    """Run one rank and report its exit. Ranks that were stopped have all saved and end with 0: if one fails, torchrun ends the others."""
+    exit_with_parent(parent=True)
+    try:
+        body()
+    except Interrupted as error:
+        report_exit(_RANK_EXIT, ExitCode.INTERRUPTED, str(error))
+    except UserError as error:
+        report_exit(_RANK_EXIT, error.exit_code, error.message, error.remedy)
+        return error.exit_code
+    return 0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the ranks to their end; 1 where one has failed, named in one line unless it ended with a code that it chose.
+    """Run torchrun to its end; 1 if a rank has failed, which is named in one line unless it has reported its exit.
 
-    Where a signal ended one, as the kernel does when memory runs out, 128 and the signal's number: the others fail only because of it.
+    If a signal ended a rank, as the kernel does when memory runs out: 128 plus the signal, since the others fail only because of it.
     """
+    from torch.distributed import DistError
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
     for number in STOP_SIGNALS:
-        signal.signal(number, lambda *_: None)  # Not ignored: that the ranks would inherit.
+        signal.signal(number, lambda *_: None)  # Not SIG_IGN, which the ranks would inherit.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     try:
         torchrun.main(["--signals-to-handle=SIGHUP", *arguments])

@@ -1,1 +1,1 @@
-"""A stage as a process: its settings, paths and log, its signals and exit code, its child processes, and DVC as one of them."""
+"""A stage as a process: settings, paths, signals and exit code, child processes, and DVC as one of them."""

@@ -1,6 +1,7 @@
-"""One command as a child process with everything it starts: its lines, its time limit, and an end that leaves nobody behind."""
+"""A command as a child process with everything it starts: its lines, its time limit, and an end that leaves no process behind."""
 
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -15,89 +16,121 @@ import psutil
 from flows.process.runner import STARTER
 
 GRACE_SECONDS = 60.0
-_MARK = "TRANSFORMER_CHILD"
+SECONDS_BETWEEN_UPDATES = 60.0
+_TAG = "TRANSFORMER_CHILD"
 _POLL_SECONDS = 0.1
 _SURVIVOR_SECONDS = 5.0
+_UPDATE = re.compile(r"update ([\d,]+) of ([\d,]+): ")  # The line that flows/record/recorder.py prints every ten seconds.
 
 
 class TimeLimitError(Exception):
-    """The command ran longer than it may; all of it has been ended."""
+    """The command exceeded its time limit; all its processes have been ended."""
+
+
+class StageLog:
+    """The lines of a stage on their way to a scheduler's log.
+
+    Of the updates of a training, one a minute and the last are logged; all of them move the progress bar.
+
+    Args:
+        write: called with each line to log.
+        show: called with the share of the training that is done, in percent.
+    """
+
+    def __init__(self, write: Callable[[str], None], show: Callable[[float], None] = lambda _: None) -> None:
+        self._write = write
+        self._show = show
+        self._written = -SECONDS_BETWEEN_UPDATES
+        self.last_line = ""
+
+    def __call__(self, line: str) -> None:
+        if not line.strip():
+            return
+        self.last_line = line
+        update = _UPDATE.match(line)
+        if update is None:
+            self._write(line)
+            return
+        done, total = (int(number.replace(",", "")) for number in update.groups())
+        if done == total or time.monotonic() - self._written >= SECONDS_BETWEEN_UPDATES:
+            self._written = time.monotonic()
+            self._write(line)
+        self._show(100 * done / total)
 
 
 def run_child(
     command: Sequence[str],
     on_line: Callable[[str], None],
     limit_seconds: float | None = None,
-    grace_seconds: float = GRACE_SECONDS,
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> int:
     """Run a command to the end of everything it started and return its exit code (negative: the signal that ended it).
 
-    The child stays in this session and process group, so a signal to the group (a cancel by Prefect's worker, Ctrl-C in a terminal)
-    reaches it too. Standard error and output arrive as one stream, a line at a time; of a line redrawn with carriage returns only the
-    last drawing is passed on. `environment` is added to the inherited one; `directory` is where the command runs.
+    The child stays in this session and process group, so that a signal to the group (a cancel by Prefect's worker, Ctrl-C in a terminal)
+    reaches it too. Standard error and output arrive as one stream, a line at a time; of a line redrawn with carriage returns, only the
+    last drawing is passed on. `environment` is added to the inherited one; `directory` is the working directory.
 
-    When anything is raised here (a signal handler, the time limit, `on_line`), every process of the child gets SIGTERM, has
-    `grace_seconds` to save, still heard by `on_line`, and is killed if it is there after that; then the exception goes on.
+    When anything is raised here (a signal handler, the time limit, `on_line`), every process of the child gets SIGTERM and
+    `GRACE_SECONDS` to save, in which `on_line` still receives its lines; survivors are killed, and the exception propagates.
 
     Raises:
         TimeLimitError: the command ran for `limit_seconds`.
     """
-    mark = uuid.uuid4().hex
+    tag = uuid.uuid4().hex
     inherited = {**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"}
-    inherited |= {_MARK: os.environ.get(_MARK, "") + mark, STARTER: str(os.getpid())}
+    inherited |= {_TAG: os.environ.get(_TAG, "") + tag, STARTER: str(os.getpid())}
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=inherited, cwd=directory
     ) as child:
         lines = _Lines(child, on_line)
-        with _nobody_left(mark, lines, grace_seconds):
+        with _ended_on_error(tag, lines):
             if not lines.pass_on(limit_seconds):
                 raise TimeLimitError(f"{command[0]}: ended after the time limit of {limit_seconds:,.0f} seconds")
             return child.wait()
 
 
 def terminate_children() -> None:
-    """Send SIGTERM to everything that calls of `run_child` in other threads have started; those calls then return its exit code."""
+    """Send SIGTERM to all processes started by calls of `run_child` in other threads; those calls then return its exit code."""
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error, OSError):  # It may have ended.
-            if _MARK in process.environ():
+            if _TAG in process.environ():
                 process.terminate()
 
 
 @contextmanager
-def _nobody_left(mark: str, lines: "_Lines", grace_seconds: float) -> Iterator[None]:
+def _ended_on_error(tag: str, lines: "_Lines") -> Iterator[None]:
     try:
         yield
     except BaseException:
-        deadline = time.monotonic() + grace_seconds
+        deadline = time.monotonic() + GRACE_SECONDS
         try:
-            _signal(_family(mark), signal.SIGTERM)
-            lines.pass_on(grace_seconds)
-            while _family(mark) and time.monotonic() < deadline:
+            _signal(_tagged(tag), signal.SIGTERM)
+            lines.pass_on(GRACE_SECONDS)
+            while _tagged(tag) and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
         finally:
-            _kill(mark)
+            _kill(tag)
         raise
 
 
-def _kill(mark: str) -> None:
-    """Kill until nobody is left; more than once, because a process may start another while it is looked for."""
+def _kill(tag: str) -> None:
+    """Kill until no process is left; repeatedly, because a process may start another during the search."""
     deadline = time.monotonic() + _SURVIVOR_SECONDS
-    while (family := _family(mark)) and time.monotonic() < deadline:
-        _signal(family, signal.SIGKILL)
+    while (left := _tagged(tag)) and time.monotonic() < deadline:
+        _signal(left, signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
 
 
-def _family(mark: str) -> list[psutil.Process]:
-    """The child and all it started, found by the mark they inherit in their environment.
+def _tagged(tag: str) -> list[psutil.Process]:
+    """The child and all it started, found by the tag that they inherit in their environment.
 
-    Not by parent and child: whoever outlives its parent (a stage whose dvc was killed) has lost that tie, and it is the one to wait for.
+    Not by parent and child: a process that outlives its parent (a stage whose dvc was killed) has lost that link, and it must be awaited.
     """
     found = []
     for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):  # Others' processes, and those that end while they are looked at.
-            if mark in process.environ().get(_MARK, "") and process.status() != psutil.STATUS_ZOMBIE:
+        with suppress(psutil.Error, OSError):  # Processes of other users, and those that end during the search.
+            if tag in process.environ().get(_TAG, "") and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
@@ -109,7 +142,7 @@ def _signal(processes: list[psutil.Process], number: int) -> None:
 
 
 class _Lines:
-    """The output of a child, passed on line by line as long as somebody holds its end of the pipe."""
+    """The output of a child, passed on line by line as long as any process holds the write end of the pipe."""
 
     def __init__(self, child: "subprocess.Popen[bytes]", on_line: Callable[[str], None]) -> None:
         assert child.stdout is not None
@@ -118,7 +151,7 @@ class _Lines:
         self._rest = b""
 
     def pass_on(self, seconds: float | None) -> bool:
-        """Pass lines on to the end of the output (True) or for so many seconds (False)."""
+        """Pass lines on until the end of the output (True) or for so many seconds (False)."""
         deadline = None if seconds is None else time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(self._pipe, selectors.EVENT_READ)

@@ -1,19 +1,24 @@
-"""Where each stage's outputs lie, relative to the repository (the same paths as in dvc.yaml)."""
+"""Paths of the stages' outputs, relative to the repository (the same paths as in dvc.yaml), and the stage that makes each."""
 
 from pathlib import Path
+
+from transformer_core.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 
 CORPORA = Path("corpora")
 RAW = Path("data/raw")
+MANIFEST = RAW / "manifest.json"
 CLEAN = Path("data/clean")
 SUBWORD_MODEL = Path("data/bpe/spm.model")
 BINARIZED = Path("data/binarized")
 CHECKPOINTS = Path("models/checkpoints")
-SCORES = CHECKPOINTS / "scores.json"
+CHECKPOINT_SCORES = CHECKPOINTS / "scores.json"
 AVERAGED = Path("models/averaged")
 TRAINING = Path("results/training")
-# The column of validation.csv there for the score of outputs, one name for every task, so that one plot of dvc.yaml shows it.
+TRAINING_METRICS = TRAINING / "metrics.json"
+UPDATES, VALIDATION, SKIPPED = (TRAINING / f"{name}.csv" for name in ("updates", "validation", "skipped"))
+# The column of validation.csv for the score of outputs, one name for every task, so that one plot of dvc.yaml shows it.
 VALIDATION_SCORE = "score"
 DECODED = Path("results/decode")
 METRICS = Path("results/metrics.json")
@@ -22,3 +27,21 @@ BY_PHENOMENON = Path("results/by_phenomenon.csv")
 REPORT = Path("results/report.html")
 PUBLISHED = Path("results/published.json")
 STATE = Path(".state")
+
+_MADE_BY = {
+    RAW: "download",
+    CLEAN: "clean",
+    TRAINING: "train",
+    AVERAGED: "average",
+    DECODED: "decode",
+    METRICS: "evaluate",
+    REPORT: "evaluate",
+}
+
+
+def require(*paths: Path) -> None:
+    """Raise a `UserError` (exit code 65) for the first path that does not exist; it names the stage that makes it."""
+    for path in paths:
+        if not path.exists():
+            stage = next(stage for made, stage in _MADE_BY.items() if path.is_relative_to(made))
+            raise UserError(f"{path}: no such file", f"Make it with: dvc repro {stage}")

@@ -1,6 +1,6 @@
-"""What DVC knows of the stages, how it is asked to run one or to restore what another machine ran, and how a failure reads.
+"""DVC: its order of the stages, its commands, the restoring of outputs that another machine made, and the reason of a failure.
 
-python -m flows.process.repro restore STAGE ...     from this cache or the DVC remote's; ends with 1 where one would have to run instead
+python -m flows.process.repro restore STAGE ...     from the local cache or the DVC remote; exit code 1 where a stage would have to run
 """
 
 import argparse
@@ -12,32 +12,24 @@ from collections.abc import Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from flows.process.runner import BUG, ENDED_BY, exit_file, shell_code
+from flows.process.runner import BUG, SIGNALLED, exit_file, reports_errors, shell_code
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 from transformer_core.files import read_json
 
-KILLED, TERMINATED = ENDED_BY + signal.SIGKILL, ENDED_BY + signal.SIGTERM
-# What may pass by itself: a service that is away, a stop after which the state is saved, a death.
+KILLED, TERMINATED = SIGNALLED + signal.SIGKILL, SIGNALLED + signal.SIGTERM
+# Failures worth a retry: a service that is away, a stop after which the state is saved, a death by signal.
 TRANSIENT = frozenset({ExitCode.UNAVAILABLE, ExitCode.INTERRUPTED, KILLED, TERMINATED})
 NOT_CACHED = 1
-_STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # How DVC says it: dvc.stage.exceptions.StageCmdFailedError.
+_STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # In DVC's words: dvc.stage.exceptions.StageCmdFailedError.
 
 
-class StageError(Exception):
-    """A stage, or what DVC or git did for it, ended with `exit_code`, for the reason in the message."""
-
-    def __init__(self, exit_code: int, message: str) -> None:
-        super().__init__(f"{message} (exit code {exit_code})")
-        self.exit_code = exit_code
-
-
-def stage_names(root: Path = Path()) -> list[str]:
-    """The stages of a DVC repository in an order in which they can run.
+def stage_names() -> list[str]:
+    """The stages of the DVC repository here, in an order in which they can run.
 
     Raises:
         UserError: exit code 78; there is no repository, or its dvc.yaml is wrong.
     """
-    return list(TopologicalSorter(_needed(root)).static_order())
+    return list(TopologicalSorter(_needed(Path())).static_order())
 
 
 def ancestors(name: str, root: Path = Path()) -> list[str]:
@@ -70,37 +62,37 @@ def _needed(root: Path) -> dict[str, list[str]]:
 
 
 def dvc(*arguments: str) -> list[str]:
-    """A command of DVC, which waits its turn where another one is at work in the repository."""
+    """A command of DVC that waits while another one runs in the repository."""
     return [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
 
 
 def search_path() -> str:
-    """$PATH for DVC: dvc.yaml says `python`, which is to be the one that runs this, whichever comes first in the user's path."""
+    """$PATH for DVC: `python` in dvc.yaml must be this interpreter, whichever comes first in the user's path."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
-def why(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tuple[int, str]:
-    """Exit code and reason of a stage that failed: its own word, or, where it was killed before it had one, what DVC saw."""
-    ended = exit_file(name, root)
-    if ended.exists():
-        said = read_json(ended)
-        reason = str(UserError(said["message"], said["remedy"]))
-        return said["code"], reason if reason.startswith(f"{name}:") else f"{name}: {reason}"
+def failure(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tuple[int, str]:
+    """Exit code and reason of a stage that failed: from the stage's own report, or, if it was killed before that, from DVC."""
+    report = exit_file(name, root)
+    if report.exists():
+        found = read_json(report)
+        reason = str(UserError(found["message"], found["remedy"]))
+        return found["code"], reason if reason.startswith(f"{name}:") else f"{name}: {reason}"
     seen = _STAGE_ENDED.search(last_line)
     code = shell_code(int(seen.group(1)) if seen else dvc_code)
-    return code or BUG, f"{name}: {last_line.removeprefix('ERROR: ') or 'DVC ended without a word'}"
+    return code or BUG, f"{name}: {last_line.removeprefix('ERROR: ') or 'DVC ended without a message'}"
 
 
-def restore(names: Sequence[str], root: Path = Path()) -> str | None:
-    """Put the outputs of stages, in an order in which they can run, into place: from the run-caches here and of the DVC remote.
+def restore(names: Sequence[str]) -> str | None:
+    """Restore the outputs of stages, given in an order in which they can run, from the local run-cache and the DVC remote's.
 
-    Nothing is run. (`dvc repro --dry` does not tell what would be: it looks runs up by what dvc.lock says, not by what is there.)
+    Nothing is run. (`dvc repro --dry` cannot tell: it looks runs up by dvc.lock, not by the files in the workspace.)
 
     Returns:
-        The first stage that neither has, or None where all are restored.
+        The first stage that neither run-cache has, or None if all are restored.
 
     Raises:
-        UserError: exit code 78 where no remote is configured, 69 where it is away.
+        UserError: exit code 78 if no remote is configured, 69 if it is away.
     """
     from dvc.config import NoRemoteError  # type: ignore[import-untyped]
     from dvc.exceptions import DvcException
@@ -108,7 +100,7 @@ def restore(names: Sequence[str], root: Path = Path()) -> str | None:
     from dvc.stage.cache import RunCacheNotFoundError  # type: ignore[import-untyped]
 
     try:
-        with Repo(str(root)) as repo:
+        with Repo() as repo:
             repo.stage_cache.pull(None)
             for name in names:
                 try:
@@ -120,24 +112,20 @@ def restore(names: Sequence[str], root: Path = Path()) -> str | None:
                     return name
                 repo.reproduce(name, single_item=True)  # Finds it in the cache and writes dvc.lock.
     except NoRemoteError:
-        message = "no DVC remote is configured, and machines hand stages over through it"
+        message = "no DVC remote is configured, and machines exchange outputs of stages through it"
         raise configuration_error(message, "Name one and commit it: dvc remote add --default store URL") from None
     except (DvcException, OSError) as error:
         raise UserError(f"the DVC remote is away: {first_line(error)}", "", ExitCode.UNAVAILABLE) from error
     return None
 
 
+@reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Restore the outputs of stages without running any."""
     parser = argparse.ArgumentParser(prog="python -m flows.process.repro", description=main.__doc__)
     parser.add_argument("action", choices=["restore"])
     parser.add_argument("stages", nargs="+", metavar="STAGE")
-    given = parser.parse_args(arguments)
-    try:
-        missing = restore(given.stages)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    missing = restore(parser.parse_args(arguments).stages)
     if missing is not None:
         print(f"{missing}: in no run-cache")
         return NOT_CACHED

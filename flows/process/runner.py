@@ -1,4 +1,4 @@
-"""How a stage runs: its lock, its signals, its exit code, and the file that tells a scheduler how it ended."""
+"""The process of a stage: its lock, its signals, its exit code, the file that tells a scheduler how it ended, the time it took."""
 
 import ctypes
 import os
@@ -9,63 +9,90 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import wraps
+from itertools import takewhile
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import Any, ParamSpec, TextIO
 
 import psutil
 
 from flows.process.paths import STATE
-from flows.process.times import record_seconds
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError
-from transformer_core.files import only_one, write_json
+from transformer_core.files import only_one, read_json, write_json
 
 BUG = 1
-ENDED_BY = 128  # and the number of a signal: how shells say that it ended a process
+SIGNALLED = 128  # plus the number of a signal: the exit code that shells give a process that the signal ended
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+STARTER = "TRANSFORMER_STARTER"  # in the environment: the process that called `run_child`
 _SHELLS = frozenset({"sh", "dash", "bash", "zsh", "fish", "ksh"})
 _PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.5
-STARTER = "TRANSFORMER_STARTER"  # in the environment: the process that called `run_child`
+
+Arguments = ParamSpec("Arguments")
+
+
+class StageError(Exception):
+    """A stage, or DVC or git on its behalf, ended with `exit_code`; the message says why."""
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        super().__init__(f"{message} (exit code {exit_code})")
+        self.exit_code = exit_code
+
+
+def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
+    """Decorator of a command's main function: print an error of the user or of a stage as one line, and return its exit code."""
+
+    @wraps(main)
+    def wrapped(*positional: Arguments.args, **named: Arguments.kwargs) -> int:
+        try:
+            return main(*positional, **named)
+        except Interrupted as error:
+            print(f"{error}. Run it again to go on.", file=sys.stderr)
+            return ExitCode.INTERRUPTED
+        except (UserError, StageError) as error:
+            print(error, file=sys.stderr)
+            return error.exit_code
+
+    return wrapped
 
 
 def run_stage(name: str, body: Callable[[Params], str]) -> int:
     """Run a stage and return the exit code of its process.
 
-    SIGTERM, SIGINT, SIGUSR1 and the death of what started it (`follow_starters`) raise `Interrupted` in `body` at the first signal;
-    later ones are ignored while it cleans up. A stage that has something to save (train) installs its own handlers with
+    SIGTERM, SIGINT, SIGUSR1 and the death of the process that started it (`exit_with_parent`) raise `Interrupted` in `body` at the first
+    signal; later ones are ignored during clean-up. A stage that has a state to save (train) installs its own handlers with
     `signal.signal` inside `body` and raises `Interrupted` itself once it has saved; nothing here puts the handlers back.
 
-    However it ends, `.state/exit/NAME.json` then holds {code, message, remedy}; it is absent while the stage runs, and stays absent
-    only where the process was killed outright. A stage that runs elsewhere in this repository ends this one with 75: the other one
-    ends by itself (often it is saving after a stop), so trying again later is right.
+    At its end `.state/exit/NAME.json` holds {code, message, remedy}. The file is absent while the stage runs, and remains absent
+    only where the process was killed outright. If the stage is already running in this repository, this process ends with 75: the other
+    one ends by itself (often it is saving after a stop), so a retry is right.
     """
-    ended = exit_file(name)
+    report = exit_file(name)
     try:
-        ended.unlink(missing_ok=True)
+        report.unlink(missing_ok=True)
         stop_on_signals()
-        follow_starters("DVC_STAGE" in os.environ)
+        exit_with_parent("DVC_STAGE" in os.environ)
         with only_one(STATE / "locks" / name, f"stage {name}"):
-            closing = _to_its_end(name, body)
+            closing = _run_body(name, body)
     except (UserError, Interrupted) as error:
-        return _report(ended, name, error)
+        if isinstance(error, Interrupted):
+            error = UserError(str(error) or f"{name}: interrupted", "Run it again to go on.", ExitCode.INTERRUPTED)
+        report_exit(report, error.exit_code, error.message, error.remedy)
+        echo(str(error), sys.stderr)
+        return error.exit_code
     except BaseException as error:
-        write_json(ended, {"code": BUG, "message": f"{name}: {type(error).__name__}: {error}", "remedy": "The traceback is in the log."})
+        report_exit(report, BUG, f"{name}: {type(error).__name__}: {error}", "The traceback is in the log.")
         traceback.print_exc()
         return BUG
-    write_json(ended, {"code": int(ExitCode.DONE), "message": closing, "remedy": ""})
-    say(closing, sys.stdout)
+    report_exit(report, ExitCode.DONE, closing)
+    echo(closing, sys.stdout)
     return ExitCode.DONE
 
 
-def exit_file(name: str, root: Path = Path()) -> Path:
-    """Where the stage `name` of the repository at `root` says how it ended."""
-    return root / STATE / "exit" / f"{name}.json"
-
-
-def _to_its_end(name: str, body: Callable[[Params], str]) -> str:
-    from transformer_core.presets import resolve  # Here, for a stage that builds no model does not depend on this code.
+def _run_body(name: str, body: Callable[[Params], str]) -> str:
+    from transformer_core.presets import resolve  # Here: stages that build no model do not depend on this code.
 
     try:
         params = load_params()
@@ -73,23 +100,51 @@ def _to_its_end(name: str, body: Callable[[Params], str]) -> str:
         began = time.monotonic()
         closing = body(params)
     finally:
-        _ignore_stop_signals()  # The end is near and must be written down.
+        _ignore_stop_signals()  # The report of the exit must be written.
     record_seconds(name, params, time.monotonic() - began)
     return closing
 
 
-def _report(ended: Path, name: str, error: UserError | Interrupted) -> int:
-    if isinstance(error, Interrupted):
-        error = UserError(str(error) or f"{name}: interrupted", "Run it again to go on.", ExitCode.INTERRUPTED)
-    write_json(ended, {"code": int(error.exit_code), "message": error.message, "remedy": error.remedy})
-    say(str(error), sys.stderr)
-    return error.exit_code
+def exit_file(name: str, root: Path = Path()) -> Path:
+    """The file in which stage `name` of the repository at `root` reports its exit."""
+    return root / STATE / "exit" / f"{name}.json"
 
 
-def say(line: str, stream: TextIO) -> None:
-    """Print a line. Where nobody can read it any more (a dead `tee`, a full disk) it and all after it go nowhere.
+def report_exit(path: Path, code: int, message: str, remedy: str = "") -> None:
+    """Write the report of an exit."""
+    write_json(path, {"code": int(code), "message": message, "remedy": remedy})
 
-    What is computed must not be lost for want of a reader; and Python, which flushes once more at its end, would exit with 120.
+
+def record_seconds(stage: str, params: Params, seconds: float) -> None:
+    """Keep the duration of a stage that has succeeded, with its settings, in `.state/times/STAGE.json`: an output of DVC must not vary."""
+    write_json(_times_file(stage), {"seconds": round(seconds, 1), "settings": _settings(stage, params)})
+
+
+def seconds_of(stage: str, params: Params) -> float | None:
+    """The duration of a stage's last run here, if that had the same settings, its own and those of the stages before.
+
+    None means that DVC took its outputs from the cache.
+    """
+    file = _times_file(stage)
+    record = read_json(file) if file.exists() else {"settings": None}
+    return record["seconds"] if record["settings"] == _settings(stage, params) else None
+
+
+def _times_file(stage: str) -> Path:
+    return STATE / "times" / f"{stage}.json"
+
+
+def _settings(stage: str, params: Params) -> dict[str, Any]:
+    """The sections of params.yaml up to the stage's own; they are in the order of the stages."""
+    sections = params.model_dump(mode="json")
+    before = takewhile(lambda name: name != stage, sections)
+    return {name: sections[name] for name in (*before, stage) if name in sections}
+
+
+def echo(line: str, stream: TextIO) -> None:
+    """Print a line. If the stream is broken (a dead `tee`, a full disk), this and all later output is discarded.
+
+    A result must not be lost because its log cannot be written; and Python, which flushes once more at exit, would exit with 120.
     """
     try:
         print(line, file=stream, flush=True)
@@ -98,7 +153,7 @@ def say(line: str, stream: TextIO) -> None:
 
 
 def stop_on_signals() -> None:
-    """From now on raise `Interrupted` in the main thread at the first signal to stop, and ignore those after it."""
+    """From now on raise `Interrupted` in the main thread at the first stop signal, and ignore later ones."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         _ignore_stop_signals()
@@ -114,15 +169,15 @@ def _ignore_stop_signals() -> None:
 
 
 def shell_code(code: int) -> int:
-    """A process's exit code as shells say it: 128 and the signal that ended it, where Python says minus the signal."""
-    return code if code >= 0 else ENDED_BY - code
+    """The exit code that a shell gives a process: 128 plus the signal that ended it, where Python has minus the signal."""
+    return code if code >= 0 else SIGNALLED - code
 
 
-def follow_starters(parent: bool) -> None:
-    """Send this process SIGTERM when one that started it dies: its parent, if asked for, and the caller of `run_child` above it.
+def exit_with_parent(parent: bool) -> None:
+    """Send this process SIGTERM when a process that started it dies: its parent, if asked for, and the caller of `run_child` above it.
 
-    The kernel's parent-death signal is immediate but knows the parent alone, which for a stage of dvc is the shell where that did not
-    replace itself by the command, and it exists on Linux alone. The watch, half a second later, looks past shells.
+    The kernel's parent-death signal is immediate, but it exists on Linux alone and knows only the parent, which below dvc may be a
+    shell. A thread that polls twice a second looks past shells.
     """
     followed: list[psutil.Process | None] = []
     if parent:
@@ -132,7 +187,7 @@ def follow_starters(parent: bool) -> None:
     if STARTER in os.environ:
         followed.append(_process(int(os.environ[STARTER])))
     if followed:
-        threading.Thread(target=_watch, args=(followed,), name="follow", daemon=True).start()
+        threading.Thread(target=_watch, args=(followed,), name="exit-with-parent", daemon=True).start()
 
 
 def _process(number: int) -> psutil.Process | None:
@@ -142,7 +197,7 @@ def _process(number: int) -> psutil.Process | None:
 
 
 def _watch(followed: Sequence[psutil.Process | None]) -> None:
-    with suppress(psutil.NoSuchProcess):  # It may go between the two questions.
+    with suppress(psutil.NoSuchProcess):  # It may end between the two questions.
         while all(one is not None and one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in followed):
             time.sleep(_WATCH_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The settings that one run of the flow was given: a recipe and keys that differ from it, written into params.yaml."""
+"""The settings of one run of the flow, a recipe and keys that differ from it, written into params.yaml."""
 
 import io
 from collections.abc import Mapping
@@ -14,57 +14,56 @@ from transformer_core.errors import configuration_error
 from transformer_core.files import new_file, sha256_of
 from transformer_core.presets import resolve
 
-KEPT = STATE / "params"
+BACKUPS = STATE / "params"
 MACHINE = "machine"
 
 
-def settle(recipe: str | None, overrides: Mapping[str, Any], root: Path = Path()) -> Path | None:
-    """Make a recipe (None: what stands there) with some keys changed the params.yaml of the repository at `root`.
+def write_params(recipe: str | None, overrides: Mapping[str, Any]) -> Path | None:
+    """Write a recipe (None: the present params.yaml) with some keys changed to params.yaml.
 
-    The section `machine` that stands there goes before the recipe's. Nothing is written unless all of it is right.
+    The present section `machine` goes before the recipe's. Nothing is written unless all settings are valid.
 
     Args:
         recipe: its name.
         overrides: values by dotted key, as {"train.updates": 50}.
 
     Returns:
-        Where the file that stood there is kept, or None where it says the same.
+        A backup of the previous file, or None if nothing has changed.
 
     Raises:
         UserError: exit code 78; no such recipe or key, or a value that the schema refuses.
     """
-    path = root / PARAMS_FILE
     if recipe is None and not overrides:
         return None
     yaml = _yaml()
-    standing: Any = yaml.load(path.read_text(encoding="utf-8")) if path.exists() else {}
-    document: Any = standing if recipe is None else yaml.load(recipes.read(recipe))
-    if recipe is not None and standing and MACHINE in standing:
-        document[MACHINE] = standing[MACHINE]
+    present: Any = yaml.load(PARAMS_FILE.read_text(encoding="utf-8")) if PARAMS_FILE.exists() else {}
+    document: Any = present if recipe is None else yaml.load(recipes.read(recipe))
+    if recipe is not None and present and MACHINE in present:
+        document[MACHINE] = present[MACHINE]
     for key, value in overrides.items():
         _set(document, key, value)
     check(document)
-    kept = None
+    backup = None
     text = _text(document)
-    if path.exists() and path.read_text(encoding="utf-8") != text:
-        kept = root / KEPT / f"{sha256_of(path)[:8]}.yaml"
-        with new_file(kept) as temporary:
-            temporary.write_bytes(path.read_bytes())
-    _write(text, path)
-    return kept
+    if PARAMS_FILE.exists() and PARAMS_FILE.read_text(encoding="utf-8") != text:
+        backup = BACKUPS / f"{sha256_of(PARAMS_FILE)[:8]}.yaml"
+        with new_file(backup) as temporary:
+            temporary.write_bytes(PARAMS_FILE.read_bytes())
+    _write(text, PARAMS_FILE)
+    return backup
 
 
-def tracked(root: Path = Path()) -> dict[str, Any]:
-    """The params.yaml at `root` without section `machine`, as it stands there: what another machine's clone is to run with."""
-    return {name: section for name, section in read_yaml(root / PARAMS_FILE).items() if name != MACHINE}
+def tracked() -> dict[str, Any]:
+    """The sections of params.yaml but `machine`: the settings that another machine's clone runs with."""
+    return {name: section for name, section in read_yaml(PARAMS_FILE).items() if name != MACHINE}
 
 
-def take_over(sections: Mapping[str, Any], root: Path) -> None:
-    """Make another machine's tracked sections those of the params.yaml at `root`, beside this one's section `machine`."""
-    own = read_yaml(root / PARAMS_FILE).get(MACHINE) or {}
-    document = {**sections, MACHINE: own}
+def apply_settings(sections: Mapping[str, Any], root: Path) -> None:
+    """Write another machine's tracked sections to the params.yaml at `root`, beside its own section `machine`."""
+    path = root / PARAMS_FILE
+    document = {**sections, MACHINE: read_yaml(path).get(MACHINE) or {}}
     check(document)
-    _write(_text(document), root / PARAMS_FILE)
+    _write(_text(document), path)
 
 
 def check(document: object) -> None:

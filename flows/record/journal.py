@@ -1,6 +1,6 @@
 """The record of a run: JSON lines on disk, appended first and sent to MLflow later by flows/record/sending.py.
 
-`.state/journal/RUN.jsonl` is the truth. Its first line says which run it is; every further line is one event:
+The first line of `.state/journal/RUN.jsonl` identifies the run; each further line is one event:
 
     {"type": "run", "id": "9f1c...", "run": "RUN", "parent": "", "timestamp_ms": 1700000000000}
     {"type": "status", "status": "RUNNING", ...}            MLflow's words: RUNNING, FINISHED, FAILED, KILLED
@@ -28,7 +28,7 @@ JOURNALS = STATE / "journal"
 
 Event = dict[str, Any]
 
-# Tags that MLflow's pages show at the top of a run: its name, its text, what code it ran and of which commit.
+# Tags that MLflow's pages show at the top of a run: its name, its description, its code and commit.
 NAME = "mlflow.runName"
 DESCRIPTION = "mlflow.note.content"
 SOURCE = "mlflow.source.name"
@@ -37,7 +37,7 @@ COMMIT = "mlflow.source.git.commit"
 
 @dataclass(frozen=True)
 class Dataset:
-    """Data that a run has read: what it is called, where it is from, how many sentence pairs, what for (training, validation, test).
+    """Data that a run has read: name, digest, source, sentence pairs, use (training, validation, test).
 
     Two with the same name and digest are the same data.
     """
@@ -52,21 +52,19 @@ class Dataset:
 class Journal:
     """The journal of one run, opened for appending; every call, from whichever thread, is on disk (flushed) when it returns.
 
-    Opening the journal of a run that was stopped goes on with it: points, parameters and tags that stand in it already are not written
-    again, so a resumed training repeats no point. Opening the journal of a training that has FINISHED begins a new one, unless it is
-    `resumed`, because it is the same training forced again (its code may have changed), and keeps the old one beside it. A run with a
-    parent is the same run whenever its name is the same.
+    The journal of a run that was stopped is continued: points, parameters and tags that it holds are not written again, so that a resumed
+    training repeats no point. The journal of a training that has FINISHED is kept under another name and a new one begun, because the
+    same training was forced again (its code may have changed), unless it is `resumed`. Runs with a parent and the same name are one run.
 
     Args:
-        run: the run's name, unique in the repository: a training's fingerprint; for a run with a parent, a name made from what it is of.
+        run: the run's name, unique in the repository: a training's fingerprint; for a run with a parent, a name made from its content.
         parent: the fingerprint of the training this run belongs to, or empty.
-        resumed: whether the training goes on from a state that it left.
-        directory: where journals lie.
+        resumed: whether the training continues from a saved state.
     """
 
-    def __init__(self, run: str, parent: str = "", directory: Path = JOURNALS, resumed: bool = False) -> None:
-        self.path = directory / f"{run}.jsonl"
-        directory.mkdir(parents=True, exist_ok=True)
+    def __init__(self, run: str, parent: str = "", resumed: bool = False) -> None:
+        self.path = JOURNALS / f"{run}.jsonl"
+        JOURNALS.mkdir(parents=True, exist_ok=True)
         _cut_torn_line(self.path)
         events = list(read_events(self.path))
         if not (parent or resumed) and events and _status(events) == "FINISHED":
@@ -82,7 +80,7 @@ class Journal:
         self._append(type="status", status="RUNNING")
 
     def metrics(self, step: int, values: Mapping[str, float], context: str = "") -> None:
-        """Record numbers at a step; a context goes before their names ("valid" makes "valid/nll" of "nll")."""
+        """Record numbers at a step; a context is prefixed to their names (nll of context valid is "valid/nll")."""
         named = {f"{context}/{name}" if context else name: float(value) for name, value in values.items()}
         new = {name: value for name, value in named.items() if (step, name) not in self._points}
         if new:
@@ -90,14 +88,14 @@ class Journal:
             self._append(type="metrics", step=step, values=new)
 
     def parameters(self, values: Mapping[str, Any]) -> None:
-        """Record settings, nested sections flattened to "section.key"; the first value of a key stands for the whole run."""
+        """Record settings, nested sections flattened to "section.key"; the first value of a key is kept."""
         new = {name: value for name, value in flatten(values).items() if name not in self._parameters}
         if new:
             self._parameters.update(new)
             self._append(type="parameters", values=new)
 
     def tags(self, values: Mapping[str, str]) -> None:
-        """Record tags; a later value of a tag replaces the one before."""
+        """Record tags; a later value replaces an earlier one."""
         new = {name: value for name, value in values.items() if self._tags.get(name) != value}
         if new:
             self._tags.update(new)
@@ -111,11 +109,11 @@ class Journal:
             self._append(type="inputs", values=new)
 
     def next_step(self, name: str) -> int:
-        """The step after the last of a number that is counted by its own points, as a thing measured every few seconds is."""
+        """The step after the last recorded one of a metric whose steps count its own points, such as a sample every few seconds."""
         return max((step for step, known in self._points if known == name), default=-1) + 1
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Record a file, for MLflow to keep under `folder`; a copy is made, since the next run may write another before it is sent."""
+        """Record a file, which MLflow keeps under `folder`; it is copied, since the next run may replace it before it is sent."""
         kept = self.path.parent / "files" / sha256_of(path)[:16] / path.name
         if not kept.exists():
             with new_file(kept) as temporary:
@@ -123,7 +121,7 @@ class Journal:
         self._append(type="artifact", path=kept.as_posix(), folder=folder)
 
     def end(self, status: str = "FINISHED") -> None:
-        """Record the end: FINISHED, FAILED, or KILLED for a run that was stopped and will go on."""
+        """Record the end: FINISHED, FAILED, or KILLED for a run that was stopped and can be resumed."""
         self._append(type="status", status=status)
 
     def _append(self, **event: Any) -> None:
@@ -140,9 +138,9 @@ class Journal:
 
 
 def read_events(path: Path, start: int = 0) -> Iterator[Event]:
-    """The events of a journal from byte `start` on, whole lines only; none where there is no journal.
+    """The events of a journal from byte `start` on, whole lines only; none if there is no journal.
 
-    Each event carries, besides what was written, "end": the byte after its line.
+    Each event has an additional key "end": the byte after its line.
     """
     if not path.exists():
         return
@@ -157,7 +155,7 @@ def read_events(path: Path, start: int = 0) -> Iterator[Event]:
 
 
 def position_file(journal: Path) -> Path:
-    """Where it stands how much of a journal has been sent, and to which run."""
+    """The file that holds how much of a journal has been sent, and to which run."""
     return journal.with_suffix(".sent")
 
 
@@ -181,7 +179,7 @@ def _values(events: list[Event], kind: str) -> dict[str, str]:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Take away the part of a line that a crash left at the end, so that the next line starts on its own."""
+    """Remove an incomplete last line, left by a crash."""
     if path.exists() and not (content := path.read_bytes()).endswith(b"\n"):
         with path.open("r+b") as file:
             file.truncate(content.rfind(b"\n") + 1)

@@ -1,4 +1,4 @@
-"""What a run came from: commit, locked data, versions, the flow that started it, and the data sets that it reads."""
+"""The origin of a run: commit, locked data, versions, the flow that started it, and the data sets that it reads."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from flows.process.paths import RAW
+from flows.process.paths import MANIFEST
 from flows.record.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Dataset, Journal
 from transformer_core.config import Params
 from transformer_core.files import read_json, sha256_of
@@ -24,7 +24,7 @@ _DIGEST_LENGTH = 16
 
 
 def lineage() -> dict[str, str]:
-    """Tags that say which code and data made a run, where they are known: no commit outside git, no Prefect run without a flow."""
+    """Tags of the code and data of a run, as far as known: no commit outside git, no Prefect run without a flow."""
     commit = git_commit()
     tags = {
         COMMIT: commit.removesuffix("-dirty"),
@@ -41,8 +41,8 @@ def lineage() -> dict[str, str]:
 
 
 def describe_training(journal: Journal, params: Params) -> None:
-    """Record what is trained on what: settings, data sets, a name that people can read and a sentence."""
-    manifest = read_json(RAW / "manifest.json")
+    """Record settings, data sets, a readable name and a sentence about a training."""
+    manifest = read_json(MANIFEST)
     train, valid = datasets(manifest, "train", "valid")
     model, settings = params.model, params.train
     journal.parameters(params.model_dump(exclude={"machine"}, exclude_none=True))
@@ -58,19 +58,19 @@ def describe_training(journal: Journal, params: Params) -> None:
 
 
 def training_name(params: Params) -> str:
-    """What people call a training: multi30k en-de small."""
+    """The readable name of a training: multi30k en-de small."""
     model, data = params.model, params.download
     kind = [] if model.architecture == "transformer" else [model.architecture]
     return " ".join([data.corpus, f"{data.source}-{data.target}", *kind, model.preset])
 
 
 def corpus_label(manifest: Mapping[str, Any]) -> str:
-    """The corpus as people should hear of it: where text is generated, its scores say nothing about real text."""
+    """The corpus in markdown, marked if its text is generated: its scores say nothing about real text."""
     return f"**{manifest['corpus']}**" + (" (generated text, not real language)" if manifest["synthetic"] else "")
 
 
 def git_commit() -> str:
-    """The commit of the working tree, ending in "-dirty" where tracked files differ from it; empty where git knows none."""
+    """The commit of the working tree, ending in "-dirty" if tracked files differ from it; empty outside git."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -79,7 +79,7 @@ def git_commit() -> str:
 
 
 def datasets(manifest: Mapping[str, Any], *splits: str) -> list[Dataset]:
-    """These splits of data/raw/manifest.json; a digest is of the sums of both sides."""
+    """These splits of data/raw/manifest.json; the digest is a hash of the sums of both sides."""
     source, target = manifest["source"], manifest["target"]
     found = []
     for split in splits:

@@ -1,46 +1,101 @@
-"""What a training leaves for people to see: tables for DVC's plots, the journal for MLflow, and a line or bar on the terminal."""
+"""The record of a training: tables for DVC's plots, the journal for MLflow, a line or bar on the terminal, use of the machine.
+
+MLflow has a monitor of the machine too. It asks the server about the run at every sample and ends when there is no answer, so that it
+cannot go through the journal.
+"""
 
 import csv
+import itertools
+import json
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import psutil
+import torch
 from tqdm import tqdm
 
-from flows.process.paths import VALIDATION_SCORE
-from flows.process.runner import say
+from flows.process.paths import BINARIZED, SKIPPED, UPDATES, VALIDATION, VALIDATION_SCORE
+from flows.process.runner import echo
 from flows.record.journal import Journal
+from flows.record.lineage import describe_training, lineage
+from flows.record.sending import Sender
+from transformer_core.config import Params, tracking_uri
+from transformer_core.corpus.binary import read_meta
+from transformer_core.errors import Interrupted
+from transformer_core.files import sha256_of
+from transformer_core.models.directory import WEIGHTS
+from transformer_core.training.checkpoint import FORMAT, state_files
+from transformer_core.training.devices import Devices
 from transformer_core.training.records import Observer, UpdateRecord
 
-UPDATES, VALIDATION, SKIPPED = "updates.csv", "validation.csv", "skipped.csv"
-_SKIPPED_COLUMNS = ("update", "line")
+TABLES = (UPDATES, VALIDATION, SKIPPED)
+SECONDS_BETWEEN_SAMPLES = 10.0
 _SECONDS_BETWEEN_LINES = 10.0
+_CPU = "system/cpu_utilization_percentage"
+
+
+def fingerprint_of(params: Params) -> str:
+    """SHA-256 over everything that may change the trained weights: tracked settings, data, and the format of the state."""
+    meta = read_meta(BINARIZED)
+    data = {split: meta.splits[split].files for split in ("train", "valid")}
+    settings = params.train.model_dump()
+    if params.train.init_from is not None:
+        settings["init_from"] = sha256_of(Path(params.train.init_from) / WEIGHTS)
+    tracked = {"format": FORMAT, "model": params.model.model_dump(), "train": settings, "vocabulary": meta.vocabulary_hash, "data": data}
+    return sha256(json.dumps(tracked, sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def recording(params: Params, fingerprint: str, state: Path, devices: Devices, parameters: int, score: str) -> Iterator["Recorder"]:
+    """A training's recorder, with its journal, the thread that sends it to MLflow and the sampler; the end of the block ends the run.
+
+    The tables grow in `state`; `parameters` is the size of the model; `score` names the validations' score of outputs, `bleu` or `f1`.
+    """
+    journal = Journal(fingerprint, resumed=bool(state_files(state)))
+    describe_training(journal, params)
+    device = torch.cuda.get_device_name(devices.device) if devices.device.type == "cuda" else devices.device.type
+    journal.tags({**lineage(), "device": device, "ranks": str(devices.world_size)})
+    recorder = Recorder(state, journal, params.train.updates, score)
+    echo(f"training {parameters:,} parameters on {devices.world_size} x {devices.device.type}", sys.stderr)
+    status = "FAILED"
+    try:
+        with Sender(journal.path, tracking_uri(params.machine)):
+            try:
+                with sampling(journal, devices.device):
+                    yield recorder
+                for table in TABLES:
+                    journal.artifact(table, folder="training")
+                status = "FINISHED"
+            except Interrupted:
+                status = "KILLED"
+                raise
+            finally:
+                journal.end(status)
+    finally:
+        recorder.close()
 
 
 class Recorder(Observer):
-    """An observer of the trainer (transformer_core/training/trainer.py) on rank 0.
-
-    Args:
-        directory: where the CSV files grow, beside the training's state.
-        journal: the run's journal.
-        updates: how many there will be.
-        score: the name of the validations' score of outputs, `bleu` or `f1`.
-    """
+    """An observer of the trainer (transformer_core/training/trainer.py) on rank 0; its CSV files are beside the training's state."""
 
     def __init__(self, directory: Path, journal: Journal, updates: int, score: str) -> None:
         self._journal = journal
         self._score = score
-        self._updates = _Table(directory / UPDATES, [field.name for field in fields(UpdateRecord)])
-        self._validation = _Table(directory / VALIDATION, ("update", "nll", "perplexity", "accuracy", VALIDATION_SCORE, "seconds"))
-        self._skipped = _Table(directory / SKIPPED, _SKIPPED_COLUMNS)
+        self._updates = _Table(directory / UPDATES.name, [field.name for field in fields(UpdateRecord)])
+        self._validation = _Table(directory / VALIDATION.name, ["update", "nll", "perplexity", "accuracy", VALIDATION_SCORE, "seconds"])
+        self._skipped = _Table(directory / SKIPPED.name, ["update", "line"])
         self._tables = (self._updates, self._validation, self._skipped)
         self._terminal = _Terminal(updates)
 
     def begin(self) -> None:
-        """Start all files anew; a resumed training calls `restore` instead."""
+        """Create all tables, empty; a resumed training calls `restore` instead."""
         for table in self._tables:
             table.begin()
 
@@ -53,21 +108,21 @@ class Recorder(Observer):
     def on_skipped(self, update: int, lines: Sequence[int]) -> None:
         for line in lines:
             self._skipped.append({"update": update, "line": line})
-        self._terminal.say(f"update {update:,}: the loss or a gradient is not finite, skipped; {SKIPPED} names its lines of data/clean")
+        name = SKIPPED.name
+        self._terminal.write(f"update {update:,}: the loss or a gradient is not finite, skipped; {name} names its lines of data/clean")
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
         self._validation.append({"update": update, **scores, VALIDATION_SCORE: scores[self._score], "seconds": seconds})
         self._journal.metrics(update, scores, context="valid")
-        self._terminal.say(
-            f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {self._score.upper()} {scores[self._score]:.1f} (greedy)"
-        )
+        score = f"{self._score.upper()} {scores[self._score]:.1f} (greedy)"
+        self._terminal.write(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {score}")
 
     def state(self) -> dict[str, Any]:
-        return {table.name: table.size_bytes for table in self._tables}
+        return {table.path.name: table.path.stat().st_size for table in self._tables}
 
     def restore(self, state: dict[str, Any]) -> None:
         for table in self._tables:
-            table.cut(state[table.name])
+            table.cut(state[table.path.name])
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -75,30 +130,22 @@ class Recorder(Observer):
 
 
 class _Table:
-    """A growing CSV file that can be cut back to where a saved state left it."""
+    """A growing CSV file that can be cut back to its size in a saved state. A row at a time, it is written without pandas."""
 
-    def __init__(self, path: Path, columns: tuple[str, ...] | list[str]) -> None:
-        self._path = path
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path = path
         self._columns = columns
 
-    @property
-    def name(self) -> str:
-        return self._path.name
-
-    @property
-    def size_bytes(self) -> int:
-        return self._path.stat().st_size
-
     def begin(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(",".join(self._columns) + "\n", encoding="utf-8")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(",".join(self._columns) + "\n", encoding="utf-8")
 
     def append(self, values: Mapping[str, float]) -> None:
-        with self._path.open("a", encoding="utf-8", newline="") as file:
+        with self.path.open("a", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerow([_rounded(values[column]) for column in self._columns])
 
     def cut(self, size_bytes: int) -> None:
-        with self._path.open("r+b") as file:
+        with self.path.open("r+b") as file:
             file.truncate(size_bytes)
 
 
@@ -112,7 +159,7 @@ class _Terminal:
     def __init__(self, updates: int) -> None:
         self._total = updates
         self._bar = tqdm(total=updates, unit="update", dynamic_ncols=True, leave=True) if sys.stderr.isatty() else None
-        self._said = 0.0
+        self._written = 0.0
 
     def show(self, record: UpdateRecord) -> None:
         numbers = (
@@ -121,22 +168,54 @@ class _Terminal:
         if self._bar is not None:
             self._bar.set_postfix_str(numbers, refresh=False)
             self._bar.update(record.update - self._bar.n)
-        elif time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES or record.update == self._total:
-            self._said = time.monotonic()
-            left = record.seconds / record.update * (self._total - record.update)
-            self.say(f"update {record.update:,} of {self._total:,}: {numbers}, {_clock(left)} left")
+        elif time.monotonic() - self._written >= _SECONDS_BETWEEN_LINES or record.update == self._total:
+            self._written = time.monotonic()
+            minutes, seconds = divmod(round(record.seconds / record.update * (self._total - record.update)), 60)
+            self.write(f"update {record.update:,} of {self._total:,}: {numbers}, {minutes}:{seconds:02d} left")
 
-    def say(self, line: str) -> None:
+    def write(self, line: str) -> None:
         if self._bar is not None:
             self._bar.write(line, file=sys.stderr)
         else:
-            say(line, sys.stderr)
+            echo(line, sys.stderr)
 
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
 
 
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d}"
+@contextmanager
+def sampling(journal: Journal, device: torch.device) -> Iterator[None]:
+    """Sample the use of the machine from a thread during the block; a resumed training continues the count of samples.
+
+    Of several GPUs, each training process sees its own.
+    """
+    stop, steps = threading.Event(), itertools.count(journal.next_step(_CPU))
+
+    def sample() -> None:
+        psutil.cpu_percent()  # The share is measured between two calls.
+        while not stop.wait(SECONDS_BETWEEN_SAMPLES):
+            journal.metrics(next(steps), _usage(device))
+
+    thread = threading.Thread(target=sample, name="usage", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _usage(device: torch.device) -> dict[str, float]:
+    """The machine's CPUs and memory, and the memory of this process's GPU, under the names that MLflow's pages know."""
+    memory = psutil.virtual_memory()
+    values = {
+        _CPU: psutil.cpu_percent(),
+        "system/system_memory_usage_megabytes": round(memory.used / 1e6, 1),
+        "system/system_memory_usage_percentage": round(100 * memory.used / memory.total, 1),
+    }
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        values["system/gpu_0_memory_usage_megabytes"] = round((total - free) / 1e6, 1)
+        values["system/gpu_0_memory_usage_percentage"] = round(100 * (total - free) / total, 1)
+    return values

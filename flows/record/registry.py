@@ -1,9 +1,9 @@
-"""The model registry: which version of a model is the champion, and what the page of a version says.
+"""The model registry: the choice of the champion among the versions of a model, and the text on a version's page.
 
-The alias `champion` moves to a new version that is not significantly worse than the best there ever was; any other new version becomes
-`challenger`. Versions compare where they were scored on the same references in the same way: the tags `references` and `signature`. The
-score is BLEU, or F1 of a parser (flows/record/tasks.py). The outputs of a model for the test set are kept with it, so any machine that
-reaches the registry can compare.
+The alias `champion` moves to a new version that is not significantly worse than the best one so far; any other new version becomes
+`challenger`. Versions are comparable if the tags `references` and `signature` of their scores are equal. The score is BLEU, or F1 of a
+parser (flows/record/tasks.py). The outputs of a model for the test set are kept with it, so that any machine that reaches the registry can
+compare.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,25 +20,24 @@ from mlflow.exceptions import MlflowException
 
 from flows.process.paths import AVERAGED
 from flows.record.server import connect, reaching
-from flows.record.tasks import PARSING, Task, task_of
+from flows.record.tasks import PARSING, Task, corpus_name, task_of
 from transformer_core.corpus.text import read_lines
 from transformer_core.errors import configuration_error, first_line
 from transformer_core.evaluation.significance import SIGNIFICANT, Comparison
 
 CHAMPION, CHALLENGER = "champion", "challenger"
-# Where MLflow puts what belongs to a logged model.
+# The folder of MLflow for the files of a logged model.
 ARTIFACTS = "artifacts"
-# Where a logged model keeps its translations of the test set, and of which version's tags theirs is the SHA-256.
+# Folder and file of a logged model's outputs for the test set, and the tag of a version with their SHA-256.
 EVALUATION, HYPOTHESES = "evaluation", "test.hyp"
 RULE = f"""\
-`{CHAMPION}` is the last version that was not significantly worse than the best there ever was (BLEU, or F1 of a parser, on the same
-test set; p < {SIGNIFICANT} in a paired test); `{CHALLENGER}` is the last one that was. Each version's tags say with which it was compared
-and how that ended."""
+`{CHAMPION}` is the last version that was not significantly worse than the best one before it (BLEU, or F1 of a parser, on the same
+test set; p < {SIGNIFICANT} in a paired test); `{CHALLENGER}` is the last one that was. Each version's tags name its rival and result."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Which alias a new version gets and why; `rival` is the version that it was compared with, if there was one."""
+    """The alias of a new version and the reason; `rival` is the version that it was compared with, if there was one."""
 
     alias: str
     reason: str
@@ -46,7 +45,7 @@ class Decision:
     comparison: Comparison | None = None
 
     def tags(self) -> dict[str, str]:
-        """What the version's page shows of it."""
+        """Its tags on the version's page."""
         tags = {"decision": self.alias, "decision_reason": self.reason}
         if self.comparison is not None:
             tags |= {
@@ -68,16 +67,7 @@ def register(client: MlflowClient, name: str, model_uri: str, model_id: str, run
 
 
 def decide(client: MlflowClient, uri: str, new: ModelVersion, task: Task, hypotheses: Sequence[str], references: Sequence[str]) -> Decision:
-    """The alias of a new version, which has none yet.
-
-    Args:
-        client: of the registry.
-        uri: its address.
-        new: with the tags `references` and `signature`.
-        task: what it was trained for.
-        hypotheses: its outputs for the test set.
-        references: the test set's.
-    """
+    """The alias of a new version, which has the tags `references` and `signature`, by its outputs for the test set."""
     best = best_ever(client, uri, new, task)
     if best is None:
         if CHAMPION in client.get_registered_model(new.name).aliases:
@@ -94,7 +84,7 @@ def decide(client: MlflowClient, uri: str, new: ModelVersion, task: Task, hypoth
 
 
 def best_ever(client: MlflowClient, uri: str, new: ModelVersion, task: Task) -> tuple[ModelVersion, list[str]] | None:
-    """Of the versions that compare with a new one that of the highest main score, the oldest of several, and its outputs."""
+    """The comparable version with the highest main score, the oldest of several, and its outputs."""
     versions = [version for version in client.search_model_versions(f"name = '{new.name}'") if version.version != new.version]
     comparable = [version for version in versions if all(version.tags.get(key) == new.tags[key] for key in ("references", "signature"))]
     for version in sorted(comparable, key=lambda version: (-float(version.tags[task.key]), int(version.version))):
@@ -104,7 +94,7 @@ def best_ever(client: MlflowClient, uri: str, new: ModelVersion, task: Task) -> 
 
 
 def stored_hypotheses(client: MlflowClient, uri: str, version: ModelVersion) -> list[str] | None:
-    """A version's translations of the test set; None where its artifacts hold none, or others than when it was registered.
+    """A version's outputs for the test set; None if its artifacts hold none, or other ones than when it was registered.
 
     Raises:
         MlflowException, OSError: the server or the store of artifacts is away.
@@ -128,7 +118,7 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
     """The model directory of a version, NAME@ALIAS or NAME/VERSION, copied into `folder`.
 
     Raises:
-        UserError: exit code 78 where the registry has no such version, 69 where it is away.
+        UserError: exit code 78 if the registry has no such version, 69 if it is away.
     """
     with reaching(uri):
         client = connect(uri)
@@ -143,7 +133,7 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
 
 
 def _address(client: MlflowClient, model: str) -> str:
-    """Where the files of a version lie."""
+    """The address of a version's files."""
     name, at, alias = model.rpartition("@")
     if at:
         return client.get_model_version_download_uri(name, client.get_model_version_by_alias(name, alias).version)
@@ -152,7 +142,7 @@ def _address(client: MlflowClient, model: str) -> str:
 
 
 def card(name: str, alias: str, training: str, figures: Mapping[str, Any], manifest: Mapping[str, Any], reason: str) -> str:
-    """The text on a version's page: what was trained on what, how good it is, under which terms, how to use it."""
+    """The text on a version's page: training, score, licence of the data, use."""
     source, target = manifest["source"], manifest["target"]
     task = task_of(target)
     use = f"python -m flows.translate {name}@{alias} < in.{source} > out.{target}"
@@ -161,9 +151,8 @@ def card(name: str, alias: str, training: str, figures: Mapping[str, Any], manif
         does = f"Parses **{source}**: a sentence a line, words parted by spaces, becomes the symbols of its tree (docs/parsing.md)."
     synthetic = " The text is **generated**: the score says that the pipeline works, and nothing about real language."
     licence = manifest["licence"] or ("none needed, the text is generated" if manifest["synthetic"] else "not stated by its source")
-    mark = " (generated text)" if manifest["synthetic"] else ""
     return f"""\
-{source} to {target}, {task.headline(figures)} on {manifest["corpus"]}{mark}
+{source} to {target}, {task.headline(figures)} on {corpus_name(manifest, "generated text")}
 
 {does} Trained as *{training}*.
 

@@ -1,7 +1,7 @@
 """From the journals to MLflow: in the background while a stage runs, by the next stage, or by `python -m flows.tracking sync`.
 
-A training is one run with the tag `fingerprint`; an evaluation is a child of it. Which journal a run was made from stands in its tag
-`journal`, so that sending again what was sent before finds the same run and, step and time being the same, adds no point.
+A training is one run with the tag `fingerprint`; an evaluation is a child of it. The tag `journal` of a run names its journal, so that a
+repeated sending finds the same run and, as step and time are equal, adds no point.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from flows.process.runner import say
+from flows.process.runner import echo
 from flows.record.journal import JOURNALS, Event, position_file, read_events
 from flows.record.server import PARENT_TAG, REFUSED, by_fingerprint, connect, experiment_id, find_training, reaching, search
 from transformer_core.errors import ExitCode, UserError, first_line
@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 
 
 class Sender:
-    """Sends a journal, and what other journals beside it still hold, from a thread while the block runs.
+    """Sends a journal, and the rest of other journals, from a thread while the block runs.
 
-    Nothing is raised and nothing waited for in the block; leaving it waits `CLOSING_SECONDS` at most for the last lines and says so on
-    standard error if some are left.
+    Nothing is raised and nothing awaited in the block; its end waits at most `CLOSING_SECONDS` for the last lines and prints a warning if
+    some are left.
     """
 
     def __init__(self, journal: Path, uri: str) -> None:
@@ -57,16 +57,16 @@ class Sender:
         self._thread.join(CLOSING_SECONDS)
         if not all_sent(self._journal, self._uri):
             remedy = "The record is kept and sent by the next stage, or by: python -m flows.tracking sync"
-            say(f"MLflow at {self._uri}: {self._trouble}. {remedy}", sys.stderr)
+            echo(f"MLflow at {self._uri}: {self._trouble}. {remedy}", sys.stderr)
 
     def _send(self) -> None:
         pause = INTERVAL_SECONDS
         while True:
             last_time = self._stop.wait(pause)
             try:
-                send_all(self._journal.parent, self._uri)
+                send_all(self._uri)
                 pause = INTERVAL_SECONDS
-            except Exception as error:  # Whatever it is, the stage goes on and the journal keeps the record.
+            except Exception as error:  # The stage continues, and the journal keeps the record.
                 self._trouble = first_line(error)
                 pause = min(2 * pause, LONGEST_INTERVAL_SECONDS)
             if last_time:
@@ -74,38 +74,33 @@ class Sender:
 
 
 def sync(uri: str) -> None:
-    """Send all journals or say in one line why not.
+    """Send all journals.
 
     Raises:
         UserError: exit code 69; MLflow is away, or another process is sending.
     """
     with reaching(uri):
-        send_all(JOURNALS, uri)
+        send_all(uri)
     if not all(all_sent(path, uri) for path in JOURNALS.glob("*.jsonl")):
         raise UserError(f"{JOURNALS}: another process is sending the journals", "Run again when it has ended.", ExitCode.UNAVAILABLE)
 
 
-def send_all(directory: Path, uri: str) -> None:
-    """Send what the journals in a directory hold and MLflow has not got, trainings before the evaluations that belong to them.
+def send_all(uri: str) -> None:
+    """Send the unsent rest of all journals, trainings before the evaluations that belong to them.
 
     Raises:
-        Exception: what MLflow or the network raises when the server is away; the journals keep the rest.
+        Exception: from MLflow or the network, if the server is away; the journals keep the rest.
     """
-    unsent = [path for path in sorted(directory.glob("*.jsonl")) if not all_sent(path, uri)]
+    unsent = [path for path in sorted(JOURNALS.glob("*.jsonl")) if not all_sent(path, uri)]
     if not unsent:
         return
     client = connect(uri)
-    for path in sorted(unsent, key=_has_parent):
+    for path in sorted(unsent, key=lambda path: (_header(path) or {"parent": ""})["parent"] != ""):
         send(path, client, uri)
 
 
-def _has_parent(journal: Path) -> bool:
-    header = _header(journal)
-    return header is not None and header["parent"] != ""
-
-
 def all_sent(journal: Path, uri: str) -> bool:
-    """Whether MLflow at `uri` has got all of a journal; costs no call."""
+    """Whether MLflow at `uri` has all of a journal; costs no call."""
     header, sent = _header(journal), position_file(journal)
     if header is None:
         return True
@@ -113,7 +108,7 @@ def all_sent(journal: Path, uri: str) -> bool:
 
 
 def send(journal: Path, client: "MlflowClient", uri: str) -> None:
-    """Send the rest of one journal, unless another process is at it."""
+    """Send the rest of one journal, unless another process is sending it."""
     header = _header(journal)
     with _position(journal) as file:
         if file is None or header is None:
@@ -128,7 +123,7 @@ def send(journal: Path, client: "MlflowClient", uri: str) -> None:
 
 
 def find_or_create_run(client: "MlflowClient", header: Event) -> str:
-    """The id of the MLflow run of a journal, created at the journal's beginning where there is none."""
+    """The id of the MLflow run of a journal, created if there is none."""
     experiment = experiment_id(client)
     found = search(client, experiment, f"tags.journal = '{header['id']}'")
     if found:
@@ -148,7 +143,7 @@ def find_or_create_run(client: "MlflowClient", header: Event) -> str:
 
 @dataclass(frozen=True)
 class Position:
-    """How many bytes of which journal have been sent, where to and to which run."""
+    """Number of bytes of a journal that have been sent, with their destination and run."""
 
     uri: str
     journal: str
@@ -158,7 +153,7 @@ class Position:
 
 @contextmanager
 def _position(journal: Path) -> Iterator[IO[str] | None]:
-    """The open position file, locked; None where another process has it."""
+    """The open position file, locked; None if another process holds the lock."""
     with position_file(journal).open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,7 +165,7 @@ def _position(journal: Path) -> Iterator[IO[str] | None]:
 
 
 def _read_position(text: str, header: Event, uri: str) -> Position:
-    """The position for this journal at this address; the beginning where it is another's, damaged or empty."""
+    """The position in this journal for this address; the beginning if the file is empty, damaged or about another journal."""
     with suppress(ValueError, TypeError):
         position = Position(**json.loads(text))
         if (position.journal, position.uri) == (header["id"], uri):
@@ -189,7 +184,7 @@ def _header(journal: Path) -> Event | None:
 
 
 def _groups(events: Iterable[Event]) -> Iterator[list[Event]]:
-    """Events in what one call can take: up to `METRICS_A_CALL` numbers together, everything else alone."""
+    """Events in groups for one call each: up to `METRICS_A_CALL` numbers together, everything else alone."""
     group: list[Event] = []
     size = 0
     for event in events:
@@ -204,7 +199,7 @@ def _groups(events: Iterable[Event]) -> Iterator[list[Event]]:
 
 
 def _send_group(client: "MlflowClient", run_id: str, group: list[Event]) -> None:
-    """Send events; one that MLflow will never take is left out with a warning rather than holding up all that follow it."""
+    """Send events; one that MLflow refuses is skipped with a warning, so that it does not block the following ones."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -258,7 +253,7 @@ def _slices(values: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
 
 
 def _create_placeholder(client: "MlflowClient", experiment: str, fingerprint: str) -> str:
-    """An empty run of a training whose journal is elsewhere or not sent yet: something for its evaluations to belong to."""
+    """An empty run for a training whose journal is elsewhere or not sent yet, as a parent of its evaluations."""
     return str(client.create_run(experiment, tags={"fingerprint": fingerprint}, run_name=fingerprint).info.run_id)
 
 

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 EXPERIMENT = "transformer-pipeline"
-ABOUT = "A run is a training; its child runs are evaluations of what it trained, one for each way of decoding."
+ABOUT = "A run is a training; its child runs are evaluations of its model, one for each way of decoding."
 REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 PARENT_TAG = "mlflow.parentRunId"
 SETTINGS = {
-    # A call to a server that is away takes minutes with MLflow's own settings; these bound it to some seconds.
+    # With MLflow's defaults a call to a server that is away takes minutes; with these, seconds.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -27,10 +27,10 @@ SETTINGS = {
 
 
 def connect(uri: str) -> "MlflowClient":
-    """A client that gives up on a server that is away after seconds, and is silent about setting up a database."""
+    """A client that gives up after seconds if the server is away, and logs nothing about setting up a database."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    from mlflow import MlflowClient  # Takes 1.4 seconds, which a stage with nothing to send should not wait for.
+    from mlflow import MlflowClient  # Here: it takes 1.4 seconds, which a stage with nothing to send need not wait for.
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -39,10 +39,10 @@ def connect(uri: str) -> "MlflowClient":
 
 @contextmanager
 def reaching(uri: str) -> Iterator[None]:
-    """What MLflow, its database or the network raise in the block becomes one line for the user.
+    """Turn errors of MLflow, its database or the network in the block into one line for the user.
 
     Raises:
-        UserError: exit code 78 where MLflow refuses what it is given, 69 where it is away.
+        UserError: exit code 78 if MLflow refuses a value, 69 if it is away.
     """
     from mlflow.exceptions import MlflowException
 
@@ -66,13 +66,13 @@ def registered(uri: str, name: str, version: str) -> bool:
 
 
 def run_link(client: "MlflowClient", uri: str, run_id: str) -> str:
-    """The address of a run in MLflow's pages: on the server, or where `mlflow ui` shows a local record."""
+    """The address of a run in MLflow's pages: on the server, or the one of `mlflow ui` for a local record."""
     server = uri.rstrip("/") if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
     return f"{server}/#/experiments/{client.get_run(run_id).info.experiment_id}/runs/{run_id}"
 
 
 def experiment_id(client: "MlflowClient") -> str:
-    """The id of the project's experiment, created where there is none."""
+    """The id of the project's experiment, created if there is none."""
     from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(EXPERIMENT)

@@ -1,9 +1,10 @@
-"""The main score of a task: what the pages, tables and decisions about a run call it, and where metrics.json has it."""
+"""The scores of a task: the main one, their keys in metrics.json, and the table of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flows.process.paths import REPORT
 from transformer_core.config import TREES
 from transformer_core.evaluation.parsing import compare_parsers
 from transformer_core.evaluation.significance import Comparison, compare_systems
@@ -14,12 +15,13 @@ class Task:
     """A task.
 
     Attributes:
-        score: the name of its main score; in small letters its key in metrics.json.
-        scores: the keys of its scores in metrics.json, of test at the top and of valid under `valid`.
-        published: those of them that MLflow shows on the page of the training.
-        shares: the keys there of shares of outputs that went wrong, of test alone.
-        outputs: what a model writes.
-        compare: two systems' outputs and the references, by the main score.
+        score: name of its main score; in small letters its key in metrics.json.
+        scores: keys of its scores in metrics.json, of test at the top and of valid under `valid`.
+        published: the scores that MLflow shows on the page of the training.
+        shares: keys of the shares of faulty outputs, of test alone.
+        outputs: the kind of its outputs, in words.
+        columns: heading and width of each column of the table beside the main score, by key.
+        compare: compares two systems' outputs, given the references, by the main score.
     """
 
     score: str
@@ -27,6 +29,7 @@ class Task:
     published: tuple[str, ...]
     shares: tuple[str, ...]
     outputs: str
+    columns: Mapping[str, tuple[str, int]]
     compare: Callable[[Sequence[str], Sequence[str], Sequence[str]], Comparison]
 
     @property
@@ -40,13 +43,34 @@ class Task:
 
 
 def task_of(target: str) -> Task:
-    """The task whose target this is: a language, or `tree`."""
+    """The task with this target: a language, or `tree`."""
     return PARSING if target == TREES else TRANSLATION
 
 
 def task_scored(figures: Mapping[str, Any]) -> Task:
-    """The task that the content of metrics.json is of."""
+    """The task of the content of metrics.json."""
     return PARSING if PARSING.key in figures else TRANSLATION
+
+
+def corpus_name(record: Mapping[str, Any], mark: str = "synthetic") -> str:
+    """The corpus of metrics.json or of the manifest, marked if its text is generated: its scores say nothing about real text."""
+    return f"{record['corpus']} ({mark})" if record["synthetic"] and record["corpus"] != mark else str(record["corpus"])
+
+
+def score_table(figures: Mapping[str, Any]) -> str:
+    """The content of metrics.json for a terminal of 80 columns."""
+    task = task_scored(figures)
+    heads = "".join(f"{name:>{width}}" for name, width in task.columns.values())
+    rows = [f"{corpus_name(figures, 'generated text'):<30}{task.score:>8}{'95% interval':>15}{heads}"]
+    for split, scores in (("valid", figures["valid"]), ("test", figures)):
+        interval = f"{scores[f'{task.key}_low']:.2f}-{scores[f'{task.key}_high']:.2f}"
+        others = "".join(f"{scores[key]:>{width}.2f}" for key, (_, width) in task.columns.items())
+        rows.append(f"{split:<30}{scores[task.key]:>8.2f}{interval:>15}{others}")
+    rows.append(f"{task.score} is {figures['signature']}, test has {figures['lines']:,} lines")
+    if "paper_bleu" in task.scores:
+        rows.append(f"The paper's BLEU, {figures['paper_bleu']:.2f} on test, is {figures['paper_bleu_signature']}")
+    shares = [f"{figures[name]:.1f}% {_SHARES[name]}" for name in task.shares]
+    return "\n".join([*rows, f"Of the test outputs {', '.join(shares)}", f"Report: {REPORT}"])
 
 
 TRANSLATION = Task(
@@ -55,6 +79,7 @@ TRANSLATION = Task(
     published=("bleu", "chrf", "ter"),
     shares=("copied", "empty", "over_long"),
     outputs="translations",
+    columns={"chrf": ("chrF2", 8), "ter": ("TER", 8)},
     compare=compare_systems,
 )
 PARSING = Task(
@@ -63,5 +88,7 @@ PARSING = Task(
     published=("f1", "precision", "recall", "exact_match"),
     shares=("malformed",),
     outputs="trees",
+    columns={"precision": ("precision", 11), "recall": ("recall", 8), "exact_match": ("exact", 8)},
     compare=compare_parsers,
 )
+_SHARES = {"copied": "are copies", "empty": "empty", "over_long": "over-long", "malformed": "had to be repaired into a tree"}

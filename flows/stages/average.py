@@ -1,6 +1,6 @@
 """Stage average: the last or the best checkpoints to one complete model directory."""
 
-from flows.process.paths import AVERAGED, CHECKPOINTS, SCORES, SUBWORD_MODEL
+from flows.process.paths import AVERAGED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL
 from flows.process.runner import run_stage
 from transformer_core.config import Average, Params
 from transformer_core.errors import UserError
@@ -21,14 +21,14 @@ def run(params: Params) -> str:
 
 
 def _chosen(settings: Average) -> list[int]:
-    """The updates whose checkpoints are averaged, in order.
+    """The updates of the checkpoints to average, in order.
 
     Raises:
         UserError: exit code 65; fewer checkpoints than asked for.
     """
     there = [update_of(file) for file in checkpoint_files(CHECKPOINTS)]
     if settings.of == "best":
-        record = read_json(SCORES)
+        record = read_json(CHECKPOINT_SCORES)
         scores = {int(update): score for update, score in record["scores"].items() if int(update) in there}
         there = sorted(best_updates(scores, record["best_by"], settings.count))
     if len(there) < settings.count:

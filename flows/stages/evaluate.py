@@ -1,23 +1,33 @@
-"""Stage evaluate: scores of the translations of valid and test, where the model is good and where not, and the report."""
+"""Stage evaluate: scores of the outputs for valid and test, as a whole and by group of sentences, and the report."""
 
-import csv
 import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from flows.process.paths import AVERAGED, BY_LENGTH, BY_PHENOMENON, CLEAN, DECODED, METRICS, RAW, REPORT, TRAINING
-from flows.process.runner import run_stage
-from flows.process.times import seconds_of
+from flows.process.paths import (
+    AVERAGED,
+    BY_LENGTH,
+    BY_PHENOMENON,
+    CLEAN,
+    DECODED,
+    MANIFEST,
+    METRICS,
+    RAW,
+    REPORT,
+    TRAINING_METRICS,
+    UPDATES,
+    VALIDATION,
+    require,
+)
+from flows.process.runner import run_stage, seconds_of
 from flows.record.journal import DESCRIPTION, JOURNALS, NAME, Journal, read_events
 from flows.record.lineage import LOCK, corpus_label, datasets, lineage
-from flows.record.tasks import PARSING, TRANSLATION, Task, task_of
-from flows.scores import table as scores_table
+from flows.record.tasks import PARSING, TRANSLATION, Task, corpus_name, score_table, task_of
 from transformer_core.config import TREES, Params, read_yaml
 from transformer_core.corpus.subword import Subword
-from transformer_core.errors import UserError
 from transformer_core.evaluation import parsing
 from transformer_core.evaluation.attention import attention_maps, keeps_weights
 from transformer_core.evaluation.attention_figures import choose_sentence
@@ -38,47 +48,35 @@ from transformer_core.evaluation.report import Attended, Lineage, ParsingReport,
 from transformer_core.files import new_file, read_json, sha256_of, write_json
 from transformer_core.models.directory import SUBWORD, load_model
 
-# What an evaluation is made of, in order.
-STAGES = ("download", "clean", "bpe", "binarize", "train", "average", "decode")
-MADE_BY = {
-    RAW / "manifest.json": "download",
-    CLEAN / "report.json": "clean",
-    TRAINING / "metrics.json": "train",
-    TRAINING / "updates.csv": "train",
-    TRAINING / "validation.csv": "train",
-    AVERAGED / "config.json": "average",
-    AVERAGED / SUBWORD: "average",
-    DECODED / "statistics.json": "decode",
-}
+STAGES_BEFORE = ("download", "clean", "bpe", "binarize", "train", "average", "decode")
+CLEANING, MODEL, DECODING = CLEAN / "report.json", AVERAGED / "config.json", DECODED / "statistics.json"
 
 
 def run(params: Params) -> str:
-    """Score, write the figures and the report, record the evaluation in its journal, print the table."""
+    """Score, write the figures and the report, record the evaluation in its journal, and print the table."""
     task = task_of(params.download.target)
     report = gather(params)
     page = render_parsing(report) if isinstance(report, ParsingReport) else render(report)
     figures = headline(report, task)
     write_json(METRICS, figures)
-    write_groups(BY_LENGTH, "source_words", report.by_length)
-    write_groups(BY_PHENOMENON, "phenomenon", report.by_phenomenon)
+    for path, column, groups in ((BY_LENGTH, "source_words", report.by_length), (BY_PHENOMENON, "phenomenon", report.by_phenomenon)):
+        write_groups(path, column, groups)
     with new_file(REPORT) as temporary:
         temporary.write_text(page, encoding="utf-8", newline="\n")
     record(figures, report, task)
-    print(scores_table(figures))
-    return f"{task.headline(figures)} on the test set of {label(figures['corpus'], figures['synthetic'])}: {REPORT}"
+    print(score_table(figures))
+    return f"{task.headline(figures)} on the test set of {corpus_name(figures)}: {REPORT}"
 
 
 def gather(params: Params) -> Report | ParsingReport:
-    """Read what the stages before have made and score it.
+    """Read the outputs of the stages before and score them.
 
     Raises:
-        UserError: exit code 65; a file is missing, not UTF-8, or has another number of lines than what it belongs to; references look
-            tokenised and evaluate.allow_tokenised does not allow it.
+        UserError: exit code 65; a file is missing, not UTF-8, or differs in its number of lines from the files it belongs to; references
+            look tokenised and evaluate.allow_tokenised is off.
     """
-    for path, stage in MADE_BY.items():
-        if not path.exists():
-            raise UserError(f"{path}: no such file", f"Make it with: dvc repro {stage}")
-    manifest, model = read_json(RAW / "manifest.json"), read_json(AVERAGED / "config.json")
+    require(MANIFEST, CLEANING, TRAINING_METRICS, UPDATES, VALIDATION, MODEL, AVERAGED / SUBWORD, DECODING)
+    manifest, model = read_json(MANIFEST), read_json(MODEL)
     source, target = manifest["source"], manifest["target"]
     labels = [path for path in [RAW / "test.phenomena"] if path.exists()]
     hypotheses, references, sources, *phenomena = read_aligned(
@@ -87,18 +85,18 @@ def gather(params: Params) -> Report | ParsingReport:
     valid = read_aligned(DECODED / "valid.hyp", RAW / f"valid.{target}")
     common: dict[str, Any] = {
         "manifest": manifest,
-        "cleaning": read_json(CLEAN / "report.json"),
+        "cleaning": read_json(CLEANING),
         "model": model,
-        "parameters": read_json(TRAINING / "metrics.json")["parameters"],
+        "parameters": read_json(TRAINING_METRICS)["parameters"],
         "settings": params.model_dump(exclude={"machine"}),
         "seconds": stage_seconds(params, model["training"]["seconds"]),
-        "decoding": read_json(DECODED / "statistics.json"),
-        "updates": read_table(TRAINING / "updates.csv"),
-        "validation": read_table(TRAINING / "validation.csv"),
+        "decoding": read_json(DECODING),
+        "updates": read_numbers(UPDATES),
+        "validation": read_numbers(VALIDATION),
         "sources": sources,
         "references": references,
         "hypotheses": hypotheses,
-        "attention": look(sources, hypotheses),
+        "attention": attention_of(sources, hypotheses),
         "lineage": Lineage(for_people(lineage()), training_tags(model["training"]["fingerprint"]), locked_outputs()),
     }
     phenomena_of = phenomena[0] if phenomena else []
@@ -128,10 +126,10 @@ def _parsed(common: Mapping[str, Any], valid: Sequence[Sequence[str]], phenomena
     )
 
 
-def look(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended | str:
-    """What the model attends to in a sentence of the test set, or why there is nothing to see.
+def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended | str:
+    """The attention of the model in one sentence of the test set, or the reason why there is no figure.
 
-    The tokens of the translation are those of its text, which now and then are others than the search had.
+    The translation is tokenised again from its text; now and then its tokens differ from those of the search.
 
     Raises:
         UserError: exit code 65; the model's directory is damaged.
@@ -148,32 +146,32 @@ def look(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended | str:
 
 
 def stage_seconds(params: Params, training: float) -> dict[str, float | None]:
-    """How long each stage before this one took here; of a training that was stopped and went on, or came from a cache, its updates."""
-    seconds = {stage: seconds_of(stage, params) for stage in STAGES}
+    """Seconds of each stage before this one here; for a training that was resumed or came from a cache, the time of its updates."""
+    seconds = {stage: seconds_of(stage, params) for stage in STAGES_BEFORE}
     return {**seconds, "train": max(seconds["train"] or 0, training)}
 
 
 def training_tags(fingerprint: str) -> dict[str, str]:
-    """What the journal says of the training as a whole; nothing where it came from a cache."""
+    """The training's tags from its journal; none if it came from a cache."""
     tags = [event["values"] for event in read_events(JOURNALS / f"{fingerprint}.jsonl") if event["type"] == "tags"]
     return for_people({name: value for values in tags for name, value in values.items()})
 
 
 def for_people(tags: Mapping[str, str]) -> dict[str, str]:
-    """The tags without those that steer MLflow's pages."""
+    """The tags without those for MLflow's pages."""
     return {name: value for name, value in tags.items() if not name.startswith("mlflow.")}
 
 
 def locked_outputs() -> dict[str, str]:
-    """What DVC knows the outputs by that this stage runs on; nothing where DVC does not run it, for they may be others then."""
+    """DVC's hashes of the outputs that this stage reads; none if DVC does not run it, because they may differ then."""
     if "DVC_STAGE" not in os.environ or not LOCK.exists():
         return {}
     stages = read_yaml(LOCK)["stages"]
-    return {out["path"]: out["md5"] for stage in STAGES for out in stages.get(stage, {}).get("outs", [])}
+    return {out["path"]: out["md5"] for stage in STAGES_BEFORE for out in stages.get(stage, {}).get("outs", [])}
 
 
 def headline(report: Report | ParsingReport, task: Task) -> dict[str, Any]:
-    """What metrics.json holds: scores of the test split at the top, of the validation split under "valid", in percent."""
+    """The content of metrics.json: scores of the test split at the top, of the validation split under "valid", in percent."""
     scores = report.scores["test"]
     return {
         **_rounded(scores, task.scores),
@@ -203,33 +201,36 @@ def _of_parsing(report: ParsingReport) -> dict[str, Any]:
 
 
 def _rounded(scores: object, names: Sequence[str]) -> dict[str, float]:
-    """Scores in percent as they are published: to two decimals."""
+    """Scores in percent, rounded to two decimals."""
     return {name: round(getattr(scores, name), 2) for name in names}
 
 
-def read_table(path: Path) -> list[dict[str, float]]:
+def read_numbers(path: Path) -> list[dict[str, float]]:
     """The rows of a CSV file of numbers, by column."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    import pandas as pd
+
+    return cast("list[dict[str, float]]", pd.read_csv(path, dtype=float).to_dict("records"))
 
 
 def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
     """Write the main score by group as CSV: the label under `column`, sentences, score."""
-    with new_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([column, "sentences", "score"])
-        writer.writerows([group.label, group.sentences, f"{group.score:.2f}"] for group in groups)
+    import pandas as pd
+
+    rows = [(group.label, group.sentences, group.score) for group in groups]
+    with new_file(path) as temporary:
+        table = pd.DataFrame(rows, columns=[column, "sentences", "score"])
+        table.to_csv(temporary, index=False, float_format="%.2f", lineterminator="\n")
 
 
 def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> None:
-    """Write the journal of this evaluation, a child of the training's run, known by its training, by what was scored and how well."""
+    """Write the journal of this evaluation, a child of the training's run, named by a hash of training, outputs, search and scores."""
     hypotheses = [DECODED / "test.hyp", DECODED / "valid.hyp"]
     digest = hashlib.sha256()
     for path in hypotheses:
         digest.update(path.read_bytes())
     training, decoding = report.model["training"], report.decoding
     settings = {name: value for name, value in decoding.items() if name not in report.scores}
-    # With the training: two that write nothing have the same hypotheses.
+    # The training counts: two whose outputs are all empty have the same hypotheses.
     digest.update(json.dumps([figures, settings, training["fingerprint"]], sort_keys=True).encode())
 
     searched = f"beam {decoding['beam']}, alpha {decoding['alpha']}"
@@ -253,11 +254,6 @@ def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Tas
     for path in (REPORT, *hypotheses, BY_LENGTH, BY_PHENOMENON):
         journal.artifact(path)
     journal.end()
-
-
-def label(name: str, synthetic: bool) -> str:
-    """The name, marked where its scores say nothing about real text."""
-    return f"{name} (synthetic)" if synthetic and name != "synthetic" else name
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rows of a sweep: what each changes in params.yaml."""
+"""Rows of a sweep: their changes to params.yaml."""
 
 import difflib
 import itertools
@@ -25,7 +25,7 @@ _TABLE_2: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """A row: its name, whole sections of params.yaml that it replaces, and keys that it changes.
+    """A row: its name, the sections of params.yaml that it replaces, and the keys that it changes.
 
     Attributes:
         sections: by name.
@@ -56,10 +56,7 @@ def table3_rows(scale: int) -> list[Row]:
 
 def table2_rows(scale: int) -> list[Row]:
     """The systems of the paper's Table 2 that can be trained here, every width divided by `scale`."""
-    rows = []
-    for name, model in _TABLE_2.items():
-        rows.append(Row(name, {"model": _scaled(model, resolve(Model(**model)), scale)}, {}))
-    return rows
+    return [Row(name, {"model": _scaled(model, resolve(Model(**model)), scale)}, {}) for name, model in _TABLE_2.items()]
 
 
 def grid_rows(settings: Sequence[str]) -> list[Row]:
@@ -85,7 +82,7 @@ def grid_rows(settings: Sequence[str]) -> list[Row]:
 
 
 def choose(rows: Sequence[Row], names: Sequence[str] | None) -> list[Row]:
-    """The rows of these names, in the order of the table; all where no name is given.
+    """The rows of these names, in the order of the table; all if no name is given.
 
     Raises:
         UserError: exit code 78; no such row.
@@ -101,8 +98,8 @@ def choose(rows: Sequence[Row], names: Sequence[str] | None) -> list[Row]:
 def document_of(row: Row, base: Mapping[str, Any], seed: int | None, updates: int | None) -> dict[str, Any]:
     """The tracked sections of params.yaml for one training of a row; None leaves seed or updates as they are.
 
-    No row of the paper's tables is about where the norms are, so a Transformer keeps the recipe's `model.norm`: in a training of few
-    updates six layers with the paper's post-norm learn next to nothing.
+    The place of the norms is no subject of the paper's tables, so that a Transformer keeps the recipe's `model.norm`: in a training of few
+    updates, six layers with the paper's post-norm learn next to nothing.
 
     Raises:
         UserError: exit code 78; the row changes a key of no section.

@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.record.summary import markdown_table
 from transformer_core.files import new_directory
 from transformer_core.presets import TABLE_3
 
@@ -18,12 +19,12 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class About:
-    """What the heading of a table says of its sweep.
+    """The heading of a table.
 
     Attributes:
-        scale: what the paper's widths were divided by; 1 also where they were not touched.
-        settings: the grid of a sweep of params, as it was given.
-        price_per_hour: of the machine, for the cost of a training; None where none is set.
+        scale: divisor of the paper's widths.
+        settings: the grid of a sweep of params, as given.
+        price_per_hour: of the machine, for the cost of a training; None if not set.
     """
 
     name: str
@@ -36,7 +37,7 @@ class About:
 def summarize(results: Sequence[dict[str, Any]]) -> "pd.DataFrame":
     """A line for each row, in the order of the results: means over seeds, and half the width of their 95% intervals (Student's t).
 
-    A row of one seed has no interval: NaN.
+    The interval of a row with one seed is NaN.
     """
     import pandas as pd
     from scipy.stats import t  # type: ignore[import-untyped]
@@ -58,7 +59,7 @@ def summarize(results: Sequence[dict[str, Any]]) -> "pd.DataFrame":
 
 
 def beside_the_paper(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
-    """The table with the paper's figures of the same rows, where the sweep is of one of its tables."""
+    """The table with the paper's figures of the same rows, if it is Table 3."""
     if name != "table3":
         return table
     import pandas as pd
@@ -71,7 +72,7 @@ def beside_the_paper(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
 
 
 def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: About) -> str:
-    """The table under a heading that says what was trained on what; Table 2 is followed by the figures that the paper gives."""
+    """The table under a heading with corpus and training; Table 2 is followed by the paper's figures."""
     first = results[0]
     synthetic = " (generated text: it says nothing about translation of real text)" if first["synthetic"] else ""
     smaller = f" Scaled down: every width of the paper is divided by {about.scale}." if about.scale > 1 else ""
@@ -87,7 +88,7 @@ def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: Ab
     with_paper = "paper_bleu" in table
     if with_paper:
         columns += ["paper: parameters", "paper: PPL", "paper: BLEU"]
-    lines = [columns, ["---"] + ["---:"] * (len(columns) - 1)]
+    lines = []
     for row in table.to_dict("records"):
         cells = [row["row"], str(row["seeds"]), f"{row['parameters'] / 1e6:.2f}", f"{row['minutes']:.1f}", f"{row['flops']:.1e}"]
         cells += [] if about.price_per_hour is None else [f"{row['minutes'] / 60 * about.price_per_hour:.2f}"]
@@ -96,8 +97,7 @@ def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: Ab
             cells += [_or_nothing(row["paper_parameters"], ".0f"), _or_nothing(row["paper_perplexity"], ".2f")]
             cells += [_or_nothing(row["paper_bleu"], ".1f")]
         lines.append(cells)
-    body = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    return "\n\n".join([heading, body, *([_published()] if about.name == "table2" else [])]) + "\n"
+    return "\n\n".join([heading, markdown_table(columns, lines), *([_published()] if about.name == "table2" else [])]) + "\n"
 
 
 def write(table: "pd.DataFrame", text: str, score: str, folder: Path) -> None:
@@ -113,8 +113,8 @@ def _published() -> str:
 
     with resources.files(__package__).joinpath("table2.csv").open(encoding="utf-8") as file:
         published = pd.read_csv(file, dtype=str).fillna("")
-    lines = [["system", "BLEU En-De", "BLEU En-Fr", "FLOPs En-De", "FLOPs En-Fr"], ["---"] + ["---:"] * 4, *published.to_numpy().tolist()]
-    body = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    head = ["system", "BLEU En-De", "BLEU En-Fr", "FLOPs En-De", "FLOPs En-Fr"]
+    body = markdown_table(head, published.to_numpy().tolist())
     return f"As published, on newstest2014 (Vaswani et al. 2017, Table 2; not comparable with the scores above):\n\n{body}"
 
 

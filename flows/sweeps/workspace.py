@@ -1,7 +1,7 @@
 """One training of a row, in a clone of its own that shares the DVC cache.
 
-`dvc exp run --temp` would do the same, but its folder is gone after a kill, and with it the state of the training and its journal. A clone
-stays until its training has ended, and the next start goes on in it.
+`dvc exp run --temp` would do the same, but its folder is lost after a kill, and with it the state of the training and its journal. A clone
+is kept until its training has ended, and the next start continues in it.
 """
 
 import hashlib
@@ -17,10 +17,10 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from flows.cluster.node import Work, check_out, git
-from flows.process.child import run_child
-from flows.process.log import StageLog
-from flows.process.paths import AVERAGED, BINARIZED, METRICS, STATE, TRAINING
-from flows.process.repro import StageError, ancestors, dvc, search_path, why
+from flows.process.child import StageLog, run_child
+from flows.process.paths import AVERAGED, BINARIZED, METRICS, STATE, TRAINING_METRICS
+from flows.process.repro import ancestors, dvc, failure, search_path
+from flows.process.runner import StageError
 from flows.record.journal import JOURNALS
 from flows.record.tasks import task_of
 from transformer_core.config import PARAMS_FILE, Machine, read_yaml, tracking_uri
@@ -30,13 +30,13 @@ from transformer_core.files import read_json, write_json
 LAST_STAGE = "evaluate"
 SWEEPS = STATE / "sweeps"
 _SQLITE = "sqlite:///"
-# Of a result; another number where the figures in it are others.
+# Version of the format of a result.
 _FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Job:
-    """One training of a row: tracked sections of params.yaml, and the key that its result is kept under."""
+    """One training of a row: tracked sections of params.yaml, and the key of its result."""
 
     row: str
     seed: int
@@ -50,22 +50,22 @@ class Job:
 
     @property
     def result(self) -> Path:
-        """The file that holds the figures once the training has ended."""
+        """The file of the figures, written at the end of the training."""
         return SWEEPS / "results" / f"{self.key}.json"
 
     @property
     def workspace(self) -> Path:
-        """The clone that the training runs in."""
+        """The clone in which the training runs."""
         return SWEEPS / "workspaces" / self.key[:16]
 
 
 @dataclass(frozen=True)
 class Repository:
-    """What the workspaces of a sweep are made from.
+    """The source of the workspaces of a sweep.
 
     Attributes:
         root: its folder.
-        url: where other machines clone it from.
+        url: address from which other machines clone it.
         commit: the code that the trainings run.
         cache: the folder of the DVC cache.
         machine: section `machine` with an absolute tracking address.
@@ -88,7 +88,7 @@ class Repository:
 
 
 def code_digest(commit: str) -> str:
-    """SHA-256 over the code and the catalogue that the stages up to evaluate depend on, as they are in a commit."""
+    """SHA-256 over the code and the catalogue of a commit that the stages up to evaluate depend on."""
     stages = read_yaml(Path("dvc.yaml"))["stages"]
     wanted = sorted({path for name in (*ancestors(LAST_STAGE), LAST_STAGE) for path in stages[name].get("deps", [])})
     return hashlib.sha256(git(Path(), "ls-tree", commit, "--", *wanted).encode()).hexdigest()
@@ -104,10 +104,10 @@ def job_of(row: str, seed: int, document: Mapping[str, Any], digest: str) -> Job
 def run_job(job: Job, repository: Repository, log: StageLog) -> None:
     """Train, decode and score in the job's workspace, keep the figures, and remove the workspace.
 
-    Where `machine.pools` sends stages to other machines, the workspace runs the flow `pipeline`, which does so; else DVC alone.
+    If `machine.pools` sends stages to other machines, the workspace runs the flow `pipeline`, which does so; otherwise DVC alone.
 
     Raises:
-        StageError: a stage failed; the workspace stays, and the next call goes on in it.
+        StageError: a stage failed; the workspace is kept, and the next call continues in it.
         UserError: as `check_out`.
     """
     clone = job.workspace
@@ -117,14 +117,14 @@ def run_job(job: Job, repository: Repository, log: StageLog) -> None:
     code = run_child(command, log, environment={"PATH": search_path()}, directory=clone)
     if code:
         raise StageError(code, f"{job.name}: {log.last_line}") if in_pools else StageError(*_reason(job, code, log.last_line))
-    if (clone / JOURNALS).exists():  # What MLflow has not got yet is sent from here.
+    if (clone / JOURNALS).exists():  # Their unsent rest is sent from here.
         shutil.copytree(clone / JOURNALS, JOURNALS, dirs_exist_ok=True)
     write_json(job.result, _figures(job, clone))
     shutil.rmtree(clone)
 
 
 def _prepare(clone: Path, job: Job, repository: Repository) -> None:
-    """Check out the commit, with the repository's DVC cache and remote, the address where nodes clone it from, and the job's settings."""
+    """Check out the commit, with the repository's DVC cache and remote, the address for nodes, and the job's settings."""
     check_out(Work(LAST_STAGE, str(repository.root), repository.commit), clone)
     git(clone, "config", "remote.origin.url", repository.url)
     own = repository.root / ".dvc" / "config.local"
@@ -136,39 +136,34 @@ def _prepare(clone: Path, job: Job, repository: Repository) -> None:
 
 
 def _reason(job: Job, code: int, last_line: str) -> tuple[int, str]:
-    """Exit code and reason of the last stage that wrote how it ended."""
+    """Exit code and reason of the last stage that reported its exit."""
     ended = sorted((job.workspace / STATE / "exit").glob("*.json"), key=lambda file: file.stat().st_mtime)
     stage = ended[-1].stem if ended else LAST_STAGE
-    code, reason = why(stage, code, last_line, job.workspace)
+    code, reason = failure(stage, code, last_line, job.workspace)
     return code, f"{job.name}: {reason}"
 
 
 def _figures(job: Job, clone: Path) -> dict[str, Any]:
-    """What the table is made of.
+    """The figures of the table.
 
-    `flops` are of the products of the whole training, at the mean length of its targets; `perplexity` is of valid, a subword, of the last
-    checkpoint; `score` is the task's main score, of test.
+    `flops` are of the matrix products of the whole training, at the mean length of its targets; `perplexity` is of valid, a subword, of
+    the last checkpoint; `score` is the task's main score, of test.
     """
-    from transformer_core.models.architectures import cost_of_training
-    from transformer_core.models.directory import CONFIG, read_config  # Here, for torch takes seconds to load.
+    from transformer_core.models.architectures import cost_of_training  # Here: torch takes seconds to load.
+    from transformer_core.models.directory import CONFIG, read_config
 
     task = task_of(str(job.document["download"]["target"]))
     config, pairs = read_config(clone / AVERAGED / CONFIG), read_meta(clone / BINARIZED).splits["train"]
     cost = cost_of_training(config.model, config.vocabulary.size, round(pairs.target_tokens / pairs.pairs))
-    scores, training = read_json(clone / METRICS), read_json(clone / TRAINING / "metrics.json")
+    scores, training = read_json(clone / METRICS), read_json(clone / TRAINING_METRICS)
     return {
         "row": job.row,
         "seed": job.seed,
-        "parameters": training["parameters"],
-        "updates": training["updates"],
-        "minutes": training["minutes"],
+        **{name: training[name] for name in ("parameters", "updates", "minutes", "tokens_per_second")},
         "flops": cost.flops_a_token * config.training.target_tokens,
-        "tokens_per_second": training["tokens_per_second"],
         "perplexity": training["valid_perplexity"],
         "score_name": task.score,
         "valid_score": scores["valid"][task.key],
         "score": scores[task.key],
-        "corpus": scores["corpus"],
-        "synthetic": scores["synthetic"],
-        "signature": scores["signature"],
+        **{name: scores[name] for name in ("corpus", "synthetic", "signature")},
     }

@@ -15,12 +15,7 @@ import psutil
 import pytest
 import requests
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterFlowRunId,
-    LogFilter,
-    LogFilterFlowRunId,
-)
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
 
 from tests.clone import Clone, tiny_clone
@@ -125,5 +120,5 @@ def artifacts(client: SyncPrefectClient, run: UUID) -> dict[str, Artifact]:
 
 
 def table(client: SyncPrefectClient, run: UUID) -> dict[str, str]:
-    """What was done in each stage."""
+    """What each stage did: ran, cached or failed."""
     return {row["stage"]: row["done"] for row in json.loads(str(artifacts(client, run)["pipeline-stages"].data))}

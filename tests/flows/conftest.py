@@ -1,4 +1,4 @@
-"""What tests with a Prefect server and a worker share: one home, server and set of deployments a file of tests."""
+"""Fixtures of tests with a Prefect server and a worker: one home, server and set of deployments a file of tests."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from tests.flows.cluster import home_of_the_pipeline, server_for
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """Where the pipeline lives."""
+    """The clone in which the pipeline runs."""
     return home_of_the_pipeline(tmp_path_factory.mktemp("cluster"))
 
 
@@ -32,6 +32,6 @@ def client(api: str) -> Iterator[SyncPrefectClient]:
 
 @pytest.fixture(scope="module")
 def deployed(home: Clone, client: SyncPrefectClient) -> str:
-    """What was said when the deployments of prefect.yaml were made."""
+    """The output of the deployment of prefect.yaml."""
     client.create_work_pool(WorkPoolCreate(name="local", type="process"))
     return home.run("prefect", "--no-prompt", "deploy", "--all")

@@ -1,4 +1,4 @@
-"""What stage publish finds: a model of some thousand random weights, its translations of a test set, scores and tables."""
+"""Inputs of stage publish: a model of some thousand random weights, its translations of a test set, scores and tables."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def random_model(folder: Path) -> Path:
 
 
 def before_publish(model_directory: Path) -> None:
-    """Make the working directory what it is before stage publish."""
+    """Write the inputs of stage publish to the working directory."""
     Path("params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
     AVERAGED.mkdir(parents=True)
     for file in model_directory.iterdir():

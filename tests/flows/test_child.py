@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.process.child import TimeLimitError, run_child
+from flows.process import child
+from flows.process.child import StageLog, TimeLimitError, run_child
 
 # A stage that takes a moment to save, below a shell that does not replace itself by it (as below dvc).
 STAGE = """
@@ -95,10 +96,11 @@ def test_an_exception_ends_the_whole_tree_after_it_has_saved() -> None:
     assert stage_processes() == []
 
 
-def test_what_does_not_end_within_the_grace_time_is_killed() -> None:
+def test_what_does_not_end_within_the_grace_time_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "GRACE_SECONDS", 0.5)
     started = time.monotonic()
     with pytest.raises(TimeLimitError):
-        run_child(stage_below_a_shell(handler="signal.SIG_IGN"), print, limit_seconds=1, grace_seconds=0.5)
+        run_child(stage_below_a_shell(handler="signal.SIG_IGN"), print, limit_seconds=1)
     assert stage_processes() == []
     assert time.monotonic() - started < 10
 
@@ -130,3 +132,28 @@ def test_a_signal_to_the_caller_ends_the_tree_before_the_caller_ends() -> None:
     assert caller.wait(120) != 0
     assert Path("saved").exists()
     assert stage_processes() == []
+
+
+def test_lines_are_logged_and_a_training_moves_a_bar() -> None:
+    written: list[str] = []
+    shown: list[float] = []
+    log = StageLog(written.append, shown.append)
+    updates = [f"update {update:,} of 2,000: 900 tok/s" for update in (500, 1000, 1500, 2000)]
+    for line in [
+        "training 6,500 parameters",
+        "",
+        updates[0],
+        updates[1],
+        "update 1,000: valid PPL 9.40",
+        updates[2],
+        updates[3],
+        "done",
+        " ",
+    ]:
+        log(line)
+    # Within a minute: the first update and the last.
+    assert written == ["training 6,500 parameters", updates[0], "update 1,000: valid PPL 9.40", updates[3], "done"]
+    assert shown == [25, 50, 75, 100]
+    assert log.last_line == "done"
+    log("update 1 of 9: not logged")
+    assert (log.last_line, written[-1]) == ("update 1 of 9: not logged", "done")

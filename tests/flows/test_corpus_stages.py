@@ -1,4 +1,4 @@
-"""The stages from download to binarize, each as its real process in an empty working directory."""
+"""The stages from download to binarize, in an empty working directory."""
 
 import hashlib
 import json
@@ -10,13 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 from ruamel.yaml import YAML
 
+from tests.flows.stages import stage_here
 from transformer_core.corpus.binary import open_split, read_meta
 from transformer_core.corpus.own import new_entry
 from transformer_core.corpus.subword import Subword
@@ -32,17 +33,40 @@ PAIRS = [
     for verb in VERBS
     for number in range(2, 7)
 ]
-Ended = subprocess.CompletedProcess[str]
+FOLDERS = {"download": "raw", "clean": "clean", "bpe": "bpe", "binarize": "binarized"}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with params.yaml, the corpus `own` of 100 pairs, and the outputs of all stages."""
+    folder = tmp_path_factory.mktemp("prepared")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_corpus(PAIRS)
+        set_params(download={"corpus": "own"}, bpe={"vocab_size": 90})
+        run_up_to("binarize")
+    return folder
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with params.yaml and the corpus `own`: own.en and own.de, 100 pairs."""
+def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it without outputs as the working directory."""
     monkeypatch.chdir(tmp_path)
+    return shutil.copytree(prepared, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("data", ".state"))
+
+
+def write_corpus(pairs: Sequence[tuple[str, str]]) -> None:
+    """own.en, own.de and their catalogue entry."""
     for side, language in enumerate(("en", "de")):
-        write_side(tmp_path / f"own.{language}", [pair[side] for pair in PAIRS])
-    set_params(download={"corpus": "own"}, bpe={"vocab_size": 90})
-    return tmp_path
+        write_side(Path(f"own.{language}"), [pair[side] for pair in pairs])
+    Path("corpora/own.yaml").unlink(missing_ok=True)
+    new_entry("own", Path("own.en"), Path("own.de"))
+
+
+def take(prepared: Path, last: str) -> None:
+    """The outputs of the stages up to the last, from the prepared directory."""
+    for name in STAGES[: STAGES.index(last) + 1]:
+        shutil.copytree(prepared / "data" / FOLDERS[name], Path("data") / FOLDERS[name])
 
 
 def write_side(path: Path, lines: list[str]) -> None:
@@ -59,14 +83,9 @@ def set_params(**sections: dict[str, object]) -> None:
     yaml.dump(document, here)
 
 
-def run_stage(name: str, **environment: str) -> Ended:
-    command = [sys.executable, "-m", f"flows.stages.{name}"]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
-
-
 def run_up_to(last: str) -> None:
     for name in STAGES[: STAGES.index(last) + 1]:
-        ended = run_stage(name)
+        ended = stage_here(name)
         assert ended.returncode == 0, ended.stderr
 
 
@@ -74,9 +93,8 @@ def files_below(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_two_own_files_become_token_ids_that_read_back_as_their_text(place: Path) -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
-    run_up_to("binarize")
+def test_two_own_files_become_token_ids_that_read_back_as_their_text(place: Path, prepared: Path) -> None:
+    take(prepared, "binarize")
     subword = Subword.load(Path("data/bpe/spm.model"))
     meta = read_meta(Path("data/binarized"))
     assert meta.vocabulary_hash == subword.hash
@@ -94,34 +112,31 @@ def test_two_own_files_become_token_ids_that_read_back_as_their_text(place: Path
 
 @pytest.mark.usefixtures("place")
 def test_each_stage_closes_with_a_line_of_what_was_made_and_where() -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
-    closing = {name: run_stage(name).stdout for name in STAGES}
+    closing = {name: stage_here(name).stdout for name in STAGES}
     assert closing["download"] == "data/raw: own, en to de, pairs: train 80, valid 10, test 10\n"
     assert closing["clean"] == "data/clean: 80 of 80 training pairs (dropped: none); counts in data/clean/report.json\n"
     assert closing["bpe"] == "data/bpe/spm.model: 90 subwords (bpe) of en and de\n"
     assert closing["binarize"].startswith("data/binarized: 80 training pairs, ")
 
 
-def test_running_again_gives_the_same_bytes_in_either_direction(place: Path) -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
-    contents: list[dict[str, bytes]] = []
-    for source, target in (("en", "de"), ("en", "de"), ("de", "en")):
+def test_running_again_gives_the_same_bytes_in_either_direction(place: Path, prepared: Path) -> None:
+    contents = [bytes_of(prepared / "data")]
+    for source, target in (("en", "de"), ("de", "en")):
         set_params(download={"source": source, "target": target})
         run_up_to("binarize")
-        contents.append({name: (place / "data" / name).read_bytes() for name in files_below(place / "data")})
+        contents.append(bytes_of(place / "data"))
     assert contents[0] == contents[1]
     assert contents[2].keys() == contents[0].keys()
     assert json.loads(contents[2]["raw/manifest.json"])["source"] == "de"
 
 
-def test_training_pairs_that_are_too_long_are_left_out_and_no_others(place: Path) -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
-    run_up_to("bpe")
+def test_training_pairs_that_are_too_long_are_left_out_and_no_others(place: Path, prepared: Path) -> None:
+    take(prepared, "bpe")
     write_side(place / "data/clean/train.en", ["the dog", "the dog " * 100])
     write_side(place / "data/clean/train.de", ["der Hund", "der Hund " * 100])
     write_side(place / "data/clean/test.en", ["the dog " * 100])
     write_side(place / "data/clean/test.de", [""])
-    assert run_stage("binarize").returncode == 0
+    assert stage_here("binarize").returncode == 0
     meta = read_meta(Path("data/binarized"))
     assert (meta.splits["train"].pairs, meta.splits["train"].dropped_too_long) == (1, 1)
     assert (meta.splits["test"].pairs, meta.splits["test"].dropped_too_long) == (1, 0)
@@ -132,138 +147,112 @@ def test_training_pairs_that_are_too_long_are_left_out_and_no_others(place: Path
 @pytest.mark.parametrize("target", ["de", "fr"])
 def test_multi30k_comes_from_the_mirror_in_the_direction_asked_for(place: Path, target: str) -> None:
     set_params(download={"corpus": "multi30k", "target": target})
-    ended = run_stage("download", TRANSFORMER_MIRROR=str(MIRROR))
+    ended = stage_here("download", environment={"TRANSFORMER_MIRROR": str(MIRROR)})
     assert ended.stdout == f"data/raw: multi30k, en to {target}, pairs: train 29,000, valid 1,014, test 1,000\n", ended.stderr
     assert [name for name in files_below(place / "data/raw") if not name.endswith((".en", f".{target}"))] == ["manifest.json"]
 
 
-# What a user does wrong: how it is brought about, the stage, its exit code, and the line on standard error.
+def replace_sides(en: list[str] | None, de: list[str], pinned: bool = False) -> None:
+    """Other text in own.en and own.de; unpinned, the entry has no sums, as one written by hand."""
+    entry = Path("corpora/own.yaml")
+    if not pinned:
+        entry.write_text("\n".join(line for line in entry.read_text().split("\n") if "sha256" not in line))
+    for language, lines in (("en", en), ("de", de)):
+        if lines is not None:
+            write_side(Path(f"own.{language}"), lines)
 
 
-def missing_file(_: Path) -> None:
-    Path("own.de").unlink()
-
-
-def changed_file(place: Path) -> None:
-    write_side(place / "own.de", ["anders"] * 100)
-
-
-def unequal_sides(place: Path) -> None:
-    unpin(place)
-    write_side(place / "own.de", ["zu kurz"] * 99)
-
-
-def no_text(place: Path) -> None:
-    unpin(place)
-    for language in ("en", "de"):
-        (place / f"own.{language}").write_bytes(b"")
-
-
-def few_pairs(place: Path) -> None:
-    unpin(place)
-    for language in ("en", "de"):
-        write_side(place / f"own.{language}", ["the same"] * 100)
-
-
-def unpin(place: Path) -> None:
-    """Leave the sums out of the entry, as one that was written by hand may."""
-    path = place / "corpora/own.yaml"
-    lines = path.read_text().split("\n")
-    path.write_text("\n".join(line for line in lines if "sha256" not in line))
-
-
-def invalid_utf8(place: Path) -> None:
-    path = place / "data/raw/train.de"
+def invalid_utf8() -> None:
+    path = Path("data/raw/train.de")
     lines = path.read_bytes().split(b"\n")
     lines[41] = b"gr\xfc\xdfe"
     path.write_bytes(b"\n".join(lines))
 
 
-def unequal_raw(place: Path) -> None:
-    with (place / "data/raw/train.en").open("ab") as file:
-        file.write(b"one more\n")
+def replace_raw(en: list[str], de: list[str]) -> None:
+    for language, lines in (("en", en), ("de", de)):
+        write_side(Path(f"data/raw/train.{language}"), lines)
 
 
-def raw_without_a_good_pair(place: Path) -> None:
-    for language in ("en", "de"):
-        write_side(place / f"data/raw/train.{language}", ["the same"] * 80)
-
-
-def wrong_corpus(_: Path) -> None:
-    set_params(download={"corpus": "multi3k"})
-
-
-def wrong_language(_: Path) -> None:
-    set_params(download={"target": "fr"})
-
-
-def wrong_key(place: Path) -> None:
-    path = place / "corpora/own.yaml"
+def wrong_key() -> None:
+    path = Path("corpora/own.yaml")
     path.write_text(path.read_text().replace("path:", "paht:", 1))
 
 
-def large_vocabulary(_: Path) -> None:
-    set_params(bpe={"vocab_size": 5000})
-
-
-def short_sentences(_: Path) -> None:
-    set_params(binarize={"max_tokens": 2})
-
-
-def no_network(place: Path) -> None:
+def no_network() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    web_entry(place, f"http://127.0.0.1:{port}/train", "0" * 64)
+    web_entry(f"http://127.0.0.1:{port}/train")
 
 
-def damaged_mirror(place: Path) -> None:
-    (place / "mirror/own").mkdir(parents=True)
-    (place / "mirror/own/train.en").write_bytes(b"damaged\n")
+def damaged_mirror() -> None:
+    Path("mirror/own").mkdir(parents=True)
+    Path("mirror/own/train.en").write_bytes(b"damaged\n")
     set_params(machine={"mirror": "mirror"})
-    web_entry(place, "http://127.0.0.1:9/train", "0" * 64)
+    web_entry("http://127.0.0.1:9/train")
 
 
-def web_entry(place: Path, stem: str, digest: str) -> None:
-    sides = "".join(f'\n        {language}: {{url: "{stem}.{language}", sha256: "{digest}"}}' for language in ("en", "de"))
-    (place / "corpora/own.yaml").write_text(
+def web_entry(stem: str) -> None:
+    sides = "".join(f'\n        {language}: {{url: "{stem}.{language}", sha256: "{"0" * 64}"}}' for language in ("en", "de"))
+    Path("corpora/own.yaml").write_text(
         f"name: own\nlanguages: [en, de]\nlicence:\nnote: ''\nsplits:\n  train:\n    - https:{sides}\n"
         "  valid:\n    - holdout: 1\n  test:\n    - holdout: 1\n"
     )
 
 
 DAMAGED = hashlib.sha256(b"damaged\n").hexdigest()
+SAME = ["the same"] * 100
+# A mistake of a user, the stage that finds it, its exit code, and its line on standard error.
+MISTAKES: dict[str, tuple[Callable[[], object], str, int, str]] = {
+    "missing file": (lambda: Path("own.de").unlink(), "download", 65, "own.de: no such file. corpora/own.yaml names it."),
+    "changed file": (lambda: replace_sides(None, ["anders"] * 100, pinned=True), "download", 65, "own.de: wrong sha256: wanted "),
+    "unequal sides": (lambda: replace_sides(None, ["zu kurz"] * 99), "download", 65, "own.en: 100 lines, but own.de has 99. "),
+    "no text": (lambda: replace_sides([], []), "download", 65, "corpora/own.yaml: splits.train: holds no sentence pair. "),
+    "few pairs": (
+        lambda: replace_sides(SAME, SAME), "download", 65,
+        "corpora/own.yaml: 20 pairs are to be held out, but train has 1 different source sentences. ",
+    ),
+    "wrong corpus": (
+        lambda: set_params(download={"corpus": "multi3k"}), "download", 78,
+        "params.yaml: download.corpus: no corpus is called 'multi3k'. Did you mean multi30k?",
+    ),
+    "wrong language": (
+        lambda: set_params(download={"target": "fr"}), "download", 78,
+        "params.yaml: download.target: corpora/own.yaml has no language 'fr'. It has en, de.",
+    ),
+    "wrong key": (wrong_key, "download", 78, "corpora/own.yaml: splits.train.0.files.en.paht: unknown key. Did you mean 'path'?"),
+    "damaged mirror": (damaged_mirror, "download", 65, f"mirror/own/train.en: wrong sha256: wanted {'0' * 64}, found {DAMAGED}. "),
+    "no network": (no_network, "download", 69, "http://127.0.0.1:"),
+    "invalid UTF-8": (
+        invalid_utf8, "clean", 65,
+        "data/raw/train.de:42: not valid UTF-8 (byte 0xfc at column 3). Re-encode the file or set clean.",
+    ),
+    "unequal raw": (lambda: replace_raw(SAME[:81], SAME[:80]), "clean", 65, "data/raw/train.en: 81 lines, but data/raw/train.de has 80. "),
+    "no good pair": (
+        lambda: replace_raw(SAME[:80], SAME[:80]), "clean", 65,
+        "data/raw/train.en: cleaning leaves none of 80 pairs (dropped: copy 80). ",
+    ),
+    "large vocabulary": (
+        lambda: set_params(bpe={"vocab_size": 5000}), "bpe", 78, "params.yaml: bpe.vocab_size: this corpus allows at most ",
+    ),
+    "short sentences": (
+        lambda: set_params(binarize={"max_tokens": 2}), "binarize", 78,
+        "params.yaml: binarize.max_tokens: each of 80 training pairs is longer than 2. Raise it.",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("mistake", "stage", "code", "line"),
-    [
-        (missing_file, "download", 65, "own.de: no such file. corpora/own.yaml names it."),
-        (changed_file, "download", 65, "own.de: wrong sha256: wanted "),
-        (unequal_sides, "download", 65, "own.en: 100 lines, but own.de has 99. "),
-        (no_text, "download", 65, "corpora/own.yaml: splits.train: holds no sentence pair. "),
-        (few_pairs, "download", 65, "corpora/own.yaml: 20 pairs are to be held out, but train has 1 different source sentences. "),
-        (wrong_corpus, "download", 78, "params.yaml: download.corpus: no corpus is called 'multi3k'. Did you mean multi30k?"),
-        (wrong_language, "download", 78, "params.yaml: download.target: corpora/own.yaml has no language 'fr'. It has en, de."),
-        (wrong_key, "download", 78, "corpora/own.yaml: splits.train.0.files.en.paht: unknown key. Did you mean 'path'?"),
-        (damaged_mirror, "download", 65, f"mirror/own/train.en: wrong sha256: wanted {'0' * 64}, found {DAMAGED}. "),
-        (no_network, "download", 69, "http://127.0.0.1:"),
-        (invalid_utf8, "clean", 65, "data/raw/train.de:42: not valid UTF-8 (byte 0xfc at column 3). Re-encode the file or set clean."),
-        (unequal_raw, "clean", 65, "data/raw/train.en: 81 lines, but data/raw/train.de has 80. "),
-        (raw_without_a_good_pair, "clean", 65, "data/raw/train.en: cleaning leaves none of 80 pairs (dropped: copy 80). "),
-        (large_vocabulary, "bpe", 78, "params.yaml: bpe.vocab_size: this corpus allows at most "),
-        (short_sentences, "binarize", 78, "params.yaml: binarize.max_tokens: each of 80 training pairs is longer than 2. Raise it."),
-    ],
-)
-def test_bad_input_is_told_in_one_line_and_leaves_nothing(
-    place: Path, mistake: Callable[[Path], None], stage: str, code: int, line: str
-) -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_bad_input_is_told_in_one_line_and_leaves_nothing(mistake: str, place: Path, prepared: Path) -> None:
+    make, stage, code, line = MISTAKES[mistake]
     if stage != "download":
-        run_up_to(STAGES[STAGES.index(stage) - 1])
-    mistake(place)
+        take(prepared, STAGES[STAGES.index(stage) - 1])
+    make()
     before = files_below(place / "data")
-    ended = run_stage(stage)
+    ended = stage_here(stage)
     assert ended.stderr.startswith(line)
+    if mistake == "no network":
+        assert "no connection (3 tries). Try again, or put the file at MIRROR/own/train.en and set machine.mirror." in ended.stderr
     assert ended.stderr.count("\n") == 1
     assert (ended.returncode, ended.stdout) == (code, "")
     assert files_below(place / "data") == before
@@ -277,32 +266,23 @@ def test_a_stage_without_what_the_one_before_makes_says_so(place: Path) -> None:
         ("bpe", "data/clean/train.en: no such file"),
         ("binarize", "data/bpe/spm.model: no such file. Make it with: dvc repro bpe"),
     ):
-        ended = run_stage(stage)
+        ended = stage_here(stage)
         assert ended.stderr.startswith(line)
         assert (ended.returncode, ended.stderr.count("\n")) == (65, 1)
         assert not (place / "data").exists() or files_below(place / "data") == []
 
 
-def test_a_mistake_keeps_what_an_earlier_run_made(place: Path) -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
-    run_up_to("download")
-    before = {name: (place / "data" / name).read_bytes() for name in files_below(place / "data")}
-    changed_file(place)
-    assert run_stage("download").returncode == 65
-    assert {name: (place / "data" / name).read_bytes() for name in files_below(place / "data")} == before
-
-
-def test_no_network_suggests_the_mirror(place: Path) -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
-    no_network(place)
-    ended = run_stage("download")
-    assert "no connection (3 tries). Try again, or put the file at MIRROR/own/train.en and set machine.mirror." in ended.stderr
+def test_a_mistake_keeps_the_outputs_of_an_earlier_run(place: Path, prepared: Path) -> None:
+    take(prepared, "download")
+    before = bytes_of(place / "data")
+    replace_sides(None, ["anders"] * 100, pinned=True)
+    assert stage_here("download").returncode == 65
+    assert bytes_of(place / "data") == before
 
 
 def test_a_stop_in_the_middle_of_a_download_leaves_nothing(place: Path) -> None:
-    new_entry("own", Path("own.en"), Path("own.de"))
     with socket.create_server(("127.0.0.1", 0)) as server:
-        web_entry(place, f"http://127.0.0.1:{server.getsockname()[1]}/train", "0" * 64)
+        web_entry(f"http://127.0.0.1:{server.getsockname()[1]}/train")
         with subprocess.Popen([sys.executable, "-m", "flows.stages.download"], stderr=subprocess.PIPE, text=True) as stage:
             connection, _ = server.accept()
             with connection:
@@ -322,25 +302,24 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 @pytest.mark.slow  # about a minute: each stage is killed and made again; KILLS=20 for more rounds
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_killed_at_any_moment_leaves_nothing_that_is_taken_for_whole(place: Path, stage: str) -> None:
-    for side, language in enumerate(("en", "de")):
-        write_side(place / f"own.{language}", [f"{pair[side]} {number}" for number in range(200) for pair in PAIRS])
-    new_entry("own", Path("own.en"), Path("own.de"))
+    write_corpus([(f"{source} {number}", f"{target} {number}") for number in range(200) for source, target in PAIRS])
     set_params(machine={"workers": 2})
     run_up_to(stage)
+    command = [sys.executable, "-m", f"flows.stages.{stage}"]
     began = time.monotonic()
-    assert run_stage(stage).returncode == 0
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     seconds = time.monotonic() - began
-    out = place / "data" / {"download": "raw", "binarize": "binarized"}.get(stage, stage)
+    out = place / "data" / FOLDERS[stage]
     whole = bytes_of(out)
     for seed in range(int(os.environ.get("KILLS", "5"))):
         shutil.rmtree(out)
-        with subprocess.Popen([sys.executable, "-m", f"flows.stages.{stage}"], stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             time.sleep(random.Random(seed).uniform(0, seconds))
             family = psutil.Process(process.pid).children(recursive=True)
             process.kill()
         assert psutil.wait_procs(family, timeout=120)[1] == []
         assert bytes_of(out) in ({}, whole)
-        assert run_stage(stage).returncode == 0
+        assert stage_here(stage).returncode == 0
         assert bytes_of(out) == whole
         assert [path.name for path in (place / "data").iterdir() if path.name.startswith(".")] == []
 
@@ -370,8 +349,8 @@ def test_a_treebank_becomes_words_and_one_token_for_each_symbol_of_a_tree(tmp_pa
     assert [len(targets[number]) for number in range(5)] == [len(symbols.split()) + 1] * 5
     assert subword.decode(targets[0]) == symbols
     Path("data/raw/test.tree").write_text("(S (NN dog))\n" * 5)
-    ended = run_stage("clean")
+    ended = stage_here("clean")
     assert ended.returncode == 65
     assert "data/raw/test.tree:1: the tree's words are not those of the source: 'dog'" in ended.stderr
     Path("data/raw/test.tree").write_text("(S (NN dog)\n" * 5)
-    assert "data/raw/test.tree:1: no tree: " in run_stage("clean").stderr
+    assert "data/raw/test.tree:1: no tree: " in stage_here("clean").stderr

@@ -1,8 +1,5 @@
 import json
-import os
 import re
-import subprocess
-import sys
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -10,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from flows.process.times import record_seconds
+from flows.process.runner import record_seconds
 from flows.stages.evaluate import run
+from tests.flows.stages import stage_here
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, UserError
@@ -28,7 +26,7 @@ HYPOTHESES = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde sp
 
 
 def lay_out(root: Path, synthetic: bool = True) -> None:
-    """What the stages before leave behind, three sentences a split."""
+    """Write the outputs of the stages before, three sentences a split."""
     side = {"sha256": "0" * 64, "lines": 3}
     split = {"pairs": 3, "files": {"en": side, "de": side}}
     checked = {"pairs": 3, "empty": 0, "repaired": {"white_space": 0}}
@@ -109,8 +107,16 @@ def test_metrics_are_flat_rounded_and_of_the_test_split(here: Path, params: Para
     assert paper_signature.startswith("multi-bleu|nrefs:1|case:mixed|tok:moses-de|compounds-split:yes|smooth:none|sacremoses:")
 
 
-def test_bleu_by_length_and_by_phenomenon_are_tables(here: Path, params: Params) -> None:
-    run(params)
+def test_the_stage_prints_its_scores_as_synthetic_and_writes_them_by_group(here: Path) -> None:
+    done = stage_here("evaluate")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.split("\n")
+    assert lines[0].split() == ["tiny", "(generated", "text)", "BLEU", "95%", "interval", "chrF2", "TER"]
+    assert lines[1].startswith("valid ")
+    assert lines[2].split() == ["test", "66.97", "19.92-100.00", "76.39", "22.73"]
+    assert lines[3].startswith("BLEU is nrefs:1|case:mixed|eff:no|tok:13a|")
+    assert lines[-2:] == ["BLEU 66.97 on the test set of tiny (synthetic): results/report.html", ""]
+    assert (here / "results/report.html").stat().st_size > 10_000
     assert (here / "results/by_length.csv").read_text(encoding="utf-8") == "source_words,sentences,score\n1-10,3,66.97\n"
     rows = (here / "results/by_phenomenon.csv").read_text(encoding="utf-8").split("\n")
     assert rows[:2] == ["phenomenon,sentences,score", "date,1,100.00"]
@@ -118,26 +124,11 @@ def test_bleu_by_length_and_by_phenomenon_are_tables(here: Path, params: Params)
     assert rows[3:] == [""]
 
 
-def test_a_corpus_without_labels_has_a_table_of_phenomena_with_a_header_only(here: Path, params: Params) -> None:
-    (here / "data/raw/test.phenomena").unlink()
-    run(params)
-    assert (here / "results/by_phenomenon.csv").read_text(encoding="utf-8") == "phenomenon,sentences,score\n"
-
-
-def test_the_table_on_the_terminal_says_synthetic(here: Path, params: Params, capsys: pytest.CaptureFixture[str]) -> None:
-    closing = run(params)
-    lines = capsys.readouterr().out.split("\n")
-    assert lines[0].split() == ["tiny", "(generated", "text)", "BLEU", "95%", "interval", "chrF2", "TER"]
-    assert lines[1].startswith("valid ")
-    assert lines[2].split() == ["test", "66.97", "19.92-100.00", "76.39", "22.73"]
-    assert lines[3].startswith("BLEU is nrefs:1|case:mixed|eff:no|tok:13a|")
-    assert closing == "BLEU 66.97 on the test set of tiny (synthetic): results/report.html"
-    assert (here / "results/report.html").stat().st_size > 10_000
-
-
-def test_scores_of_a_real_corpus_carry_no_such_label(here: Path, params: Params, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_real_corpus_has_no_such_label_and_no_phenomena(here: Path, params: Params, capsys: pytest.CaptureFixture[str]) -> None:
     lay_out(here, synthetic=False)
+    (here / "data/raw/test.phenomena").unlink()
     assert "synthetic" not in run(params) + capsys.readouterr().out
+    assert (here / "results/by_phenomenon.csv").read_text(encoding="utf-8") == "phenomenon,sentences,score\n"
 
 
 def test_the_report_shows_as_many_examples_as_asked_for(here: Path, params: Params) -> None:
@@ -174,49 +165,42 @@ def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
     assert events[-1]["status"] == "FINISHED"
 
 
-def test_the_same_translations_by_another_beam_are_another_run(here: Path, params: Params) -> None:
+def test_another_beam_and_other_translations_are_other_runs(here: Path, params: Params) -> None:
     run(params)
     statistics = here / "results/decode/statistics.json"
     write(statistics, statistics.read_text(encoding="utf-8").replace('"beam": 4', '"beam": 5'))
     run(params)
-    assert len(list(Path(".state/journal").glob("evaluation-*.jsonl"))) == 2
-
-
-def test_other_translations_are_another_run(here: Path, params: Params) -> None:
-    run(params)
-    first = journal()[0]["run"]
-    (here / f".state/journal/{first}.jsonl").unlink()
     write(here / "results/decode/test.hyp", "\n".join([*HYPOTHESES[:2], "Die Frau las das Buch."]) + "\n")
     run(params)
-    assert journal()[0]["run"] != first
+    assert len(list(Path(".state/journal").glob("evaluation-*.jsonl"))) == 3
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("data/raw/manifest.json", "Make it with: dvc repro download"),
-        ("models/averaged/config.json", "Make it with: dvc repro average"),
-        ("results/decode/statistics.json", "Make it with: dvc repro decode"),
-        ("results/decode/test.hyp", ""),
-    ],
-)
-def test_a_missing_input_is_named_and_nothing_is_written(here: Path, params: Params, name: str, remedy: str) -> None:
-    (here / name).unlink()
-    with pytest.raises(UserError) as error:
-        run(params)
-    assert error.value.message == f"{name}: no such file"
-    assert remedy in error.value.remedy
-    assert error.value.exit_code == ExitCode.BAD_DATA
-    assert not list(here.glob("results/*.*"))
-
-
-@pytest.mark.parametrize("name", ["data/raw/test.de", "data/raw/test.en", "data/raw/test.phenomena"])
-def test_a_file_with_a_line_too_many_is_named_beside_the_hypotheses(here: Path, params: Params, name: str) -> None:
-    with (here / name).open("a", encoding="utf-8") as file:
-        file.write("one too many\n")
-    with pytest.raises(UserError, match=f"{name}: 4 lines, but results/decode/test.hyp has 3"):
-        run(params)
-    assert not list(here.glob("results/*.*"))
+def test_faulty_inputs_are_named_and_nothing_is_written(here: Path, params: Params) -> None:
+    faults: list[tuple[str, bytes | None, str]] = [
+        ("data/raw/manifest.json", None, "data/raw/manifest.json: no such file. Make it with: dvc repro download"),
+        ("models/averaged/config.json", None, "models/averaged/config.json: no such file. Make it with: dvc repro average"),
+        ("results/decode/statistics.json", None, "results/decode/statistics.json: no such file. Make it with: dvc repro decode"),
+        ("results/decode/test.hyp", None, "results/decode/test.hyp: no such file"),
+        ("results/decode/test.hyp", b"eins\nzw\xffei\ndrei\n", "results/decode/test.hyp:2: not valid UTF-8 (byte 0xff at column 3)"),
+        ("models/averaged/model.safetensors", b"damaged", "models/averaged/model.safetensors: not the weights of"),
+    ]
+    for name in ("data/raw/test.de", "data/raw/test.en", "data/raw/test.phenomena"):
+        longer = (here / name).read_bytes() + b"one too many\n"
+        faults.append((name, longer, f"{name}: 4 lines, but results/decode/test.hyp has 3"))
+    for split in ("test", "valid"):
+        tokenised = "".join(line.replace(".", " .") + "\n" for line in TARGET)
+        fault = f"data/raw/{split}.de:1: looks tokenised, as 100% of its lines do"
+        faults.append((f"data/raw/{split}.de", tokenised.encode(), fault))
+    for name, content, fault in faults:
+        right = (here / name).read_bytes()
+        (here / name).unlink() if content is None else (here / name).write_bytes(content)
+        with pytest.raises(UserError) as error:
+            run(params)
+        assert str(error.value).startswith(fault)
+        assert error.value.exit_code == ExitCode.BAD_DATA
+        assert not list(here.glob("results/*.*")), name
+        (here / name).write_bytes(right)
+    assert error.value.remedy.endswith("or set evaluate.allow_tokenised: true.")
 
 
 def with_short_sentences(here: Path) -> None:
@@ -254,13 +238,6 @@ def test_long_sentences_are_not_looked_at(here: Path, params: Params) -> None:
     assert "No sentence of the test set is short enough for a figure" in page(here, params)
 
 
-def test_a_damaged_model_ends_the_stage_with_a_word(here: Path, params: Params) -> None:
-    (here / "models/averaged/model.safetensors").write_bytes(b"damaged")
-    with pytest.raises(UserError, match=r"models/averaged/model.safetensors: not the weights of"):
-        run(params)
-    assert not list(here.glob("results/*.*"))
-
-
 def test_the_report_has_the_times_of_the_stages_that_ran_with_these_settings(here: Path, params: Params) -> None:
     record_seconds("clean", params, 12.34)
     record_seconds("decode", params.model_copy(update={"decode": params.decode.model_copy(update={"beam": 9})}), 56.78)
@@ -285,42 +262,10 @@ def test_the_report_has_all_settings_and_what_it_was_made_from(here: Path, param
     assert (rows["data/clean"], "5678" in html, "1234.dir" in outside) == ("1234.dir", False, False)
 
 
-@pytest.mark.parametrize("split", ["test", "valid"])
-@pytest.mark.usefixtures("here")
-def test_references_that_look_tokenised_are_refused_before_anything_is_scored(split: str, here: Path, params: Params) -> None:
-    write(here / f"data/raw/{split}.de", "\n".join(line.replace(".", " .") for line in TARGET) + "\n")
-    with pytest.raises(UserError, match=rf"^data/raw/{split}\.de:1: looks tokenised, as 100% of its lines do") as error:
-        run(params)
-    assert error.value.exit_code == ExitCode.BAD_DATA
-    assert error.value.remedy.endswith("or set evaluate.allow_tokenised: true.")
-    assert not list(here.glob("results/*.*"))
-
-
-def test_they_are_scored_where_that_is_asked_for(here: Path, params: Params) -> None:
+def test_tokenised_references_are_scored_if_allowed(here: Path, params: Params) -> None:
     write(here / "data/raw/test.de", "\n".join(line.replace(".", " .") for line in TARGET) + "\n")
     run(params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"allow_tokenised": True})}))
     assert json.loads(Path("results/metrics.json").read_text(encoding="utf-8"))["bleu"] == 66.97  # 13a parts the full stop anyway.
-
-
-def as_process(here: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(
-        [sys.executable, "-m", "flows.stages.evaluate"], cwd=here, env=environment, capture_output=True, text=True, check=False
-    )
-
-
-def test_the_stage_as_a_process_ends_with_its_closing_line(here: Path) -> None:
-    done = as_process(here)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("BLEU 66.97 on the test set of tiny (synthetic): results/report.html\n")
-
-
-def test_invalid_utf8_in_the_hypotheses_ends_the_process_with_one_line(here: Path) -> None:
-    (here / "results/decode/test.hyp").write_bytes(b"eins\nzw\xffei\ndrei\n")
-    done = as_process(here)
-    assert done.returncode == ExitCode.BAD_DATA
-    assert done.stderr.startswith("results/decode/test.hyp:2: not valid UTF-8 (byte 0xff at column 3)")
-    assert done.stderr.count("\n") == 1
 
 
 DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
@@ -328,7 +273,7 @@ DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
 
 @pytest.fixture
 def parsed(here: Path) -> Path:
-    """What the stages before leave behind where the target is trees: one output right, one with a bracket wrong, one cut off."""
+    """The outputs of the stages before if the target is trees: one output right, one with a wrong bracket, one cut off."""
     for name in ("valid", "test"):
         write(here / f"data/raw/{name}.en", "The dog barks .\n" * 3)
         write(here / f"data/raw/{name}.tree", f"{DOG}\n" * 3)

@@ -5,20 +5,25 @@ from typing import Any
 
 import pytest
 
-from flows.record.journal import Dataset, Journal, flatten, position_file, read_events
+from flows.record.journal import JOURNALS, Dataset, Journal, flatten, position_file, read_events
 
 
-def events(directory: Path, kind: str, run: str = "run") -> list[dict[str, Any]]:
-    return [event for event in read_events(directory / f"{run}.jsonl") if event["type"] == kind]
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
-def test_every_event_is_a_line_with_its_time_on_disk_when_the_call_returns(tmp_path: Path) -> None:
+def events(kind: str, run: str = "run") -> list[dict[str, Any]]:
+    return [event for event in read_events(JOURNALS / f"{run}.jsonl") if event["type"] == kind]
+
+
+def test_every_event_is_a_line_with_its_time_on_disk_when_the_call_returns() -> None:
     before = time.time_ns() // 1_000_000
-    journal = Journal("run", directory=tmp_path)
+    journal = Journal("run")
     journal.parameters({"train": {"warmup": 400}, "model": {"preset": "tiny"}})
     journal.tags({"corpus": "Größe"})
     journal.metrics(100, {"loss": 3.5, "perplexity": 33.1}, context="train")
-    report = tmp_path / "results/report.html"
+    report = Path("results/report.html")
     report.parent.mkdir()
     report.write_text("<h1>BLEU</h1>", encoding="utf-8")
     journal.artifact(report, folder="reports")
@@ -36,100 +41,100 @@ def test_every_event_is_a_line_with_its_time_on_disk_when_the_call_returns(tmp_p
     assert all(before <= line["timestamp_ms"] <= time.time_ns() // 1_000_000 for line in lines)
 
 
-def test_data_sets_stand_in_a_resumed_run_once(tmp_path: Path) -> None:
+def test_data_sets_stand_in_a_resumed_run_once() -> None:
     train, valid = (Dataset(f"tiny {split}", "0123", "[]", 60, use) for split, use in (("train", "training"), ("valid", "validation")))
-    Journal("run", directory=tmp_path).inputs([train])
-    Journal("run", directory=tmp_path).inputs([train, valid])
-    assert [[value["name"] for value in event["values"]] for event in events(tmp_path, "inputs")] == [["tiny train"], ["tiny valid"]]
+    Journal("run").inputs([train])
+    Journal("run").inputs([train, valid])
+    assert [[value["name"] for value in event["values"]] for event in events("inputs")] == [["tiny train"], ["tiny valid"]]
 
 
-def test_what_is_counted_by_its_own_points_goes_on_counting_in_a_resumed_run(tmp_path: Path) -> None:
-    first = Journal("run", directory=tmp_path)
+def test_what_is_counted_by_its_own_points_goes_on_counting_in_a_resumed_run() -> None:
+    first = Journal("run")
     assert first.next_step("cpu") == 0
     first.metrics(0, {"cpu": 50.0})
     first.metrics(700, {"loss": 1.0})
-    assert Journal("run", directory=tmp_path).next_step("cpu") == 1
+    assert Journal("run").next_step("cpu") == 1
 
 
-def test_a_resumed_training_repeats_no_point(tmp_path: Path) -> None:
+def test_a_resumed_training_repeats_no_point() -> None:
     """Stopped after update 3, saved at update 2: the third comes twice from the trainer and once into the journal."""
-    first = Journal("run", directory=tmp_path)
+    first = Journal("run")
     for step in (1, 2, 3):
         first.metrics(step, {"loss": 1.0 / step})
     first.end("KILLED")
-    resumed = Journal("run", directory=tmp_path)
+    resumed = Journal("run")
     for step in (3, 4):
         resumed.metrics(step, {"loss": 1.0 / step})
     resumed.metrics(4, {"nll": 2.0}, context="valid")
-    assert [(event["step"], *event["values"]) for event in events(tmp_path, "metrics")] == [
+    assert [(event["step"], *event["values"]) for event in events("metrics")] == [
         (1, "loss"),
         (2, "loss"),
         (3, "loss"),
         (4, "loss"),
         (4, "valid/nll"),
     ]
-    assert len(events(tmp_path, "run")) == 1
+    assert len(events("run")) == 1
 
 
-def test_the_first_value_of_a_parameter_and_the_last_of_a_tag_stand(tmp_path: Path) -> None:
+def test_the_first_value_of_a_parameter_and_the_last_of_a_tag_stand() -> None:
     for devices in ("1", "2"):
-        journal = Journal("run", directory=tmp_path)
+        journal = Journal("run")
         journal.parameters({"devices": devices})
         journal.tags({"devices": devices})
         journal.tags({"devices": devices})
-    assert [event["values"]["devices"] for event in events(tmp_path, "parameters")] == ["1"]
-    assert [event["values"]["devices"] for event in events(tmp_path, "tags")] == ["1", "2"]
+    assert [event["values"]["devices"] for event in events("parameters")] == ["1"]
+    assert [event["values"]["devices"] for event in events("tags")] == ["1", "2"]
 
 
-def test_a_finished_training_forced_again_is_a_new_run_and_the_old_one_is_kept(tmp_path: Path) -> None:
-    old = Journal("run", directory=tmp_path)
+def test_a_finished_training_forced_again_is_a_new_run_and_the_old_one_is_kept() -> None:
+    old = Journal("run")
     old.metrics(1, {"loss": 1.0})
     old.end()
     kept = old.path.read_bytes()
     position_file(old.path).write_text("sent")
 
-    new = Journal("run", directory=tmp_path)
+    new = Journal("run")
     new.metrics(1, {"loss": 0.9})
-    assert events(tmp_path, "metrics")[0]["values"] == {"loss": 0.9}
+    assert events("metrics")[0]["values"] == {"loss": 0.9}
     assert not position_file(new.path).exists()
-    (aside,) = set(tmp_path.glob("*.jsonl")) - {new.path}
+    (aside,) = set(JOURNALS.glob("*.jsonl")) - {new.path}
     assert aside.read_bytes() == kept
     assert position_file(aside).read_text() == "sent"
     assert next(read_events(aside))["id"] != next(read_events(new.path))["id"]
 
 
-def test_a_finished_evaluation_of_the_same_name_is_the_same_run(tmp_path: Path) -> None:
+def test_a_finished_evaluation_of_the_same_name_is_the_same_run() -> None:
     for _ in range(2):
-        journal = Journal("evaluation", parent="run", directory=tmp_path)
+        journal = Journal("evaluation", parent="run")
         journal.metrics(1200, {"bleu": 86.4})
         journal.end()
-    assert len(list(tmp_path.iterdir())) == 1
-    assert len(events(tmp_path, "metrics", run="evaluation")) == 1
+    assert len(list(JOURNALS.iterdir())) == 1
+    assert len(events("metrics", run="evaluation")) == 1
 
 
 @pytest.mark.parametrize("torn", [b'{"type": "metr', b"", b"\xff"])
-def test_a_line_torn_by_a_crash_is_cut_off_and_hides_nothing(tmp_path: Path, torn: bytes) -> None:
-    journal = Journal("run", directory=tmp_path)
+def test_a_line_torn_by_a_crash_is_cut_off_and_hides_nothing(torn: bytes) -> None:
+    journal = Journal("run")
     journal.metrics(1, {"loss": 1.0})
     whole = journal.path.read_bytes()
     journal.path.write_bytes(whole + torn)
     assert list(read_events(journal.path))[-1]["end"] == len(whole)
-    Journal("run", directory=tmp_path).metrics(2, {"loss": 0.5})
-    assert [event["step"] for event in events(tmp_path, "metrics")] == [1, 2]
+    Journal("run").metrics(2, {"loss": 0.5})
+    assert [event["step"] for event in events("metrics")] == [1, 2]
 
 
-def test_reading_goes_on_where_it_ended(tmp_path: Path) -> None:
-    journal = Journal("run", directory=tmp_path)
+def test_reading_goes_on_where_it_ended() -> None:
+    journal = Journal("run")
     journal.metrics(1, {"loss": 1.0})
     end = list(read_events(journal.path))[-1]["end"]
     journal.metrics(2, {"loss": 0.5})
     assert [event["step"] for event in read_events(journal.path, end)] == [2]
-    assert list(read_events(tmp_path / "other.jsonl")) == []
+    assert list(read_events(JOURNALS / "other.jsonl")) == []
 
 
-def test_a_number_that_is_none_stays_what_it_is(tmp_path: Path) -> None:
-    Journal("run", directory=tmp_path).metrics(1, {"loss": float("nan"), "norm": float("inf")})
-    values = events(tmp_path, "metrics")[0]["values"]
+def test_a_number_that_is_none_stays_what_it_is() -> None:
+    Journal("run").metrics(1, {"loss": float("nan"), "norm": float("inf")})
+    values = events("metrics")[0]["values"]
     assert values["loss"] != values["loss"]
     assert values["norm"] == float("inf")
 

@@ -35,7 +35,7 @@ GOING_ON = "going on after update "
 
 @dataclass
 class Row:
-    """What a round did: updates, seconds until all of the try were gone, processes that were not."""
+    """The result of a round: updates, seconds until all processes of the try had ended, and the number of survivors."""
 
     kind: str
     struck_after: int
@@ -81,7 +81,7 @@ class Scene:
         return [one for one in self.worker.children() if one.environ().get("PREFECT__FLOW_RUN_ID") == str(run)]
 
     def update(self) -> int:
-        """How far the training is, by its table of updates, which has a row for every 20."""
+        """The last update in the table of updates, which has a row for every 20."""
         rows = [line for table in self.state.glob("*/updates.csv") for line in table.read_text(encoding="utf-8").splitlines()[1:]]
         return int(rows[-1].split(",")[0]) if rows else 0
 
@@ -94,8 +94,8 @@ class Scene:
         """After which update each try of a run's training began."""
         tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[f"pipeline={run}"]))
         nodes = sorted(self.client.read_flow_runs(flow_run_filter=tagged), key=lambda one: str(one.created))
-        said = [line for one in [run, *(node.id for node in nodes)] for line in lines(self.client, one)]
-        return [int(line.removeprefix(GOING_ON).replace(",", "")) for line in said if line.startswith(GOING_ON)]
+        output = [line for one in [run, *(node.id for node in nodes)] for line in lines(self.client, one)]
+        return [int(line.removeprefix(GOING_ON).replace(",", "")) for line in output if line.startswith(GOING_ON)]
 
 
 def cancel(scene: Scene, run: UUID) -> None:

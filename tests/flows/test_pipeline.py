@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,14 @@ from flows.process.repro import stage_names
 from flows.record.journal import Journal
 from flows.record.sending import sync
 from flows.record.server import connect, find_training
-from flows.record.summary import Outcome, record, rows, summarize
+from flows.record.summary import Outcome, record, summarize, table_of
 from transformer_core.config import Machine
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
 
 REPOSITORY = Path(__file__).parents[2]
 
-# Three stages, the last first. What one does besides writing its output stands in a file that DVC does not know.
+# Three stages, the last first. Code that one runs besides writing its output is in a file that DVC does not know.
 DVC_YAML = """
 stages:
   publish:
@@ -67,7 +67,7 @@ def run(params):
 
 raise SystemExit(run_stage(name, run))
 """
-# Python that trains until it is told to stop, saves, and says which process it is.
+# Code that trains until it is stopped, saves, and leaves its process id.
 TRAIN_UNTIL_STOPPED = """
 pathlib.Path(f"{os.getpid()}.pid").touch()
 try:
@@ -106,6 +106,11 @@ def client() -> Iterator[SyncPrefectClient]:
         yield client
 
 
+def with_prefect(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that runs flows in the toy repository."""
+    return pytest.mark.prefect(pytest.mark.usefixtures("toy", "prefect_server")(test))
+
+
 def behave(stage: str, code: str) -> None:
     Path(f"{stage}.behaviour").write_text(code)
 
@@ -115,8 +120,8 @@ def runs(stage: str) -> int:
     return len(path.read_text()) if path.exists() else 0
 
 
-def run_pipeline() -> State[int]:
-    return pipeline(return_state=True)
+def run_pipeline(last_stage: str = "publish") -> State[int]:
+    return pipeline(last_stage=last_stage, return_state=True)
 
 
 def artifact(client: SyncPrefectClient) -> str:
@@ -129,35 +134,34 @@ def table(markdown: str) -> list[list[str]]:
     return [[row[0].strip(), row[1].strip()] for row in rows]
 
 
-def test_the_stages_come_in_the_order_of_dvc_yaml_s_dependencies(toy: Path) -> None:
-    assert stage_names(toy) == ["train", "evaluate", "publish"]
-
-
-def test_a_folder_that_is_no_dvc_repository_is_a_clear_error(tmp_path: Path) -> None:
+def test_the_stages_come_in_the_order_of_dvc_yaml_or_its_fault_is_one_line(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stage_names() == ["train", "evaluate", "publish"]
+    Path("dvc.yaml").write_text("stages:\n  train:\n    command: python\n")
+    with pytest.raises(UserError, match=r"dvc\.yaml"):
+        stage_names()
+    monkeypatch.chdir(toy.parent)
     with pytest.raises(UserError, match="not inside of a DVC repository") as raised:
-        stage_names(tmp_path)
+        stage_names()
     assert raised.value.exit_code == 78
 
 
-def test_a_broken_dvc_yaml_is_a_clear_error(toy: Path) -> None:
-    Path("dvc.yaml").write_text("stages:\n  train:\n    command: python\n")
-    with pytest.raises(UserError, match=r"dvc\.yaml"):
-        stage_names(toy)
-
-
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
-def test_every_stage_is_a_task_that_ran_and_then_one_that_was_cached(client: SyncPrefectClient) -> None:
-    state = run_pipeline()
-    assert state.is_completed()
-    assert table(artifact(client)) == [["train", "ran"], ["evaluate", "ran"], ["publish", "ran"]]
+@with_prefect
+def test_every_stage_is_a_task_that_ran_and_then_one_that_was_cached(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cached publish runs again if the registry has no such model."""
+    assert run_pipeline(last_stage="evaluate").is_completed()
+    assert table(artifact(client)) == [["train", "ran"], ["evaluate", "ran"]]
     assert run_pipeline().is_completed()
-    assert table(artifact(client)) == [["train", "cached"], ["evaluate", "cached"], ["publish", "cached"]]
+    assert table(artifact(client)) == [["train", "cached"], ["evaluate", "cached"], ["publish", "ran"]]
+    assert pipeline(first_stage="publish", return_state=True).is_completed()
+    assert table(artifact(client)) == [["publish", "cached"]]
     assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 1, 1]
+    monkeypatch.setattr(module, "in_registry", lambda: False)
+    Path("train.txt").write_text("another")
+    assert pipeline(first_stage="evaluate", return_state=True).is_completed()
+    assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 2, 2]
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
+@with_prefect
 def test_the_lines_of_a_stage_reach_the_log_of_its_run(client: SyncPrefectClient) -> None:
     behave("train", r"print('update 100\rupdate 200', flush=True); raise UserError('on standard error')")
     state = run_pipeline()
@@ -172,8 +176,7 @@ def test_the_lines_of_a_stage_reach_the_log_of_its_run(client: SyncPrefectClient
         time.sleep(0.2)
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
+@with_prefect
 def test_a_failure_is_the_stage_s_own_line_and_not_a_traceback(client: SyncPrefectClient, caplog: pytest.LogCaptureFixture) -> None:
     behave("evaluate", "raise UserError('data/raw/test.de:7: empty', 'Fill it.')")
     state = run_pipeline()
@@ -186,18 +189,15 @@ def test_a_failure_is_the_stage_s_own_line_and_not_a_traceback(client: SyncPrefe
     assert "evaluate: data/raw/test.de:7: empty. Fill it." in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("code", "again"), [(1, False), (65, False), (69, True), (75, True), (78, False), (137, True), (143, True), (255, False)]
-)
-def test_only_what_may_pass_is_tried_again_and_three_times_at_most(code: int, again: bool) -> None:
-    failed = Failed(data=Outcome("train", "failed", code, 1.0))
+def test_only_transient_failures_are_retried_and_three_times_at_most() -> None:
     task = stage_task("train", Machine())
-    tried = [is_transient(task, TaskRun(task_key="train", dynamic_key="0", run_count=count), failed) for count in (1, 2, 3, 4)]
-    assert tried == [again, again, again, False]
+    for code, again in {1: False, 65: False, 69: True, 75: True, 78: False, 137: True, 143: True, 255: False}.items():
+        failed = Failed(data=Outcome("train", "failed", code, 1.0))
+        tried = [is_transient(task, TaskRun(task_key="train", dynamic_key="0", run_count=count), failed) for count in (1, 2, 3, 4)]
+        assert tried == [again, again, again, False], code
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
+@with_prefect
 def test_a_stage_that_cannot_be_reached_is_interrupted_and_is_killed_passes_at_the_fourth_attempt() -> None:
     behave(
         "train",
@@ -208,24 +208,25 @@ match len(open("train.runs").read()):
     case 3: os.kill(os.getpid(), 9)
 """,
     )
-    assert run_pipeline().is_completed()
+    assert run_pipeline(last_stage="train").is_completed()
     assert runs("train") == 4
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
-def test_a_stage_killed_every_time_fails_with_137_and_no_empty_traceback(caplog: pytest.LogCaptureFixture) -> None:
+@with_prefect
+def test_a_stage_killed_every_time_fails_with_137_and_no_empty_traceback(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRIES", 1)
     behave("train", "os.kill(os.getpid(), 9)")
     state = run_pipeline()
     assert state.result(raise_on_failure=False) == 137
     assert state.message is not None
     assert state.message.startswith("train: failed to reproduce 'train': failed to run: python stage.py train, exited with")
-    assert runs("train") == 4
+    assert runs("train") == 2
     assert "NoneType" not in caplog.text
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
+@with_prefect
 def test_a_bug_is_not_tried_again_and_its_traceback_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     behave("train", "raise KeyError('warmup')")
     state = run_pipeline()
@@ -235,17 +236,7 @@ def test_a_bug_is_not_tried_again_and_its_traceback_is_in_the_log(caplog: pytest
     assert "behaviour.read_text()" in caplog.text
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
-def test_a_cached_publish_runs_again_when_the_registry_has_not_got_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_pipeline()
-    monkeypatch.setattr(module, "in_registry", lambda: False)
-    assert run_pipeline().is_completed()
-    assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 1, 2]
-
-
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
+@with_prefect
 def test_a_stage_that_forgets_its_output_fails_in_the_words_of_dvc() -> None:
     behave("train", "os._exit(0)")
     state = run_pipeline()
@@ -253,34 +244,22 @@ def test_a_stage_that_forgets_its_output_fails_in_the_words_of_dvc() -> None:
     assert state.message == "train: failed to reproduce 'train': output 'train.txt' does not exist (exit code 255)"
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
-def test_a_run_begins_and_ends_with_the_stages_that_it_is_given() -> None:
-    assert pipeline(last_stage="evaluate", return_state=True).is_completed()
-    assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 1, 0]
-    Path("train.txt").write_text("another")
-    assert pipeline(first_stage="evaluate", return_state=True).is_completed()
-    assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 2, 1]
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"first_stage": "trian"}, "first_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),
+    ({"last_stage": "trian"}, "last_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),
+    ({"first_stage": "evaluate", "last_stage": "train"}, "last_stage: train comes before evaluate. Stages: train, evaluate, publish."),
+    ({"overrides": {"train.updates": 0}}, "params.yaml: train.updates: must be a whole number above 0, got 0"),
+]
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
-@pytest.mark.parametrize(
-    ("parameters", "fault"),
-    [
-        ({"first_stage": "trian"}, "first_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),
-        ({"last_stage": "trian"}, "last_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),
-        ({"first_stage": "evaluate", "last_stage": "train"}, "last_stage: train comes before evaluate. Stages: train, evaluate, publish."),
-        ({"overrides": {"train.updates": 0}}, "params.yaml: train.updates: must be a whole number above 0, got 0"),
-    ],
-)
-def test_wrong_parameters_are_one_line_before_anything_runs(parameters: dict[str, Any], fault: str) -> None:
-    state = pipeline(**parameters, return_state=True)
-    assert (state.message, state.result(raise_on_failure=False), runs("train")) == (fault, 78, 0)
+@with_prefect
+def test_wrong_parameters_are_one_line_before_anything_runs() -> None:
+    for parameters, fault in WRONG:
+        state = pipeline(**parameters, return_state=True)
+        assert (state.message, state.result(raise_on_failure=False), runs("train")) == (fault, 78, 0)
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("toy", "prefect_server")
+@with_prefect
 def test_a_stage_has_so_long_and_then_saves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRIES", 0)
     behave("train", TRAIN_UNTIL_STOPPED)
@@ -355,7 +334,7 @@ def test_times_sizes_and_costs_are_a_run_below_the_training_in_mlflow(published:
     client, training = published
     done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "average": Outcome("average", "cached", 0, 0.5)}
     for price in (3.6, 3.6):  # Sent twice, it is there once.
-        record(rows(done, price), "brave-otter", "1234", "f00d")
+        record(table_of(done, price), "brave-otter", "1234", "f00d")
         sync(f"sqlite:///{tmp_path}/mlflow.db")
     (run,) = client.search_runs([client.get_run(training).info.experiment_id], "tags.kind = 'pipeline'")
     assert (run.info.run_name, run.data.tags["mlflow.parentRunId"]) == ("pipeline brave-otter", training)
@@ -365,24 +344,19 @@ def test_times_sizes_and_costs_are_a_run_below_the_training_in_mlflow(published:
 
 
 @pytest.mark.usefixtures("mlflow_store")
-def test_the_summary_shows_sizes_costs_bleu_and_the_way_to_mlflow() -> None:
+def test_the_summary_has_sizes_costs_score_and_a_link_or_the_failure_and_no_older_score() -> None:
     write_json(METRICS, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
     Path("dvc.lock").write_text("stages:\n  train:\n    outs: [{path: a, size: 1500000}, {path: b, size: 20000}]\n")
     done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "evaluate": Outcome("evaluate", "ran", 0, 1234.56)}
-    summary = summarize(rows(done, 3.6), done, "http://mlflow/#/runs/1")
+    summary = summarize(table_of(done, 3.6), done, "http://mlflow/#/runs/1")
     assert "| train | ran in gpu | 1,800.0 | 1.52 | 3.60 |" in summary
     assert "| evaluate | ran | 1,234.6 | 0.00 | 1.23 |" in summary
-    assert "| all | | 3,034.6 | 1.52 | 4.83 |" in summary
+    assert "| all |  | 3,034.6 | 1.52 | 4.83 |" in summary
     assert "BLEU **86.41** on the test set of toys (synthetic)" in summary
     assert "(http://mlflow/#/runs/1)" in summary
-    assert "cost" not in summarize(rows(done, None), done, "")
-
-
-@pytest.mark.usefixtures("mlflow_store")
-def test_the_summary_of_a_failure_shows_its_line_and_no_older_score() -> None:
-    write_json(METRICS, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
+    assert "cost" not in summarize(table_of(done, None), done, "")
     failed = {"train": Outcome("train", "failed", 65, 1.0, "train: data/raw/train.de:7: empty")}
-    summary = summarize(rows(failed, None), failed, "")
+    summary = summarize(table_of(failed, None), failed, "")
     assert "**train: data/raw/train.de:7: empty**" in summary
     assert "BLEU" not in summary
     assert "MLflow" not in summary

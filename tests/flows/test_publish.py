@@ -80,7 +80,7 @@ def test_the_model_is_registered_in_the_run_of_its_training_and_translates_elsew
     assert registered(mlflow_store, "synthetic-en-de", "1")
     assert not registered(mlflow_store, "synthetic-en-de", "2")
     out, error = capfd.readouterr()
-    assert out.startswith(f"BLEU 86.41 on the test set of synthetic (synthetic)\nreport: {REPORT}\n")
+    assert out.startswith(f"BLEU 86.41 on the test set of synthetic\nreport: {REPORT}\n")
     assert f"/runs/{before.info.run_id}" in out
     assert error == ""
 
@@ -92,7 +92,7 @@ def test_the_model_is_registered_in_the_run_of_its_training_and_translates_elsew
 
 
 def load_elsewhere(store: str, lines: list[str], asked: list[dict[str, Any]]) -> Any:
-    """What the registered model says in a process of its own, in another folder, which does not find this repository's packages."""
+    """The answers of the registered model in a process and folder of its own, which cannot import this repository's packages."""
     Path("elsewhere").mkdir()
     code = f"""
 import json, sys

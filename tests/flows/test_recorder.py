@@ -1,64 +1,91 @@
-"""The curves on disk: whole lines, cut back to where a saved state left them, begun anew where there was none."""
+"""The record of a training: tables of whole lines, cut back to a saved state, and samples of the machine's use."""
 
-import csv
+import threading
+import time
 from pathlib import Path
 
-from flows.record.journal import Journal
-from flows.record.recorder import Recorder
+import pandas as pd
+import pytest
+import torch
+
+from flows.record import recorder as module
+from flows.record.journal import Journal, read_events
+from flows.record.recorder import Recorder, sampling
 from transformer_core.training.records import UpdateRecord
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def record(update: int) -> UpdateRecord:
     return UpdateRecord(update, 1, 2.5, 9.0, 1e-3, 0.5, 1000.0, 0.1, 0.01, 0.3, 0, float(update))
 
 
-def recorder_in(folder: Path) -> Recorder:
-    return Recorder(folder, Journal("run", directory=folder / "journal"), updates=100, score="bleu")
+def recorder() -> Recorder:
+    return Recorder(Path(), Journal("run"), updates=100, score="bleu")
 
 
-def updates_in(folder: Path) -> list[str]:
-    with (folder / "updates.csv").open(encoding="utf-8", newline="") as file:
-        return [row["update"] for row in csv.DictReader(file)]
+def updates() -> list[int]:
+    return pd.read_csv("updates.csv")["update"].tolist()
 
 
-def test_a_resumed_recorder_goes_on_where_the_state_was_saved(tmp_path: Path) -> None:
-    first = recorder_in(tmp_path)
+def test_a_resumed_recorder_cuts_back_its_tables_to_the_saved_state() -> None:
+    first = recorder()
     first.begin()
     first.on_update(record(20))
+    first.on_skipped(3, [17, 4])
     state = first.state()
     first.on_update(record(40))  # after the save: the resumed training will come here again
-    second = recorder_in(tmp_path)
+    first.on_skipped(5, [1])
+    second = recorder()
     second.restore(state)
     second.on_update(record(40))
     second.on_update(record(60))
-    assert updates_in(tmp_path) == ["20", "40", "60"]
-
-
-def test_a_training_from_the_start_keeps_nothing_of_one_that_never_saved(tmp_path: Path) -> None:
-    first = recorder_in(tmp_path)
-    first.begin()
-    first.on_update(record(20))
-    second = recorder_in(tmp_path)
-    second.begin()
-    second.on_update(record(20))
-    assert updates_in(tmp_path) == ["20"]
-
-
-def test_validation_scores_stand_in_their_own_file(tmp_path: Path) -> None:
-    recorder = recorder_in(tmp_path)
-    recorder.begin()
-    recorder.on_validation(50, 12.0, {"nll": 2.0, "perplexity": 7.389, "accuracy": 0.5, "bleu": 31.4})
-    expected = "update,nll,perplexity,accuracy,score,seconds\n50,2.0,7.389,0.5,31.4,12.0\n"
-    assert (tmp_path / "validation.csv").read_text(encoding="utf-8") == expected
-
-
-def test_the_lines_of_skipped_updates_are_cut_back_with_the_curves(tmp_path: Path) -> None:
-    first = recorder_in(tmp_path)
-    first.begin()
-    first.on_skipped(3, [17, 4])
-    state = first.state()
-    first.on_skipped(5, [1])
-    second = recorder_in(tmp_path)
-    second.restore(state)
     second.on_skipped(6, [2])
-    assert (tmp_path / "skipped.csv").read_text(encoding="utf-8") == "update,line\n3,17\n3,4\n6,2\n"
+    assert updates() == [20, 40, 60]
+    assert Path("skipped.csv").read_text(encoding="utf-8") == "update,line\n3,17\n3,4\n6,2\n"
+
+
+def test_a_training_from_the_start_keeps_nothing_of_one_that_never_saved() -> None:
+    for _ in range(2):
+        begun = recorder()
+        begun.begin()
+        begun.on_update(record(20))
+    assert updates() == [20]
+
+
+def test_validation_scores_are_in_a_table_of_their_own() -> None:
+    begun = recorder()
+    begun.begin()
+    begun.on_validation(50, 12.0, {"nll": 2.0, "perplexity": 7.389, "accuracy": 0.5, "bleu": 31.4})
+    expected = "update,nll,perplexity,accuracy,score,seconds\n50,2.0,7.389,0.5,31.4,12.0\n"
+    assert Path("validation.csv").read_text(encoding="utf-8") == expected
+
+
+def sampled(journal: Journal, wanted: int) -> list[int]:
+    """Steps in the journal, once there are so many."""
+    deadline = time.monotonic() + 120
+    while True:
+        steps = [event["step"] for event in read_events(journal.path) if event["type"] == "metrics"]
+        if len(steps) >= wanted:
+            return steps
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_use_of_the_machine_is_sampled_until_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_SAMPLES", 0.01)
+    for begun in (0, 2):  # The second time as a resumed training.
+        journal = Journal("f00d")
+        with sampling(journal, torch.device("cpu")):
+            sampled(journal, begun + 2)
+        journal.end("KILLED")
+        assert "usage" not in [thread.name for thread in threading.enumerate()]
+        steps = sampled(journal, 0)
+        assert steps == list(range(len(steps)))
+        journal.path.write_text("".join(journal.path.read_text().splitlines(keepends=True)[:4]))  # Two samples, the last ones torn off.
+    (values, *_) = [event["values"] for event in read_events(journal.path) if event["type"] == "metrics"]
+    assert values["system/system_memory_usage_megabytes"] > 0
+    assert all(0 <= values[f"system/{name}_percentage"] <= 100 for name in ("cpu_utilization", "system_memory_usage"))

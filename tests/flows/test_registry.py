@@ -1,4 +1,4 @@
-"""Which version becomes the champion, through a real registry, on translations that are given."""
+"""The choice of the champion, through a real registry, on given translations."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -31,7 +31,7 @@ def client(mlflow_store: str) -> MlflowClient:
     return connect(mlflow_store)
 
 
-def registered(client: MlflowClient, lines: Sequence[str], kept: bool = True, **tags: str) -> ModelVersion:
+def registered(client: MlflowClient, lines: Sequence[str], kept: bool = True, name: str = NAME, **tags: str) -> ModelVersion:
     """A new version whose artifacts hold these translations, as a published one's do."""
     text = "".join(f"{line}\n" for line in lines)
     folder = Path(f"model{sha256(text.encode()).hexdigest()[:8]}-{kept}")
@@ -42,54 +42,41 @@ def registered(client: MlflowClient, lines: Sequence[str], kept: bool = True, **
     bleu = str(round(corpus_bleu(lines, REFERENCES), 2))
     tags = {**SAME, "bleu": bleu, "hypotheses": sha256(text.encode()).hexdigest(), **tags}
     run = client.create_run("0")
-    return register(client, NAME, str(folder.absolute()), "", run.info.run_id, tags)
+    return register(client, name, str(folder.absolute()), "", run.info.run_id, tags)
 
 
-def published(client: MlflowClient, uri: str, faults: int, **tags: str) -> Decision:
+def published(client: MlflowClient, uri: str, faults: int, name: str = NAME, **tags: str) -> Decision:
     """Register translations with so many faults, decide, and give the alias."""
     hypotheses = with_faults(faults)
-    version = registered(client, hypotheses, **tags)
+    version = registered(client, hypotheses, name=name, **tags)
     decision = decide(client, uri, version, TRANSLATION, hypotheses, REFERENCES)
-    client.set_registered_model_alias(NAME, decision.alias, version.version)
+    client.set_registered_model_alias(name, decision.alias, version.version)
     return decision
 
 
-def champion(client: MlflowClient) -> str:
-    return str(client.get_model_version_by_alias(NAME, CHAMPION).version)
+def champion(client: MlflowClient, name: str = NAME) -> str:
+    return str(client.get_model_version_by_alias(name, CHAMPION).version)
 
 
-@pytest.mark.parametrize(
-    ("faults", "aliases"),
-    [
-        # 40 faults of 200 lines are clearly worse than 20, one more fault is not.
-        ([20], [CHAMPION]),
-        ([20, 0], [CHAMPION, CHAMPION]),
-        ([20, 20], [CHAMPION, CHAMPION]),
-        ([20, 21], [CHAMPION, CHAMPION]),
-        ([20, 40], [CHAMPION, CHALLENGER]),
-        ([20, 40, 0], [CHAMPION, CHALLENGER, CHAMPION]),
-        ([20, 40, 39], [CHAMPION, CHALLENGER, CHALLENGER]),
-        ([20, 40, 20], [CHAMPION, CHALLENGER, CHAMPION]),
-        ([40, 0, 20], [CHAMPION, CHAMPION, CHALLENGER]),
-    ],
-    ids=[
-        "first",
-        "better",
-        "equal",
-        "slightly-worse",
-        "clearly-worse",
-        "best-again",
-        "worse-twice",
-        "as-good-again",
-        "once-good-enough",
-    ],
-)
-def test_the_champion_is_not_significantly_worse_than_the_best(
-    client: MlflowClient, mlflow_store: str, faults: list[int], aliases: list[str]
-) -> None:
-    assert [published(client, mlflow_store, number).alias for number in faults] == aliases
-    last = max(place for place, alias in enumerate(aliases, start=1) if alias == CHAMPION)
-    assert champion(client) == str(last)
+# Faults of each version, of 200 lines, and the aliases they get: 40 are clearly worse than 20, one more is not.
+CASES = {
+    "first": ([20], [CHAMPION]),
+    "better": ([20, 0], [CHAMPION, CHAMPION]),
+    "equal": ([20, 20], [CHAMPION, CHAMPION]),
+    "slightly worse": ([20, 21], [CHAMPION, CHAMPION]),
+    "clearly worse": ([20, 40], [CHAMPION, CHALLENGER]),
+    "best again": ([20, 40, 0], [CHAMPION, CHALLENGER, CHAMPION]),
+    "worse twice": ([20, 40, 39], [CHAMPION, CHALLENGER, CHALLENGER]),
+    "as good again": ([20, 40, 20], [CHAMPION, CHALLENGER, CHAMPION]),
+    "once good enough": ([40, 0, 20], [CHAMPION, CHAMPION, CHALLENGER]),
+}
+
+
+def test_the_champion_is_not_significantly_worse_than_the_best(client: MlflowClient, mlflow_store: str) -> None:
+    for case, (faults, aliases) in CASES.items():
+        assert [published(client, mlflow_store, number, name=case).alias for number in faults] == aliases, case
+        last = max(place for place, alias in enumerate(aliases, start=1) if alias == CHAMPION)
+        assert champion(client, case) == str(last), case
 
 
 def test_many_small_steps_down_do_not_add_up(client: MlflowClient, mlflow_store: str) -> None:

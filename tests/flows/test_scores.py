@@ -2,7 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.scores import main, table
+from flows.process.paths import METRICS
+from flows.record.tasks import score_table
+from flows.scores import main
 from transformer_core.errors import ExitCode
 from transformer_core.files import write_json
 
@@ -25,9 +27,14 @@ FIGURES = {
 }
 
 
-def test_scores_of_both_splits_stand_under_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_json(tmp_path / "metrics.json", FIGURES)
-    assert main(tmp_path / "metrics.json") == 0
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_scores_of_both_splits_are_under_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    write_json(METRICS, FIGURES)
+    assert main() == 0
     lines = capsys.readouterr().out.split("\n")
     assert lines[0].split() == ["multi30k", "BLEU", "95%", "interval", "chrF2", "TER"]
     assert lines[1].split() == ["valid", "39.00", "37.50-40.50", "65.00", "41.50"]
@@ -39,16 +46,13 @@ def test_scores_of_both_splits_stand_under_their_names(tmp_path: Path, capsys: p
 
 
 def test_scores_on_generated_text_are_labelled() -> None:
-    assert "(generated text)" in table(FIGURES | {"synthetic": True})
+    assert "multi30k (generated text)" in score_table(FIGURES | {"synthetic": True})
 
 
-def test_before_the_first_run_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(tmp_path / "metrics.json") == ExitCode.BAD_DATA
-    assert capsys.readouterr().err == f"{tmp_path}/metrics.json: no such file. Make it with: dvc repro\n"
-
-
-def test_scores_of_an_earlier_version_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_json(tmp_path / "metrics.json", {name: value for name, value in FIGURES.items() if name != "copied"})
-    assert main(tmp_path / "metrics.json") == ExitCode.BAD_DATA
+def test_no_scores_or_scores_of_an_earlier_version_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main() == ExitCode.BAD_DATA
+    assert capsys.readouterr().err == "results/metrics.json: no such file. Make it with: dvc repro evaluate\n"
+    write_json(METRICS, {name: value for name, value in FIGURES.items() if name != "copied"})
+    assert main() == ExitCode.BAD_DATA
     expected = "has no copied, it is of an earlier version. Make it anew with: dvc repro\n"
-    assert capsys.readouterr() == ("", f"{tmp_path}/metrics.json: {expected}")
+    assert capsys.readouterr() == ("", f"results/metrics.json: {expected}")

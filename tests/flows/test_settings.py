@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.process.settings import settle, take_over, tracked
+from flows.process.settings import apply_settings, tracked, write_params
 from transformer_core.config import load_params
 from transformer_core.errors import UserError
 from transformer_core.recipes import load, read
@@ -19,25 +19,25 @@ def _in_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_parameters_the_file_is_not_touched() -> None:
     before = Path("params.yaml").read_bytes()
-    assert settle(None, {}) is None
+    assert write_params(None, {}) is None
     assert Path("params.yaml").read_bytes() == before
 
 
 def test_overrides_change_their_keys_and_nothing_else_and_the_file_before_is_kept() -> None:
     before, text = load_params(), Path("params.yaml").read_text(encoding="utf-8")
-    kept = settle(None, {"train.updates": 600, "model.layers": 2, "machine.devices": 2})
+    kept = write_params(None, {"train.updates": 600, "model.layers": 2, "machine.devices": 2})
     after = load_params()
     assert (after.train.updates, after.model.layers, after.machine.devices) == (600, 2, 2)
     assert after.train.model_copy(update={"updates": before.train.updates}) == before.train
     assert "# A quarter, so that an update mixes lengths" in Path("params.yaml").read_text(encoding="utf-8")
     assert kept is not None
     assert kept.read_text(encoding="utf-8") == text
-    assert settle(None, {"train.updates": 600}) is None
+    assert write_params(None, {"train.updates": 600}) is None
 
 
 def test_a_recipe_takes_the_place_of_all_but_the_machine() -> None:
-    settle(None, {"machine.devices": 2})
-    settle("multi30k", {"train.updates": 5000})
+    write_params(None, {"machine.devices": 2})
+    write_params("multi30k", {"train.updates": 5000})
     params = load_params()
     assert params.machine.devices == 2
     assert params.train == load("multi30k").train.model_copy(update={"updates": 5000})
@@ -59,18 +59,19 @@ def test_a_recipe_takes_the_place_of_all_but_the_machine() -> None:
 def test_what_is_wrong_is_one_line_and_nothing_is_written(recipe: str | None, overrides: dict[str, object], fault: str) -> None:
     before = Path("params.yaml").read_bytes()
     with pytest.raises(UserError) as raised:
-        settle(recipe, overrides)
+        write_params(recipe, overrides)
     assert str(raised.value).startswith(fault)
     assert raised.value.exit_code == 78
     assert Path("params.yaml").read_bytes() == before
 
 
-def test_another_machine_takes_over_what_is_tracked_and_keeps_its_own_machine(tmp_path: Path) -> None:
-    settle("wmt14-en-de-base", {"train.updates": 7000, "machine.devices": 2})
+def test_another_machine_applies_what_is_tracked_and_keeps_its_own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_params("wmt14-en-de-base", {"train.updates": 7000, "machine.devices": 2})
     sent = json.loads(json.dumps(tracked()))
     (tmp_path / "there").mkdir()
     (tmp_path / "there/params.yaml").write_text(read("synthetic").replace("  threads:\n", "  threads: 3\n"), encoding="utf-8")
-    take_over(sent, tmp_path / "there")
-    assert tracked(tmp_path / "there") == tracked()
-    machine = load_params(tmp_path / "there/params.yaml").machine
+    apply_settings(sent, tmp_path / "there")
+    monkeypatch.chdir(tmp_path / "there")
+    assert json.loads(json.dumps(tracked())) == sent
+    machine = load_params().machine
     assert (machine.devices, machine.threads) == (None, 3)

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from ruamel.yaml import YAML
 
 from flows.process.child import GRACE_SECONDS
 from flows.process.settings import tracked
+from flows.submit import main
 
 REPOSITORY = Path(__file__).parents[2]
 TEMPLATES = REPOSITORY / "flows/cluster/templates"
 KUBERNETES = "1.37"
 
-# What stands in for Slurm's commands: each writes down how it was called; srun runs its command once, as node 1, or ends as told.
+Submit = Callable[..., str]
+
+# Replacements of Slurm's commands, which record their calls; srun runs its command once, as node 1, or ends with $ENDS.
 FAKES = {
     "sbatch": 'cat > "$HERE/job.sbatch"; echo "Submitted batch job 7"',
     "scontrol": 'echo "$*" >> "$HERE/scontrol.calls"; [ "$2" = hostnames ] && printf "node-a\\nnode-b\\n"; '
@@ -28,42 +32,54 @@ FAKES = {
 }
 
 
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A committed repository whose stage train needs nothing, and Slurm's commands."""
-    root = tmp_path / "repository"
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a committed repository, whose stage train needs no other stage, and Slurm's commands."""
+    folder = tmp_path_factory.mktemp("submit")
+    root = folder / "repository"
     root.mkdir()
-    monkeypatch.chdir(root)
     (root / "params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
     (root / "dvc.yaml").write_text("stages:\n  train:\n    cmd: 'true'\n    outs: [train.txt]\n")
     author = ["-c", "user.name=a", "-c", "user.email=a@b"]
     dvc = [sys.executable, "-m", "dvc"]
     for command in (["git", "init", "-q"], [*dvc, "init", "-q"], ["git", "add", "-A"], ["git", *author, "commit", "-qm", "a"]):
-        subprocess.run(command, check=True)
-    fakes = tmp_path / "bin"
-    fakes.mkdir()
+        subprocess.run(command, cwd=root, check=True)
+    (folder / "bin").mkdir()
     for name, body in FAKES.items():
-        (fakes / name).write_text(f"#!/bin/bash\n{body}\n")
-        (fakes / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{fakes}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("HERE", str(tmp_path))
-    monkeypatch.setenv("ADDRESS", "10.0.0.1")
-    monkeypatch.setenv("HOME", str(tmp_path))
+        (folder / "bin" / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / "bin" / name).chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def repository(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the repository as the working directory, with Slurm's commands in the path."""
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path / "repository")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    for name, value in {"HERE": tmp_path, "ADDRESS": "10.0.0.1", "HOME": tmp_path}.items():
+        monkeypatch.setenv(name, str(value))
     monkeypatch.delenv("TRANSFORMER_CLONES", raising=False)
-    return root
+    return tmp_path / "repository"
 
 
-def submit(*arguments: str, code: int = 0) -> str:
-    done = subprocess.run([sys.executable, "-m", "flows.submit", *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    return done.stdout + done.stderr
+@pytest.fixture
+def submit(repository: Path, capfd: pytest.CaptureFixture[str]) -> Submit:
+    """The output of `python -m flows.submit`, which must end with `code`."""
+    assert repository.exists()
+
+    def submitted(*arguments: str, code: int = 0) -> str:
+        capfd.readouterr()
+        assert main(arguments) == code
+        return "".join(capfd.readouterr())
+
+    return submitted
 
 
 SLURM = ["slurm", "--nodes", "2", "--gpus", "8", "--time", "24:00:00", "--partition", "gpu"]
 
 
-@pytest.mark.usefixtures("repository")
-def test_a_slurm_job_is_shown_and_not_submitted_by_a_dry_run(tmp_path: Path) -> None:
+def test_a_slurm_job_is_shown_and_not_submitted_by_a_dry_run(submit: Submit, tmp_path: Path) -> None:
     job = submit(*SLURM, "--dry-run")
     assert {"#SBATCH --nodes=2", "#SBATCH --gpus-per-node=8", "#SBATCH --time=24:00:00", "#SBATCH --partition=gpu"} <= set(job.splitlines())
     subprocess.run(["bash", "-n"], input=job, text=True, check=True)
@@ -83,7 +99,7 @@ def requeued(tmp_path: Path) -> bool:
     return "requeue 7" in (tmp_path / "scontrol.calls").read_text().splitlines()
 
 
-def test_a_submitted_slurm_job_starts_a_node_with_its_place_in_the_gang(repository: Path, tmp_path: Path) -> None:
+def test_a_submitted_slurm_job_starts_a_node_with_its_place_in_the_group(submit: Submit, repository: Path, tmp_path: Path) -> None:
     assert "Submitted batch job 7" in submit(*SLURM)
     (tmp_path / "bin/bash").write_text(
         '#!/bin/sh\n[ "$1" = -c ] || exec /bin/bash "$@"\nprintenv TRANSFORMER_NODES TRANSFORMER_RENDEZVOUS SLURM_NODEID '
@@ -111,20 +127,22 @@ def test_a_submitted_slurm_job_starts_a_node_with_its_place_in_the_gang(reposito
     assert not requeued(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("ends", "restarts", "again"),
-    [(75, 99, True), (75, 100, False), (69, 0, True), (137, 2, True), (143, 3, False), (65, 0, False), (1, 0, False)],
-)
-@pytest.mark.usefixtures("repository")
-def test_a_slurm_job_that_was_stopped_is_queued_again(tmp_path: Path, ends: int, restarts: int, again: bool) -> None:
+# Exit code of the node, restarts before it, and whether the job is queued again.
+ENDS = [(75, 99, True), (75, 100, False), (69, 0, True), (137, 2, True), (143, 3, False), (65, 0, False), (1, 0, False)]
+
+
+def test_a_slurm_job_that_was_stopped_is_queued_again(submit: Submit, tmp_path: Path) -> None:
     submit(*SLURM)
-    assert run_job(tmp_path, ends, restarts) == ends
-    assert requeued(tmp_path) is again
-    assert json.loads((tmp_path / "settings-7.json").read_text()) == tracked() if again else True
+    for ends, restarts, again in ENDS:
+        (tmp_path / "scontrol.calls").unlink(missing_ok=True)
+        assert run_job(tmp_path, ends, restarts) == ends
+        assert requeued(tmp_path) is again, (ends, restarts)
+        assert (tmp_path / "settings-7.json").exists() is again
+        if again:
+            assert json.loads((tmp_path / "settings-7.json").read_text()) == tracked()
 
 
-@pytest.mark.usefixtures("repository")
-def test_without_shared_storage_a_slurm_job_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_shared_storage_a_slurm_job_says_so(submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     submit(*SLURM)
     monkeypatch.delenv("TRANSFORMER_STATE", raising=False)
     done = subprocess.run(["bash", tmp_path / "job.sbatch"], capture_output=True, text=True, check=False)
@@ -132,7 +150,7 @@ def test_without_shared_storage_a_slurm_job_says_so(tmp_path: Path, monkeypatch:
     assert "set it to a folder of storage that all nodes share" in done.stderr
 
 
-def test_what_is_not_committed_is_not_submitted(repository: Path) -> None:
+def test_what_is_not_committed_is_not_submitted(submit: Submit, repository: Path) -> None:
     (repository / "corpora").mkdir()
     (repository / "corpora/mine.yaml").write_text("name: mine\n")
     assert submit(*SLURM, code=78) == "corpora/: not committed, and another machine runs what is. Commit and push it, then run again.\n"
@@ -141,9 +159,8 @@ def test_what_is_not_committed_is_not_submitted(repository: Path) -> None:
     assert "Submitted" in submit(*SLURM)
 
 
-@pytest.mark.usefixtures("repository")
 @pytest.mark.parametrize("gpus", [0, 8])
-def test_a_kubernetes_job_is_valid_and_its_pods_find_each_other(gpus: int) -> None:
+def test_a_kubernetes_job_is_valid_and_its_pods_find_each_other(submit: Submit, gpus: int) -> None:
     text = submit("kubernetes", "--image", "registry.example/transformer-pipeline:1", "--nodes", "2", "--gpus", str(gpus), "--dry-run")
     service, settings, job = YAML(typ="safe").load_all(text)
     for document in (service, settings, job):
@@ -159,7 +176,7 @@ def test_a_kubernetes_job_is_valid_and_its_pods_find_each_other(gpus: int) -> No
     assert pod["containers"][0].get("resources", {}).get("limits") == ({"nvidia.com/gpu": 8} if gpus else None)
 
 
-def test_a_kubernetes_job_of_other_settings_or_another_commit_has_another_name(repository: Path) -> None:
+def test_a_kubernetes_job_of_other_settings_or_another_commit_has_another_name(submit: Submit, repository: Path) -> None:
     def name(*options: str) -> str:
         found = re.search(r"job-name: (\S+)", submit("kubernetes", "--image", "i", *options, "--dry-run"))
         assert found is not None
@@ -181,17 +198,18 @@ def test_a_kubernetes_job_of_other_settings_or_another_commit_has_another_name(r
 def manifest_of(variables: dict[str, Any]) -> Any:
     """The job that the Kubernetes worker would create for a run of training-node in a pool of our template."""
     from prefect.client.schemas.objects import Flow, FlowRun
+    from prefect.settings import PREFECT_API_URL, temporary_settings
     from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
 
     template = json.loads((TEMPLATES / "kubernetes-pool.json").read_text(encoding="utf-8"))
-    configuration = asyncio.run(KubernetesWorkerJobConfiguration.from_template_and_values(template, variables))
-    flow = Flow(name="node")
-    configuration.prepare_for_flow_run(FlowRun(flow_id=flow.id, name="train-0"), flow=flow)
+    # The template has no block or variable that a server would be asked for.
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        configuration = asyncio.run(KubernetesWorkerJobConfiguration.from_template_and_values(template, variables))
+        flow = Flow(name="node")
+        configuration.prepare_for_flow_run(FlowRun(flow_id=flow.id, name="train-0"), flow=flow)
     return configuration.job_manifest
 
 
-@pytest.mark.prefect
-@pytest.mark.usefixtures("prefect_server")
 def test_a_run_in_the_kubernetes_pool_is_a_valid_job_with_gpus_and_time_to_save() -> None:
     manifest = manifest_of({"image": "registry.example/transformer-pipeline:1", "gpus": 2, "env": {"MLFLOW_TRACKING_URI": "http://m"}})
     kubernetes_validate.validate(manifest, KUBERNETES, strict=True)

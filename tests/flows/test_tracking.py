@@ -9,10 +9,9 @@ from mlflow.entities import Run
 
 from flows import tracking
 from flows.record import sending
-from flows.record.journal import JOURNALS, Dataset, Journal, position_file, read_events
+from flows.record.journal import Dataset, Journal, position_file, read_events
 from flows.record.sending import Sender, all_sent, send_all, sync
 from flows.record.server import connect, experiment_id, find_training, run_link
-from tests.flows.servers import free_port, mlflow_server
 from transformer_core.config import Machine, tracking_uri
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
@@ -190,7 +189,7 @@ def test_only_one_process_sends_a_journal(mlflow_store: str) -> None:
     journal = Journal("f00d")
     with position_file(journal.path).open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        send_all(JOURNALS, mlflow_store)
+        send_all(mlflow_store)
         with pytest.raises(UserError, match="another process is sending"):
             sync(mlflow_store)
     sync(mlflow_store)
@@ -226,44 +225,3 @@ def test_a_link_leads_to_the_run(mlflow_store: str) -> None:
     path = f"/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
     assert run_link(client, mlflow_store, run.info.run_id) == f"http://127.0.0.1:5000{path}"
     assert run_link(client, "https://mlflow.example/", run.info.run_id) == f"https://mlflow.example{path}"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("mlflow_store")
-def test_a_server_that_goes_away_in_the_middle_loses_nothing_and_gets_every_point_once(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """About 35 seconds: the server starts twice."""
-    monkeypatch.setattr(sending, "INTERVAL_SECONDS", 0.2)
-    monkeypatch.setattr(sending, "CLOSING_SECONDS", 1.0)
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    port = free_port()
-    uri = f"http://127.0.0.1:{port}"
-    journal = Journal("f00d")
-    Path("report.html").write_text("<h1>BLEU</h1>")
-    with Sender(journal.path, uri):
-        with mlflow_server(port):
-            for step in range(100):
-                journal.metrics(step, {"loss": 1 / (step + 1)})
-            deadline = time.monotonic() + 120
-            while not all_sent(journal.path, uri):
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-        for step in range(100, 200):
-            journal.metrics(step, {"loss": 1 / (step + 1)})
-            time.sleep(0.005)
-        journal.artifact(Path("report.html"))
-        journal.end()
-    assert f"MLflow at {uri}: " in capfd.readouterr().err
-
-    with mlflow_server(port):
-        sync(uri)
-        client = connect(uri)
-        run = training(client)
-        assert points(client, run) == [(step, 1 / (step + 1)) for step in range(200)]
-        assert run.info.status == "FINISHED"
-        assert [item.path for item in client.list_artifacts(run.info.run_id)] == ["report.html"]
-        position_file(journal.path).unlink()
-        sync(uri)
-        assert len(points(client, run)) == 200
-        assert len(all_runs(client)) == 1

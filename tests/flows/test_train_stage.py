@@ -1,10 +1,9 @@
-"""Stage train as its real process, on data that is made here."""
+"""Stage train, on data that is made here."""
 
 import json
 import os
 import shutil
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +11,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.record.journal import read_events
-from flows.stages.train import fingerprint
+from flows.record.recorder import fingerprint_of
+from flows.stages import train as stage
+from tests.flows.stages import stage_here
 from transformer_core.config import Bpe, load_params
 from transformer_core.corpus.binarizing import EncodedPairs, write_split
 from transformer_core.corpus.binary import Meta, write_meta
@@ -30,13 +31,14 @@ MANIFEST = {
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def place(tmp_path: Path, mlflow_store: str) -> Path:
+    """The working directory, with an empty MLflow record where params.yaml expects it."""
+    assert mlflow_store == f"sqlite:///{tmp_path}/mlflow.db"
     return tmp_path
 
 
 def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
-    """Write what stage train finds: 60 pairs in subwords of this kind, and params.yaml; returns the target tokens of an epoch."""
+    """Write the inputs of stage train, 60 pairs in subwords of this kind, and params.yaml; return the target tokens of an epoch."""
     bpe = Bpe(init_from=None, vocab_size=45, type=kind, character_coverage=1.0, sample=None, seed=1, user_symbols=[])
     train_subword([*SOURCES, *TARGETS], Path("data/bpe/spm.model"), bpe)
     subword = Subword.load(Path("data/bpe/spm.model"))
@@ -58,15 +60,9 @@ def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
     return splits["train"].target_tokens
 
 
-def run_stage(*program: str) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, *(program or ("-m", "flows.stages.train"))]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-
 def test_bpe_dropout_without_bpe_is_refused_in_one_line(place: Path) -> None:
     prepare("unigram", bpe_dropout=0.1)
-    ended = run_stage()
+    ended = stage_here("train")
     assert ended.stderr == (
         "train.bpe_dropout: must be 0 where data/bpe/spm.model is no BPE model, got 0.1. Only BPE has merges to leave out.\n"
     )
@@ -77,7 +73,7 @@ def test_bpe_dropout_without_bpe_is_refused_in_one_line(place: Path) -> None:
 
 def test_a_model_to_start_from_that_is_not_there_is_refused_in_one_line(place: Path) -> None:
     prepare("bpe", init_from="models/parnet")
-    ended = run_stage()
+    ended = stage_here("train")
     assert ended.stderr == "train.init_from: models/parnet holds no model.safetensors. Name the directory of a model.\n"
     assert ended.returncode == 78
     assert not list(place.glob(".state/*/state-*.pt"))
@@ -85,40 +81,29 @@ def test_a_model_to_start_from_that_is_not_there_is_refused_in_one_line(place: P
 
 def test_a_training_that_runs_elsewhere_with_the_same_states_is_left_alone(place: Path) -> None:
     prepare("bpe")
-    state = Path(".state") / fingerprint(load_params())[:16]
+    state = Path(".state") / fingerprint_of(load_params())[:16]
     with only_one(place / state / "lock", "this training"):
-        ended = run_stage()
+        ended = stage_here("train")
     assert ended.stderr.endswith(
         f"{state}/lock: this training is running in process {os.getpid()}. Wait until it has ended or end it, then run again.\n"
     )
     assert ended.returncode == 75
 
 
-STOPPED_AT_THE_END = """
-import os, signal
-from flows.stages import train
-
-write_outputs = train._write_outputs
-def stopped(*arguments):
-    write_outputs(*arguments)
-    os.kill(os.getpid(), signal.SIGTERM)
-train._write_outputs = stopped
-raise SystemExit(train.run_stage("train", train.run))
-"""
-
-
-@pytest.mark.slow  # about 10 s: two trainings
-def test_a_stop_after_the_last_update_costs_nothing(place: Path) -> None:
+def test_a_stop_after_the_last_update_costs_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DVC takes no outputs of a stage that was stopped, and removes them before it runs it again."""
     prepare("bpe")
-    ended = run_stage("-c", STOPPED_AT_THE_END)
+    with monkeypatch.context() as patch:
+        write_outputs = stage._write_outputs
+        patch.setattr(stage, "_write_outputs", lambda *given: (write_outputs(*given), os.kill(os.getpid(), signal.SIGTERM)))
+        ended = stage_here("train")
     assert ended.stderr.endswith("training stopped after its last update, state saved. Run it again to go on.\n")
     assert ended.returncode == 75
     weights = place / "models/checkpoints/update-00000002.safetensors"
     written = weights.read_bytes()
     for made in ("models", "results"):
         shutil.rmtree(made)
-    again = run_stage()
+    again = stage_here("train")
     assert "going on after update 2" in again.stderr
     assert again.returncode == 0
     assert weights.read_bytes() == written
@@ -129,15 +114,14 @@ def test_a_stop_after_the_last_update_costs_nothing(place: Path) -> None:
     assert updates == [2]
 
 
-@pytest.mark.slow  # about 10 s: two trainings
 def test_bpe_dropout_trains_on_more_tokens_and_leaves_validation_as_it_is(place: Path) -> None:
-    """Two updates of all pairs each, at a rate that leaves the weights as they were: what valid has been scored on is the same."""
+    """Two updates of all pairs each, at a rate too low to change the weights, so that the scores of valid are equal."""
     found = {}
     for probability in (0, 0.4):
         for made in ("data", "models", "results"):
             shutil.rmtree(place / made, ignore_errors=True)
         plain = prepare("bpe", bpe_dropout=probability, tokens_per_update=10_000, learning_rate_factor=1e-30)
-        ended = run_stage()
+        ended = stage_here("train")
         assert ended.returncode == 0, ended.stderr
         config = json.loads((place / "models/checkpoints/config.json").read_text(encoding="utf-8"))
         metrics = json.loads((place / "results/training/metrics.json").read_text(encoding="utf-8"))

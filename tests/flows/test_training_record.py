@@ -1,6 +1,5 @@
 """A training and its record, with a real server of MLflow that goes away while it trains."""
 
-import csv
 import os
 import subprocess
 import sys
@@ -8,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
@@ -50,10 +50,10 @@ def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_eve
         client = connect(uri)
         wait_while_it_runs(training, lambda: client.search_runs([experiment_id(client)]) and points(client, "train/loss"))
         assert training.poll() is None
-    _, said = training.communicate(timeout=300)
-    assert training.returncode == 0, said
-    assert f"MLflow at {uri}: " in said
-    assert "Traceback" not in said
+    _, output = training.communicate(timeout=300)
+    assert training.returncode == 0, output
+    assert f"MLflow at {uri}: " in output
+    assert "Traceback" not in output
 
     with mlflow_server(port):
         command = [sys.executable, "-m", "flows.tracking", "sync"]
@@ -62,8 +62,7 @@ def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_eve
             assert done.returncode == 0, done.stderr
         (run,) = client.search_runs([experiment_id(client)])
         assert run.info.status == "FINISHED"
-        with Path("results/training/updates.csv").open(encoding="utf-8", newline="") as file:
-            trained = [int(row["update"]) for row in csv.DictReader(file)]
+        trained = pd.read_csv("results/training/updates.csv")["update"].tolist()
         assert trained[-1] == UPDATES
         assert [step for step, _ in points(client, "train/loss")] == trained
         assert [step for step, _ in points(client, "valid/bleu")] == [300, 600, 900]

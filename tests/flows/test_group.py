@@ -1,6 +1,7 @@
-"""Machines that train together: what each is told, and that a gang is whole or ends."""
+"""Nodes that train together: the environment of each, and that a group is complete or ends."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.cluster.gang import Gang, free_port
+from flows.cluster.group import NodeGroup, free_port
 from tests.flows.test_train_stage import prepare
 from transformer_core.errors import UserError
 
@@ -25,18 +26,18 @@ def tell(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
         monkeypatch.setenv(f"TRANSFORMER_{name}", value)
 
 
-def test_a_machine_that_is_told_nothing_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Gang.from_environment() is None
+def test_a_machine_without_a_group_in_its_environment_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert NodeGroup.from_environment() is None
     tell(monkeypatch, NODES="1")
-    assert Gang.from_environment() is None
+    assert NodeGroup.from_environment() is None
 
 
-def test_what_a_gang_says_is_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    gang = Gang(3, 2, "10.77.0.1:29400", "10.77.0.3", 60)
-    for name, value in gang.environment().items():
+def test_a_group_reads_back_its_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = NodeGroup(3, 2, "10.77.0.1:29400", "10.77.0.3", 60)
+    for name, value in group.environment().items():
         monkeypatch.setenv(name, value)
-    assert Gang.from_environment() == gang
-    assert {"--nnodes=3", "--node-rank=2", "--master-addr=10.77.0.1", "--local-addr=10.77.0.3"} <= set(gang.torchrun())
+    assert NodeGroup.from_environment() == group
+    assert {"--nnodes=3", "--node-rank=2", "--master-addr=10.77.0.1", "--local-addr=10.77.0.3"} <= set(group.torchrun())
 
 
 @pytest.mark.parametrize(
@@ -48,10 +49,10 @@ def test_what_a_gang_says_is_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> N
         ({"NODE_RANK": "0", "RENDEZVOUS": "10.0.0.1"}, "TRANSFORMER_NODES=2: '10.0.0.1' is not host:port"),
     ],
 )
-def test_half_a_word_is_one_line(settings: dict[str, str], fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_environment_is_one_line(settings: dict[str, str], fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tell(monkeypatch, NODES="2", **settings)
     with pytest.raises(UserError) as raised:
-        Gang.from_environment()
+        NodeGroup.from_environment()
     assert str(raised.value).startswith(fault)
     assert raised.value.exit_code == 78
 
@@ -65,7 +66,7 @@ def test_a_name_of_this_host_that_means_the_loopback_is_not_what_others_reach(mo
     monkeypatch.setattr(socket, "getaddrinfo", as_debian_does)
     here = {one.address for all_of_it in psutil.net_if_addrs().values() for one in all_of_it if one.family == socket.AF_INET}
     outward = {address for address in here if not address.startswith("127.")}
-    named = Gang(2, 0, "node-a:29400")
+    named = NodeGroup(2, 0, "node-a:29400")
     if outward:
         assert named.own_address() in outward
         assert "lo" not in named.interfaces().values()
@@ -73,12 +74,12 @@ def test_a_name_of_this_host_that_means_the_loopback_is_not_what_others_reach(mo
         with pytest.raises(UserError, match="no address but the loopback's"):
             named.own_address()
     # Two nodes on one machine, on purpose.
-    assert Gang(2, 0, "127.0.0.1:29400").own_address() == "127.0.0.1"
-    assert Gang(2, 0, "node-a:29400", "10.0.0.7").own_address() == "10.0.0.7"
+    assert NodeGroup(2, 0, "127.0.0.1:29400").own_address() == "127.0.0.1"
+    assert NodeGroup(2, 0, "node-a:29400", "10.0.0.7").own_address() == "10.0.0.7"
 
 
 class Nodes:
-    """Machines of a gang as processes here, each with a folder of its own that holds what stage train needs."""
+    """Nodes of a group as processes here, each in a folder of its own with the inputs of stage train."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -86,8 +87,8 @@ class Nodes:
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, rank: int, state: Path | None = None, join_seconds: int = 120) -> "subprocess.Popen[str]":
-        gang = Gang(2, rank, self.rendezvous, "127.0.0.1", join_seconds)
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **gang.environment()}
+        group = NodeGroup(2, rank, self.rendezvous, "127.0.0.1", join_seconds)
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **group.environment()}
         if state is not None:
             environment["TRANSFORMER_STATE"] = str(state)
         process = subprocess.Popen(
@@ -104,10 +105,10 @@ class Nodes:
 
 @pytest.fixture
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
-    for rank in ("0", "1"):
-        (tmp_path / rank).mkdir()
-        monkeypatch.chdir(tmp_path / rank)
-        prepare("bpe", updates=20000, save_every=10000, validate_every=10000)
+    (tmp_path / "0").mkdir()
+    monkeypatch.chdir(tmp_path / "0")
+    prepare("bpe", updates=20000, save_every=10000, validate_every=10000)
+    shutil.copytree(tmp_path / "0", tmp_path / "1")
     made = Nodes(tmp_path)
     yield made
     for process in made.started:
@@ -127,34 +128,34 @@ def wait_until_training(process: "subprocess.Popen[str]") -> None:
 
 
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
-    """Exit code, and the last line that it said."""
-    said = process.communicate(timeout=300)[1]
-    return process.returncode, said.rstrip("\n").rpartition("\n")[2]
+    """Exit code and last line of the output."""
+    output = process.communicate(timeout=300)[1]
+    return process.returncode, output.rstrip("\n").rpartition("\n")[2]
 
 
 @pytest.mark.slow  # about 10 s
-def test_half_a_gang_does_not_wait_for_ever(nodes: Nodes) -> None:
-    code, said = ended(nodes.start(0, join_seconds=2))
+def test_half_a_group_does_not_wait_for_ever(nodes: Nodes) -> None:
+    code, output = ended(nodes.start(0, join_seconds=2))
     assert code == 69
-    assert said.startswith("node 0 of 2: the ranks ended with 1: another node was lost or did not come to 127.0.0.1:")
+    assert output.startswith("node 0 of 2: the ranks ended with 1: another node was lost or did not come to 127.0.0.1:")
 
 
 @pytest.mark.slow  # about 50 s: three times two processes
-def test_a_gang_stops_saves_and_goes_on_as_one_and_ends_where_a_node_is_lost(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_group_stops_saves_and_goes_on_as_one_and_ends_where_a_node_is_lost(nodes: Nodes, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     both = [nodes.start(rank, shared) for rank in (0, 1)]
     wait_until_training(both[0])
     both[1].terminate()  # either of them
-    codes, said = zip(*map(ended, both), strict=True)
-    assert codes == (75, 75), said
-    assert said[0].startswith("training stopped after update ")
-    assert said[0] == said[1]
+    codes, output = zip(*map(ended, both), strict=True)
+    assert codes == (75, 75), output
+    assert output[0].startswith("training stopped after update ")
+    assert output[0] == output[1]
 
     nodes.rendezvous = f"127.0.0.1:{free_port('127.0.0.1')}"
     both = [nodes.start(0, shared), nodes.start(1, tmp_path / "own")]
     for code, line in map(ended, both):
         assert code == 78
-        assert line.startswith("the nodes would go on after different updates (0, ")
+        assert line.startswith("the nodes would resume after different updates (0, ")
 
     nodes.rendezvous = f"127.0.0.1:{free_port('127.0.0.1')}"
     both = [nodes.start(rank, shared) for rank in (0, 1)]

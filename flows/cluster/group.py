@@ -1,7 +1,7 @@
-"""The machines that train together, as each of them is told by its environment, whoever started them: Prefect, Slurm or Kubernetes.
+"""A group of nodes that train together, described to each by its environment, whether Prefect, Slurm or Kubernetes started it.
 
 TRANSFORMER_NODES=2  TRANSFORMER_NODE_RANK=0..1  TRANSFORMER_RENDEZVOUS=10.0.0.1:29400 (an address of node 0)
-TRANSFORMER_ADDRESS=10.0.0.2   this node's own address, where the others reach it; else the one it reaches the rendezvous from
+TRANSFORMER_ADDRESS=10.0.0.2   this node's own address, for the others; default: the one from which it reaches the rendezvous
 """
 
 import ipaddress
@@ -15,13 +15,13 @@ import psutil
 
 from transformer_core.errors import configuration_error
 
-# A queue may hand out machines one by one; after so long a node that waits for another gives up, and its scheduler tries again.
+# A queue may allocate nodes one by one; a node that has waited so long for another gives up, and its scheduler tries again.
 JOIN_SECONDS = 900
 
 
 @dataclass(frozen=True)
-class Gang:
-    """One of the machines: node `rank` of `nodes`; node 0 holds the rendezvous and rank 0, which writes what the training makes."""
+class NodeGroup:
+    """This node's place: `rank` of `nodes`; node 0 holds the rendezvous and rank 0, which writes the outputs of the training."""
 
     nodes: int
     rank: int
@@ -31,29 +31,30 @@ class Gang:
 
     @classmethod
     def from_environment(cls) -> Self | None:
-        """The gang of this machine, or None where it trains alone.
+        """The group of this node, or None if it trains alone.
 
         Raises:
-            UserError: exit code 78; the environment tells half of it, or what cannot be.
+            UserError: exit code 78; the environment is incomplete or has an impossible value.
         """
-        told = os.environ.get("TRANSFORMER_NODES", "1")
-        if told == "1":
+        nodes_text = os.environ.get("TRANSFORMER_NODES", "1")
+        if nodes_text == "1":
             return None
         try:
-            nodes, rank = int(told), int(os.environ["TRANSFORMER_NODE_RANK"])
+            nodes, rank = int(nodes_text), int(os.environ["TRANSFORMER_NODE_RANK"])
             rendezvous = os.environ["TRANSFORMER_RENDEZVOUS"]
             join_seconds = int(os.environ.get("TRANSFORMER_JOIN_SECONDS", JOIN_SECONDS))
             address_of(rendezvous)
         except KeyError as error:
-            raise configuration_error(f"TRANSFORMER_NODES={told}, but {error.args[0]} is not set") from None
+            raise configuration_error(f"TRANSFORMER_NODES={nodes_text}, but {error.args[0]} is not set") from None
         except ValueError as error:
-            raise configuration_error(f"TRANSFORMER_NODES={told}: {error}", "RENDEZVOUS is host:port, the others are numbers.") from None
+            remedy = "RENDEZVOUS is host:port, the others are numbers."
+            raise configuration_error(f"TRANSFORMER_NODES={nodes_text}: {error}", remedy) from None
         if not 0 <= rank < nodes:
             raise configuration_error(f"TRANSFORMER_NODE_RANK={rank}: must be from 0 to {nodes - 1}")
         return cls(nodes, rank, rendezvous, os.environ.get("TRANSFORMER_ADDRESS", ""), join_seconds)
 
     def environment(self) -> dict[str, str]:
-        """What `from_environment` reads."""
+        """The variables that `from_environment` reads."""
         return {
             "TRANSFORMER_NODES": str(self.nodes),
             "TRANSFORMER_NODE_RANK": str(self.rank),
@@ -63,7 +64,7 @@ class Gang:
         }
 
     def torchrun(self) -> list[str]:
-        """Its options. Static, because torch's dynamic rendezvous numbers nodes by their addresses: rank 0 could be on any of them."""
+        """Its options of torchrun. Static: torch's dynamic rendezvous numbers nodes by address, so that rank 0 could be on any of them."""
         host, port = address_of(self.rendezvous)
         return [
             f"--nnodes={self.nodes}",
@@ -76,16 +77,16 @@ class Gang:
         ]
 
     def interfaces(self) -> dict[str, str]:
-        """The network interface for gloo and NCCL, which would take another one, or the loopback one, where the host's name says so."""
+        """The network interface for gloo and NCCL; left to the host's name, they may take another one or the loopback."""
         own = self.own_address()
-        name = next((name for name, all_of_it in psutil.net_if_addrs().items() if own in {one.address for one in all_of_it}), None)
+        name = next((name for name, addresses in psutil.net_if_addrs().items() if own in {one.address for one in addresses}), None)
         return {} if name is None else {key: os.environ.get(key, name) for key in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
 
     def own_address(self) -> str:
-        """This node's address, where the others reach it.
+        """This node's address for the others.
 
-        On node 0 the rendezvous may be the host's own name, to which Debian gives a loopback address (127.0.1.1): no other machine reaches
-        that, so it counts only where the rendezvous names the loopback itself.
+        On node 0 the rendezvous may be the host's own name, to which Debian gives a loopback address (127.0.1.1). No other machine reaches
+        that, so it is used only if the rendezvous is the loopback itself.
 
         Raises:
             UserError: exit code 78; this machine has no other address.
@@ -106,7 +107,7 @@ def address_of(endpoint: str) -> tuple[str, int]:
 
 
 def address_towards(host: str, port: int) -> str:
-    """The address of this machine that it would reach another host from; nothing is sent."""
+    """The address of this machine from which it would reach another host; nothing is sent."""
     family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(target)
@@ -137,6 +138,6 @@ def _is_loopback(host: str) -> bool:
 
 
 def free_port(address: str) -> int:
-    """A port of this machine that nobody listens at now."""
+    """A free port of this machine."""
     with socket.create_server((address, 0)) as server:
         return int(server.getsockname()[1])

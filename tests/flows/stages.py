@@ -1,0 +1,40 @@
+"""Stages run in this process, as `python -m flows.stages.NAME` runs them in one of their own."""
+
+import io
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from flows.process.runner import STOP_SIGNALS, run_stage
+from transformer_core.config import Params
+
+
+class Ended(NamedTuple):
+    """Exit code and both streams."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def stage_here(name: str, body: Callable[[Params], str] | None = None, environment: Mapping[str, str] | None = None) -> Ended:
+    """Run a stage of the repository, or a body of the test's own; signal handlers and threads are put back."""
+    body = body or import_module(f"flows.stages.{name}").run
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    threads = torch.get_num_threads()
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        for variable, value in (environment or {}).items():
+            patch.setenv(variable, value)
+        try:
+            code = run_stage(name, body)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            torch.set_num_threads(threads)
+    return Ended(code, out.getvalue(), err.getvalue())
