@@ -22,15 +22,15 @@ import pandas as pd
 import psutil
 from common import DATA_STAGES, STAGE_ENVIRONMENT, command_line, markdown, write_params, write_report
 
-from transformer_core.corpus.subword import Subword
 from transformer_core.corpus.text import read_lines
+from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.processes import cores
 
 LINES_ENCODED = 200_000
 OPEN = """
 import time
 from pathlib import Path
-from transformer_core.corpus.binary import open_split
+from transformer_core.corpus.tokens.binary import open_split
 began = time.perf_counter()
 open_split(Path("data/binarized"), "train")
 print(time.perf_counter() - began)
@@ -39,8 +39,8 @@ PLAN = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from transformer_core.corpus.batches import BatchPlan
-from transformer_core.corpus.binary import open_split
+from transformer_core.corpus.tokens.batches import BatchPlan
+from transformer_core.corpus.tokens.binary import open_split
 split = open_split(Path("data/binarized"), "train")
 lengths = [np.tile(side.lengths, int(sys.argv[1])) for side in (split.source, split.target)]
 began = time.perf_counter()

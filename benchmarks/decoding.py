@@ -42,8 +42,8 @@ from peers.decoders import ENGINES, Choice, Output, translate
 from peers.hugging_face import fits
 from training import SETTINGS, machine, random_pairs
 
-from transformer_core.corpus.subword import Subword
 from transformer_core.corpus.text import read_lines
+from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.export.ctranslate2 import export_model
 from transformer_core.models.directory import SUBWORD, load_model
 from transformer_core.presets import BASE

@@ -16,7 +16,7 @@ from common import DATA_STAGES, ROOT, command_line, markdown, run_stages, svg_fi
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from transformer_core.corpus.binary import open_split
+from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.evaluation.significance import bleu_interval
 

@@ -45,10 +45,10 @@ from numpy.typing import NDArray
 from peers.job import Job, take_reports
 
 from transformer_core.config import Model
-from transformer_core.corpus.batches import BatchPlan
-from transformer_core.corpus.binarizing import EncodedPairs, write_split
-from transformer_core.corpus.binary import BinarizedSplit, Meta, open_split, write_meta
-from transformer_core.corpus.subword import EOS
+from transformer_core.corpus.tokens.batches import BatchPlan
+from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
+from transformer_core.corpus.tokens.binary import BinarizedSplit, Meta, open_split, write_meta
+from transformer_core.corpus.tokens.subword import EOS
 from transformer_core.files import write_json
 from transformer_core.presets import TransformerSize, resolve
 from transformer_core.training.devices import default_devices, default_threads

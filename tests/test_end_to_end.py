@@ -13,7 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.clone import Clone, tiny_clone
-from transformer_core.files import only_one, read_json, write_json
+from transformer_core.files import exclusive_lock, read_json, write_json
 
 pytestmark = pytest.mark.slow  # about 4 minutes all together
 
@@ -111,7 +111,7 @@ def test_a_stopped_training_saves_fails_and_goes_on(clone: Clone) -> None:
     name = listed.split()[0]
     states = (sys.executable, "-m", "transformer_core.cli", "states", "--remove")
     assert "no state of a stopped training" in clone.run(*states, "other", code=78)
-    with only_one(clone.root / ".state" / name / "lock", "this training"):
+    with exclusive_lock(clone.root / ".state" / name / "lock", "this training"):
         assert "this training is running" in clone.run(*states, "all", code=75)
     assert f"removed .state/{name}" in clone.run(*states, name)
     assert "no training was stopped here" in clone.run(sys.executable, "-m", "transformer_core.cli", "states")

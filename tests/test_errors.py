@@ -3,24 +3,13 @@ from transformer_core.errors import ExitCode, Interrupted, UserError, configurat
 
 def test_an_error_reads_as_one_line_of_fault_and_remedy() -> None:
     assert str(UserError("a.txt:3: not valid UTF-8", "Re-encode it.")) == "a.txt:3: not valid UTF-8. Re-encode it."
-
-
-def test_a_full_stop_is_not_doubled_before_the_remedy() -> None:
     assert str(UserError("It failed.", "Try again.")) == "It failed. Try again."
-
-
-def test_without_a_remedy_the_message_stands_alone() -> None:
     assert str(UserError("a.txt: no such file")) == "a.txt: no such file"
 
 
 def test_exit_codes_are_those_of_sysexits() -> None:
-    assert {code.name: code.value for code in ExitCode} == {
-        "DONE": 0,
-        "BAD_DATA": 65,
-        "UNAVAILABLE": 69,
-        "INTERRUPTED": 75,
-        "BAD_CONFIGURATION": 78,
-    }
+    codes = {"DONE": 0, "BAD_DATA": 65, "UNAVAILABLE": 69, "INTERRUPTED": 75, "BAD_CONFIGURATION": 78}
+    assert {code.name: code.value for code in ExitCode} == codes
     assert UserError("x").exit_code == ExitCode.BAD_DATA
     assert configuration_error("x").exit_code == ExitCode.BAD_CONFIGURATION
 

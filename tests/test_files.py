@@ -15,21 +15,6 @@ def test_a_new_file_appears_whole(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "file.txt"
-    path.write_text("old", encoding="utf-8")
-
-    def half_written() -> None:
-        with new_file(path) as temporary:
-            temporary.write_text("half", encoding="utf-8")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        half_written()
-    assert path.read_text(encoding="utf-8") == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_a_new_directory_replaces_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     (path / "sub").mkdir(parents=True)
@@ -40,19 +25,22 @@ def test_a_new_directory_replaces_the_old_one(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_failure_leaves_the_old_directory_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "folder"
-    (path / "sub").mkdir(parents=True)
+def test_a_failure_leaves_the_old_file_or_directory_and_nothing_else(tmp_path: Path) -> None:
+    file, folder = tmp_path / "file.txt", tmp_path / "folder"
+    file.write_text("old", encoding="utf-8")
+    (folder / "sub").mkdir(parents=True)
 
-    def half_made() -> None:
-        with new_directory(path) as temporary:
-            (temporary / "half").touch()
+    def fail() -> None:
+        with new_file(file) as temporary, new_directory(folder) as other:
+            temporary.write_text("half", encoding="utf-8")
+            (other / "half").touch()
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        half_made()
-    assert list(path.iterdir()) == [path / "sub"]
-    assert list(tmp_path.iterdir()) == [path]
+        fail()
+    assert file.read_text(encoding="utf-8") == "old"
+    assert list(folder.iterdir()) == [folder / "sub"]
+    assert sorted(tmp_path.iterdir()) == [file, folder]
 
 
 def test_what_a_killed_process_has_left_of_a_directory_goes_when_it_is_made_again(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The schema of params.yaml: one frozen section a stage, plus `model` (tracked) and `machine` (untracked).
+"""The schema of params.yaml: a frozen section for each stage, plus `model` (tracked) and `machine` (untracked).
 
-Every key of a stage's section stands in the file, so a params.yaml is the whole truth about a run; only `model` (a preset and
-what overrides it) and `machine` (which cannot change a result) have defaults.
+Every key of a stage's section is in the file, so a params.yaml is the whole truth about a run; only `model` (a preset and what overrides
+it) and `machine` (which cannot change a result) have defaults.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -21,38 +21,28 @@ from ruamel.yaml.error import MarkedYAMLError
 from transformer_core.errors import UserError, configuration_error
 
 PARAMS_FILE = Path("params.yaml")
-# What stands for a language where the target is phrase-structure trees.
+# Takes the place of a language where the target is phrase-structure trees.
 TREES = "tree"
 
 Document = TypeVar("Document", bound=BaseModel)
 
+# An error message derives what a value must be from the type and its bounds. A description says it where these do not.
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Name = Annotated[str, Field(min_length=1, description="a name")]
+Convolutions = Annotated[
+    list[Annotated[list[PositiveInt], Field(min_length=3, max_length=3)]],
+    Field(min_length=1, description="a list of [channels, kernel, layers], each a whole number above 0"),
+]
 Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
 DecodingPrecision = Literal[Precision, "int8"]
 CTranslate2Precision = Literal["float32", "int8"]
 Penalty = Literal["wu", "power"]
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What a value must be, in the words of an error message."""
-
-    words: str
-
-
-PositiveInt = Annotated[int, Field(gt=0), Expected("a whole number above 0")]
-NonNegativeInt = Annotated[int, Field(ge=0), Expected("a whole number, 0 or more")]
-PositiveFloat = Annotated[float, Field(gt=0), Expected("a number above 0")]
-NonNegativeFloat = Annotated[float, Field(ge=0), Expected("a number, 0 or more")]
-Probability = Annotated[float, Field(ge=0, lt=1), Expected("a number from 0 to below 1")]
-Share = Annotated[float, Field(ge=0, le=1), Expected("a number from 0 to 1")]
-Flag = Annotated[bool, Expected("true or false")]
-Convolutions = Annotated[
-    list[Annotated[list[PositiveInt], Field(min_length=3, max_length=3)]],
-    Field(min_length=1),
-    Expected("a list of [channels, kernel, layers], each a whole number above 0"),
-]
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
-Name = Annotated[str, Field(min_length=1), Expected("a name")]
 # The name holds the row's value, which presets.py has too; this module cannot import it.
 _SMOOTHING_ROW = re.compile(r"table3/D-smoothing(\d\.\d)")
 
@@ -72,35 +62,35 @@ class Download(Section):
 
     @property
     def task(self) -> Literal["translation", "parsing"]:
-        """What is learnt: `parsing` where the target is trees."""
+        """The task: `parsing` if the target is trees."""
         return "parsing" if self.target == TREES else "translation"
 
 
 class Clean(Section):
-    """What makes a training pair unusable; null and false are off.
+    """The rules that drop training pairs; null and false are off.
 
     Attributes:
-        max_words: on a side, between white space.
-        max_ratio: of the sides' words.
-        drop_copies: pairs whose sides are the same.
-        drop_foreign: pairs with a side of which more than half of the letters are of scripts that valid and test do not use.
-        drop_overlap: pairs with a side that is also in valid or test, whatever its capitals.
-        drop_duplicates: pairs that came before.
-        drop_case_duplicates: pairs that came before with other capitals.
+        max_words: bound of the words of a side.
+        max_ratio: bound of the ratio of the sides' words.
+        drop_copies: pairs with equal sides.
+        drop_foreign: pairs with a side that has more than half of its letters from scripts that valid and test do not use.
+        drop_overlap: pairs with a side that is also in valid or test, ignoring case.
+        drop_duplicates: repeated pairs.
+        drop_case_duplicates: repeated pairs, ignoring case.
     """
 
     max_words: PositiveInt | None
-    max_ratio: Annotated[float, Field(ge=1), Expected("a number, 1 or more")] | None
-    drop_copies: Flag
-    drop_foreign: Flag
-    drop_overlap: Flag
-    drop_duplicates: Flag
-    drop_case_duplicates: Flag
+    max_ratio: Annotated[float, Field(ge=1)] | None
+    drop_copies: bool
+    drop_foreign: bool
+    drop_overlap: bool
+    drop_duplicates: bool
+    drop_case_duplicates: bool
     on_invalid_utf8: Literal["stop", "drop"]
 
 
-def _of_their_own(symbols: list[str]) -> list[str]:
-    """SentencePiece parts at white space first, and has its special tokens already."""
+def _check_symbols(symbols: list[str]) -> list[str]:
+    """Refuse symbols that SentencePiece cannot have: it splits at white space first, and has its special tokens already."""
     if len(set(symbols)) < len(symbols) or any(not re.fullmatch(r"\S+", symbol) or symbol in _SPECIAL for symbol in symbols):
         raise ValueError("a symbol twice, with white space, or a special token")
     return symbols
@@ -110,28 +100,30 @@ class Bpe(Section):
     """The joint subword vocabulary of both languages (paper 5.1).
 
     Attributes:
-        init_from: takes that of a model directory instead of learning one.
-        vocab_size: token ids, the four special ones and the user's symbols counted.
+        init_from: a model directory whose vocabulary is used instead of learning one.
+        vocab_size: number of token ids, with the four special ones and the user's symbols.
         type: byte-pair encoding, or SentencePiece's unigram model.
-        character_coverage: the share of the text's letters that get an id; those of the rest are unk.
-        sample: learns from so many training pairs, drawn at random; null is all of them.
+        character_coverage: share of the text's characters that get an id; the rest are unk.
+        sample: number of training pairs to learn from, drawn at random; null is all of them.
         seed: of that draw.
-        user_symbols: texts that are one token wherever they stand.
+        user_symbols: texts that are always one token.
     """
 
     init_from: Name | None
-    vocab_size: Annotated[int, Field(gt=16), Expected("a whole number above 16")]
+    vocab_size: Annotated[int, Field(gt=16)]
     type: Literal["bpe", "unigram"]
-    character_coverage: Annotated[float, Field(gt=0, le=1), Expected("a number above 0, at most 1")]
+    character_coverage: Annotated[float, Field(gt=0, le=1)]
     sample: PositiveInt | None
     seed: NonNegativeInt
     user_symbols: Annotated[
-        list[str], AfterValidator(_of_their_own), Expected("a list of different texts without white space, none of them a special token")
+        list[str],
+        AfterValidator(_check_symbols),
+        Field(description="a list of different texts without white space, none of them a special token"),
     ]
 
 
 class Binarize(Section):
-    """Training pairs with more tokens than this on a side are left out and counted."""
+    """The bound of the tokens of a side; longer training pairs are left out and counted."""
 
     max_tokens: PositiveInt
 
@@ -139,7 +131,7 @@ class Binarize(Section):
 class Model(Section):
     """A preset of an architecture by name; every other key overrides the preset's value (symbols as in the paper's Table 3).
 
-    Which keys an architecture has, and what they mean, stands in transformer_core/presets.py.
+    transformer_core/presets.py defines the keys of each architecture.
     """
 
     architecture: Literal["transformer", "recurrent", "convolutional"] = "transformer"
@@ -161,8 +153,8 @@ class Model(Section):
     cell: Literal["lstm", "gru"] | None = None
     attention: Literal["none", "additive", "dot"] | None = None
     decoder: Literal["simple", "cho", "bahdanau", "luong"] | None = None
-    bidirectional: Flag | None = None
-    reverse_source: Flag | None = None
+    bidirectional: bool | None = None
+    reverse_source: bool | None = None
     kernel: PositiveInt | None = None
     convolutions: Convolutions | None = None
 
@@ -172,21 +164,21 @@ class Train(Section):
 
     Attributes:
         init_from: a model directory to start from; None starts from random weights.
-        updates: at most.
-        tokens_per_update: most source tokens, and most target tokens, of a global batch, padding left out; before `bpe_dropout`.
-        tokens_per_microbatch: most rows times longest side of a micro-batch, padding counted: it is what memory sees.
+        updates: bound of the number of updates.
+        tokens_per_update: bound of the source tokens, and of the target tokens, of a global batch, without padding; before `bpe_dropout`.
+        tokens_per_microbatch: bound of rows times longest side of a micro-batch, padding included: it determines the memory.
         learning_rate_factor: factor of the paper's formula for the rate (5.3, eq. 3); 1.0 is the paper.
-        cooldown: share of the updates, the last ones, over which the rate falls linearly to zero; 0 is the paper.
-        bpe_dropout: probability with which each merge of BPE is left out, anew whenever a pair is trained on; 0 is the paper.
-        max_skipped: updates in a row whose loss or gradient is not finite; after one more the weights go back to the last state, once.
-        precision: of the matrix products; `auto` is the fastest that the device has.
+        cooldown: share of the updates, at the end, over which the rate falls linearly to zero; 0 is the paper.
+        bpe_dropout: probability of leaving out each BPE merge, drawn again whenever a pair is trained on; 0 is the paper.
+        max_skipped: updates in a row with a loss or gradient that is not finite; after one more the last state is restored, once.
+        precision: of matrix products; `auto` is the fastest of the device.
         validate_every: updates; a multiple of `save_every`, so that each validated model is also saved.
-        bleu_sentences: of valid, spread over it, that a validation translates for BLEU, or parses for F1 (greedily: it is not the score of
-            `evaluate`).
-        best_by: the validation's measure by which checkpoints are kept and patience is counted.
-        patience: validations without a better one after which training ends; 0 trains all updates.
-        keep: checkpoints of the last saves that are kept.
-        keep_best: checkpoints of the best validations that are kept besides.
+        bleu_sentences: number of sentences of valid, spread over it, that a validation translates greedily for BLEU, or parses for F1 (not
+            the score of `evaluate`).
+        best_by: measure of a validation that decides which checkpoints are kept, and about patience.
+        patience: number of validations without a better one after which training ends; 0 trains all updates.
+        keep: number of checkpoints kept of the last saves.
+        keep_best: number of checkpoints kept of the best validations, in addition.
     """
 
     init_from: Name | None
@@ -214,12 +206,12 @@ class Train(Section):
 
     @property
     def microbatches(self) -> int:
-        """Micro-batches of a full update: what devices share out among them."""
+        """Number of micro-batches of a full update, which the devices share."""
         return -(-self.tokens_per_update // self.tokens_per_microbatch)
 
 
 class Average(Section):
-    """How many checkpoints are averaged (paper 6.1), the last or the best (see train.best_by); 1 takes one as it is."""
+    """The number of checkpoints to average (paper 6.1), the last or the best (see train.best_by); 1 does not average."""
 
     of: Literal["last", "best"]
     count: PositiveInt
@@ -229,10 +221,10 @@ class Decode(Section):
     """Beam search (paper 6.1): at most source length + `max_extra` tokens.
 
     Attributes:
-        engine: ours in PyTorch, or CTranslate2, which holds the Transformer alone.
-        precision: of weights and matrix products; `auto` is bf16, fp16 or float32 as the device has them, `int8` is for CPUs. CTranslate2
+        engine: ours in PyTorch, or CTranslate2, which has the Transformer alone.
+        precision: of weights and matrix products; `auto` is bf16, fp16 or float32 depending on the device, `int8` is for CPUs. CTranslate2
             has float32 and int8.
-        penalty: of a length |Y|: `wu` is the paper's ((5+|Y|)/6)^alpha (Wu et al. 2016), `power` is |Y|^alpha, all that CTranslate2 has.
+        penalty: of a length |Y|: `wu` is the paper's ((5+|Y|)/6)^alpha (Wu et al. 2016), `power` is |Y|^alpha, the only one of CTranslate2.
     """
 
     engine: Literal["torch", "ctranslate2"]
@@ -245,14 +237,14 @@ class Decode(Section):
 
 
 class Evaluate(Section):
-    """What is scored, and what the report shows besides the scores.
+    """Scores and report.
 
-    Args:
-        allow_tokenised: score against references that look tokenised; the score is then no BLEU that others have.
-        examples: sentences that the report shows.
+    Attributes:
+        allow_tokenised: score against references that look tokenised; such a BLEU is not comparable.
+        examples: number of sentences in the report.
     """
 
-    allow_tokenised: Flag
+    allow_tokenised: bool
     examples: PositiveInt
 
 
@@ -263,15 +255,15 @@ class Publish(Section):
 
 
 class Machine(Section):
-    """What cannot change a result: never a DVC parameter, in no fingerprint.
+    """Settings that cannot change a result: never a DVC parameter, in no fingerprint.
 
     Attributes:
-        devices: processes that train together on a machine, a GPU each where there are GPUs; None takes what the machine has.
-        nodes: machines of the pool of stage train that train together; None is one.
+        devices: number of processes that train together on a machine, one for each GPU if there are any; None is as many as it has.
+        nodes: number of machines in the pool of stage train that train together; None is one.
         threads: of each of these processes on a CPU; None shares the cores.
-        pools: the Prefect work pool that runs a stage; a stage without one runs where the flow runs.
-        limit_hours: after which a stage is told to save and end, to be tried again; None is no limit.
-        price_per_hour: of one machine, in whatever currency: for the table of costs.
+        pools: the Prefect work pool of each stage; a stage without one runs where the flow runs.
+        limit_hours: time after which a stage must save and end, to be tried again; None is no limit.
+        price_per_hour: of one machine, in any currency, for the table of costs.
     """
 
     devices: PositiveInt | None = None
@@ -279,7 +271,7 @@ class Machine(Section):
     threads: PositiveInt | None = None
     workers: PositiveInt | None = None
     mirror: Name | None = None
-    pools: Annotated[dict[str, str], Expected("a work pool's name for each stage")] = Field(default_factory=dict)
+    pools: Annotated[dict[str, str], Field(description="a work pool's name for each stage")] = Field(default_factory=dict)
     limit_hours: PositiveFloat | None = None
     price_per_hour: NonNegativeFloat | None = None
     tracking_uri: Name | None = None
@@ -290,7 +282,7 @@ DEFAULT_TRACKING_URI = "sqlite:///mlflow.db"
 
 
 def tracking_uri(machine: Machine) -> str:
-    """Where MLflow keeps its record: `machine.tracking_uri`, else $MLFLOW_TRACKING_URI, else mlflow.db in the repository."""
+    """Return the address of MLflow's record: `machine.tracking_uri`, else $MLFLOW_TRACKING_URI, else mlflow.db in the repository."""
     return machine.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING_URI
 
 
@@ -311,18 +303,14 @@ class Params(Section):
 
 
 def load_params(path: Path = PARAMS_FILE) -> Params:
-    """Read and check a params file.
-
-    Raises:
-        UserError: exit code 78; one line naming file and key for the first thing that is wrong.
-    """
+    """Read and check a params file. Raises `UserError` (78): one line naming file and key for the first fault."""
     params = validate_document(Params, read_yaml(path), path)
     check_across_sections(params, path)
     return params
 
 
 def read_yaml(path: Path) -> Any:
-    """The document in a YAML 1.2 file (the dialect DVC reads, so 1e-9 is a number for both)."""
+    """Read a YAML 1.2 file (the dialect of DVC, so 1e-9 is a number for both)."""
     try:
         return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -348,155 +336,111 @@ def validate_document(schema: type[Document], document: object, path: Path) -> D
 
 def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> UserError:
     location = [part for part in error["loc"] if isinstance(part, (str, int))]
-    key = ".".join(str(part) for part in location)
-    prefix = f"{path}: {key}" if key else str(path)
-    if error["type"] in ("missing", "missing_argument"):
-        return configuration_error(f"{prefix}: missing, must be {_expectation(schema, location, error)}")
-    if error["type"] == "unexpected_keyword_argument":  # Of a dataclass, whose fields are not the schema's.
-        return configuration_error(f"{prefix}: unknown key")
-    if error["type"] == "extra_forbidden":
-        known = sorted(_section_at(schema, location[:-1]).model_fields)
+    where = f"{path}: {'.'.join(map(str, location))}" if location else str(path)
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        known = sorted(_schema_at(schema, location[:-1]).get("properties", {}))
         near = difflib.get_close_matches(str(location[-1]), known, n=1)
-        return configuration_error(f"{prefix}: unknown key", f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(known)}.")
-    return configuration_error(f"{prefix}: must be {_expectation(schema, location, error)}, got {error['input']!r}")
-
-
-def _section_at(schema: type[BaseModel], location: list[str | int]) -> type[BaseModel]:
-    """The section that a location leads to or through, also inside optional values, lists and mappings."""
-    section, annotation = schema, cast(object, schema)
-    for part in location:
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            field = annotation.model_fields.get(str(part))
-            annotation = field.annotation if field else None
-        else:
-            annotation = next(reversed(get_args(annotation)), None)
-        while type(None) in get_args(annotation) or get_origin(annotation) is Annotated:
-            annotation = get_args(annotation)[0]
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            section = annotation
-    return section
-
-
-def _expectation(schema: type[BaseModel], location: list[str | int], error: ErrorDetails) -> str:
+        return configuration_error(f"{where}: unknown key", f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(known)}.")
+    expected = _in_words(_schema_at(schema, location))
+    if error["type"] in ("missing", "missing_argument"):
+        return configuration_error(f"{where}: missing, must be {expected}")
     if not location:
-        return "a document with the keys " + ", ".join(schema.model_fields)
-    parents = location[:-1]
-    names = [part for part in location if isinstance(part, str)]
-    section = _section_at(schema, list(parents))
-    field = next((section.model_fields[name] for name in reversed(names) if name in section.model_fields), None)
-    if field is not None:
-        words = next((item.words for item in (*field.metadata, *_annotations(field.annotation)) if isinstance(item, Expected)), None)
-        if words is not None:
-            return words
-        choices = next((part for part in (field.annotation, *get_args(field.annotation)) if get_origin(part) is Literal), None)
-        if choices is not None:
-            return "one of " + ", ".join(str(choice) for choice in get_args(choices))
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            return "a section with the keys " + ", ".join(field.annotation.model_fields)
-    if error["type"] in ("literal_error", "union_tag_invalid"):
-        context = error["ctx"]
-        return f"one of {context.get('expected') or context['expected_tags']}".replace("'", "").replace(" or ", ", ")
-    return next((words for begin, words in _KINDS.items() if error["type"].startswith(begin)), "given")
+        expected = expected.replace("section", "document")
+    return configuration_error(f"{where}: must be {expected}, got {error['input']!r}")
 
 
-# What pydantic's types of errors begin with, and what the value should have been.
-_KINDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "finite_number": "a finite number",
-    "bool": "true or false",
-    "string": "a text",
-    "dict": "a section",
-    "model": "a section",
-    "dataclass": "a section",
-    "union_tag_not_found": "a section that names its architecture",
-}
+def _schema_at(schema: type[BaseModel], location: list[str | int]) -> dict[str, Any]:
+    """Return the JSON schema of the value at a location, also inside optional values, lists, mappings and unions with a tag."""
+    root = schema.model_json_schema()
+
+    def resolved(part: dict[str, Any]) -> dict[str, Any]:
+        part = part.get("anyOf", [part])[0]  # The other alternative of an optional value is null.
+        return dict(root["$defs"][part["$ref"].rpartition("/")[2]]) if "$ref" in part else part
+
+    part = resolved(root)
+    for step in location:
+        inner = part.get("properties", {}).get(step) or part.get("items") or part.get("additionalProperties")
+        if "discriminator" in part:
+            inner = {"$ref": part["discriminator"]["mapping"][step]}
+        part = resolved(inner or {})
+    return part
 
 
-def _annotations(annotation: object) -> list[object]:
-    """What stands beside the types inside an optional annotated type."""
-    found: list[object] = []
-    for part in get_args(annotation):
-        found.extend(getattr(part, "__metadata__", ()))
-    return found
+def _in_words(part: dict[str, Any]) -> str:
+    """Return what a value must be by its JSON schema, for example "a whole number above 0"."""
+    if choices := part.get("enum") or part.get("discriminator", {}).get("mapping"):
+        return "one of " + ", ".join(map(str, choices))
+    if "const" in part:
+        return str(part["const"])
+    if "properties" in part:
+        return "a section with the keys " + ", ".join(part["properties"])
+    if "description" in part:
+        return str(part["description"])
+    names = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "a text", "array": "a list"}
+    bounds = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "and at most", "exclusiveMaximum": "and below"}
+    words = [names.get(part.get("type", ""), "a section"), *(f"{word} {part[key]:g}" for key, word in bounds.items() if key in part)]
+    return " ".join(words)
 
 
 def check_across_sections(params: Params, path: Path = PARAMS_FILE) -> None:
-    """Refuse what is right key by key and wrong together, before the first stage has cost anything."""
-    train, average, binarize = params.train, params.average, params.binarize
+    """Refuse keys that are valid one by one and invalid together, before the first stage has cost anything.
+
+    Raises:
+        UserError: exit code 78; one line naming file and key for the first contradiction.
+    """
+    for key, fault, remedy in _contradictions(params):
+        raise configuration_error(f"{path}: {key}: {fault}", remedy)
+
+
+def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
+    """Yield the key, the fault and the remedy of each contradiction."""
+    train, average, binarize, download = params.train, params.average, params.binarize, params.download
     if train.validate_every % train.save_every:
-        raise configuration_error(
-            f"{path}: train.validate_every: must be a multiple of train.save_every ({train.save_every}), got {train.validate_every}"
-        )
+        yield "train.validate_every", f"must be a multiple of train.save_every ({train.save_every}), got {train.validate_every}", ""
     key, kept, every = ("keep", train.keep, "save_every") if average.of == "last" else ("keep_best", train.keep_best, "validate_every")
     if average.count > kept:
-        raise configuration_error(
-            f"{path}: average.count: must be at most train.{key} ({kept}), got {average.count}", "Keep more checkpoints or average fewer."
-        )
-    if (train.updates - 1) // getattr(train, every) + 1 < average.count:
-        raise configuration_error(
-            f"{path}: train.{every}: {train.updates} updates in steps of {getattr(train, every)} give fewer checkpoints than average.count "
-            f"({average.count}) takes",
-            "Save more often or average fewer.",
-        )
+        yield "average.count", f"must be at most train.{key} ({kept}), got {average.count}", "Keep more checkpoints or average fewer."
+    steps = getattr(train, every)
+    if (train.updates - 1) // steps + 1 < average.count:
+        fault = f"{train.updates} updates in steps of {steps} give fewer checkpoints than average.count ({average.count}) takes"
+        yield f"train.{every}", fault, "Save more often or average fewer."
     if train.init_from is not None and params.bpe.init_from is None:
-        raise configuration_error(
-            f"{path}: bpe.init_from: missing, train.init_from starts from {train.init_from}",
-            "Weights belong to their vocabulary: name the same model directory in both.",
-        )
+        remedy = "Weights belong to their vocabulary: name the same model directory in both."
+        yield "bpe.init_from", f"missing, train.init_from starts from {train.init_from}", remedy
     if train.bpe_dropout and params.bpe.init_from is None and params.bpe.type != "bpe":
-        raise configuration_error(
-            f"{path}: train.bpe_dropout: must be 0 where bpe.type is {params.bpe.type}, got {train.bpe_dropout}",
-            "Only BPE has merges to leave out.",
-        )
+        fault = f"must be 0 where bpe.type is {params.bpe.type}, got {train.bpe_dropout}"
+        yield "train.bpe_dropout", fault, "Only BPE has merges to leave out."
     if binarize.max_tokens > min(train.tokens_per_microbatch, train.tokens_per_update):
-        raise configuration_error(
-            f"{path}: binarize.max_tokens: a pair of {binarize.max_tokens} tokens does not fit the smaller of train.tokens_per_microbatch "
-            f"({train.tokens_per_microbatch}) and train.tokens_per_update ({train.tokens_per_update})",
-            "Lower it or raise them.",
+        fault = (
+            f"a pair of {binarize.max_tokens} tokens does not fit the smaller of train.tokens_per_microbatch "
+            f"({train.tokens_per_microbatch}) and train.tokens_per_update ({train.tokens_per_update})"
         )
+        yield "binarize.max_tokens", fault, "Lower it or raise them."
     if params.decode.engine == "ctranslate2":
-        _check_ctranslate2(params, path)
-    _check_label_smoothing(params, path)
-    _check_task(params, path)
-    if params.download.source == params.download.target:
-        raise configuration_error(f"{path}: download.target: must differ from download.source, got {params.download.target!r}")
-
-
-def _check_task(params: Params, path: Path) -> None:
-    """Refuse trees as a source, and a measure that the task does not have."""
-    if params.download.source == TREES:
-        raise configuration_error(f"{path}: download.source: must be a language, trees can be the target alone, got {TREES!r}")
-    other = "f1" if params.download.task == "translation" else "bleu"
-    if params.train.best_by == other:
-        raise configuration_error(
-            f"{path}: train.best_by: the task is {params.download.task} (download.target {params.download.target}), which has no {other}",
-            "Set perplexity, or " + ("bleu." if other == "f1" else "f1."),
-        )
-
-
-def _check_label_smoothing(params: Params, path: Path) -> None:
-    """Refuse a row of Table 3 that varies label smoothing with another value of it: a preset sets sizes, and no key of train."""
+        yield from _not_in_ctranslate2(params)
     preset = params.model.preset
-    value = _SMOOTHING_ROW.fullmatch(preset)
-    if value is not None and params.train.label_smoothing != float(value[1]):
-        raise configuration_error(
-            f"{path}: train.label_smoothing: must be {value[1]} with model.preset {preset}, got {params.train.label_smoothing}",
-            f"A preset sets no key of train; the recipe of the row does: transformer-core recipe {preset}",
-        )
+    row = _SMOOTHING_ROW.fullmatch(preset)  # A preset sets sizes, and no key of train.
+    if row is not None and train.label_smoothing != float(row[1]):
+        remedy = f"A preset sets no key of train; the recipe of the row does: transformer-core recipe {preset}"
+        yield "train.label_smoothing", f"must be {row[1]} with model.preset {preset}, got {train.label_smoothing}", remedy
+    if download.source == TREES:
+        yield "download.source", f"must be a language, trees can be the target alone, got {TREES!r}", ""
+    measure, instead = ("f1", "bleu") if download.task == "translation" else ("bleu", "f1")
+    if train.best_by == measure:
+        fault = f"the task is {download.task} (download.target {download.target}), which has no {measure}"
+        yield "train.best_by", fault, f"Set perplexity, or {instead}."
+    if download.source == download.target:
+        yield "download.target", f"must differ from download.source, got {download.target!r}", ""
 
 
-def _check_ctranslate2(params: Params, path: Path) -> None:
-    remedy = "Set decode.engine: torch."
-    if params.decode.penalty != "power":
-        raise configuration_error(
-            f"{path}: decode.penalty: must be power with decode.engine ctranslate2, which has no other, got {params.decode.penalty!r}"
-        )
-    if params.decode.precision not in get_args(CTranslate2Precision):
-        raise configuration_error(
-            f"{path}: decode.precision: must be float32 or int8 with decode.engine ctranslate2, got {params.decode.precision!r}"
-        )
-    if params.model.architecture != "transformer":
-        raise configuration_error(f"{path}: model.architecture: CTranslate2 has no {params.model.architecture} model", remedy)
-    if params.model.neighbourhood is not None:
-        raise configuration_error(f"{path}: model.neighbourhood: CTranslate2 has no attention over a neighbourhood", remedy)
+def _not_in_ctranslate2(params: Params) -> Iterator[tuple[str, str, str]]:
+    """Yield the settings that CTranslate2 does not have."""
+    decode, model, remedy = params.decode, params.model, "Set decode.engine: torch."
+    if decode.penalty != "power":
+        yield "decode.penalty", f"must be power with decode.engine ctranslate2, which has no other, got {decode.penalty!r}", ""
+    if decode.precision not in get_args(CTranslate2Precision):
+        yield "decode.precision", f"must be float32 or int8 with decode.engine ctranslate2, got {decode.precision!r}", ""
+    if model.architecture != "transformer":
+        yield "model.architecture", f"CTranslate2 has no {model.architecture} model", remedy
+    if model.neighbourhood is not None:
+        yield "model.neighbourhood", "CTranslate2 has no attention over a neighbourhood", remedy

@@ -1,17 +1,17 @@
-"""What a recipe's corpus is made of and how much disk its stages take, without fetching anything."""
+"""The plan of a recipe's corpus: sources and disk space, without downloading anything."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_core.config import Params
-from transformer_core.corpus.binary import token_type
-from transformer_core.corpus.catalogue import Size, Source, check_direction, find_entry
-from transformer_core.corpus.fetching import lock_file, locked_sums
+from transformer_core.corpus.sources.catalogue import Size, Source, check_direction, find_entry
+from transformer_core.corpus.sources.fetching import lock_file, locked_sums
+from transformer_core.corpus.tokens.binary import token_type
 from transformer_core.models.architectures import parameters_by_part
 from transformer_core.presets import resolve
 
-# Of text in European languages: about as many as a subword of a vocabulary of some ten thousand has.
+# Of text in European languages, with a vocabulary of some ten thousand subwords.
 _BYTES_PER_TOKEN = 4.5
 _OFFSET_BYTES_PER_PAIR = 24
 _WEIGHT_BYTES = 4
@@ -21,7 +21,7 @@ _STATE_PER_WEIGHT, _STATES_KEPT = 3, 2
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """A source of a split: what it is, whether it is fetched, its sum or where that will come from."""
+    """A source of a split: its name, whether it is fetched, and its sum or the origin of the sum."""
 
     split: str
     source: str
@@ -31,9 +31,11 @@ class PlannedFile:
 
 @dataclass(frozen=True)
 class DataPlan:
-    """What `data plan` prints; `disk` is bytes by what takes them, empty where the entry does not say how large the corpus is.
+    """The output of `data plan`.
 
-    `disk_at_most` adds DVC's cache, which may hold a copy of each output.
+    Attributes:
+        disk: bytes by purpose; empty if the entry does not give the size of the corpus.
+        disk_at_most: total with DVC's cache, which may hold a copy of each output.
     """
 
     corpus: str
@@ -47,10 +49,10 @@ class DataPlan:
 
 
 def plan_data(params: Params) -> DataPlan:
-    """The plan for `download.corpus` in the direction and with the sizes of `params`.
+    """Plan `download.corpus` in the direction and with the sizes of `params`.
 
     Raises:
-        UserError: exit code 78; no such corpus, or it has not these languages.
+        UserError: exit code 78; no such corpus, or not in these languages.
     """
     wanted = params.download
     found = find_entry(wanted.corpus)
@@ -60,34 +62,33 @@ def plan_data(params: Params) -> DataPlan:
     splits: dict[str, list[Source]] = dict(found.entry.splits)
     files = [file for split, sources in splits.items() for source in sources for file in _files(split, source, direction, locked)]
     size = found.entry.size
-    passing, kept = _disk(params, size) if size else ({}, {})
+    temporary, kept = _disk(params, size) if size else ({}, {})
     return DataPlan(
         corpus=found.entry.name,
         direction=direction,
         licence=found.entry.licence,
         note=found.entry.note,
         pairs=size.pairs if size else None,
-        files=list(dict.fromkeys(files)),  # One archive may hold both sides.
-        disk={**kept, **passing},
-        disk_at_most=2 * sum(kept.values()) + sum(passing.values()),
+        files=list(dict.fromkeys(files)),  # One archive may contain both sides.
+        disk={**kept, **temporary},
+        disk_at_most=2 * sum(kept.values()) + sum(temporary.values()),
     )
 
 
 def _files(split: str, source: Source, direction: tuple[str, str], locked: dict[str, str]) -> Iterator[PlannedFile]:
+    later = "locked at the first fetch"
     if source.files is not None:
-        for language in direction:
-            file = source.files[language]
+        for file in (source.files[language] for language in direction):
             yield PlannedFile(split, file.path, False, _sum(file.sha256, "none"))
     elif source.https is not None:
-        for language in direction:
-            address = source.https[language]
-            yield PlannedFile(split, address.url, True, _sum(address.sha256 or locked.get(address.url), "locked at the first fetch"))
+        for address in (source.https[language] for language in direction):
+            yield PlannedFile(split, address.url, True, _sum(address.sha256 or locked.get(address.url), later))
     elif source.folder is not None:
         yield PlannedFile(split, str(Path(source.folder.path) / f"{source.folder.stem}.*"), False, "none")
     elif source.mtdata is not None:
-        yield PlannedFile(split, f"mtdata {source.mtdata}", True, "locked at the first fetch")
+        yield PlannedFile(split, f"mtdata {source.mtdata}", True, later)
     elif source.sacrebleu is not None:
-        yield PlannedFile(split, f"sacrebleu {source.sacrebleu}", True, "md5 that sacreBLEU knows")
+        yield PlannedFile(split, f"sacrebleu {source.sacrebleu}", True, "md5 of sacreBLEU")
     elif source.synthetic is not None:
         yield PlannedFile(split, f"{source.synthetic.pairs:,} generated pairs, seed {source.synthetic.seed}", False, "its seed")
     elif source.trees is not None:
@@ -101,14 +102,14 @@ def _sum(digest: str | None, otherwise: str) -> str:
 
 
 def _disk(params: Params, size: Size) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes of what passes, and of the outputs of the stages."""
+    """Return the bytes of temporary files, and of the outputs of the stages."""
     tokens = size.text_bytes / _BYTES_PER_TOKEN
     weights = _WEIGHT_BYTES * sum(parameters_by_part(resolve(params.model), params.bpe.vocab_size).values())
     checkpoints = (params.train.keep + params.train.keep_best) * weights
-    passing = {
-        "what is fetched, until data/raw is whole": size.download_bytes,
-        "text of data/clean while it is made": size.text_bytes,
-        "state of a training while it runs, its checkpoints among it": _STATES_KEPT * _STATE_PER_WEIGHT * weights + checkpoints,
+    temporary = {
+        "downloads, until data/raw is complete": size.download_bytes,
+        "text of data/clean while it is written": size.text_bytes,
+        "state of a running training, with its checkpoints": _STATES_KEPT * _STATE_PER_WEIGHT * weights + checkpoints,
     }
     kept = {
         "data/raw": size.text_bytes,
@@ -117,4 +118,4 @@ def _disk(params: Params, size: Size) -> tuple[dict[str, int], dict[str, int]]:
         "models/checkpoints": checkpoints,
         "models/averaged": weights,
     }
-    return passing, kept
+    return temporary, kept

@@ -1,4 +1,4 @@
-"""What this machine and repository have, and what stands in the way of a run. Looks only; changes nothing."""
+"""Checks of this machine and repository. They change nothing."""
 
 import os
 import platform
@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from transformer_core.config import PARAMS_FILE, Machine, Params, load_params, tracking_uri
+from transformer_core.config import PARAMS_FILE, Machine, load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.presets import resolve
 from transformer_core.processes import cores
 
 _GIB = 2**30
-_DISK_GIB = 5  # CUDA's libraries, a corpus in four forms and some checkpoints; the default recipe takes under 1.
-_MEMORY_GIB = 2  # What the default recipe's training and an MLflow client take together, with room.
+_DISK_GIB = 5  # CUDA's libraries, a corpus in four forms and some checkpoints; the default recipe needs less than 1.
+_MEMORY_GIB = 2  # The default recipe's training and an MLflow client, with a margin.
 _TIMEOUT_SECONDS = 3
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One checked thing: a warning costs something, a problem stops a run with `exit_code`."""
+    """The result of a check: a warning is a disadvantage, a problem stops a run with `exit_code`."""
 
     name: str
     status: Literal["ok", "warning", "problem"]
@@ -36,28 +36,22 @@ class Finding:
 
 
 def examine(root: Path = Path()) -> list[Finding]:
-    """Check the machine and the repository at `root`; a few seconds, most of them importing torch."""
-    params = _load(root)
-    findings = [_python(), *_torch(), _cores(), _memory(), _disk(root), _repository(root)]
-    if isinstance(params, UserError):
-        findings.append(Finding("params", "problem", params.message.rstrip("."), params.remedy, params.exit_code))
-    else:
-        findings.append(Finding("params", "ok", f"{root / PARAMS_FILE}: corpus {params.download.corpus}, preset {params.model.preset}"))
-    machine = Machine() if isinstance(params, UserError) else params.machine
-    return [*findings, _mlflow(tracking_uri(machine), root), _prefect()]
+    """Check the machine and the repository at `root`; takes a few seconds, most of them to import torch."""
+    params, machine = _params(root)
+    python = Finding("python", "ok", f"{platform.python_version()}, {sys.executable}")
+    room = [_memory(), _disk(root)]
+    return [python, *_torch(), _cores(), *room, _repository(root), params, _mlflow(tracking_uri(machine), root), _prefect()]
 
 
-def _load(root: Path) -> Params | UserError:
+def _params(root: Path) -> tuple[Finding, Machine]:
+    """Return the finding on params.yaml, and its section `machine`, the default one if the file is invalid."""
     try:
         params = load_params(root / PARAMS_FILE)
         resolve(params.model)
-        return params
     except UserError as error:
-        return error
-
-
-def _python() -> Finding:
-    return Finding("python", "ok", f"{platform.python_version()}, {sys.executable}")
+        return Finding("params", "problem", error.message.rstrip("."), error.remedy, error.exit_code), Machine()
+    detail = f"{root / PARAMS_FILE}: corpus {params.download.corpus}, preset {params.model.preset}"
+    return Finding("params", "ok", detail), params.machine
 
 
 def _torch() -> Iterator[Finding]:
@@ -75,20 +69,18 @@ def _torch() -> Iterator[Finding]:
         yield Finding("cuda", "ok", ", ".join(f"{gpu.name} {gpu.total_memory / _GIB:.0f} GiB" for gpu in gpus))
     elif shutil.which("nvidia-smi"):
         built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
-        remedy = "See what nvidia-smi says and install the torch that fits the driver, or go on with the CPU."
+        remedy = "Look at the output of nvidia-smi and install the torch that fits the driver, or use the CPU."
         yield Finding("cuda", "warning", f"there is an NVIDIA driver, but torch (built {built}) sees no GPU", remedy)
     else:
         yield Finding("cuda", "ok", "no GPU: training runs on the CPU")
     device = torch.device("cuda" if gpus else "cpu")
-    if has_fast_bf16(device):
-        yield Finding("precision", "ok", f"train.precision auto takes bf16: this {device.type} multiplies it in hardware")
-    else:
-        yield Finding("precision", "ok", f"train.precision auto takes float32: this {device.type} has no fast bf16")
+    chosen = "bf16: this {} multiplies it in hardware" if has_fast_bf16(device) else "float32: this {} has no fast bf16"
+    yield Finding("precision", "ok", f"train.precision auto is {chosen.format(device.type)}")
 
 
 def _cores() -> Finding:
     usable, present = cores(), os.cpu_count()
-    return Finding("threads", "ok", f"{usable} of {present} cores usable; machine.threads sets how many a process takes")
+    return Finding("threads", "ok", f"{usable} of {present} cores usable; machine.threads sets the number of a process")
 
 
 def _memory() -> Finding:
@@ -96,17 +88,18 @@ def _memory() -> Finding:
 
     memory = psutil.virtual_memory()
     detail = f"{memory.available / _GIB:.1f} of {memory.total / _GIB:.1f} GiB available"
-    if memory.available < _MEMORY_GIB * _GIB:
-        return Finding("memory", "warning", detail, "Lower train.tokens_per_microbatch or end other programs.")
-    return Finding("memory", "ok", detail)
+    remedy = "Lower train.tokens_per_microbatch or close other programs."
+    return _room("memory", memory.available, _MEMORY_GIB, detail, remedy)
 
 
 def _disk(root: Path) -> Finding:
     free = shutil.disk_usage(root).free
-    detail = f"{free / _GIB:.1f} GiB free"
-    if free < _DISK_GIB * _GIB:
-        return Finding("disk", "warning", detail, "Make room; `dvc gc --workspace` removes results that no stage here refers to.")
-    return Finding("disk", "ok", detail)
+    remedy = "Free some; `dvc gc --workspace` removes results that no stage here refers to."
+    return _room("disk", free, _DISK_GIB, f"{free / _GIB:.1f} GiB free", remedy)
+
+
+def _room(name: str, available: int, least_gib: int, detail: str, remedy: str) -> Finding:
+    return Finding(name, "ok", detail) if available >= least_gib * _GIB else Finding(name, "warning", detail, remedy)
 
 
 def _repository(root: Path) -> Finding:
@@ -114,11 +107,11 @@ def _repository(root: Path) -> Finding:
         return Finding("repository", "problem", detail, remedy, ExitCode.BAD_CONFIGURATION)
 
     if shutil.which("git") is None:
-        return problem("git is not installed", "Install git: DVC asks it what belongs to a version.")
+        return problem("git is not installed", "Install git: DVC needs it.")
     asked = subprocess.run(["git", "rev-parse", "--git-dir"], cwd=root, capture_output=True, text=True, check=False)
     if asked.returncode:
-        said = asked.stderr.split("\n")[0].removeprefix("fatal: ")
-        return problem(f"git says: {said}", "Go to your clone of the repository, or: git init")
+        answer = asked.stderr.split("\n")[0].removeprefix("fatal: ")
+        return problem(f"git: {answer}", "Go to your clone of the repository, or: git init")
     if not (root / ".dvc").is_dir():
         return problem("no .dvc folder here", "Go to the top of the repository, or: transformer-core new .")
     if not (root / "dvc.yaml").is_file():
@@ -128,13 +121,13 @@ def _repository(root: Path) -> Finding:
 
 def _mlflow(uri: str, root: Path) -> Finding:
     if uri.startswith(("http://", "https://")):
-        remedy = "Training goes on without it and its record waits in .state/journal; only the stage publish needs it."
+        remedy = "Training runs without it and keeps its record in .state/journal; only the stage publish needs it."
         return _service("mlflow", uri, f"{uri.rstrip('/')}/health", remedy)
     if uri.startswith("sqlite:///"):
         folder = (root / uri.removeprefix("sqlite:///")).parent
         if not os.access(folder, os.W_OK):
-            remedy = "Make it writable or set machine.tracking_uri to another."
-            return Finding("mlflow", "problem", f"{uri}: no folder that can be written to", remedy, ExitCode.UNAVAILABLE)
+            remedy = "Make it writable or change machine.tracking_uri."
+            return Finding("mlflow", "problem", f"{uri}: the folder is not writable", remedy, ExitCode.UNAVAILABLE)
     return Finding("mlflow", "ok", uri)
 
 
@@ -147,7 +140,7 @@ def _prefect() -> Finding:
 
 
 def _prefect_profile() -> dict[str, Any]:
-    """Settings of Prefect's active profile, read as Prefect reads them, which this package must not import."""
+    """Read the settings of Prefect's active profile, without importing Prefect, which this package must not."""
     home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
     path = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
     try:
@@ -162,7 +155,7 @@ def _service(name: str, shown: str, health: str, remedy: str) -> Finding:
     try:
         urllib.request.urlopen(health, timeout=_TIMEOUT_SECONDS).close()
     except urllib.error.HTTPError as error:
-        if error.code not in (401, 403):  # It is there, and wants to know who asks, which its client will tell it.
+        if error.code not in (401, 403):  # It is there; its client will authenticate.
             return Finding(name, "problem", f"{shown}: answers {error.code} {error.reason}", remedy, ExitCode.UNAVAILABLE)
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error

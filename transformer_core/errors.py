@@ -14,12 +14,12 @@ class ExitCode(IntEnum):
 
 
 class UserError(Exception):
-    """Something the user can mend: shown as one line on standard error, never as a traceback.
+    """An error that the user can correct: one line on standard error, never a traceback.
 
     Args:
         message: what is wrong and where (file, line or setting first).
-        remedy: what to do about it; a sentence, or empty where the message says it.
-        exit_code: what the process ends with.
+        remedy: what to do about it, a sentence; may be empty.
+        exit_code: of the process.
     """
 
     def __init__(self, message: str, remedy: str = "", exit_code: ExitCode = ExitCode.BAD_DATA) -> None:
@@ -35,17 +35,17 @@ class UserError(Exception):
 
 
 def configuration_error(message: str, remedy: str = "") -> UserError:
-    """A `UserError` about settings: exit code 78, which no scheduler retries."""
+    """Return a `UserError` about settings: exit code 78, which no scheduler retries."""
     return UserError(message, remedy, ExitCode.BAD_CONFIGURATION)
 
 
 class Interrupted(KeyboardInterrupt):
-    """The process was asked to stop: exit code 75. What was kept stands in the message; the next run goes on from there.
+    """The process was asked to stop: exit code 75. The message names the saved state, from which the next run continues.
 
-    Not an `Exception`, so that no retry loop around it takes a request to stop for a failure to try again after.
+    Not an `Exception`, so that no retry loop takes it for a failure.
     """
 
 
 def first_line(error: BaseException) -> str:
-    """The first line, 200 characters at most, of what an error says: a message of MLflow can be a page long."""
+    """Return the first line of an error's message, at most 200 characters: one of MLflow can be a page long."""
     return str(error).strip().split("\n")[0][:200] or type(error).__name__

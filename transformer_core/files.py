@@ -1,4 +1,4 @@
-"""Writing so that nothing is ever half there: to a temporary name beside the target, then renamed."""
+"""Files: atomic writes (to a temporary name beside the target, then renamed), JSON, sums and locks."""
 
 import fcntl
 import hashlib
@@ -15,7 +15,7 @@ from transformer_core.errors import ExitCode, UserError
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that becomes `path`, synced to disk, when the block ends well and vanishes when it does not."""
+    """Yield a temporary path. It becomes `path`, synced to disk, if the block succeeds, and is removed if it fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
@@ -29,14 +29,14 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary directory that replaces `path` when the block ends well and vanishes when it does not.
+    """Yield an empty temporary directory. It replaces `path` if the block succeeds, and is removed if it fails.
 
-    What processes that were killed have left of theirs is removed first: one process at a time makes `path`.
+    Leftovers of killed processes are removed first, so only one process at a time may make `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    for left in path.parent.glob(f".{path.name}.*.new"):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in path.parent.glob(f".{path.name}.*.new"):
+        shutil.rmtree(leftover, ignore_errors=True)
     temporary.mkdir()
     try:
         yield temporary
@@ -48,28 +48,31 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, document: object) -> None:
-    """Write a document as indented JSON, whole or not at all."""
+    """Write a document as indented JSON, atomically."""
     with new_file(path) as temporary:
         temporary.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """The document in a JSON file."""
+    """Return the document in a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
-def only_one(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock (flock) on a file, which the kernel lets go of however this process ends.
+def exclusive_lock(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock (flock) on a file; the kernel releases it however this process ends.
+
+    Args:
+        what: runs under the lock, for the message.
 
     Raises:
-        UserError: exit code 75; another process holds it: `what` is running there.
+        UserError: exit code 75; another process holds the lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
@@ -79,7 +82,7 @@ def only_one(path: Path, what: str) -> Iterator[None]:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             message = f"{path}: {what} is running in process {holder}"
-            raise UserError(message, "Wait until it has ended or end it, then run again.", ExitCode.INTERRUPTED) from None
+            raise UserError(message, "Wait until it ends or stop it, then run again.", ExitCode.INTERRUPTED) from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

@@ -7,7 +7,7 @@ import torch
 from sentencepiece import sentencepiece_model_pb2
 from torch import Tensor
 
-from transformer_core.corpus.subword import BOS, EOS, PAD, UNK, Subword
+from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK, Subword
 from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
 from transformer_core.models.layers import DecoderLayer
 from transformer_core.models.transformer import Transformer

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from transformer_core.config import DecodingPrecision
-from transformer_core.corpus.subword import EOS, PAD, Subword
+from transformer_core.corpus.tokens.subword import EOS, PAD, Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.models.directory import SUBWORD, load_model

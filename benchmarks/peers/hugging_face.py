@@ -12,8 +12,8 @@ from torch.nn import functional
 from transformers.models.marian.modeling_marian import MarianMTModel  # Not lazily, so that it is loaded before memory is read.
 
 from peers.job import ADAM_BETAS, ADAM_EPSILON, LABEL_SMOOTHING, LEARNING_RATE, Job, Memory, Training, Updates, now, train_and_report
-from transformer_core.corpus.binary import BinarizedSplit, open_split
-from transformer_core.corpus.subword import BOS, EOS, PAD
+from transformer_core.corpus.tokens.binary import BinarizedSplit, open_split
+from transformer_core.corpus.tokens.subword import BOS, EOS, PAD
 from transformer_core.models.attention import MultiHeadAttention
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
 from transformer_core.models.precision import has_fast_bf16

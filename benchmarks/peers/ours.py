@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from peers.job import Job, Memory, Training, Updates, now, train_and_report
 from transformer_core import recipes
 from transformer_core.config import Train
-from transformer_core.corpus.binary import BinarizedSplit, open_split
+from transformer_core.corpus.tokens.binary import BinarizedSplit, open_split
 from transformer_core.models.architectures import build
 from transformer_core.models.precision import has_fast_bf16, weights_dtype
 from transformer_core.models.translation import TranslationModel

@@ -23,7 +23,7 @@ from flows.process.repro import NOT_CACHED, ancestors, dvc, failure, search_path
 from flows.process.runner import StageError, echo, exit_file, reports_errors, stop_on_signals
 from flows.process.settings import apply_settings
 from transformer_core.errors import ExitCode, UserError, configuration_error
-from transformer_core.files import only_one, read_json
+from transformer_core.files import exclusive_lock, read_json
 
 # Sent along, or a result: neither must be committed for another machine to run the same.
 _NOT_COMMITTED = (":!params.yaml", ":!dvc.lock")
@@ -47,7 +47,7 @@ def run(work: Work, clone: Path, log: StageLog, group: NodeGroup | None = None) 
         UserError: 78 if commit, remote or run-cache are incomplete, 69 if repository or remote are away, 75 if the clone is in use: the
             previous run is still saving.
     """
-    with only_one(clone.with_suffix(".lock"), "a stage of its clone"):
+    with exclusive_lock(clone.with_suffix(".lock"), "a stage of its clone"):
         check_out(work, clone)
         if work.settings is not None:
             apply_settings(work.settings, clone)

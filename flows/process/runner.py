@@ -20,7 +20,7 @@ import psutil
 from flows.process.paths import STATE
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError
-from transformer_core.files import only_one, read_json, write_json
+from transformer_core.files import exclusive_lock, read_json, write_json
 
 BUG = 1
 SIGNALLED = 128  # plus the number of a signal: the exit code that shells give a process that the signal ended
@@ -74,7 +74,7 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
         report.unlink(missing_ok=True)
         stop_on_signals()
         exit_with_parent("DVC_STAGE" in os.environ)
-        with only_one(STATE / "locks" / name, f"stage {name}"):
+        with exclusive_lock(STATE / "locks" / name, f"stage {name}"):
             closing = _run_body(name, body)
     except (UserError, Interrupted) as error:
         if isinstance(error, Interrupted):

@@ -27,7 +27,7 @@ from flows.record.journal import Journal
 from flows.record.lineage import describe_training, lineage
 from flows.record.sending import Sender
 from transformer_core.config import Params, tracking_uri
-from transformer_core.corpus.binary import read_meta
+from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import Interrupted
 from transformer_core.files import sha256_of
 from transformer_core.models.directory import WEIGHTS

@@ -3,9 +3,9 @@
 from flows.process.paths import BINARIZED, CLEAN, SPLITS, SUBWORD_MODEL
 from flows.process.runner import run_stage
 from transformer_core.config import PARAMS_FILE, Params
-from transformer_core.corpus.binarizing import encode_split, write_split
-from transformer_core.corpus.binary import Meta, SplitCounts, write_meta
-from transformer_core.corpus.subword import Subword
+from transformer_core.corpus.tokens.binarizing import encode_split, write_split
+from transformer_core.corpus.tokens.binary import Meta, SplitCounts, write_meta
+from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory
 

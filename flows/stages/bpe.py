@@ -7,8 +7,8 @@ from pathlib import Path
 from flows.process.paths import CLEAN, SUBWORD_MODEL
 from flows.process.runner import run_stage
 from transformer_core.config import PARAMS_FILE, Params
-from transformer_core.corpus.subword import SPACE_MARK, Subword, sampled, train_subword
 from transformer_core.corpus.text import read_lines, read_raw_lines
+from transformer_core.corpus.tokens.subword import SPACE_MARK, Subword, sampled, train_subword
 from transformer_core.corpus.trees import symbols_of
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory

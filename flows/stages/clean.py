@@ -3,7 +3,7 @@
 from flows.process.paths import CLEAN, RAW
 from flows.process.runner import run_stage
 from transformer_core.config import Params
-from transformer_core.corpus.cleaning import REPORT, clean_corpus
+from transformer_core.corpus.cleaning.cleaner import REPORT, clean_corpus
 from transformer_core.files import new_directory
 
 

@@ -10,8 +10,8 @@ import torch
 from flows.process.paths import AVERAGED, BINARIZED, DECODED
 from flows.process.runner import run_stage
 from transformer_core.config import Params
-from transformer_core.corpus.binary import check_split, open_split, read_meta
 from transformer_core.corpus.text import write_lines
+from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import UserError

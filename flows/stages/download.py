@@ -5,10 +5,10 @@ import shutil
 from flows.process.paths import CORPORA, RAW, STATE
 from flows.process.runner import run_stage
 from transformer_core.config import Params
-from transformer_core.corpus.catalogue import check_direction, find_entry
-from transformer_core.corpus.fetching import Fetcher, lock_file, mirror_folder
-from transformer_core.corpus.raw import write_raw
-from transformer_core.corpus.sources import SourceReader
+from transformer_core.corpus.sources.catalogue import check_direction, find_entry
+from transformer_core.corpus.sources.fetching import Fetcher, lock_file, mirror_folder
+from transformer_core.corpus.sources.raw import write_raw
+from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.files import new_directory
 
 

@@ -27,7 +27,7 @@ from flows.record.journal import DESCRIPTION, JOURNALS, NAME, Journal, read_even
 from flows.record.lineage import LOCK, corpus_label, datasets, lineage
 from flows.record.tasks import PARSING, TRANSLATION, Task, corpus_name, score_table, task_of
 from transformer_core.config import TREES, Params, read_yaml
-from transformer_core.corpus.subword import Subword
+from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation import parsing
 from transformer_core.evaluation.attention import attention_maps, keeps_weights
 from transformer_core.evaluation.attention_figures import choose_sentence

@@ -24,7 +24,7 @@ from flows.process.runner import StageError
 from flows.record.journal import JOURNALS
 from flows.record.tasks import task_of
 from transformer_core.config import PARAMS_FILE, Machine, read_yaml, tracking_uri
-from transformer_core.corpus.binary import read_meta
+from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.files import read_json, write_json
 
 LAST_STAGE = "evaluate"

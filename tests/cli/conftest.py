@@ -1,7 +1,9 @@
-"""Model directories with weights as they are drawn, and the command line called as a function."""
+"""Model directories with random weights, and the command line called as a function."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +25,16 @@ SIZES: dict[str, ModelSize] = {
 
 
 class Done(NamedTuple):
-    """What a command ended with, printed, and said on standard error."""
+    """The exit code of a command, and its text on standard output and standard error."""
 
     code: int
     out: str
     err: str
+
+    def refusal(self) -> tuple[int, str]:
+        """The exit code and the one line of an error, with nothing on standard output."""
+        assert (self.out, self.err.count("\n")) == ("", 1), self.err
+        return self.code, self.err.rstrip("\n")
 
 
 Call = Callable[..., Done]
@@ -49,6 +56,7 @@ def write(name: str, lines: list[str]) -> None:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model directory for each of `SIZES`."""
     folder = tmp_path_factory.mktemp("models")
+    torch.set_num_threads(1)  # The models are tiny: a second thread would only wait.
     for name, size in SIZES.items():
         torch.manual_seed(6)  # With which the Transformer's translations are short, and mostly not empty.
         write_model(build(size, VOCAB), folder / name)
@@ -62,8 +70,11 @@ def call(models: Path, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Pat
     for name in SIZES:
         Path(name).symlink_to(models / name)
 
-    def called(*arguments: str | Path) -> Done:
-        code = main([str(argument) for argument in arguments])
+    def called(*arguments: str | Path, stdin: bytes = b"") -> Done:
+        with monkeypatch.context() as patch:
+            if stdin:
+                patch.setattr(sys, "stdin", TextIOWrapper(BytesIO(stdin)))
+            code = main([str(argument) for argument in arguments])
         out, err = capsysbinary.readouterr()
         return Done(code, out.decode(), err.decode())
 

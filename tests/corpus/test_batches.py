@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_core.corpus.batches import BatchPlan, Cursor, even_microbatch_starts, microbatch_starts
+from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, even_microbatch_starts, microbatch_starts
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=200)
 

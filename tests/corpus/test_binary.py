@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_core.config import Bpe
-from transformer_core.corpus import binarizing
-from transformer_core.corpus.binarizing import EncodedPairs, encode_split, write_split
-from transformer_core.corpus.binary import Meta, SplitCounts, check_split, open_split, read_meta, write_meta
-from transformer_core.corpus.subword import Subword, train_subword
+from transformer_core.corpus import text as corpus_text
+from transformer_core.corpus.tokens import binarizing
+from transformer_core.corpus.tokens.binarizing import EncodedPairs, encode_split, write_split
+from transformer_core.corpus.tokens.binary import Meta, SplitCounts, check_split, open_split, read_meta, write_meta
+from transformer_core.corpus.tokens.subword import Subword, train_subword
 from transformer_core.errors import UserError
 
 Pairs = Sequence[tuple[list[int], list[int]]]
@@ -164,7 +165,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Subword]
 def test_text_becomes_the_ids_of_its_lines_with_any_number_of_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: tuple[Path, Path, Subword], workers: int
 ) -> None:
-    monkeypatch.setattr(binarizing, "_PAIRS_PER_CHUNK", 30)
+    monkeypatch.setattr(corpus_text, "PAIRS_PER_CHUNK", 30)
     source, target, subword = text
     counts = write_split(tmp_path / "train", encode_split(source, target, subword, workers=workers))
     write_meta(tmp_path, Meta(vocabulary_hash="0", vocab_size=100, source="en", target="de", splits={"train": counts}))

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_core.corpus.catalogue import PACKAGED_ENTRIES, check_direction, entry_names, find_entry, load_entry
+from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, check_direction, entry_names, find_entry, load_entry
 from transformer_core.errors import ExitCode, UserError
 
 ENTRY = """\
@@ -24,15 +24,12 @@ splits:
 """.replace("WANTED_EN", "0" * 64).replace("WANTED_DE", "1" * 64)
 
 
-@pytest.mark.parametrize("name", entry_names(Path("none")))
-def test_every_packaged_entry_is_valid(name: str) -> None:
-    found = find_entry(name, own=Path("none"))
-    assert found.entry.name == name
-    assert found.path == PACKAGED_ENTRIES / f"{name}.yaml"
-
-
-def test_the_catalogue_has_the_corpora_of_the_recipes() -> None:
-    assert entry_names(Path("none")) == ["multi30k", "synthetic", "wmt14-en-de", "wmt14-en-fr", "wsj"]
+def test_the_packaged_entries_are_valid_and_those_of_the_recipes() -> None:
+    names = ["multi30k", "synthetic", "wmt14-en-de", "wmt14-en-fr", "wsj"]
+    assert entry_names(Path("none")) == names
+    for name in names:
+        found = find_entry(name, own=Path("none"))
+        assert (found.entry.name, found.path) == (name, PACKAGED_ENTRIES / f"{name}.yaml")
 
 
 def test_an_own_entry_goes_before_a_packaged_one(tmp_path: Path) -> None:
@@ -59,45 +56,35 @@ def test_a_language_that_the_entry_has_not_is_told(tmp_path: Path) -> None:
     assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("licence:", "license:", "tiny.yaml: license: unknown key. Did you mean 'licence'?"),
-        ("name: tiny", "name: other", "tiny.yaml: name: must be the file's name, 'tiny', got 'other'"),
-        ("languages: [en, de]", "languages: en", "tiny.yaml: languages: must be a list of two or more languages, got 'en'"),
-        ("- files:", "- fils:", "tiny.yaml: splits.train.0.fils: unknown key. Did you mean 'files'?"),
-        ("path: tiny.en", "paht: tiny.en", "tiny.yaml: splits.train.0.files.en.paht: unknown key. Did you mean 'path'?"),
-        ("de: {path: tiny.de}", "fr: {path: tiny.fr}", "splits.train.0.files: must name the languages en, de, got en, fr"),
-        ("- holdout: 2", "- holdout: 0", "splits.valid.0.holdout: must be a whole number above 0, got 0"),
-        ("- holdout: 2", "- holdout: 2\n    - mtdata: x", "splits.valid: holdout must stand alone, in valid or test"),
-        ("- holdout: 2", "holdout", "splits.valid: must be a list of sources, each one of files, folder, https"),
-        ("- holdout: 2", "- holdout: 2\n      mtdata: x", "splits.valid.0: must be exactly one of files, folder, "),
-        ("- holdout: 2", "- {}", "got nothing"),
-        ("- holdout: 2", "- synthetic: {pairs: 5, seed: 1}", "tiny.yaml: synthetic: must be true, a source is synthetic"),
-        ("1" * 64, "1" * 63, "splits.test.0.https.de.sha256: must be a SHA-256 sum: 64 hexadecimal digits"),
-        ("https://example.org/t.en.gz", "ftp://x/t.en", "splits.test.0.https.en.url: must be an address that begins with https://"),
-    ],
-)
-def test_what_is_wrong_in_an_entry_is_told_with_file_and_key(tmp_path: Path, old: str, new: str, message: str) -> None:
-    assert old in ENTRY
-    path = tmp_path / "tiny.yaml"
-    path.write_text(ENTRY.replace(old, new))
-    with pytest.raises(UserError) as caught:
-        load_entry(path)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
+# A text of ENTRY, the text that replaces it, and a part of the message.
+FAULTS = [
+    ("licence:", "license:", "tiny.yaml: license: unknown key. Did you mean 'licence'?"),
+    ("name: tiny", "name: other", "tiny.yaml: name: must be the file's name, 'tiny', got 'other'"),
+    ("languages: [en, de]", "languages: en", "tiny.yaml: languages: must be a list of two or more languages, got 'en'"),
+    ("- files:", "- fils:", "tiny.yaml: splits.train.0.fils: unknown key. Did you mean 'files'?"),
+    ("path: tiny.en", "paht: tiny.en", "tiny.yaml: splits.train.0.files.en.paht: unknown key. Did you mean 'path'?"),
+    ("de: {path: tiny.de}", "fr: {path: tiny.fr}", "splits.train.0.files: must name the languages en, de, got en, fr"),
+    ("- holdout: 2", "- holdout: 0", "splits.valid.0.holdout: must be a whole number above 0, got 0"),
+    ("- holdout: 2", "- holdout: 2\n    - mtdata: x", "splits.valid: holdout must stand alone, in valid or test"),
+    ("- holdout: 2", "holdout", "splits.valid: must be a list of sources, each one of files, folder, https"),
+    ("- holdout: 2", "- holdout: 2\n      mtdata: x", "splits.valid.0: must be exactly one of files, folder, "),
+    ("- holdout: 2", "- {}", "got nothing"),
+    ("- holdout: 2", "- synthetic: {pairs: 5, seed: 1}", "tiny.yaml: synthetic: must be true, a source is synthetic"),
+    ("1" * 64, "1" * 63, "splits.test.0.https.de.sha256: must be a SHA-256 sum: 64 hexadecimal digits"),
+    ("https://example.org/t.en.gz", "ftp://x/t.en", "splits.test.0.https.en.url: must be an address that begins with https://"),
+    (ENTRY[ENTRY.index("    - files") : ENTRY.index("  valid:")], "    - holdout: 3\n", "splits.train: holdout must stand alone"),
+]
 
 
-def test_holdout_is_refused_in_train(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(ENTRY[: ENTRY.index("    - files")] + "    - holdout: 3\n" + ENTRY[ENTRY.index("  valid:") :])
-    with pytest.raises(UserError, match=r"splits\.train: holdout must stand alone"):
-        load_entry(path)
-
-
-def test_the_test_entry_is_valid(tmp_path: Path) -> None:
+def test_what_is_wrong_in_an_entry_is_told_with_file_and_key(tmp_path: Path) -> None:
     path = tmp_path / "tiny.yaml"
     path.write_text(ENTRY)
-    entry = load_entry(path)
-    assert [source.kinds for source in entry.splits.test] == [["https"]]
+    assert [source.kinds for source in load_entry(path).splits.test] == [["https"]]
+    for old, new, message in FAULTS:
+        assert old in ENTRY
+        path.write_text(ENTRY.replace(old, new))
+        with pytest.raises(UserError) as caught:
+            load_entry(path)
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_core.config import Clean
-from transformer_core.corpus import cleaning
-from transformer_core.corpus.cleaning import EXAMPLES, LONGEST_COUNTED, CleaningReport, clean_corpus
+from transformer_core.corpus import text
+from transformer_core.corpus.cleaning.cleaner import EXAMPLES, LONGEST_COUNTED, CleaningReport, clean_corpus
 from transformer_core.errors import ExitCode, UserError
 
 OFF = Clean(
@@ -158,7 +158,7 @@ def test_the_number_of_workers_does_not_change_a_byte(tmp_path_factory: pytest.T
     everything = DEFAULT.model_copy(update={"drop_foreign": True, "drop_case_duplicates": True})
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cleaning, "_PAIRS_PER_CHUNK", 3)
+        patch.setattr(text, "PAIRS_PER_CHUNK", 3)
         for workers in (1, 2, 4):
             (folder / f"{workers}").mkdir()
             clean_corpus(folder / "raw", folder / f"{workers}", "en", "de", everything, workers)
@@ -167,18 +167,9 @@ def test_the_number_of_workers_does_not_change_a_byte(tmp_path_factory: pytest.T
     assert set(found[0]) == {"report.json", *(f"{split}.{side}" for split in ("train", "valid", "test") for side in ("en", "de"))}
 
 
-def test_what_a_worker_finds_wrong_is_the_same_line(tmp_path: Path) -> None:
-    write_raw_pairs(tmp_path / "raw", [GOOD, ("two", "zwei")])
-    (tmp_path / "raw/train.de").write_bytes(b"eins zwei drei\nzw\xffi\n")
-    (tmp_path / "clean").mkdir()
-    with pytest.raises(UserError, match=r"raw/train\.de:2: not valid UTF-8"):
-        clean_corpus(tmp_path / "raw", tmp_path / "clean", "en", "de", DEFAULT, workers=2)
-
-
-def test_what_stands_on_the_bound_stays(tmp_path: Path) -> None:
+def test_a_pair_on_the_bounds_stays(tmp_path: Path) -> None:
     write_raw_pairs(tmp_path / "raw", [("one two three", "eins"), (" ".join("w" * 100), " ".join("v" * 100))])
-    report, _ = cleaned(tmp_path)
-    assert report.pairs_out == 2
+    assert cleaned(tmp_path)[0].pairs_out == 2
 
 
 def test_repairs_are_counted_by_line(tmp_path: Path) -> None:
@@ -188,11 +179,14 @@ def test_repairs_are_counted_by_line(tmp_path: Path) -> None:
     assert report.repaired == {"mojibake": 1, "control_characters": 1, "unicode_form": 1, "white_space": 2}
 
 
-def test_examples_are_few_and_short(tmp_path: Path) -> None:
-    write_raw_pairs(tmp_path / "raw", [GOOD, *((f"{number} " * 200, "kurz") for number in range(20))])
+def test_the_report_is_written_beside_the_text_with_few_short_examples(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [GOOD, GOOD, *((f"{number} " * 200, "kurz") for number in range(20))])
     report, _ = cleaned(tmp_path)
     assert len(report.examples["too_long"]) == EXAMPLES
     assert max(len(source) for source, _ in report.examples["too_long"]) == 300
+    document = json.loads((tmp_path / "clean/report.json").read_text(encoding="utf-8"))
+    assert document == json.loads(report.model_dump_json())
+    assert document["examples"]["duplicate"] == [list(GOOD)]
 
 
 def test_validation_and_test_are_repaired_and_keep_every_line(tmp_path: Path) -> None:
@@ -209,50 +203,33 @@ def test_validation_and_test_are_repaired_and_keep_every_line(tmp_path: Path) ->
         }
 
 
-def test_the_report_lies_beside_the_text(tmp_path: Path) -> None:
-    write_raw_pairs(tmp_path / "raw", [GOOD, GOOD])
-    report, _ = cleaned(tmp_path)
-    document = json.loads((tmp_path / "clean/report.json").read_text(encoding="utf-8"))
-    assert document == json.loads(report.model_dump_json())
-    assert document["examples"] == {"duplicate": [list(GOOD)]}
-
-
-def test_invalid_utf8_stops_with_file_and_line(tmp_path: Path) -> None:
+def test_invalid_utf8_stops_with_file_and_line_unless_its_training_pairs_are_dropped(tmp_path: Path) -> None:
     write_raw_pairs(tmp_path / "raw", [GOOD, ("two", "zwei")])
     (tmp_path / "raw/train.de").write_bytes(b"eins zwei drei\nzw\xffi\n")
-    with pytest.raises(UserError, match=r"raw/train\.de:2: not valid UTF-8 \(byte 0xff at column 3\)\. .*on_invalid_utf8: drop") as caught:
-        cleaned(tmp_path)
-    assert caught.value.exit_code is ExitCode.BAD_DATA
-
-
-def test_pairs_with_invalid_utf8_can_be_dropped(tmp_path: Path) -> None:
-    write_raw_pairs(tmp_path / "raw", [GOOD, ("two", "zwei")])
-    (tmp_path / "raw/train.de").write_bytes(b"eins zwei drei\nzw\xffi\n")
-    report, kept = cleaned(tmp_path, DEFAULT.model_copy(update={"on_invalid_utf8": "drop"}))
+    (tmp_path / "clean").mkdir()
+    message = r"raw/train\.de:2: not valid UTF-8 \(byte 0xff at column 3\)\. .*on_invalid_utf8: drop"
+    for workers in (1, 2):
+        with pytest.raises(UserError, match=message) as caught:
+            clean_corpus(tmp_path / "raw", tmp_path / "clean", "en", "de", OFF, workers)
+        assert caught.value.exit_code is ExitCode.BAD_DATA
+    dropping = DEFAULT.model_copy(update={"on_invalid_utf8": "drop"})
+    report, kept = cleaned(tmp_path, dropping, "dropped")
     assert kept == [GOOD]
     assert report.dropped["invalid_utf8"] == 1
     assert report.examples["invalid_utf8"] == [("two", "zw\ufffdi")]
-
-
-def test_invalid_utf8_in_the_test_split_stops_even_then(tmp_path: Path) -> None:
-    write_raw_pairs(tmp_path / "raw", [GOOD])
     (tmp_path / "raw/test.en").write_bytes(b"\xff\n")
     with pytest.raises(UserError, match=r"raw/test\.en:1: not valid UTF-8"):
-        cleaned(tmp_path, DEFAULT.model_copy(update={"on_invalid_utf8": "drop"}))
+        cleaned(tmp_path, dropping, "test")
 
 
-def test_missing_training_text_is_bad_data(tmp_path: Path) -> None:
-    write_raw_pairs(tmp_path / "raw", [GOOD])
-    (tmp_path / "raw/train.en").unlink()
-    with pytest.raises(UserError, match=r"raw/train\.en: no such file"):
-        cleaned(tmp_path)
-
-
-def test_a_corpus_of_which_nothing_is_left_is_bad_data(tmp_path: Path) -> None:
+def test_missing_text_and_a_corpus_of_which_nothing_is_left_are_bad_data(tmp_path: Path) -> None:
     write_raw_pairs(tmp_path / "raw", [("same", "same"), ("", "x")])
     with pytest.raises(UserError, match=r"cleaning leaves none of 2 pairs \(dropped: empty 1, copy 1\)") as caught:
         cleaned(tmp_path)
     assert caught.value.exit_code is ExitCode.BAD_DATA
+    (tmp_path / "raw/train.en").unlink()
+    with pytest.raises(UserError, match=r"raw/train\.en: no such file"):
+        cleaned(tmp_path, name="missing")
 
 
 needs_traps = pytest.mark.skipif(not TRAPS.is_dir(), reason=f"no trap corpora in {TRAPS}")

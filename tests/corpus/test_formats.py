@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_core.corpus.formats import file_lines
+from transformer_core.corpus.sources.formats import file_lines
 from transformer_core.errors import ExitCode, UserError
 
 # What XML can hold, and a line or a cell.

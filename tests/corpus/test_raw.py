@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_core.corpus.catalogue import Entry, Found, LocalFile, Source, Splits
-from transformer_core.corpus.fetching import Fetcher
-from transformer_core.corpus.raw import Manifest, read_manifest, write_raw
-from transformer_core.corpus.sources import SourceReader
+from transformer_core.corpus.sources.catalogue import Entry, Found, LocalFile, Source, Splits
+from transformer_core.corpus.sources.fetching import Fetcher
+from transformer_core.corpus.sources.raw import Manifest, read_manifest, write_raw
+from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.text import normalise
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.files import sha256_of
@@ -96,18 +96,14 @@ def numbered(count: int) -> list[Pair]:
     return [(f"sentence {number}", f"Satz {number}") for number in range(count)]
 
 
-def test_what_is_held_out_does_not_depend_on_the_order_of_the_corpus(tmp_path: Path) -> None:
+def test_what_is_held_out_depends_on_neither_the_order_of_the_corpus_nor_the_size_of_valid(tmp_path: Path) -> None:
     _, forward = written(tmp_path, reader_of(tmp_path, numbered(200), valid=20, test=30), "forward")
     _, backward = written(tmp_path, reader_of(tmp_path, numbered(200)[::-1], valid=20, test=30), "backward")
     for split in ("train", "valid", "test"):
         assert forward[split] == backward[split][::-1]
-
-
-def test_test_sentences_stay_when_more_are_held_out_for_validation(tmp_path: Path) -> None:
-    _, few = written(tmp_path, reader_of(tmp_path, numbered(200), valid=5, test=30), "few")
-    _, many = written(tmp_path, reader_of(tmp_path, numbered(200), valid=50, test=30), "many")
-    assert few["test"] == many["test"]
-    assert set(few["valid"]) < set(many["valid"])
+    _, more = written(tmp_path, reader_of(tmp_path, numbered(200), valid=50, test=30), "more")
+    assert forward["test"] == more["test"]
+    assert set(forward["valid"]) < set(more["valid"])
 
 
 def test_the_same_corpus_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -119,19 +115,13 @@ def test_the_same_corpus_gives_the_same_bytes(tmp_path: Path) -> None:
     assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes() for name in names)
 
 
-def test_a_split_without_a_pair_is_bad_data(tmp_path: Path) -> None:
+def test_a_split_without_a_pair_unequal_sides_and_a_missing_manifest_are_bad_data(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"tiny\.yaml: splits\.train: holds no sentence pair") as caught:
-        written(tmp_path, reader_of(tmp_path, []))
+        written(tmp_path, reader_of(tmp_path, []), "empty")
     assert caught.value.exit_code is ExitCode.BAD_DATA
-
-
-def test_sides_of_unequal_length_are_bad_data(tmp_path: Path) -> None:
     reader = reader_of(tmp_path, numbered(4))
     write_side(tmp_path / "train.de", ["eins", "zwei", "drei"])
     with pytest.raises(UserError, match=r"train\.en: 4 lines, but .*train\.de has 3"):
-        written(tmp_path, reader)
-
-
-def test_a_missing_manifest_is_told(tmp_path: Path) -> None:
+        written(tmp_path, reader, "unequal")
     with pytest.raises(UserError, match=r"manifest\.json: no such file"):
         read_manifest(tmp_path)

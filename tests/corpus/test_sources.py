@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from transformer_core.config import TREES
-from transformer_core.corpus.catalogue import Address, Entry, Folder, Found, LocalFile, Source, Splits, Synthetic
-from transformer_core.corpus.fetching import Fetcher
-from transformer_core.corpus.sources import RawPair, SourceReader, unpack
+from transformer_core.corpus.sources.catalogue import Address, Entry, Folder, Found, LocalFile, Source, Splits, Synthetic
+from transformer_core.corpus.sources.fetching import Fetcher
+from transformer_core.corpus.sources.formats import unpack
+from transformer_core.corpus.sources.readers import SourceReader
+from transformer_core.corpus.text import Pair
 from transformer_core.errors import ExitCode, UserError
 
 ENGLISH, GERMAN = b"a house\nthe dog\n", "ein Haus\nder süße Hund\n".encode()
-PAIRS = [RawPair(b"a house", b"ein Haus"), RawPair(b"the dog", "der süße Hund".encode())]
+PAIRS = [Pair(b"a house", b"ein Haus"), Pair(b"the dog", "der süße Hund".encode())]
 
 
 @pytest.fixture
@@ -61,14 +63,14 @@ def test_local_files_are_read_with_or_without_gzip_and_pinned_sums(reader: Sourc
     assert list(opened.pairs) == PAIRS
     assert opened.origins[0] == {"file": "t.en", "sha256": sum_of(ENGLISH)}
     turned = reversed_direction(reader).open(Source(files=files), "train")
-    assert list(turned.pairs) == [RawPair(pair.target, pair.source) for pair in PAIRS]
+    assert list(turned.pairs) == [Pair(pair.target, pair.source) for pair in PAIRS]
 
 
 def test_bytes_come_as_they_are_even_where_they_are_not_utf8(reader: SourceReader, tmp_path: Path) -> None:
     (tmp_path / "t.en").write_bytes(b"\xff\r\n\n last")
     (tmp_path / "t.de").write_bytes(b"\xfe\n\x85\n\x00\n")
     opened = reader.open(Source(files={language: LocalFile(path=f"t.{language}") for language in ("en", "de")}), "train")
-    assert list(opened.pairs) == [RawPair(b"\xff\r", b"\xfe"), RawPair(b"", b"\x85"), RawPair(b" last", b"\x00")]
+    assert list(opened.pairs) == [Pair(b"\xff\r", b"\xfe"), Pair(b"", b"\x85"), Pair(b" last", b"\x00")]
 
 
 def test_a_folder_is_read_by_stem(reader: SourceReader, tmp_path: Path) -> None:
@@ -118,15 +120,6 @@ def test_a_damaged_archive_is_bad_data_however_it_is_packed(tmp_path: Path) -> N
             unpack(path, ["a.en"], tmp_path)
 
 
-def test_a_damaged_gzip_file_is_bad_data(reader: SourceReader, tmp_path: Path) -> None:
-    for content in (gzip.compress(GERMAN)[:-6], b"no gzip\n"):
-        (tmp_path / "t.de.gz").write_bytes(content)
-        (tmp_path / "t.en").write_bytes(ENGLISH)
-        files = {"en": LocalFile(path="t.en"), "de": LocalFile(path="t.de.gz")}
-        with pytest.raises(UserError, match=r"t\.de\.gz: damaged gzip file"):
-            list(reader.open(Source(files=files), "train").pairs)
-
-
 def test_files_on_the_web_are_taken_in_the_two_languages_asked_for(reader: SourceReader, tmp_path: Path) -> None:
     contents = {"en": gzip.compress(ENGLISH), "de": gzip.compress(GERMAN)}
     for language, content in contents.items():
@@ -141,25 +134,20 @@ def test_files_on_the_web_are_taken_in_the_two_languages_asked_for(reader: Sourc
 
 
 @pytest.mark.parametrize("name", ["corpus.tgz", "corpus.zip"])
-def test_members_of_archives_are_copied_under_names_that_cannot_escape(tmp_path: Path, name: str) -> None:
-    archive_of(tmp_path / name, {"../../outside.en": ENGLISH, "/absolute/t.de": GERMAN, "other": b""})
+def test_members_of_archives_are_copied_under_names_that_cannot_escape_or_are_bad_data(tmp_path: Path, name: str) -> None:
+    archive_of(tmp_path / name, {"../../outside.en": ENGLISH, "/absolute/t.de": GERMAN, "other.en": b""})
     folder = tmp_path / "unpacked"
     folder.mkdir()
     paths = unpack(tmp_path / name, ["*outside.en", "*.de"], folder)
     assert [path.read_bytes() for path in paths] == [ENGLISH, GERMAN]
     assert all(path.parent == folder for path in paths)
     assert not (tmp_path.parent / "outside.en").exists()
-
-
-@pytest.mark.parametrize("name", ["corpus.tgz", "corpus.zip"])
-def test_an_archive_without_the_wanted_file_or_damaged_is_bad_data(tmp_path: Path, name: str) -> None:
-    archive_of(tmp_path / name, {"a.en": ENGLISH, "b.en": ENGLISH})
-    for pattern, count in (("*.de", 0), ("*.en", 2)):
+    for pattern, count in (("*.fr", 0), ("*.en", 2)):
         with pytest.raises(UserError, match=f"{count} files in it match"):
             unpack(tmp_path / name, [pattern], tmp_path)
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:40])
     with pytest.raises(UserError, match="damaged, or neither a tar nor a zip archive"):
-        unpack(tmp_path / name, ["a.en"], tmp_path)
+        unpack(tmp_path / name, ["*.de"], tmp_path)
 
 
 def test_a_test_set_of_sacrebleu_is_taken_through_the_mirror(reader: SourceReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,13 +171,10 @@ def test_a_test_set_of_sacrebleu_is_taken_through_the_mirror(reader: SourceReade
     assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
-def test_a_test_set_of_sacrebleu_must_have_its_sum(reader: SourceReader, tmp_path: Path) -> None:
+def test_a_test_set_of_sacrebleu_must_have_its_sum_and_be_known(reader: SourceReader, tmp_path: Path) -> None:
     (tmp_path / "mirror/tiny/test-full.tgz").write_bytes(b"other")
     with pytest.raises(UserError, match=r"test-full\.tgz: wrong md5: wanted a8cd784e006feb32ac6f3d9ec7eb389a, found"):
         reader.open(Source(sacrebleu="wmt14/full"), "test")
-
-
-def test_a_test_set_that_sacrebleu_does_not_know_is_bad_configuration(reader: SourceReader) -> None:
     with pytest.raises(UserError, match="sacrebleu: wmt99: sacreBLEU has no such test set") as caught:
         reader.open(Source(sacrebleu="wmt99"), "test")
     assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
@@ -197,19 +182,20 @@ def test_a_test_set_that_sacrebleu_does_not_know_is_bad_configuration(reader: So
 
 def test_synthetic_pairs_carry_their_phenomena_and_turn_with_the_direction(reader: SourceReader) -> None:
     wanted = Source(synthetic=Synthetic(pairs=20, seed=1))
-    pairs = list(reader.open(wanted, "test").pairs)
+    opened = reader.open(wanted, "test")
+    pairs, labels = zip(*zip(opened.pairs, opened.labels, strict=True), strict=True)
     assert len(pairs) == 20
-    assert any(pair.labels for pair in pairs)
+    assert any(labels)
     turned = reversed_direction(reader).open(wanted, "test").pairs
-    assert list(turned) == [RawPair(pair.target, pair.source, pair.labels) for pair in pairs]
+    assert list(turned) == [Pair(pair.target, pair.source) for pair in pairs]
 
 
 MTDATA = """
 import sys
 from pathlib import Path
-from transformer_core.corpus.catalogue import Entry, Found, Source, Splits, find_entry
-from transformer_core.corpus.fetching import Fetcher
-from transformer_core.corpus.sources import SourceReader
+from transformer_core.corpus.sources.catalogue import Entry, Found, Source, Splits, find_entry
+from transformer_core.corpus.sources.fetching import Fetcher
+from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.errors import UserError
 
 found = find_entry("wmt14-en-de")
@@ -264,8 +250,8 @@ def test_files_of_bracketed_trees_are_read_in_order_without_traces_and_functions
     (tmp_path / "bank/1.mrg").write_text("( (NP (NN dog)) )")
     opened = of_trees(reader).open(Source(trees="bank/*.mrg"), "train")
     assert list(opened.pairs) == [
-        RawPair(b"dog", b"(NP (NN dog))"),
-        RawPair(b"It is", b"(S (NP (PRP It)) (VP (VBZ is)))"),
+        Pair(b"dog", b"(NP (NN dog))"),
+        Pair(b"It is", b"(S (NP (PRP It)) (VP (VBZ is)))"),
     ]
     assert (opened.origins[0]["trees"], opened.origins[0]["files"]) == ("bank/*.mrg", "2")
 
@@ -285,6 +271,6 @@ def test_the_generators_trees_are_over_the_words_of_its_english(reader: SourceRe
     english = [pair.source for pair in reader.open(wanted, "test").pairs]
     parsed = list(of_trees(reader).open(wanted, "test").pairs)
     assert [pair.source.replace(b" ", b"") for pair in parsed] == [source.replace(b" ", b"") for source in english]
-    assert all(pair.target.startswith(b"(S") and pair.labels is not None for pair in parsed)
+    assert all(pair.target.startswith(b"(S") for pair in parsed)
     with pytest.raises(UserError, match=r"download.source: the trees of corpus synthetic are of en, got 'de'"):
         SourceReader(reader.found, "de", TREES, reader.fetcher).open(wanted, "test")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_core.config import Bpe
-from transformer_core.corpus.subword import EOS, PAD, UNK, Subword, sampled, train_subword
 from transformer_core.corpus.text import normalise
+from transformer_core.corpus.tokens.subword import EOS, PAD, UNK, Subword, sampled, train_subword
 from transformer_core.errors import ExitCode, UserError
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyzäöüßABC0123456789.,!?-é"
@@ -39,31 +39,24 @@ def test_a_text_is_encoded_as_its_normalised_form(subword: Subword) -> None:
     assert subword.encode("  the\u00a0dog\u200b sa\u0308gt\u2028") == subword.encode("the dog sägt")
 
 
-def test_every_text_ends_with_eos_and_an_empty_one_is_eos_alone(subword: Subword) -> None:
-    assert subword.encode("the dog")[-1] == EOS
+def test_a_text_is_its_tokens_and_eos_and_unk_where_a_character_was_never_seen(subword: Subword) -> None:
     assert subword.encode("") == [EOS]
-
-
-def test_decoding_stops_at_eos_and_passes_over_padding(subword: Subword) -> None:
     ids = subword.encode("the dog")
+    assert ids[-1] == EOS
     assert subword.decode([PAD, *ids, *subword.encode("and more"), PAD]) == "the dog"
     assert subword.decode(ids[:-1]) == "the dog"
-
-
-def test_a_character_that_was_never_seen_is_unk(subword: Subword) -> None:
     assert UNK in subword.encode("dog 犬")
-
-
-def test_the_space_mark_of_sentencepiece_in_a_text_does_not_become_a_space(subword: Subword) -> None:
+    # The space mark of SentencePiece in a text does not become a space.
     assert subword.encode("a\u2581b") == subword.encode("a_b")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_the_model_depends_on_text_and_settings_alone(tmp_path: Path, kind: str) -> None:
+def test_the_model_depends_on_text_and_settings_alone_and_knows_whether_it_is_bpe(tmp_path: Path, kind: str) -> None:
     wanted = settings.model_copy(update={"type": kind, "vocab_size": 70})
     for name in ("one", "other"):
         train_subword(iter(SENTENCES), tmp_path / name / f"{name}.model", wanted)
     assert (tmp_path / "one/one.model").read_bytes() == (tmp_path / "other/other.model").read_bytes()
+    assert Subword.load(tmp_path / "one/one.model").is_bpe is (kind == "bpe")
 
 
 def test_the_hash_is_of_the_files_bytes_and_the_size_is_the_settings(subword: Subword, tmp_path: Path) -> None:
@@ -83,12 +76,9 @@ def test_a_vocabulary_that_is_too_large_is_told_with_the_largest_that_works(tmp_
     assert Subword.load(tmp_path / "spm.model").vocab_size == largest
 
 
-def test_a_vocabulary_smaller_than_the_alphabet_is_told(tmp_path: Path) -> None:
+def test_a_vocabulary_smaller_than_the_alphabet_and_no_text_at_all_are_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"bpe\.vocab_size: the characters of this corpus need at least \d+, got 17"):
         train_subword(SENTENCES, tmp_path / "spm.model", settings.model_copy(update={"vocab_size": 17, "type": "bpe"}))
-
-
-def test_no_text_at_all_is_bad_data(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="training text for the subword model is empty") as caught:
         train_subword(["", " "], tmp_path / "spm.model", settings)
     assert caught.value.exit_code is ExitCode.BAD_DATA
@@ -100,16 +90,13 @@ def test_a_very_long_line_is_learnt_from_too(tmp_path: Path) -> None:
     assert UNK not in Subword.load(tmp_path / "spm.model").encode("ж")
 
 
-@pytest.mark.parametrize("content", [b"", b"no model"])
-def test_a_file_that_is_no_model_is_told(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "spm.model").write_bytes(content)
-    with pytest.raises(UserError, match=r"spm\.model: not a SentencePiece model"):
-        Subword.load(tmp_path / "spm.model")
-
-
-def test_a_missing_model_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_and_one_that_is_no_model_are_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         Subword.load(tmp_path / "spm.model")
+    for content in (b"", b"no model"):
+        (tmp_path / "spm.model").write_bytes(content)
+        with pytest.raises(UserError, match=r"spm\.model: not a SentencePiece model"):
+            Subword.load(tmp_path / "spm.model")
 
 
 def test_a_user_s_symbol_is_one_token_wherever_it_stands(tmp_path: Path) -> None:
@@ -119,12 +106,6 @@ def test_a_user_s_symbol_is_one_token_wherever_it_stands(tmp_path: Path) -> None
     for symbol in ("<name>", "Q9"):
         (piece,) = (token for token in subword.encode(f"the dog{symbol}s") if subword.processor.id_to_piece(token) == symbol)
         assert subword.decode([piece]) == symbol
-
-
-@pytest.mark.parametrize(("kind", "is_bpe"), [("bpe", True), ("unigram", False)])
-def test_a_model_knows_whether_it_is_bpe(tmp_path: Path, kind: str, is_bpe: bool) -> None:
-    train_subword(SENTENCES, tmp_path / "spm.model", settings.model_copy(update={"type": kind, "vocab_size": 70}))
-    assert Subword.load(tmp_path / "spm.model").is_bpe is is_bpe
 
 
 @given(st.integers(0, 60), st.integers(1, 60), st.integers(0, 5))

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_core.corpus.text import normalise, read_lines, read_pairs, write_lines, write_pairs
+from transformer_core.corpus import text
+from transformer_core.corpus.text import normalise, read_chunks, read_lines, read_pairs, write_lines, write_pairs
 from transformer_core.errors import UserError
 
 # Characters that tools take for line ends or that vanish, far more often than chance would bring them.
@@ -21,16 +22,10 @@ def test_lines_are_read_back_as_they_were_written(tmp_path_factory: pytest.TempP
     assert path.read_bytes().count(b"\n") == len(written)
 
 
-def test_a_last_line_without_a_line_feed_counts(tmp_path: Path) -> None:
+def test_only_a_line_feed_ends_a_line_and_a_last_line_needs_none(tmp_path: Path) -> None:
     path = tmp_path / "corpus.en"
-    path.write_bytes(b"one\ntwo")
-    assert list(read_lines(path)) == ["one", "two"]
-
-
-def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.en"
-    path.write_bytes("a\x85b\u2028c\r\nd\x1ce\n".encode())
-    assert list(read_lines(path)) == ["a\x85b\u2028c\r", "d\x1ce"]
+    path.write_bytes("a\x85b\u2028c\r\nd\x1ce\ntwo".encode())
+    assert list(read_lines(path)) == ["a\x85b\u2028c\r", "d\x1ce", "two"]
 
 
 def test_invalid_utf8_is_told_with_file_line_byte_and_column(tmp_path: Path) -> None:
@@ -45,14 +40,19 @@ def test_unequal_sides_are_told_with_both_counts(tmp_path: Path, source: str, ta
     (tmp_path / "t.en").write_text(source)
     (tmp_path / "t.de").write_text(target)
     counts = rf"t\.en: {source.count(chr(10))} lines, but .*t\.de has {target.count(chr(10))}\."
-    with pytest.raises(UserError, match=counts):
-        list(read_pairs(tmp_path / "t.en", tmp_path / "t.de"))
+    for read in (read_pairs, read_chunks):
+        with pytest.raises(UserError, match=counts):
+            list(read(tmp_path / "t.en", tmp_path / "t.de"))
 
 
-def test_pairs_are_read_back_as_they_were_written(tmp_path: Path) -> None:
-    pairs = [("a house", "ein Haus"), ("", "\x85"), ("tree", "Baum\r")]
-    assert write_pairs(tmp_path / "t.en", tmp_path / "t.de", pairs) == len(pairs)
-    assert list(read_pairs(tmp_path / "t.en", tmp_path / "t.de")) == pairs
+def test_pairs_are_read_back_as_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "PAIRS_PER_CHUNK", 2)
+    paths, pairs = (tmp_path / "t.en", tmp_path / "t.de"), [("a house", "ein Haus"), ("", "\x85"), ("tree", "Baum\r")]
+    assert write_pairs(*paths, pairs) == len(pairs)
+    assert list(read_pairs(*paths)) == pairs
+    chunks = list(read_chunks(*paths))
+    assert [chunk.first for chunk in chunks] == [1, 3]
+    assert [(pair.source.decode(), pair.target.decode()) for chunk in chunks for pair in chunk.pairs()] == pairs
 
 
 def test_a_line_that_would_be_read_back_as_two_is_not_written(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_normalised_text_has_one_form_single_spaces_and_no_controls(text: str)
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("raw", "expected"),
     [
         ("e\u200b\u0301te\u0301", "été"),
         ("one\ttwo\x0bthree\u2028four", "one two three four"),
@@ -90,5 +90,5 @@ def test_a_normalised_text_has_one_form_single_spaces_and_no_controls(text: str)
         ("\u0645\u06cc\u200c\u062e", "\u0645\u06cc\u200c\u062e"),
     ],
 )
-def test_normalising_mends(text: str, expected: str) -> None:
-    assert normalise(text) == expected
+def test_normalising_repairs(raw: str, expected: str) -> None:
+    assert normalise(raw) == expected

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.decoding.parity import padded
 from transformer_core.config import Penalty
-from transformer_core.corpus.subword import BOS, EOS
+from transformer_core.corpus.tokens.subword import BOS, EOS
 from transformer_core.decoding.beam import Search, beam_search, coverage_penalty
 from transformer_core.decoding.hypotheses import Finished, StepModel
 from transformer_core.decoding.translator import Ensemble

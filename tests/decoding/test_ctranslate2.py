@@ -12,7 +12,7 @@ import torch
 
 from tests.decoding.parity import TIE, WordsOnly, differences, forced_log_probabilities, made_up_pairs, padded
 from tests.models.on_disk import VOCAB, with_drawn_norms, write_model
-from transformer_core.corpus.subword import EOS, PAD
+from transformer_core.corpus.tokens.subword import EOS, PAD
 from transformer_core.decoding import ctranslate2 as engine_module
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine

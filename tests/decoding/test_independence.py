@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.decoding.parity import WordsOnly, differences, learnt, made_up_pairs, padded
 from tests.models.test_precision import needs_vnni
 from transformer_core.config import DecodingPrecision
-from transformer_core.corpus.subword import PAD
+from transformer_core.corpus.tokens.subword import PAD
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.models.precision import low_precision, pack, quantise, weights_dtype

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.decoding.parity import padded
-from transformer_core.corpus.subword import BOS, EOS
+from transformer_core.corpus.tokens.subword import BOS, EOS
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.sampling import Sampling, sample

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.models.test_architectures import SIZES as EVERY
 from tests.models.test_architectures import VOCAB
-from transformer_core.corpus.subword import BOS, EOS
+from transformer_core.corpus.tokens.subword import BOS, EOS
 from transformer_core.decoding import scoring
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.scoring import perplexity, score_tokens

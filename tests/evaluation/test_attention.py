@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from transformer_core.config import Bpe
-from transformer_core.corpus.subword import BOS, Subword, train_subword
+from transformer_core.corpus.tokens.subword import BOS, Subword, train_subword
 from transformer_core.errors import UserError
 from transformer_core.evaluation.attention import AttentionMaps, Kind, attention_maps
 from transformer_core.models.architectures import build

@@ -18,9 +18,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.flows.stages import stage_here
-from transformer_core.corpus.binary import open_split, read_meta
-from transformer_core.corpus.own import new_entry
-from transformer_core.corpus.subword import Subword
+from transformer_core.corpus.tokens.binary import open_split, read_meta
+from transformer_core.corpus.sources.own import new_entry
+from transformer_core.corpus.tokens.subword import Subword
 
 REPOSITORY = Path(__file__).parents[2]
 MIRROR = REPOSITORY.parent / "shared/data/mirror"
@@ -353,4 +353,4 @@ def test_a_treebank_becomes_words_and_one_token_for_each_symbol_of_a_tree(tmp_pa
     assert ended.returncode == 65
     assert "data/raw/test.tree:1: the tree's words are not those of the source: 'dog'" in ended.stderr
     Path("data/raw/test.tree").write_text("(S (NN dog)\n" * 5)
-    assert "data/raw/test.tree:1: no tree: " in stage_here("clean").stderr
+    assert "data/raw/test.tree:1: not a tree: " in stage_here("clean").stderr

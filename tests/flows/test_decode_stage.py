@@ -11,9 +11,9 @@ from flows.stages.decode import run
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from transformer_core import recipes
 from transformer_core.config import Params
-from transformer_core.corpus.binarizing import EncodedPairs, write_split
-from transformer_core.corpus.binary import Meta, write_meta
-from transformer_core.corpus.subword import Subword
+from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
+from transformer_core.corpus.tokens.binary import Meta, write_meta
+from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 

@@ -221,7 +221,7 @@ def test_the_death_of_what_started_a_stage_ends_it_after_it_has_saved(starter: s
         ("preset: tiny\n  heads: 5", "model.heads: 5 heads do not divide d_model 192. Set model.d_k or choose a divisor."),
         ("preset: tiny\n  d_model: 191", "model.d_model: must be even, got 191"),
         ("preset: tiny\n  neighbourhood: 0", "params.yaml: model.neighbourhood: must be a whole number above 0, got 0"),
-        ("preset: tiny\n  dropout: -0.1", "params.yaml: model.dropout: must be a number from 0 to below 1, got -0.1"),
+        ("preset: tiny\n  dropout: -0.1", "params.yaml: model.dropout: must be a number of at least 0 and below 1, got -0.1"),
         ("preset: tiny\n  cell: gru", "model.cell: the architecture transformer has no such setting"),
         ("preset: bsae", "model.preset: no preset of the architecture transformer is called 'bsae'. Nearest: base"),
     ],

@@ -15,10 +15,10 @@ from flows.record.recorder import fingerprint_of
 from flows.stages import train as stage
 from tests.flows.stages import stage_here
 from transformer_core.config import Bpe, load_params
-from transformer_core.corpus.binarizing import EncodedPairs, write_split
-from transformer_core.corpus.binary import Meta, write_meta
-from transformer_core.corpus.subword import Subword, train_subword
-from transformer_core.files import only_one, write_json
+from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
+from transformer_core.corpus.tokens.binary import Meta, write_meta
+from transformer_core.corpus.tokens.subword import Subword, train_subword
+from transformer_core.files import exclusive_lock, write_json
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = [f"the {noun} sees {number} {noun}s" for noun in ("dog", "horse", "other bird") for number in range(20)]
@@ -82,10 +82,10 @@ def test_a_model_to_start_from_that_is_not_there_is_refused_in_one_line(place: P
 def test_a_training_that_runs_elsewhere_with_the_same_states_is_left_alone(place: Path) -> None:
     prepare("bpe")
     state = Path(".state") / fingerprint_of(load_params())[:16]
-    with only_one(place / state / "lock", "this training"):
+    with exclusive_lock(place / state / "lock", "this training"):
         ended = stage_here("train")
     assert ended.stderr.endswith(
-        f"{state}/lock: this training is running in process {os.getpid()}. Wait until it has ended or end it, then run again.\n"
+        f"{state}/lock: this training is running in process {os.getpid()}. Wait until it ends or stop it, then run again.\n"
     )
     assert ended.returncode == 75
 

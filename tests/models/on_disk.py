@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from transformer_core.config import Bpe
-from transformer_core.corpus.subword import Subword, train_subword
+from transformer_core.corpus.tokens.subword import Subword, train_subword
 from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
 from transformer_core.models.translation import TranslationModel
 

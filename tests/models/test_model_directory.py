@@ -113,10 +113,10 @@ def test_weights_that_are_not_finite_are_bad_data(directory: Path) -> None:
 WRONG = [
     ('"d_ff": 16', '"d_ff": "x"', "model.transformer.d_ff: must be a whole number, got 'x'"),
     ('"d_ff": 16', '"d_ff": 16, "d_fff": 1', "model.transformer.d_fff: unknown key"),
-    ('"d_ff": 16,', "", "model.transformer.d_ff: missing, must be given"),
+    ('"d_ff": 16,', "", "model.transformer.d_ff: missing, must be a whole number"),
     ('"dropout": 0.1', '"dropout": []', "model.transformer.dropout: must be a number, got []"),
     ('"norm": "post"', '"norm": "both"', "model.transformer.norm: must be one of post, pre, got 'both'"),
-    ('"architecture": "transformer"', '"architecture": "x"', "model: must be one of transformer, recurrent, convolutional"),
+    ('"architecture": "transformer"', '"architecture": "x"', "model: must be one of convolutional, recurrent, transformer"),
     ('"averaged": 1', '"averaged": {}', "averaged: must be a whole number, got {}"),
     ('"source": "en"', '"source": 3', "source: must be a text, got 3"),
 ]

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from transformer_core.config import Bpe, Train
-from transformer_core.corpus.batches import BatchPlan, Cursor
-from transformer_core.corpus.binarizing import EncodedPairs, write_split
-from transformer_core.corpus.binary import BinarizedSplit, Meta, open_split, write_meta
-from transformer_core.corpus.bpe_dropout import BpeDropout
-from transformer_core.corpus.subword import Subword, train_subword
+from transformer_core.corpus.tokens.batches import BatchPlan, Cursor
+from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
+from transformer_core.corpus.tokens.binary import BinarizedSplit, Meta, open_split, write_meta
+from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
+from transformer_core.corpus.tokens.subword import Subword, train_subword
 from transformer_core.errors import Interrupted, UserError
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize

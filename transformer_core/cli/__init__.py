@@ -1,4 +1,4 @@
-"""The command line `transformer-core`: one module a command, imported as late as it can be, so that help comes at once."""
+"""The command line `transformer-core`: one module for each command. They import heavy packages in functions, so that help is fast."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from typing import NoReturn
 from transformer_core.cli import attention, compare, data, doctor, estimate, export, info, new, positions, recipe, score, states, translate
 from transformer_core.errors import ExitCode, UserError, configuration_error
 
-_READER_LEFT = 128 + 13  # What a shell reports for a filter that SIGPIPE ended.
+_BROKEN_PIPE = 128 + 13  # As a shell reports for a filter that SIGPIPE ended.
 
 
 class _Parser(argparse.ArgumentParser):
@@ -18,7 +18,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, or that of the one line it wrote on standard error."""
+    """Run a command and return its exit code; an error is one line on standard error."""
     try:
         chosen = _parser().parse_args(arguments)
         code: int = chosen.run(chosen)
@@ -30,14 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("transformer-core: interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # Python flushes standard output once more when it ends; that must not fail a second time.
+        # Python flushes standard output again at exit; that must not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _READER_LEFT
+        return _BROKEN_PIPE
     return code
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="transformer-core", description="Translate with a trained model, and what goes with it.", allow_abbrev=False)
+    parser = _Parser(prog="transformer-core", description="Translate with a trained model, and related commands.", allow_abbrev=False)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in (translate, score, compare, attention, positions, export, info, estimate, doctor, new, recipe, data, states):
         command.add_to(commands)

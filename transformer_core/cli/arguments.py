@@ -1,8 +1,11 @@
-"""What the commands' modules share: types of arguments, and the options that name a model."""
+"""Shared by the commands: types of arguments, and the options for a device and a model."""
 
 import argparse
+import math
 import re
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -11,74 +14,43 @@ if TYPE_CHECKING:
     from transformer_core.presets import ModelSize
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+T = TypeVar("T")
 
 
-def positive_int(text: str) -> int:
-    """An argument that is a whole number above 0."""
-    if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
+def _checked(convert: Callable[[str], T], holds: Callable[[T], object], words: str) -> Callable[[str], T]:
+    """Return a type for argparse: `convert`, and an error with `words` unless it succeeds and `holds`."""
+
+    def checked(text: str) -> T:
+        with suppress(ValueError):
+            if holds(value := convert(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"must be {words}, got {text!r}")
+
+    return checked
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():  # `int` takes also "+1", "1_000" and " 1 ".
+        raise ValueError
     return int(text)
 
 
-def non_negative_int(text: str) -> int:
-    """An argument that is a whole number, 0 or more."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, got {text!r}")
-    return int(text)
-
-
-def non_negative_float(text: str) -> float:
-    """An argument that is a number, 0 or more."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number, 0 or more, got {text!r}")
-    return value
-
-
-def positive_float(text: str) -> float:
-    """An argument that is a number above 0."""
-    value = non_negative_float(text)
-    if value == 0:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
-    return value
-
-
-def fraction(text: str) -> float:
-    """An argument that is a number above 0, at most 1."""
-    value = non_negative_float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, at most 1, got {text!r}")
-    return value
-
-
-def _vocab_size(text: str) -> int:
-    """As bpe.vocab_size."""
-    if not (text.isdecimal() and int(text) > 16):
-        raise argparse.ArgumentTypeError(f"must be a whole number above 16, got {text!r}")
-    return int(text)
-
-
-def _device(text: str) -> str:
-    """A device by torch's name for it."""
-    if not re.fullmatch(r"cpu|cuda(:(0|[1-9][0-9]?))?", text):
-        raise argparse.ArgumentTypeError(f"must be cpu, cuda or cuda:N, got {text!r}")
-    return text
+positive_int = _checked(_whole, lambda value: value > 0, "a whole number above 0")
+non_negative_int = _checked(_whole, lambda value: value >= 0, "a whole number, 0 or more")
+positive_float = _checked(float, lambda value: 0 < value < math.inf, "a number above 0")
+non_negative_float = _checked(float, lambda value: 0 <= value < math.inf, "a number, 0 or more")
+fraction = _checked(float, lambda value: 0 < value <= 1, "a number above 0, at most 1")
+_vocab_size = _checked(_whole, lambda value: value > 16, "a whole number above 16")  # As bpe.vocab_size.
+_device = _checked(str, re.compile(r"cpu|cuda(:(0|[1-9][0-9]?))?").fullmatch, "cpu, cuda or cuda:N")
 
 
 def add_device_argument(parser: argparse._ActionsContainer) -> None:
-    """The option that says where a model computes."""
-    parser.add_argument("--device", metavar="D", type=_device, help="cpu, cuda or cuda:N; GPUs if there are any where none is named")
+    """Add the option --device."""
+    parser.add_argument("--device", metavar="D", type=_device, help="cpu, cuda or cuda:N (the GPUs if there are any)")
 
 
 def chosen_device(name: str | None) -> "torch.device | None":
-    """What `--device` means on this machine; None where it was not given.
-
-    Raises:
-        UserError: exit code 78; a GPU that the machine has not got.
-    """
+    """Return the device of --device, None without it. Raises `UserError` (78): a GPU that the machine does not have."""
     import torch
 
     from transformer_core.errors import configuration_error
@@ -92,23 +64,23 @@ def chosen_device(name: str | None) -> "torch.device | None":
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that name a model's sizes."""
-    parser.add_argument("--preset", metavar="P", help="base, big, table3/C-N2, ...; the model of params.yaml where none is named")
+    """Add the options for the sizes of a model."""
+    parser.add_argument("--preset", metavar="P", help="base, big, table3/C-N2, ... (the model of params.yaml)")
     parser.add_argument(
         "--architecture",
         metavar="A",
         choices=("transformer", "recurrent", "convolutional"),
         help="of the preset: %(choices)s (transformer)",
     )
-    parser.add_argument("--vocab-size", metavar="V", type=_vocab_size, help="subwords; bpe.vocab_size of params.yaml where none is given")
+    parser.add_argument("--vocab-size", metavar="V", type=_vocab_size, help="subwords (bpe.vocab_size of params.yaml)")
     parser.add_argument("--length", metavar="N", type=positive_int, default=25, help="tokens of a sentence (25)")
 
 
 def chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int]":
-    """The `model` section, its sizes and the vocabulary's size that the options mean.
+    """Return the `model` section, its sizes and the size of the vocabulary that the options select.
 
     Raises:
-        UserError: exit code 78; no such model, or a --length that it cannot read.
+        UserError: exit code 78; no such model, or a --length beyond its learned positions.
     """
     from transformer_core.config import Model, load_params
     from transformer_core.errors import configuration_error
@@ -117,7 +89,7 @@ def chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int]
     if arguments.preset:
         model = Model(preset=arguments.preset, architecture=arguments.architecture or "transformer")
     elif arguments.architecture:
-        raise configuration_error("--architecture: says what a --preset belongs to, and none is named")
+        raise configuration_error("--architecture: needs a --preset")
     else:
         model = load_params().model
     size = resolve(model)
@@ -127,7 +99,7 @@ def chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int]
 
 
 def in_bytes(size: float) -> str:
-    """A size as one reads it: 950 kB, 12 MB, 1.4 GB."""
+    """Format a size: 950 kB, 12 MB, 1.4 GB."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6)):
         if size >= scale:
             return f"{size / scale:,.1f} {unit}" if size < 10 * scale else f"{size / scale:,.0f} {unit}"

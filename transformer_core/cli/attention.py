@@ -11,7 +11,7 @@ from transformer_core.cli.arguments import Commands, add_device_argument, chosen
 from transformer_core.errors import UserError, configuration_error
 
 if TYPE_CHECKING:
-    from transformer_core.corpus.subword import Subword
+    from transformer_core.corpus.tokens.subword import Subword
     from transformer_core.evaluation.attention import AttentionMaps, Kind
     from transformer_core.models.translation import TranslationModel
 
@@ -44,7 +44,7 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write a picture for each kind of attention, and the numbers; print the translation where none was given, and what was written."""
-    from transformer_core.corpus.subword import EOS
+    from transformer_core.corpus.tokens.subword import EOS
     from transformer_core.decoding.translator import load_for_decoding
     from transformer_core.evaluation.attention import attention_maps
 

@@ -1,4 +1,4 @@
-"""`transformer-core data`: make a corpus of one's own files, see what a recipe's is made of or what the synthetic one looks like."""
+"""`transformer-core data`: turn text files into a corpus, print the plan of a recipe's corpus, or print synthetic pairs."""
 
 import argparse
 import json
@@ -10,28 +10,26 @@ from transformer_core.cli.arguments import Commands, in_bytes, non_negative_int,
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command and its two ways to the parser."""
-    parser = commands.add_parser("data", help="use your own text files, plan a recipe's, or print synthetic pairs")
-    ways = parser.add_subparsers(metavar="WAY", required=True)
-    new = ways.add_parser("new", help="a corpus of two aligned text files, and a params.yaml for it")
-    new.add_argument("name", metavar="NAME", help="what the corpus is called from now on")
-    new.add_argument(
-        "source", metavar="SOURCE_FILE", type=Path, help="one sentence a line, UTF-8, perhaps packed: corpus.en.gz; or .tmx, .sgm"
-    )
-    new.add_argument("target", metavar="TARGET_FILE", type=Path, help="the translations, line by line: corpus.de; of a .tmx file the same")
-    new.add_argument("--source-language", metavar="L", help="where the file's suffix does not say it")
-    new.add_argument("--target-language", metavar="L", help="where the file's suffix does not say it")
+    """Add the command and its subcommands to the parser."""
+    parser = commands.add_parser("data", help="use your own text files, plan a recipe's corpus, or print synthetic pairs")
+    subcommands = parser.add_subparsers(metavar="SUBCOMMAND", required=True)
+    new = subcommands.add_parser("new", help="make a corpus of two aligned text files, and a params.yaml for it")
+    new.add_argument("name", metavar="NAME", help="of the corpus")
+    new.add_argument("source", metavar="SOURCE_FILE", type=Path, help="UTF-8, one sentence a line: corpus.en, corpus.en.gz; or .tmx, .sgm")
+    new.add_argument("target", metavar="TARGET_FILE", type=Path, help="the translations, line by line: corpus.de; the same .tmx file")
+    new.add_argument("--source-language", metavar="L", help="needed if the file's suffix is not a language")
+    new.add_argument("--target-language", metavar="L", help="needed if the file's suffix is not a language")
     new.add_argument("--valid-lines", metavar="N", type=positive_int, help="pairs held out for validation (a tenth, at most 1,000)")
     new.add_argument("--test-lines", metavar="N", type=positive_int, help="pairs held out for the test (a tenth, at most 1,000)")
-    new.add_argument("--force", action="store_true", help="also over a corpus of that name and a params.yaml that was edited")
+    new.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
     new.set_defaults(run=run_new)
-    plan = ways.add_parser("plan", help="the files of a recipe's corpus, their sums, its terms, the disk needed; fetches nothing")
-    plan.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name; params.yaml where none is given")
+    plan = subcommands.add_parser("plan", help="print files, sums, terms and disk space of a recipe's corpus; downloads nothing")
+    plan.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name (params.yaml)")
     plan.add_argument("--json", action="store_true", help="for machines")
     plan.set_defaults(run=run_plan)
-    synthetic = ways.add_parser("synthetic", help="print generated pairs, tab-separated")
+    synthetic = subcommands.add_parser("synthetic", help="print generated pairs, tab-separated")
     synthetic.add_argument("--pairs", metavar="N", type=positive_int, default=10, help="how many (10)")
-    synthetic.add_argument("--seed", metavar="S", type=non_negative_int, default=1, help="the same seed gives the same pairs (1)")
+    synthetic.add_argument("--seed", metavar="S", type=non_negative_int, default=1, help="of the generator (1)")
     synthetic.add_argument("--trees", action="store_true", help="the bracketed phrase structure of the source in a third column")
     synthetic.set_defaults(run=run_synthetic)
 
@@ -40,8 +38,8 @@ def run_new(arguments: argparse.Namespace) -> int:
     """Write a catalogue entry for the files, and the recipe own-data filled in for it as params.yaml."""
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
-    from transformer_core.corpus.catalogue import load_entry
-    from transformer_core.corpus.own import new_entry
+    from transformer_core.corpus.sources.catalogue import load_entry
+    from transformer_core.corpus.sources.own import new_entry
 
     if not arguments.force:
         recipes.check_unedited(PARAMS_FILE)

@@ -1,4 +1,4 @@
-"""`transformer-core doctor`: what this machine has, what is wrong with it, and what to do."""
+"""`transformer-core doctor`: check this machine and repository, with a remedy for each problem."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a line a check; the exit code is that of the first problem, 0 where there is none (warnings are none)."""
+    """Print a line for each check. The exit code is that of the first problem, else 0 (warnings are not problems)."""
     from transformer_core.doctor import examine
 
     findings = examine()

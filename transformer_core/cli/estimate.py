@@ -1,4 +1,4 @@
-"""`transformer-core estimate`: what a training would take, in tokens, FLOPs, hours and money."""
+"""`transformer-core estimate`: tokens, FLOPs, hours and money of a training."""
 
 import argparse
 import json
@@ -6,23 +6,19 @@ import math
 
 from transformer_core.cli.arguments import Commands, add_model_arguments, chosen_model, non_negative_float, positive_float, positive_int
 
-# The paper's Table 2 and its section 5.2: eight P100s, for each of which its FLOPs assume 9.5 sustained TFLOPS.
+# The paper's Table 2 and section 5.2: eight P100s, with 9.5 sustained TFLOPS each in its FLOPs.
 _PAPER = {"base": "3.3e18 FLOPs, 12 hours", "big": "2.3e19 FLOPs, 3.5 days"}
 
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("estimate", help="what a training would take: tokens, FLOPs, hours, cost")
+    parser = commands.add_parser("estimate", help="estimate tokens, FLOPs, hours and cost of a training")
     add_model_arguments(parser)
-    parser.add_argument("--updates", metavar="U", type=positive_int, help="train.updates of params.yaml where none is given")
-    parser.add_argument("--tokens-per-update", metavar="T", type=positive_int, help="train.tokens_per_update where none is given")
-    parser.add_argument(
-        "--rate", metavar="R", type=positive_float, help="target tokens a second of a device; this one's is measured where none is given"
-    )
-    parser.add_argument("--devices", metavar="N", type=positive_int, help="machine.devices, or what the machine has, where none is given")
-    parser.add_argument(
-        "--price", metavar="P", type=non_negative_float, help="an hour of all devices; machine.price_per_hour where none is given"
-    )
+    parser.add_argument("--updates", metavar="U", type=positive_int, help="(train.updates of params.yaml)")
+    parser.add_argument("--tokens-per-update", metavar="T", type=positive_int, help="(train.tokens_per_update)")
+    parser.add_argument("--rate", metavar="R", type=positive_float, help="target tokens a second of a device (measured here)")
+    parser.add_argument("--devices", metavar="N", type=positive_int, help="(machine.devices, or those of this machine)")
+    parser.add_argument("--price", metavar="P", type=non_negative_float, help="of an hour of all devices (machine.price_per_hour)")
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.set_defaults(run=run)
 
@@ -74,7 +70,5 @@ def run(arguments: argparse.Namespace) -> int:
     if model.preset in _PAPER and TABLE_3[model.preset].size == size:
         updates = TABLE_3[model.preset].updates
         print(f"the paper's {model.preset}: {updates:,} updates of 25,000 tokens, {_PAPER[model.preset]} on 8 P100")
-        print(
-            "(the paper's FLOPs are hours x GPUs x 9.5 sustained TFLOPS: what the machines could do, where ours count the model's products)"
-        )
+        print("(the paper's FLOPs are hours x GPUs x 9.5 sustained TFLOPS, the machines' capacity; ours count the model's matrix products)")
     return 0

@@ -1,4 +1,4 @@
-"""`transformer-core export`: a model directory for another engine."""
+"""`transformer-core export`: write a model directory for another engine."""
 
 import argparse
 from pathlib import Path
@@ -11,14 +11,12 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser("export", help="write a model for another engine")
     parser.add_argument("--format", choices=("ctranslate2",), required=True, help="which engine: %(choices)s")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
-    parser.add_argument(
-        "--out", metavar="DIR", type=Path, required=True, help="the directory to write; an earlier export there is replaced"
-    )
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="directory to write; replaces an earlier export")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the directory and say what it takes."""
+    """Write the directory and print its size."""
     from transformer_core.decoding.translator import load_with_subword
     from transformer_core.export.ctranslate2 import export_model
 

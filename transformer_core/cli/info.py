@@ -1,4 +1,4 @@
-"""`transformer-core info`: how large a model is, where its parameters are, and what training it takes."""
+"""`transformer-core info`: size, parameters by part, and training cost of a model."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from transformer_core.cli.arguments import Commands, add_model_arguments, chosen
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("info", help="how large a model is")
+    parser = commands.add_parser("info", help="print the size of a model")
     add_model_arguments(parser)
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.set_defaults(run=run)

@@ -1,4 +1,4 @@
-"""`transformer-core recipe`: list the packaged params files, or make one of them params.yaml."""
+"""`transformer-core recipe`: list the packaged params files, or write one as params.yaml."""
 
 import argparse
 
@@ -9,12 +9,12 @@ def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("recipe", help="list the recipes, or write one as params.yaml")
     parser.add_argument("name", metavar="NAME", nargs="?", help="the recipe to write; none lists them")
-    parser.add_argument("--force", action="store_true", help="also over a params.yaml that was edited")
+    parser.add_argument("--force", action="store_true", help="replace an edited params.yaml")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List, or write."""
+    """List the recipes, or write one."""
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
 

@@ -38,8 +38,8 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write log-probability and tokens of each pair, and on standard error the perplexity of all whose source is not empty."""
-    from transformer_core.corpus.subword import EOS
     from transformer_core.corpus.text import read_pairs
+    from transformer_core.corpus.tokens.subword import EOS
     from transformer_core.decoding.scoring import score_pairs
     from transformer_core.decoding.translator import check_length, load_for_decoding
 

@@ -1,4 +1,4 @@
-"""`transformer-core states`: trainings that were stopped and can go on, and how to be rid of them."""
+"""`transformer-core states`: list or remove the states of stopped trainings."""
 
 import argparse
 from pathlib import Path
@@ -9,15 +9,15 @@ from transformer_core.cli.arguments import Commands
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("states", help="list or remove the states of trainings that were stopped")
-    parser.add_argument("--remove", metavar="NAME", nargs="+", default=[], help="remove these, as the list names them; `all` removes all")
+    parser.add_argument("--remove", metavar="NAME", nargs="+", default=[], help="names from the list, or `all`")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a line a training, or remove some.
+    """Print a line for each training, or remove some.
 
     Raises:
-        UserError: exit code 78 for a name that is not there; 75 for a training that runs.
+        UserError: exit code 78 for an unknown name; 75 for a training that is running.
     """
     from transformer_core.training.checkpoint import state_root, stopped_trainings
 
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _described(directory: Path) -> str:
-    """Name, update, size, time of saving."""
+    """Return name, update, size and time of saving."""
     from datetime import datetime
 
     from transformer_core.training.checkpoint import is_whole, state_files, update_of

@@ -1,4 +1,4 @@
-"""`transformer-core translate`: lines of a file or of standard input to lines of a file or of standard output."""
+"""`transformer-core translate`: translate a file or standard input, line by line."""
 
 import argparse
 import sys
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from transformer_core.decoding.translator import Hypothesis, Translator
 
 _STDIN = Path("<stdin>")
-_LINES_AT_ONCE = 1_024  # Enough for batches of like length.
+_LINES_AT_ONCE = 1_024  # Enough for batches of similar length.
 
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("translate", help="translate a file or standard input, line by line")
     add = parser.add_argument
-    add("input", metavar="FILE", type=Path, nargs="?", help="text, a sentence a line; standard input where none is named")
+    add("input", metavar="FILE", type=Path, nargs="?", help="text, a sentence a line (standard input)")
     add("--model", metavar="DIR", type=Path, action="append", required=True, help="for example models/averaged; several translate together")
-    add("--out", metavar="FILE", type=Path, help="where translations go; standard output where none is named")
-    add("--interactive", action="store_true", help="answer each line before the next is read, as at a terminal")
+    add("--out", metavar="FILE", type=Path, help="for the translations (standard output)")
+    add("--interactive", action="store_true", help="translate each line before reading the next, as at a terminal")
     searching = parser.add_argument_group("beam search")
     add = searching.add_argument
     add("--beam", metavar="K", type=positive_int, default=4, help="hypotheses kept at each position; 1 is greedy (4)")
@@ -48,7 +48,7 @@ def add_to(commands: Commands) -> None:
         "--patience",
         metavar="P",
         type=positive_float,
-        help="stop when K times P translations have ended; without it when the best is proved to be the best",
+        help="stop after K times P finished translations (when no other can become the best)",
     )
     sampling = parser.add_argument_group("sampling instead of beam search")
     add = sampling.add_argument
@@ -56,7 +56,7 @@ def add_to(commands: Commands) -> None:
     add("--temperature", metavar="T", type=positive_float, default=1.0, help="below 1 favours likely tokens (1)")
     add("--top-k", metavar="K", type=non_negative_int, default=0, help="draw from the K likeliest tokens only; 0 for all (0)")
     add("--top-p", metavar="P", type=fraction, default=1.0, help="draw from the likeliest tokens that make up P only (1)")
-    add("--seed", metavar="S", type=non_negative_int, default=1, help="what is drawn depends on it and on the line (1)")
+    add("--seed", metavar="S", type=non_negative_int, default=1, help="a draw depends on it and on the line (1)")
     bounds = parser.add_argument_group("bounds")
     add = bounds.add_argument
     add("--max-extra", metavar="N", type=positive_int, default=50, help="most tokens of a translation beyond those of its line (50)")
@@ -65,28 +65,28 @@ def add_to(commands: Commands) -> None:
         "--longer",
         choices=("cut", "refuse"),
         default="cut",
-        help="a longer line is translated from its beginning, or left empty (cut)",
+        help="translate only the beginning of a longer line, or leave it empty (cut)",
     )
-    add("--prefixes", metavar="FILE", type=Path, help="what the translation of each line begins with, a line each")
+    add("--prefixes", metavar="FILE", type=Path, help="forced beginnings of the translations, one a line")
     writing = parser.add_argument_group("output")
     add = writing.add_argument
     add("--nbest", action="store_true", help="the K best translations: line number, score, log-probability, text; tab-separated")
     add("--scores", action="store_true", help="score and log-probability before each translation; tab-separated")
     computing = parser.add_argument_group("computing")
     add = computing.add_argument
-    add("--batch-tokens", metavar="N", type=positive_int, default=4_096, help="most source tokens at a time: bounds memory (4096)")
+    add("--batch-tokens", metavar="N", type=positive_int, default=4_096, help="most source tokens in a batch: bounds memory (4096)")
     add_device_argument(computing)
     add(
         "--precision",
         choices=("auto", "bf16", "fp16", "float32", "float64", "int8"),
         default="float32",
-        help="auto: bf16 where the machine is fast at it; int8: on a CPU (float32)",
+        help="auto: bf16 where it is fast; int8: CPUs only (float32)",
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Translate until the input ends; an empty line stays empty."""
+    """Translate until the input ends. An empty line stays empty."""
     from transformer_core.corpus.text import read_lines
     from transformer_core.decoding.translator import Translator
     from transformer_core.files import new_file
@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass
 class _Limit:
-    """Token ids of lines, of which those of more than `most` tokens are cut or left empty, with a word on standard error.
+    """Token ids of lines; those of more than `most` tokens are cut or left empty, with a note on standard error.
 
     Attributes:
         refused: whether a line was left empty.

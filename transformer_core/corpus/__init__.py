@@ -1,1 +1,1 @@
-"""The corpus from source to binarized: catalogue, sources, cleaning, subwords, memory-mapped token ids. Never imports torch."""
+"""The corpus from its sources to token ids: rooms sources, cleaning and tokens, with text and trees below them. Never imports torch."""

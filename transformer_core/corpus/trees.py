@@ -1,4 +1,4 @@
-"""Phrase-structure trees: read from brackets, cleaned as the field does, and written as the symbols that a model translates words into.
+"""Phrase-structure trees: read from brackets, cleaned as the field does, and linearised as the symbols of a parsing model's target.
 
 The linearised form is that of Vinyals et al. (2015), "Grammar as a Foreign Language", section 2.1, which the paper's section 6.3 follows:
 "(S (NP XX XX )NP (VP XX )VP XX )S" for "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))". Every word and its tag become XX.
@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 WORD_SYMBOL = "XX"
-# The label of a tree that has no constituent over all of its words.
+# The label where no single constituent spans all words.
 TOP = "TOP"
+TREE_EXAMPLE = "A tree is (S (NP (DT The) (NN dog)) (VP (VBZ barks)))"
 _EMPTY = "-NONE-"
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 
@@ -39,7 +40,7 @@ class Event(NamedTuple):
 
 
 def events(tree: Tree) -> Iterator[Event]:
-    """Walk through a tree; without recursion, since a tree from a file may be deeper than Python's stack."""
+    """Yield the events of a tree; without recursion, since a tree from a file may be deeper than Python's stack."""
     waiting: list[Event] = [_first(tree)]
     while waiting:
         event = waiting.pop()
@@ -54,17 +55,17 @@ def _first(tree: Tree) -> Event:
 
 
 def leaves(tree: Tree) -> list[Tree]:
-    """The words with their tags, from left to right."""
+    """Return the words with their tags, from left to right."""
     return [event.tree for event in events(tree) if event.kind == "word"]
 
 
 def words(tree: Tree) -> str:
-    """The words, with a space between them."""
+    """Return the words, separated by spaces."""
     return " ".join(leaf.word for leaf in leaves(tree))
 
 
 def bracketed(tree: Tree) -> str:
-    """The tree in one line of the Penn Treebank's brackets, which `read_tree` reads."""
+    """Return the tree in one line of the Penn Treebank's brackets, which `read_tree` reads."""
     parts = []
     for kind, node in events(tree):
         if kind == "close":
@@ -75,7 +76,7 @@ def bracketed(tree: Tree) -> str:
 
 
 def linearised(tree: Tree) -> str:
-    """The symbols that stand for a tree, with a space between them."""
+    """Return the symbols of a tree, separated by spaces."""
     symbols = []
     for kind, node in events(tree):
         symbols.append(WORD_SYMBOL if kind == "word" else f"{'(' if kind == 'open' else ')'}{node.label}")
@@ -84,18 +85,14 @@ def linearised(tree: Tree) -> str:
 
 @dataclass
 class _Open:
-    """A constituent whose end has not come yet."""
+    """A constituent that is not closed yet."""
 
     label: str
     children: list[Tree] = field(default_factory=list)
 
 
 def read_tree(text: str) -> Tree:
-    """The one tree in a text of brackets, cleaned as `read_trees` does.
-
-    Raises:
-        ValueError: it holds another number of trees, or is malformed.
-    """
+    """Read the one tree in a text of brackets, cleaned as `read_trees` does. Raises `ValueError`: another number of trees, or malformed."""
     found = [tree for _, tree in read_trees([text])]
     if len(found) != 1 or found[0] is None:
         raise ValueError(f"{len(found)} trees, or one without a word, where one tree should be")
@@ -103,11 +100,11 @@ def read_tree(text: str) -> Tree:
 
 
 def read_trees(lines: Iterable[str]) -> Iterator[tuple[int, Tree | None]]:
-    """The trees in bracketed text, one or many lines each, with the number (from 1) of the line in which they end.
+    """Yield the trees in bracketed text, over one or many lines each, with the number (from 1) of the line in which they end.
 
-    Cleaned as parsers are trained and scored: traces (-NONE-) and constituents that hold nothing else are left out, functions and indices
-    are cut off labels (NP-SBJ-1 and NP=2 become NP; -LRB- stays), and the empty, TOP or ROOT bracket round a whole tree is taken off. None
-    stands for a tree of which nothing is left.
+    They are cleaned as parsers are trained and scored: traces (-NONE-) and constituents with nothing else are removed, functions and
+    indices are cut off labels (NP-SBJ-1 and NP=2 become NP; -LRB- stays), and so is the empty, TOP or ROOT bracket around a whole tree.
+    None is a tree of which nothing is left.
 
     Raises:
         ValueError: malformed brackets; the message begins with the line's number.
@@ -137,7 +134,7 @@ def read_trees(lines: Iterable[str]) -> Iterator[tuple[int, Tree | None]]:
 
 
 def _closed(node: _Open) -> Tree | None:
-    """The constituent or the tagged word that a bracket holds; None where nothing is left of it."""
+    """Return the constituent or the tagged word in a bracket; None if nothing is left of it."""
     loose = [child for child in node.children if not child.label]
     if node.label == _EMPTY:
         return None
@@ -149,7 +146,7 @@ def _closed(node: _Open) -> Tree | None:
 
 
 def _without_function(label: str) -> str:
-    """NP of NP-SBJ-1 and of NP=2; a label that begins with a hyphen, such as -LRB-, stays."""
+    """Return NP for NP-SBJ-1 and NP=2; a label that begins with a hyphen, such as -LRB-, stays."""
     return label if label.startswith("-") else re.split(r"[-=]", label, maxsplit=1)[0]
 
 
@@ -163,23 +160,23 @@ def _without_top(tree: Tree | None) -> Tree | None:
 
 @dataclass(frozen=True)
 class Repaired:
-    """A tree made of symbols, and whether they had to be repaired for it."""
+    """A tree read from symbols, and whether they had to be repaired."""
 
     tree: Tree
     malformed: bool
 
 
 def repaired(symbols: str, gold: Sequence[Tree]) -> Repaired:
-    """The tree that a model's output stands for, over the words and tags of the gold tree; any text gives one.
+    """Read the tree in a model's output, over the words and tags of the gold tree; any text gives one.
 
-    The rules, in the order of the symbols: what is no symbol is left out; ")X" closes the innermost open X and all that was opened in it,
-    and is left out where no X is open; XX beyond the last word are left out. At the end, words that are missing go to the innermost
-    constituent that holds a word so far and is open, or to the whole; all that is open is closed. A constituent without a word is left
-    out. Where no single constituent is over all words, TOP is put there, which EVALB leaves out.
+    Symbols are read in order. Text that is not a symbol is ignored. ")X" closes the innermost open X and all that was opened in it; it is
+    ignored if no X is open. XX beyond the last word are ignored. At the end, missing words go to the innermost open constituent that has
+    a word, or to the whole, and all constituents are closed. Those without a word are removed. If no single constituent spans all words,
+    TOP does, which EVALB ignores.
 
     Args:
         symbols: the output, with white space between symbols.
-        gold: the words with their tags, at least one (`leaves`); EVALB leaves punctuation out by its tags.
+        gold: the words with their tags, at least one (`leaves`); EVALB ignores punctuation by its tags.
     """
     whole = _Open(TOP)
     stack, used, malformed = [whole], 0, False
@@ -205,7 +202,7 @@ def repaired(symbols: str, gold: Sequence[Tree]) -> Repaired:
 
 
 def _close_last(stack: list[_Open]) -> str:
-    """Close the innermost constituent; its label."""
+    """Close the innermost constituent and return its label."""
     node = stack.pop()
     if node.children:
         stack[-1].children.append(Tree(node.label, tuple(node.children)))
@@ -213,5 +210,5 @@ def _close_last(stack: list[_Open]) -> str:
 
 
 def symbols_of(lines: Iterable[str], mark: Callable[[str], str] = str) -> list[str]:
-    """The different symbols in linearised trees, in alphabetical order, each as `mark` writes it."""
+    """Return the different symbols in linearised trees, sorted, each transformed by `mark`."""
     return sorted({mark(symbol) for line in lines for symbol in line.split()})

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from transformer_core.config import Penalty
-from transformer_core.corpus.subword import EOS, PAD
+from transformer_core.corpus.tokens.subword import EOS, PAD
 from transformer_core.decoding.hypotheses import Finished, Hypotheses, Limits, StepModel, greatest
 
 

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformer_core.config import CTranslate2Precision
-from transformer_core.corpus.subword import BOS, PAD, Subword
+from transformer_core.corpus.tokens.subword import BOS, PAD, Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.translator import Hypothesis, TokenIds, check_length, load_with_subword

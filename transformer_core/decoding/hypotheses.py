@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transformer_core.corpus.subword import BOS, EOS, PAD, UNK
+from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK
 from transformer_core.models.translation import DecoderState
 
 # Counting the sentences that are done makes the host wait for a GPU, so it is done once in so many steps; on a CPU in each.

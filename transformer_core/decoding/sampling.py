@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_core.corpus.subword import EOS, PAD
+from transformer_core.corpus.tokens.subword import EOS, PAD
 from transformer_core.decoding.hypotheses import Finished, Hypotheses, Limits, StepModel
 
 # Samples of a sentence at a time: the time of attention is quadratic in the hypotheses of a sentence.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from transformer_core.corpus.subword import BOS, EOS, PAD, Subword, padded
+from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, Subword, padded
 from transformer_core.decoding.translator import batches_of
 from transformer_core.models.translation import TranslationModel
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transformer_core.config import DecodingPrecision
-from transformer_core.corpus.subword import PAD, Subword, padded
+from transformer_core.corpus.tokens.subword import PAD, Subword, padded
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.sampling import Sampling, sample

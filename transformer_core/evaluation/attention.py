@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transformer_core.corpus.subword import BOS, Subword
+from transformer_core.corpus.tokens.subword import BOS, Subword
 from transformer_core.errors import configuration_error
 from transformer_core.models.attention import MultiHeadAttention
 from transformer_core.models.layers import DecoderLayer, EncoderLayer

@@ -11,7 +11,7 @@ from unicodedata import east_asian_width
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from transformer_core.corpus.subword import SPACE_MARK
+from transformer_core.corpus.tokens.subword import SPACE_MARK
 from transformer_core.evaluation.figures import CARD, FIRST, INK, MUTED, Canvas, as_svg, as_svg_file, gid
 from transformer_core.evaluation.words import Word, by_word, words_of
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_core.corpus.subword import SPACE_MARK
+from transformer_core.corpus.tokens.subword import SPACE_MARK
 
 _MARKERS = frozenset({"<s>", "</s>"})
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")  # How Unicode's names of their letters begin.

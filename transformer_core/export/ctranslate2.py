@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transformer_core.corpus.subword import BOS, EOS, UNK, Subword
+from transformer_core.corpus.tokens.subword import BOS, EOS, UNK, Subword
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory
 from transformer_core.models.attention import MultiHeadAttention

@@ -16,7 +16,7 @@ from transformer_core.files import new_file, sha256_of
 from transformer_core.models.directory import check_finite
 
 FORMAT = 2
-LOCK = "lock"  # In a training's directory, held (transformer_core/files.py, `only_one`) by the process that writes there.
+LOCK = "lock"  # In a training's directory, held (transformer_core/files.py, `exclusive_lock`) by the process that writes there.
 _KEEP_STATES = 2
 _LESS_IS_BETTER = frozenset({"nll", "perplexity"})  # Of other measures more is better.
 _log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_core.corpus.batches import BatchPlan, Cursor, Update
-from transformer_core.corpus.binary import BinarizedSplit, Pairs
-from transformer_core.corpus.bpe_dropout import BpeDropout
-from transformer_core.corpus.subword import BOS, PAD, padded
+from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, Update
+from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs
+from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
+from transformer_core.corpus.tokens.subword import BOS, PAD, padded
 from transformer_core.training.devices import Devices
 
 _AHEAD = 4  # Updates.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from transformer_core.config import Train
-from transformer_core.corpus.binary import BinarizedSplit, Sentences
+from transformer_core.corpus.tokens.binary import BinarizedSplit, Sentences
 from transformer_core.models.architectures import build
 from transformer_core.models.precision import weights_dtype
 from transformer_core.presets import ModelSize

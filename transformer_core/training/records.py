@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformer_core.corpus.batches import Cursor, Update
+from transformer_core.corpus.tokens.batches import Cursor, Update
 
 
 @dataclass(frozen=True)

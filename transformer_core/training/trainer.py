@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from transformer_core.config import Train
-from transformer_core.corpus.batches import BatchPlan, Cursor, Update
-from transformer_core.corpus.binary import BinarizedSplit
-from transformer_core.corpus.bpe_dropout import BpeDropout
+from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, Update
+from transformer_core.corpus.tokens.binary import BinarizedSplit
+from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.errors import Interrupted, configuration_error
 from transformer_core.models.architectures import flops_a_token
 from transformer_core.models.translation import TranslationModel

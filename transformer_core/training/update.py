@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from transformer_core.config import Train
-from transformer_core.corpus.batches import Update
+from transformer_core.corpus.tokens.batches import Update
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Devices, autocast, loss_scaler
 from transformer_core.training.loader import Batch, Share

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 
 from transformer_core.config import Precision
-from transformer_core.corpus.batches import BatchPlan
-from transformer_core.corpus.binary import BinarizedSplit
+from transformer_core.corpus.tokens.batches import BatchPlan
+from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Devices, autocast
 from transformer_core.training.loader import make_batch

@@ -1,4 +1,4 @@
-"""data/raw: an entry's splits as files, side by side, with a manifest of what they are and where they come from."""
+"""data/raw: the splits of an entry as two aligned files each, and a manifest with their sums and origins."""
 
 import hashlib
 import heapq
@@ -9,14 +9,14 @@ from itertools import chain
 from pathlib import Path
 
 from transformer_core.config import Section, validate_document
-from transformer_core.corpus.catalogue import Source
-from transformer_core.corpus.sources import Origin, RawPair, SourceReader
-from transformer_core.corpus.text import aligned, normalise, read_raw_lines
+from transformer_core.corpus.sources.catalogue import Source
+from transformer_core.corpus.sources.readers import Origin, SourceReader
+from transformer_core.corpus.text import Pair, normalise, read_chunks
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, sha256_of, write_json
 
 MANIFEST = "manifest.json"
-# Part of what decides which pairs are held out; another text would choose others.
+# Decides, with the sentence, which pairs are held out: another key would choose others.
 _HOLDOUT_SEED = b"holdout 1"
 
 
@@ -35,7 +35,7 @@ class SplitRecord(Section):
 
 
 class Manifest(Section):
-    """manifest.json. `held_out` counts pairs: those in valid and test, and in `left_train` all that left train for them."""
+    """manifest.json. `held_out` counts the pairs in valid and test, and in `left_train` all that left train for them."""
 
     corpus: str
     source: str
@@ -48,11 +48,7 @@ class Manifest(Section):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read `folder/manifest.json`.
-
-    Raises:
-        UserError: exit code 65 where it is missing.
-    """
+    """Read `folder/manifest.json`. Raises `UserError`: exit code 65 where it is missing."""
     path = folder / MANIFEST
     if not path.is_file():
         raise UserError(f"{path}: no such file", "Make it with: dvc repro download")
@@ -106,24 +102,24 @@ def _write_split(reader: SourceReader, split: str, sources: list[Source], folder
     with ExitStack() as stack:
         source, target = (stack.enter_context((folder / f"{split}.{language}").open("wb")) for language in reader.direction)
         labels = stack.enter_context((folder / f"{split}.phenomena").open("wb")) if labelled else None
-        for pair in chain.from_iterable(part.pairs for part in opened):
+        for pair, label in chain.from_iterable(zip(part.pairs, part.labels, strict=False) for part in opened):
             source.write(pair.source + b"\n")
             target.write(pair.target + b"\n")
             if labels:
-                labels.write(pair.labels.encode() + b"\n")
+                labels.write(label.encode() + b"\n")
     return [{"split": split, **origin} for part in opened for origin in part.origins]
 
 
 def _hold_out(reader: SourceReader, holdouts: dict[str, int], folder: Path) -> dict[str, int]:
-    """Move pairs from train to the splits that are held out of it; returns how many went where, and how many left train in all.
+    """Move pairs from train to the splits that are held out of it, and return the counts (`Manifest.held_out`).
 
-    Every source sentence has a rank that depends on it and the seed alone, so neither the order of the corpus nor added text moves a
-    sentence in relation to the others. The first sentences go to test, the next to valid, each with its first pair that is empty on no
-    side; all other pairs with such a sentence leave train too, or test would hold a sentence that training saw.
+    The rank of a source sentence depends on the sentence and the seed alone, so neither the order of the corpus nor added text changes
+    the order of two sentences. The first sentences go to test, the next to valid, each with its first pair that is empty on no side. All
+    other pairs with such a sentence leave train too, or test would hold a sentence that training saw.
 
     Memory: 16 bytes and a set entry for each different source sentence.
     """
-    usable = {_rank(pair.source) for pair in _pairs_in(folder, "train", reader.direction) if _usable(pair)}
+    usable = {_rank(pair.source) for pair in _train_pairs(folder, reader.direction) if _usable(pair)}
     wanted = sum(holdouts.values())
     if wanted >= len(usable):
         raise UserError(
@@ -138,7 +134,7 @@ def _hold_out(reader: SourceReader, holdouts: dict[str, int], folder: Path) -> d
 
 
 def _move(folder: Path, split_of: dict[bytes, str], direction: tuple[str, str]) -> Counter[str]:
-    """Write train's pairs to their splits by the rank of their source sentence; returns the pairs in each, and `left_train`."""
+    """Write the pairs of train to their splits by the rank of their source sentence, and return the counts."""
     counts: Counter[str] = Counter()
     placed: set[bytes] = set()
     splits = {"train", *split_of.values()}
@@ -146,7 +142,7 @@ def _move(folder: Path, split_of: dict[bytes, str], direction: tuple[str, str]) 
         files = {
             split: [stack.enter_context((folder / f"{split}.{language}.new").open("wb")) for language in direction] for split in splits
         }
-        for pair in _pairs_in(folder, "train", direction):
+        for pair in _train_pairs(folder, direction):
             rank = _rank(pair.source)
             split = split_of.get(rank, "train")
             if split != "train":
@@ -163,13 +159,12 @@ def _move(folder: Path, split_of: dict[bytes, str], direction: tuple[str, str]) 
     return counts
 
 
-def _pairs_in(folder: Path, split: str, direction: tuple[str, str]) -> Iterator[RawPair]:
-    source, target = (folder / f"{split}.{language}" for language in direction)
-    for left, right in aligned(read_raw_lines(source), read_raw_lines(target), source, target):
-        yield RawPair(left, right)
+def _train_pairs(folder: Path, direction: tuple[str, str]) -> Iterator[Pair[bytes]]:
+    source, target = (folder / f"train.{language}" for language in direction)
+    return chain.from_iterable(chunk.pairs() for chunk in read_chunks(source, target))
 
 
-def _usable(pair: RawPair) -> bool:
+def _usable(pair: Pair[bytes]) -> bool:
     return bool(pair.source.strip() and pair.target.strip())
 
 

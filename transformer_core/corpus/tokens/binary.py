@@ -1,7 +1,7 @@
-"""Token ids on disk, in shards: flat arrays with the offsets of their sentences, memory-mapped. numpy only.
+"""Token ids on disk, memory-mapped.
 
-Shard n of a split is three arrays: NNNNN.tokens.npy, source and target of each pair end to end; NNNNN.offsets.npy, where each of these
-sentences begins; NNNNN.lines.npy, the line of the text that each pair was made of.
+Shard n of a split is three arrays: NNNNN.tokens.npy has source and target of each pair, concatenated; NNNNN.offsets.npy the place at which
+each of these sentences begins, and the end; NNNNN.lines.npy the line of the text that each pair comes from.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TokenIds = NDArray[np.uint16] | NDArray[np.uint32]
 
 
 class SplitCounts(Section):
-    """What a split holds; tokens count each sentence's eos, `files` are SHA-256 sums by name."""
+    """The sizes of a split; tokens count each sentence's eos, `files` are SHA-256 sums by name."""
 
     pairs: NonNegativeInt
     source_tokens: NonNegativeInt
@@ -39,7 +39,7 @@ class SplitCounts(Section):
 
 
 class Meta(Section):
-    """meta.json: of which vocabulary, in which direction, how much."""
+    """meta.json: vocabulary, direction and sizes."""
 
     format: Literal[3] = 3
     vocabulary_hash: str
@@ -53,7 +53,7 @@ class Sentences:
     """One side of a split: its sentences in order, each with its eos.
 
     Args:
-        shards: of each (tokens, offsets); sentence i of a shard is `tokens[offsets[2 * i + side]:offsets[2 * i + side + 1]]`.
+        shards: (tokens, offsets) of each; sentence i of a shard is `tokens[offsets[2 * i + side]:offsets[2 * i + side + 1]]`.
         side: 0 is the source, 1 the target.
     """
 
@@ -75,7 +75,7 @@ class Sentences:
 
     @cached_property
     def lengths(self) -> NDArray[np.uint32]:
-        """(sentences,) tokens in each, eos counted."""
+        """(sentences,) number of tokens, eos counted."""
         found = np.empty(len(self), np.uint32)
         for (_, offsets), end in zip(self._shards, self._ends, strict=True):
             part = np.diff(offsets)[self._side :: 2]
@@ -85,7 +85,7 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Some pairs of a split: their numbers in it, and the token ids of either side, each with its eos."""
+    """Pairs of a split: their numbers in it, and the token ids of both sides, each sentence with its eos."""
 
     numbers: NDArray[np.int64]
     sources: Sequence[TokenIds]
@@ -96,17 +96,17 @@ class Pairs:
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """(2, pairs): tokens of each source and of each target, eos counted."""
+        """(2, pairs) number of tokens of each source and target, eos counted."""
         return np.array([[*map(len, self.sources)], [*map(len, self.targets)]], np.int64)
 
     def take(self, rows: NDArray[np.int64]) -> Pairs:
-        """Those at these places among them."""
+        """Select pairs by their places."""
         return Pairs(self.numbers[rows], *([side[row] for row in rows.tolist()] for side in (self.sources, self.targets)))
 
 
 @dataclass(frozen=True)
 class BinarizedSplit:
-    """The two sides of a split; pair i is `source[i]`, `target[i]`, from line `lines[i]` (from 1) of the text that was binarized."""
+    """The two sides of a split: pair i is `source[i]`, `target[i]`, from line `lines[i]` (from 1) of the binarized text."""
 
     source: Sentences
     target: Sentences
@@ -116,17 +116,17 @@ class BinarizedSplit:
         return len(self.source)
 
     def pairs(self, numbers: NDArray[np.int64]) -> Pairs:
-        """The pairs of these numbers."""
+        """Read pairs by their numbers."""
         return Pairs(numbers, *([side[number] for number in numbers.tolist()] for side in (self.source, self.target)))
 
 
 def token_type(vocab_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
-    """The narrowest type that holds every id of the vocabulary."""
+    """Return the narrowest type for the ids of a vocabulary."""
     return np.dtype(np.uint16) if vocab_size <= 1 << 16 else np.dtype(np.uint32)
 
 
 def shard_files(folder: Path, shard: int) -> tuple[Path, Path, Path]:
-    """Tokens, offsets and lines of a shard (numbered from 0)."""
+    """Return the paths of tokens, offsets and lines of a shard (numbered from 0)."""
     tokens, offsets, lines = (folder / f"{shard:05}.{array}.npy" for array in ("tokens", "offsets", "lines"))
     return tokens, offsets, lines
 
@@ -137,11 +137,7 @@ def write_meta(directory: Path, meta: Meta) -> None:
 
 
 def read_meta(directory: Path) -> Meta:
-    """Read `directory/meta.json`.
-
-    Raises:
-        UserError: exit code 65 where it is missing; 78 where it is not of this format.
-    """
+    """Read `directory/meta.json`. Raises `UserError`: exit code 65 where it is missing; 78 where it is not of this format."""
     path = directory / META
     try:
         document = read_json(path)
@@ -153,7 +149,7 @@ def read_meta(directory: Path) -> Meta:
 
 
 def open_split(directory: Path, split: str) -> BinarizedSplit:
-    """Open a split of binarized pairs; the tokens stay on disk until they are read.
+    """Open a split of binarized pairs, memory-mapped.
 
     Raises:
         UserError: exit code 65; a file that is missing, too short, or does not belong to the others.
@@ -169,11 +165,7 @@ def open_split(directory: Path, split: str) -> BinarizedSplit:
 
 
 def check_split(directory: Path, split: str) -> None:
-    """Read the files of a split to see that not a bit of them has changed since they were written.
-
-    Raises:
-        UserError: exit code 65; names the file that has.
-    """
+    """Compare the SHA-256 sums of a split's files with those of meta.json. Raises `UserError` (65): names the file that has changed."""
     for name, digest in _counts(directory, split).files.items():
         path = directory / split / name
         if not path.is_file():

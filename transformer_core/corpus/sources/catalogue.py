@@ -1,4 +1,4 @@
-"""The catalogue: what a corpus is made of, by name. One YAML file an entry, in the package or in the user's `corpora/`."""
+"""The catalogue: the sources of each corpus, by name. One YAML file for each entry, in the package or in the user's `corpora/`."""
 
 import difflib
 import re
@@ -11,8 +11,6 @@ from pydantic import Field
 from transformer_core.config import (
     PARAMS_FILE,
     TREES,
-    Expected,
-    Flag,
     Name,
     NonNegativeInt,
     PositiveInt,
@@ -20,17 +18,16 @@ from transformer_core.config import (
     read_yaml,
     validate_document,
 )
-from transformer_core.errors import UserError, configuration_error
+from transformer_core.errors import configuration_error
 
 OWN_ENTRIES = Path("corpora")
-# Data alone, without an __init__.py: this module has the name, and DVC lists the folder as a dependency.
 PACKAGED_ENTRIES = Path(__file__).with_name("catalogue")
 
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$"), Expected("a SHA-256 sum: 64 hexadecimal digits, small letters")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="a SHA-256 sum: 64 hexadecimal digits, small letters")]
 
 
 class LocalFile(Section):
-    """A file of one language, or one of several of which this language is taken (see `formats.file_lines`).
+    """A file of one language, or of several languages (see `formats.file_lines`).
 
     A relative path starts at the entry's folder; `column` is that of tab-separated text, from 1.
     """
@@ -41,19 +38,19 @@ class LocalFile(Section):
 
 
 class Folder(Section):
-    """A folder that holds STEM.LANGUAGE for each language, packed (.gz, .xz) or not."""
+    """A folder with STEM.LANGUAGE for each language, compressed (.gz, .xz) or not."""
 
     path: Name
     stem: Name
 
 
 class Address(Section):
-    """A file on the web, read as a `LocalFile`; where its sum is not given, the first that is found is locked.
+    """A file on the web, read as a `LocalFile`; without a sum, that of the first download is locked.
 
-    `member` is the one file in a tar or zip archive at that address whose path matches the pattern, which may hold * and ?.
+    `member` is a pattern (*, ?) for the path of one file in a tar or zip archive at that address.
     """
 
-    url: Annotated[str, Field(pattern=r"^https?://"), Expected("an address that begins with https:// or http://")]
+    url: Annotated[str, Field(pattern=r"^https?://", description="an address that begins with https:// or http://")]
     sha256: Sha256 | None = None
     member: Name | None = None
     column: PositiveInt | None = None
@@ -69,24 +66,19 @@ class Synthetic(Section):
 class Source(Section):
     """Where sentence pairs come from: exactly one of the kinds.
 
-    `trees` are files of the Penn Treebank's form, each tree over one or several lines: the source is their words, the target `tree`. A
-    relative pattern starts at the entry's folder, of a packaged entry at `corpora/`. `holdout` takes that many pairs out of train; it
-    stands alone in valid or test.
+    Attributes:
+        trees: files of bracketed trees as in the Penn Treebank, over one or several lines; the source is their words, the target `tree`. A
+            relative pattern starts at the entry's folder, or at `corpora/` for a packaged entry.
+        holdout: number of pairs to take out of train; the only source of a valid or test split.
     """
 
-    files: Annotated[dict[str, LocalFile], Expected("for each language a path, and its sha256 and column where there are any")] | None = (
-        None
-    )
+    files: Annotated[dict[str, LocalFile], Field(description="for each language a path, and perhaps sha256 and column")] | None = None
     folder: Folder | None = None
-    https: (
-        Annotated[dict[str, Address], Expected("for each language a url, and its sha256, member and column where there are any")] | None
-    ) = None
-    mtdata: Annotated[str, Expected("the name of a corpus in mtdata, GROUP-NAME-VERSION-LANGUAGE-LANGUAGE")] | None = None
-    sacrebleu: Annotated[str, Expected("the name of a test set in sacreBLEU")] | None = None
+    https: Annotated[dict[str, Address], Field(description="for each language a url, and perhaps sha256, member, column")] | None = None
+    mtdata: Annotated[str, Field(description="a corpus in mtdata, GROUP-NAME-VERSION-LANGUAGE-LANGUAGE")] | None = None
+    sacrebleu: Annotated[str, Field(description="the name of a test set in sacreBLEU")] | None = None
     synthetic: Synthetic | None = None
-    trees: (
-        Annotated[str, Field(min_length=1), Expected("a file of bracketed trees, or a pattern with * and ? that matches several")] | None
-    ) = None
+    trees: Annotated[str, Field(min_length=1, description="a file of bracketed trees, or a pattern with * and ?")] | None = None
     holdout: PositiveInt | None = None
 
     @property
@@ -95,7 +87,7 @@ class Source(Section):
         return [name for name in Source.model_fields if getattr(self, name) is not None]
 
 
-Sources = Annotated[list[Source], Field(min_length=1), Expected("a list of sources, each one of " + ", ".join(Source.model_fields))]
+Sources = Annotated[list[Source], Field(min_length=1, description="a list of sources, each one of " + ", ".join(Source.model_fields))]
 
 
 class Splits(Section):
@@ -107,7 +99,7 @@ class Splits(Section):
 
 
 class Size(Section):
-    """About how large a corpus is, for plans: training pairs, bytes of both sides' text, bytes that are fetched."""
+    """The approximate size of a corpus, for plans: training pairs, bytes of both sides' text, bytes to download."""
 
     pairs: PositiveInt
     text_bytes: PositiveInt
@@ -115,55 +107,51 @@ class Size(Section):
 
 
 class Entry(Section):
-    """A corpus: its languages, the terms it comes under, and its splits.
+    """A corpus: its languages, its terms of use, and its splits.
 
-    `licence` is null where the owner gives none; `synthetic` labels every score on it as saying nothing about real text.
+    `licence` is null if the owner gives none. `synthetic` labels every score on it as one that says nothing about real text.
     """
 
     name: Name
-    languages: Annotated[list[str], Field(min_length=2), Expected("a list of two or more languages")]
-    licence: Annotated[str, Expected("the licence's name, or null")] | None
+    languages: Annotated[list[str], Field(min_length=2, description="a list of two or more languages")]
+    licence: Annotated[str, Field(description="the licence's name, or null")] | None
     note: str
-    synthetic: Flag = False
+    synthetic: bool = False
     size: Size | None = None
     splits: Splits
 
 
 @dataclass(frozen=True)
 class Found:
-    """An entry and the file it stands in."""
+    """An entry and its file."""
 
     entry: Entry
     path: Path
 
 
-def find_entry(name: str, own: Path = OWN_ENTRIES, packaged: Path = PACKAGED_ENTRIES) -> Found:
-    """The entry of that name: the user's own before a packaged one.
+def find_entry(name: str, own: Path = OWN_ENTRIES) -> Found:
+    """Find an entry by name; the user's own has precedence.
 
     Raises:
-        UserError: exit code 78; no such entry (the nearest names are given), or something wrong in its file.
+        UserError: exit code 78; no such entry (the message gives the nearest names), or an invalid file.
     """
-    for folder in (own, packaged):
+    for folder in (own, PACKAGED_ENTRIES):
         path = folder / f"{name}.yaml"
         if re.fullmatch(r"[\w.-]+", name) and path.is_file():
             return Found(load_entry(path), path)
-    known = entry_names(own, packaged)
+    known = entry_names(own)
     near = difflib.get_close_matches(name, known, n=3)
     remedy = f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(known)}."
     raise configuration_error(f"{PARAMS_FILE}: download.corpus: no corpus is called {name!r}", remedy)
 
 
-def entry_names(own: Path = OWN_ENTRIES, packaged: Path = PACKAGED_ENTRIES) -> list[str]:
-    """The names of all entries, in order."""
-    return sorted({path.stem for folder in (own, packaged) for path in folder.glob("*.yaml")})
+def entry_names(own: Path = OWN_ENTRIES) -> list[str]:
+    """Return the names of all entries, sorted."""
+    return sorted({path.stem for folder in (own, PACKAGED_ENTRIES) for path in folder.glob("*.yaml")})
 
 
 def load_entry(path: Path) -> Entry:
-    """Read and check an entry.
-
-    Raises:
-        UserError: exit code 78; one line naming file and key for the first thing that is wrong.
-    """
+    """Read and check an entry. Raises `UserError` (78): one line naming file and key for the first fault."""
     entry = validate_document(Entry, read_yaml(path), path)
     if entry.name != path.stem:
         raise configuration_error(f"{path}: name: must be the file's name, {path.stem!r}, got {entry.name!r}")
@@ -192,16 +180,8 @@ def _check_source(entry: Entry, source: Source, where: str) -> None:
 
 
 def check_direction(found: Found, source: str, target: str) -> None:
-    """Refuse a direction that the entry cannot give.
-
-    Raises:
-        UserError: exit code 78.
-    """
+    """Refuse languages that the entry does not have. Raises `UserError`: exit code 78."""
     for key, language in (("source", source), ("target", target)):
         if language not in found.entry.languages:
-            raise _no_language(found, key, language)
-
-
-def _no_language(found: Found, key: str, language: str) -> UserError:
-    languages = ", ".join(found.entry.languages)
-    return configuration_error(f"{PARAMS_FILE}: download.{key}: {found.path} has no language {language!r}", f"It has {languages}.")
+            fault = f"{PARAMS_FILE}: download.{key}: {found.path} has no language {language!r}"
+            raise configuration_error(fault, f"It has {', '.join(found.entry.languages)}.")

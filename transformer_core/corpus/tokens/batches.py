@@ -1,4 +1,4 @@
-"""Which pairs make up which update: a pure function of corpus, seed, epoch and the two token budgets (never of the machine)."""
+"""The pairs of each update: a pure function of corpus, seed, epoch and the two token budgets (never of the machine)."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -19,10 +19,9 @@ class Update:
     """One global batch.
 
     Attributes:
-        microbatches: pair numbers of each.
-        source_tokens: of all pairs, end tokens included.
-        target_tokens: the same.
-        positions: of both sides, padding included.
+        microbatches: the pair numbers of each.
+        source_tokens: number in all pairs, eos included; `target_tokens` likewise.
+        positions: number on both sides, padding included.
     """
 
     microbatches: tuple[Indices, ...]
@@ -33,7 +32,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in the endless run of updates: so many of this epoch's updates are done."""
+    """A place in the endless sequence of updates: the epoch, and the number of its updates that are done."""
 
     epoch: int
     done: int
@@ -46,10 +45,9 @@ class BatchPlan:
     with whole ones. A micro-batch is bounded by its padded size, rows times the longest side; an update by real tokens on either side.
 
     Args:
-        source_lengths: (pairs,) tokens of each source, end token included.
-        target_lengths: (pairs,) the same of each target.
-        tokens_per_update: most source tokens, and most target tokens, of an update.
-        tokens_per_microbatch: most rows times longest side of a micro-batch; no pair may be longer than either budget.
+        source_lengths: (pairs,) number of tokens of each source, eos included; `target_lengths` likewise.
+        tokens_per_update: bound of the source tokens, and of the target tokens, of an update.
+        tokens_per_microbatch: bound of rows times longest side of a micro-batch; no pair may be longer than either budget.
         seed: of the shuffles.
 
     Raises:
@@ -76,7 +74,7 @@ class BatchPlan:
         self._seed = seed
 
     def updates_from(self, cursor: Cursor) -> Iterator[tuple[Update, Cursor]]:
-        """Updates without end from a cursor on, each with the cursor that follows it."""
+        """Yield updates without end from a cursor on, each with the cursor after it."""
         epoch, done = cursor.epoch, cursor.done
         while True:
             updates = self.epoch(epoch)
@@ -85,13 +83,13 @@ class BatchPlan:
             epoch, done = epoch + 1, 0
 
     def epoch(self, epoch: int) -> list[Update]:
-        """All updates of one epoch (numbered from 0), each pair in exactly one of them."""
+        """Return all updates of one epoch (numbered from 0); each pair is in exactly one of them."""
         random = np.random.default_rng([self._seed, epoch])
         microbatches = self._microbatches(random)
         return list(self._fill(microbatches, random.permutation(len(microbatches.starts))))
 
     def largest(self) -> list[Indices]:
-        """The micro-batches of the first epoch that take most memory: the one of most positions, the one with the longest pair."""
+        """Return the micro-batches of the first epoch that need most memory: with the most positions, and with the longest pair."""
         microbatches = self._microbatches(np.random.default_rng([self._seed, 0]))
         return [microbatches.pairs(int(microbatches.positions.argmax())), microbatches.pairs(len(microbatches.starts) - 1)]
 
@@ -105,9 +103,9 @@ class BatchPlan:
         return _Microbatches(ordered, starts, source_tokens, target_tokens, positions)
 
     def _by_length(self, random: np.random.Generator) -> Indices:
-        """The pairs by their longer side, then the target, then the source, and at random where these are equal."""
+        """Order the pairs by their longer side, then the target, then the source; in random order where these are equal."""
         shuffled = random.permutation(len(self._source_lengths))
-        # One number for the three, and one array at a time: at 36 million pairs each takes 288 MB.
+        # One number for all three keys: at 36 million pairs each array takes 288 MB.
         keys = np.maximum(self._source_lengths, self._target_lengths).astype(np.uint64)
         for lengths in (self._target_lengths, self._source_lengths):
             keys <<= np.uint64(_LENGTH_BITS)
@@ -131,7 +129,7 @@ class BatchPlan:
 
 
 def microbatch_starts(longest: Lengths, rows_times_longest: int) -> Iterator[int]:
-    """Where each micro-batch starts among pairs whose longer sides have these ascending lengths, none above the budget."""
+    """Yield the start of each micro-batch, given the ascending lengths of the longer sides, none above the budget."""
     start = 0
     while start < len(longest):
         yield start
@@ -142,9 +140,9 @@ def microbatch_starts(longest: Lengths, rows_times_longest: int) -> Iterator[int
 
 
 def even_microbatch_starts(longest: Lengths, rows_times_longest: int, multiple: int) -> list[int]:
-    """The same in as many micro-batches as the next multiple allows, where the largest is as small as can be.
+    """Cut into at most the next multiple of as many micro-batches, so that the largest is as small as possible.
 
-    So devices that would have had as many micro-batches as each other still have about as much to do.
+    Devices that had equal numbers of micro-batches before then have about equal work.
     """
 
     def starts(budget: int) -> list[int]:
@@ -157,7 +155,7 @@ def even_microbatch_starts(longest: Lengths, rows_times_longest: int, multiple: 
 
 @dataclass(frozen=True)
 class _Microbatches:
-    """All micro-batches of an epoch: where each starts among the ordered pairs, its tokens, and its positions, padding included."""
+    """All micro-batches of an epoch: the start of each among the ordered pairs, its tokens, and its positions, padding included."""
 
     ordered: Indices
     starts: Indices
@@ -166,6 +164,6 @@ class _Microbatches:
     positions: Indices
 
     def pairs(self, number: int) -> Indices:
-        """The pair numbers of one micro-batch."""
+        """Return the pair numbers of one micro-batch."""
         end = self.starts[number + 1] if number + 1 < len(self.starts) else len(self.ordered)
         return self.ordered[self.starts[number] : end]

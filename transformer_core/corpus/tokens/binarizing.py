@@ -1,4 +1,4 @@
-"""Writing binarized pairs: cleaned text becomes token ids in shards, in several processes and bounded memory."""
+"""Writes binarized pairs: cleaned text becomes token ids in shards, in several processes and bounded memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,22 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from transformer_core.corpus.binary import SplitCounts, TokenIds, shard_files, token_type
-from transformer_core.corpus.subword import Subword
 from transformer_core.corpus.text import Chunk, decode_line, read_chunks
+from transformer_core.corpus.tokens.binary import SplitCounts, TokenIds, shard_files, token_type
+from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.files import sha256_of
 from transformer_core.processes import in_order, workers_for
 
 PAIRS_PER_SHARD = 1 << 19
-_PAIRS_PER_CHUNK = 10_000
 
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """Some pairs as token ids, in order.
+    """Consecutive pairs as token ids.
 
-    `tokens` holds source and target of each pair, end to end; `lengths` is (pairs, 2), `lines` (pairs,) from 1. `dropped` counts the
-    pairs between them that were too long.
+    Attributes:
+        tokens: source and target of each pair, concatenated.
+        lengths: (pairs, 2).
+        lines: (pairs,) line numbers from 1.
+        dropped: number of pairs between them that were too long.
     """
 
     tokens: TokenIds
@@ -37,7 +39,7 @@ class EncodedPairs:
     def of(
         cls, sources: Sequence[list[int]], targets: Sequence[list[int]], first: int, vocab_size: int, max_tokens: int | None
     ) -> "EncodedPairs":
-        """The pairs of lines `first` and on, without those of which a side is longer than `max_tokens`."""
+        """Take the pairs from line `first` on, without those with a side longer than `max_tokens`."""
         lengths = np.array([[*map(len, sources)], [*map(len, targets)]], np.int64).T
         fits = np.ones(len(lengths), np.bool_) if max_tokens is None else lengths.max(axis=1) <= max_tokens
         kept = np.flatnonzero(fits)
@@ -45,11 +47,18 @@ class EncodedPairs:
         tokens = cast(TokenIds, np.fromiter(ids, token_type(vocab_size), count=int(lengths[kept].sum())))
         return cls(tokens, lengths[kept], first + kept, len(lengths) - len(kept))
 
+    @classmethod
+    def joined(cls, parts: Sequence["EncodedPairs"]) -> "EncodedPairs":
+        """Concatenate at least one part."""
+        tokens = cast(TokenIds, np.concatenate([part.tokens for part in parts]))
+        lengths, lines = np.concatenate([part.lengths for part in parts]), np.concatenate([part.lines for part in parts])
+        return cls(tokens, lengths, lines, sum(part.dropped for part in parts))
+
 
 def encode_split(
     source: Path, target: Path, subword: Subword, max_tokens: int | None = None, workers: int | None = None
 ) -> Iterator[EncodedPairs]:
-    """The pairs of two cleaned files as token ids, eos at the end of each, part by part; the parts do not depend on the workers.
+    """Yield the pairs of two cleaned files as token ids, each sentence with its eos; the parts do not depend on the workers.
 
     Args:
         workers: processes; None takes one for each core, fewer for little text.
@@ -58,10 +67,9 @@ def encode_split(
         UserError: exit code 65; a file that is missing or not valid UTF-8, or sides of unequal length.
     """
     work = _Encode(subword, max_tokens, source, target)
-    wanted = workers if workers is not None else workers_for(source)
     # disable=None: no bar where there is no terminal.
     with tqdm(desc=f"binarize {source.stem}", unit=" pairs", leave=False, disable=None) as bar:
-        for part in in_order(work, read_chunks(source, target, _PAIRS_PER_CHUNK), wanted):
+        for part in in_order(work, read_chunks(source, target), workers or workers_for(source)):
             yield part
             bar.update(len(part.lines) + part.dropped)
 
@@ -69,15 +77,39 @@ def encode_split(
 def write_split(folder: Path, parts: Iterable[EncodedPairs]) -> SplitCounts:
     """Write parts as shards to a new folder; a shard ends with the part that fills it."""
     folder.mkdir(parents=True)
-    shards = _Shards(folder)
+    files: dict[str, str] = {}
+    pairs = dropped = shards = 0
+    tokens = np.zeros(2, np.int64)
+    for shard in _shards(parts):
+        dropped += shard.dropped
+        if not len(shard.lines):
+            continue
+        arrays = shard.tokens, np.concatenate([[0], np.cumsum(shard.lengths)]), shard.lines
+        for path, array in zip(shard_files(folder, shards), arrays, strict=True):
+            np.save(path, array)
+            files[path.name] = sha256_of(path)
+        pairs, tokens, shards = pairs + len(shard.lines), tokens + shard.lengths.sum(axis=0), shards + 1
+    source_tokens, target_tokens = map(int, tokens)
+    return SplitCounts(
+        pairs=pairs, source_tokens=source_tokens, target_tokens=target_tokens, dropped_too_long=dropped, shards=shards, files=files
+    )
+
+
+def _shards(parts: Iterable[EncodedPairs]) -> Iterator[EncodedPairs]:
+    """Join parts until they have enough pairs for a shard."""
+    waiting: list[EncodedPairs] = []
     for part in parts:
-        shards.add(part)
-    return shards.counts()
+        waiting.append(part)
+        if sum(len(part.lines) for part in waiting) >= PAIRS_PER_SHARD:
+            yield EncodedPairs.joined(waiting)
+            waiting = []
+    if waiting:
+        yield EncodedPairs.joined(waiting)
 
 
 @dataclass(frozen=True)
 class _Encode:
-    """What a worker does with a chunk of text."""
+    """The function that workers apply to a chunk of text."""
 
     subword: Subword
     max_tokens: int | None
@@ -88,50 +120,6 @@ class _Encode:
         sources = self.subword.encode_clean(_lines(chunk.source, self.source, chunk.first))
         targets = self.subword.encode_clean(_lines(chunk.target, self.target, chunk.first))
         return EncodedPairs.of(sources, targets, chunk.first, self.subword.vocab_size, self.max_tokens)
-
-
-class _Shards:
-    """Takes parts in order and writes a shard whenever enough pairs have come."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._parts: list[EncodedPairs] = []
-        self._files: dict[str, str] = {}
-        self._shards = self._pairs = self._dropped = 0
-        self._tokens = np.zeros(2, np.int64)
-
-    def add(self, part: EncodedPairs) -> None:
-        """Take in the next part."""
-        self._parts.append(part)
-        self._pairs += len(part.lines)
-        self._dropped += part.dropped
-        self._tokens += part.lengths.sum(axis=0)
-        if sum(len(part.lines) for part in self._parts) >= PAIRS_PER_SHARD:
-            self._write()
-
-    def counts(self) -> SplitCounts:
-        """Write what is left; nothing is added after it."""
-        if any(len(part.lines) for part in self._parts):
-            self._write()
-        source_tokens, target_tokens = map(int, self._tokens)
-        return SplitCounts(
-            pairs=self._pairs,
-            source_tokens=source_tokens,
-            target_tokens=target_tokens,
-            dropped_too_long=self._dropped,
-            shards=self._shards,
-            files=self._files,
-        )
-
-    def _write(self) -> None:
-        lengths = np.concatenate([part.lengths for part in self._parts]).ravel()
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        arrays = np.concatenate([part.tokens for part in self._parts]), offsets, np.concatenate([part.lines for part in self._parts])
-        for path, array in zip(shard_files(self._folder, self._shards), arrays, strict=True):
-            np.save(path, array)
-            self._files[path.name] = sha256_of(path)
-        self._shards += 1
-        self._parts = []
 
 
 def _lines(text: bytes, path: Path, first: int) -> list[str]:

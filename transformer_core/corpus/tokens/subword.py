@@ -23,9 +23,9 @@ from transformer_core.files import new_file
 
 PAD, UNK, BOS, EOS = range(4)
 
-# SentencePiece writes spaces as U+2581 and would give that character back as a space.
+# SentencePiece writes spaces as U+2581 and would decode that character as a space.
 SPACE_MARK, _PLAIN = "\u2581", "_"
-# SentencePiece leaves longer lines out of its training without an error; cleaning bounds words, not bytes.
+# SentencePiece ignores longer lines in training without an error; cleaning bounds words, not bytes.
 _LONGEST_LINE_BYTES = 1 << 20
 
 
@@ -35,7 +35,7 @@ class Subword:
 
     Args:
         processor: the SentencePiece model.
-        hash: SHA-256 of the model file's bytes; two vocabularies are the same when it is.
+        hash: SHA-256 of the model file; equal for equal vocabularies.
     """
 
     processor: sentencepiece.SentencePieceProcessor
@@ -43,11 +43,7 @@ class Subword:
 
     @classmethod
     def load(cls, path: Path) -> Subword:
-        """Read a model file.
-
-        Raises:
-            UserError: exit code 65; no such file, or not a SentencePiece model with our special ids.
-        """
+        """Read a model file. Raises `UserError` (65): no such file, or not a SentencePiece model with our special ids."""
         try:
             model = path.read_bytes()
         except FileNotFoundError:
@@ -62,27 +58,27 @@ class Subword:
 
     @property
     def vocab_size(self) -> int:
-        """How many token ids there are, the special ones counted."""
+        """Number of token ids, the special ones included."""
         return int(self.processor.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, eos at the end; the text is normalised first, so that it meets the model as training text did."""
+        """Return the token ids of a text, eos at the end; the text is normalised first, as training text was."""
         return [*self.processor.encode(_prepared(text)), EOS]
 
     def encode_clean(self, texts: Sequence[str]) -> list[list[int]]:
-        """As `encode`, of many texts that have been normalised."""
+        """Encode many texts that have been normalised."""
         marked = [text.replace(SPACE_MARK, _PLAIN) for text in texts]
         encoded: list[list[int]] = self.processor.encode(marked, add_eos=True, num_threads=1)
         return encoded
 
     @property
     def is_bpe(self) -> bool:
-        """Whether this is a BPE model. SentencePiece names no type, but of its four BPE alone samples segmentations and ranks none."""
+        """Whether this is a BPE model. SentencePiece does not tell; of its four types BPE alone samples segmentations and ranks none."""
         samples = _works(lambda: self.processor.encode("a", enable_sampling=True, alpha=0.5, nbest_size=-1))
         return samples and not _works(lambda: self.processor.nbest_encode("a", nbest_size=2))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids up to the first eos or the end; pad and bos say nothing."""
+        """Return the text of token ids up to the first eos; pad and bos are skipped."""
         tokens = takewhile(lambda token: token != EOS, map(int, ids))
         return str(self.processor.decode([token for token in tokens if token not in (PAD, BOS)]))
 
@@ -96,9 +92,9 @@ def padded(rows: Sequence[Sequence[int] | NDArray[np.integer[Any]]]) -> NDArray[
 
 
 def sampled(lines: Iterable[str], total: int, wanted: int, seed: int) -> Iterator[str]:
-    """`wanted` of the `total` lines, in their order, each set of so many as likely as any other; all where there are no more.
+    """Sample `wanted` of the `total` lines uniformly, in their order; all if there are no more.
 
-    The same numbers are drawn for both sides of a corpus, so a sample of lines is one of pairs.
+    The same seed draws the same line numbers on both sides of a corpus.
     """
     random, drawn = Random(seed), 0
     for number, line in enumerate(lines):
@@ -111,11 +107,11 @@ def sampled(lines: Iterable[str], total: int, wanted: int, seed: int) -> Iterato
 def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
     """Learn a subword model from lines of all languages and write it to `path`.
 
-    The bytes depend on the lines (and their order) and the settings alone: no file name goes into the model, and the number of
-    threads, which does, is fixed.
+    The bytes depend on the lines, their order and the settings alone. The model contains no file name, and the number of threads, which
+    changes it, is fixed.
 
     Raises:
-        UserError: exit code 65 for no text at all; 78 for a vocabulary that the corpus does not allow, with the size it does.
+        UserError: exit code 65 for no text at all; 78 for a vocabulary size that the corpus does not allow, with the bound.
     """
     model = io.BytesIO()
     try:
@@ -172,5 +168,5 @@ def _in_one_line(error: RuntimeError, settings: Bpe) -> UserError:
             "Raise it or lower bpe.character_coverage.",
         )
     if "!sentences_.empty()" in message:
-        return UserError("the training text for the subword model is empty", "Look at data/clean/report.json for what was dropped.")
+        return UserError("the training text for the subword model is empty", "data/clean/report.json has the dropped pairs.")
     raise error

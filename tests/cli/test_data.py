@@ -1,0 +1,142 @@
+"""transformer-core recipe and data."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clone import tiny_clone
+from transformer_core import recipes
+from transformer_core.config import load_params
+from transformer_core.synthetic import generate
+from transformer_core.corpus.text import write_lines
+from transformer_core.data_plan import plan_data
+from transformer_core.errors import UserError
+
+
+def test_recipes_are_listed_with_what_they_are_for(call: Callable[..., Any]) -> None:
+    lines = call("recipe").out.split("\n")[:-1]
+    assert [tuple(line.split(maxsplit=1)) for line in lines] == [(name, recipes.description(name)) for name in recipes.names()]
+
+
+def test_a_recipe_is_written_but_not_over_an_edited_one(call: Callable[..., Any], tmp_path: Path) -> None:
+    params = tmp_path / "params.yaml"
+    assert call("recipe", "synthetic") == (0, "params.yaml is the recipe synthetic. Next: dvc repro\n", "")
+    assert call("recipe", "multi30k").code == 0
+    assert params.read_bytes() == recipes.read("multi30k").encode()
+    params.write_text(params.read_text(encoding="utf-8").replace("seed: 1", "seed: 2"), encoding="utf-8")
+    line = "params.yaml: differs from every recipe and would be lost. Keep a copy, then repeat with --force."
+    assert call("recipe", "synthetic").refusal() == (78, line)
+    assert call("recipe", "synthetic", "--force").code == 0
+    assert params.read_bytes() == recipes.read("synthetic").encode()
+
+
+@pytest.fixture
+def own_files(tmp_path: Path) -> Path:
+    write_lines(tmp_path / "text.en", [f"sentence {number}" for number in range(100)])
+    write_lines(tmp_path / "text.de", [f"Satz {number}" for number in range(100)])
+    return tmp_path
+
+
+def test_own_files_become_a_corpus_and_a_params_file(call: Callable[..., Any], own_files: Path) -> None:
+    closing = "corpora/mine.yaml names 100 pairs of en and de; params.yaml trains on them. Next: dvc repro\n"
+    assert call("data", "new", "mine", "text.en", "text.de") == (0, closing, "")
+    params = load_params(own_files / "params.yaml")
+    assert (params.download.corpus, params.download.source, params.download.target) == ("mine", "en", "de")
+    assert (params.bpe.vocab_size, params.publish.name) == (400, "mine-en-de")
+
+
+def test_languages_and_held_out_lines_can_be_said(call: Callable[..., Any], own_files: Path) -> None:
+    (own_files / "text.en").rename(own_files / "a.txt")
+    said = ("--source-language", "pt", "--target-language", "gl", "--valid-lines", "7", "--test-lines", "9")
+    assert call("data", "new", "mine", "a.txt", "text.de", *said).code == 0
+    params = load_params(own_files / "params.yaml")
+    assert (params.download.source, params.download.target) == ("pt", "gl")
+    entry = (own_files / "corpora" / "mine.yaml").read_text(encoding="utf-8")
+    assert "holdout: 7" in entry
+    assert "holdout: 9" in entry
+
+
+def test_own_data_does_not_replace_an_edited_params_file(call: Callable[..., Any], own_files: Path) -> None:
+    (own_files / "params.yaml").write_text("mine: 1\n", encoding="utf-8")
+    code, line = call("data", "new", "mine", "text.en", "text.de").refusal()
+    assert (code, line.split(". ")[0]) == (78, "params.yaml: differs from every recipe and would be lost")
+    assert not (own_files / "corpora").exists()
+    assert call("data", "new", "mine", "text.en", "text.de", "--force").code == 0
+
+
+def test_sides_of_unequal_length_leave_nothing_behind(call: Callable[..., Any], own_files: Path) -> None:
+    with (own_files / "text.de").open("a", encoding="utf-8") as file:
+        file.write("einer mehr\n")
+    code, line = call("data", "new", "mine", "text.en", "text.de").refusal()
+    assert (code, line.split(". ")[0]) == (65, "text.en: 100 lines, but text.de has 101")
+    assert sorted(path.name for path in own_files.iterdir()) == ["text.de", "text.en"]
+
+
+@pytest.mark.slow  # about 30 seconds: nine stages, most of it importing torch and mlflow
+def test_own_data_is_three_commands_to_a_translation(tmp_path: Path) -> None:
+    clone = tiny_clone(tmp_path)
+    pairs = list(generate("train", 400, seed=3))
+    write_lines(tmp_path / "mine.en", [pair.source for pair in pairs])
+    write_lines(tmp_path / "mine.de", [pair.target for pair in pairs])
+    command = (sys.executable, "-m", "transformer_core.cli")
+    clone.run(*command, "data", "new", "mine", "mine.en", "mine.de", "--force")
+    # The recipe's model would train for most of an hour.
+    train = {"updates": 20, "validate_every": 10, "save_every": 5, "keep": 2}
+    clone.set({"model": {"layers": 1, "d_model": 32, "heads": 2, "d_ff": 64}, "train": train, "average": {"of": "last", "count": 2}})
+    clone.run("dvc", "repro")
+    translated = clone.run(*command, "translate", "--model", "models/averaged", stdin="The dog sleeps.\nThe cat sees the house.\n")
+    assert translated.count("\n") == 2
+    assert json.loads((tmp_path / "results" / "published.json").read_text(encoding="utf-8"))["name"] == "mine-en-de"
+
+
+def test_synthetic_pairs_are_printed_the_same_for_the_same_seed(call: Callable[..., Any]) -> None:
+    first = call("data", "synthetic", "--pairs", "20", "--seed", "7").out
+    assert [line.count("\t") for line in first.split("\n")] == [1] * 20 + [0]
+    assert call("data", "synthetic", "--pairs", "20", "--seed", "7").out == first
+    rows = [line.split("\t") for line in call("data", "synthetic", "--pairs", "20", "--seed", "7", "--trees").out.split("\n")[:-1]]
+    assert ["\t".join(row[:2]) for row in rows] == first.split("\n")[:-1]
+    assert all(row[2].startswith("(") and row[2].count("(") == row[2].count(")") for row in rows)
+
+
+def test_a_data_plan_names_files_sums_terms_and_disk_and_fetches_nothing(
+    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("HTTPS_PROXY", "HTTP_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    done = call("data", "plan", "multi30k")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("multi30k, en to de: about 29,000 training pairs\nTerms: no licence is stated. Captions of")
+    assert "train  https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/train.de.gz\n" in done.out
+    assert "fetched, sum: sha256 726e39b2fa9e..." in done.out
+    assert "train.fr.gz" not in done.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_recipe_has_a_data_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="no corpus is called"):
+        plan_data(recipes.load("own-data"))
+    for name in recipes.names():
+        if name != "own-data":
+            plan = plan_data(recipes.load(name))
+            assert {file.split for file in plan.files} == {"train", "valid", "test"}, name
+            assert plan.disk_at_most > sum(plan.disk.values()) > 0, name
+
+
+def test_sums_that_were_locked_stand_in_the_plan(call: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "corpora").mkdir()
+    (tmp_path / "corpora/web.yaml").write_text(
+        "name: web\nlanguages: [en, de]\nlicence: CC0\nnote: ''\nsplits:\n"
+        "  train: [{https: {en: {url: 'https://a.example/t.en'}, de: {url: 'https://a.example/t.de'}}}]\n"
+        "  valid: [{holdout: 10}]\n  test: [{holdout: 10}]\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "corpora/web.lock").write_text(json.dumps({"https://a.example/t.en": "ab" * 32}), encoding="utf-8")
+    (tmp_path / "params.yaml").write_text(recipes.read("synthetic").replace("corpus: synthetic", "corpus: web"), encoding="utf-8")
+    plan = json.loads(call("data", "plan", "--json").out)
+    assert [file["checked_by"] for file in plan["files"][:2]] == ["sha256 abababababab...", "locked at the first fetch"]
+    assert (plan["licence"], plan["pairs"], plan["disk"]) == ("CC0", None, {})

@@ -1,0 +1,104 @@
+"""transformer-core doctor."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from transformer_core import doctor, recipes
+from transformer_core.errors import ExitCode
+
+
+@pytest.fixture
+def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with nothing wrong with it, and an environment that names no service."""
+    for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_PROFILE", "PREFECT_PROFILES_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / "dvc.yaml").touch()
+    (tmp_path / "params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
+    return tmp_path
+
+
+def finding(folder: Path, name: str) -> doctor.Finding:
+    return next(finding for finding in doctor.examine(folder) if finding.name == name)
+
+
+@pytest.mark.usefixtures("healthy")
+def test_nothing_is_wrong_with_a_fresh_clone(call: Callable[..., Any]) -> None:
+    done = call("doctor", "--json")
+    findings = {finding["name"]: finding for finding in json.loads(done.out)}
+    names = ["python", "torch", "cuda", "precision", "threads", "memory", "disk", "repository", "params", "mlflow", "prefect"]
+    assert (done.code, list(findings)) == (0, names)
+    assert findings["prefect"]["detail"] == "none configured: a temporary server is used"
+
+
+def test_a_problem_is_a_line_with_a_remedy_and_its_exit_code(call: Callable[..., Any], healthy: Path) -> None:
+    (healthy / "params.yaml").write_text(recipes.read("synthetic").replace("  warmup: ", "  warmup: x  # "), encoding="utf-8")
+    done = call("doctor")
+    problems = [line for line in done.out.split("\n") if line.startswith("problem")]
+    assert (done.code, len(problems)) == (78, 1)
+    assert problems[0].endswith("train.warmup: must be a whole number above 0, got 'x'")
+
+
+@pytest.mark.parametrize(
+    ("missing", "detail"), [(".git", "git: not a git repository"), (".dvc", "no .dvc folder here"), ("dvc.yaml", "no dvc.yaml here")]
+)
+def test_a_folder_that_is_no_repository_is_a_problem(missing: str, detail: str, healthy: Path) -> None:
+    (healthy / missing).rename(healthy / "away")
+    found = finding(healthy, "repository")
+    assert (found.status, found.exit_code) == ("problem", ExitCode.BAD_CONFIGURATION)
+    assert found.detail.startswith(detail)
+    assert found.remedy
+
+
+class Health(BaseHTTPRequestHandler):
+    """Answers /health and /api/health, and asks who is there at /login/health."""
+
+    def do_GET(self) -> None:
+        self.send_response({"/health": 200, "/api/health": 200, "/login/health": 401}.get(self.path, 500))
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Health)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_services_that_answer_are_well(service: str, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{service}/login")
+    (healthy / "prefect").mkdir()
+    profile = f'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{service}/api"\n'
+    (healthy / "prefect" / "profiles.toml").write_text(profile, encoding="utf-8")
+    assert finding(healthy, "mlflow").status == "ok"
+    assert finding(healthy, "prefect").detail == f"{service}/api answers"
+
+
+def test_a_service_that_fails_is_a_problem(service: str, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{service}/broken")
+    found = finding(healthy, "mlflow")
+    assert (found.status, found.exit_code) == ("problem", ExitCode.UNAVAILABLE)
+    assert "answers 500" in found.detail
+
+
+@pytest.mark.parametrize(("name", "variable"), [("mlflow", "MLFLOW_TRACKING_URI"), ("prefect", "PREFECT_API_URL")])
+def test_a_service_that_is_away_is_a_problem(name: str, variable: str, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")  # The port "discard", which nothing listens on.
+    found = finding(healthy, name)
+    assert (found.status, found.exit_code) == ("problem", ExitCode.UNAVAILABLE)
+    assert found.detail == "http://127.0.0.1:9: not reachable ([Errno 111] Connection refused)"
+    assert found.remedy

@@ -1,0 +1,53 @@
+"""The command line as a whole: its start, its refusals, and its end as a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+COMMAND = Path(sys.executable).with_name("transformer-core")
+HEAVY = {"torch", "numpy", "pandas", "pydantic", "ruamel.yaml", "sentencepiece", "sacrebleu", "matplotlib", "jinja2"}
+
+
+def loaded_by(arguments: list[str], folder: Path) -> set[str]:
+    code = f"import sys; from transformer_core.cli import main\ntry: main({arguments!r})\nfinally: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    return set(done.stdout.split("\n")[-2].split())
+
+
+def test_help_and_commands_without_a_model_load_only_what_they_need(tmp_path: Path) -> None:
+    assert "argparse" in (loaded := loaded_by(["--help"], tmp_path))
+    assert not loaded & HEAVY
+    assert not loaded_by(["recipe", "synthetic"], tmp_path) & {"torch", "pandas"}
+
+
+def test_a_wrong_call_is_one_line_and_bad_configuration(call: Callable[..., Any]) -> None:
+    for arguments, command, fault in (
+        ("", "", "the following arguments are required: COMMAND"),
+        ("translate", " translate", "the following arguments are required: --model"),
+        ("translate --model m --beam 0", " translate", "argument --beam: must be a whole number above 0, got '0'"),
+        ("translate --model m --alpha nan", " translate", "argument --alpha: must be a number, 0 or more, got 'nan'"),
+        ("translate --model m --top-p 1.5", " translate", "argument --top-p: must be a number above 0, at most 1, got '1.5'"),
+        ("data synthetic --seed -1", " data synthetic", "argument --seed: must be a whole number, 0 or more, got '-1'"),
+        ("estimate --preset base --rate 0", " estimate", "argument --rate: must be a number above 0, got '0'"),
+        ("info --preset base --vocab-size 16", " info", "argument --vocab-size: must be a whole number above 16, got '16'"),
+    ):
+        line = f"transformer-core{command}: {fault}. See: transformer-core{command} --help"
+        assert call(*arguments.split()).refusal() == (78, line)
+
+
+def test_a_process_ends_with_the_code_and_the_line_of_its_error(tmp_path: Path) -> None:
+    done = subprocess.run([COMMAND, "translate", "--model", "nowhere"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (65, "", 1)
+    assert done.stderr.startswith("nowhere/config.json: no such file. ")
+
+
+def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([COMMAND, "recipe"], cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")

@@ -1,0 +1,115 @@
+"""transformer-core info and estimate."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transformer_core import recipes
+from transformer_core.models.architectures import parameters_by_part
+from transformer_core.presets import TABLE_3
+
+
+@pytest.fixture
+def document(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The JSON that a command prints."""
+    return lambda *arguments: json.loads(call(*arguments, "--json").out)
+
+
+def write_params(folder: Path, recipe: str, *changes: tuple[str, str]) -> None:
+    text = recipes.read(recipe)
+    for old, new in changes:
+        text, count = re.subn(old, new, text)
+        assert count
+    (folder / "params.yaml").write_text(text, encoding="utf-8")
+
+
+def test_the_papers_models_have_the_papers_sizes() -> None:
+    # The paper's Table 3 says 65 and 213 millions; the vocabularies at which bias-free attention gives them.
+    for preset, vocab_size, millions in (("base", 41_100, 65.1), ("big", 36_000, 213.1)):
+        parameters = sum(parameters_by_part(TABLE_3[preset].size, vocab_size).values())
+        assert round(parameters / 1e6, 1) == pytest.approx(millions, abs=0.05)
+
+
+def test_without_a_preset_it_is_the_model_of_params_yaml(document: Callable[..., Any], tmp_path: Path) -> None:
+    write_params(tmp_path, "synthetic", ("preset: tiny", "preset: tiny\n  layers: 1"))
+    found = document("info")
+    assert (found["preset"], found["model"]["layers"], found["vocab_size"]) == ("tiny", 1, 2_000)
+
+
+def test_sizes_are_shown_with_thousands_separated(call: Callable[..., Any]) -> None:
+    shown = call("info", "--preset", "base", "--vocab-size", "37000").out
+    assert ["total", "63,045,632", "parameters"] in [line.split() for line in shown.split("\n")]
+    assert "65 x 10^6 parameters; ours with 41,100 subwords: 65.1\n" in shown
+
+
+def test_the_flops_of_a_token_are_six_for_each_weight_it_passes_and_those_of_attention(document: Callable[..., Any]) -> None:
+    found = document("info", "--preset", "table3/C-N2", "--vocab-size", "2000", "--length", "25")
+    parameters, size = found["parameters"], found["model"]
+    total = parameters.pop("total")
+    assert total == sum(parameters.values())
+    # Vectors (norms, biases) are no matrix products. The shared matrix is multiplied once, as the projection.
+    vectors = size["layers"] * (2 * (2048 + 512) + 5 * 2 * 512)
+    # Three attentions a layer, each with 25 scores and 25 weighted sums a head and a token.
+    attention = 6 * 3 * size["layers"] * 25 * size["heads"] * (size["d_k"] + size["d_v"])
+    assert found["training"]["flops_a_token"] == pytest.approx(6 * (total - vectors) + attention, rel=1e-6)
+    assert found["training"]["state_bytes"] == 16 * total
+
+
+@pytest.mark.parametrize(
+    ("architecture", "parts"),
+    [
+        ("recurrent", {"total", "embedding", "encoder", "attention", "decoder", "combine"}),
+        ("convolutional", {"total", "embedding", "encoder_convolution", "decoder_convolution", "decoder_attention", "last"}),
+    ],
+)
+def test_the_baselines_have_sizes_too(architecture: str, parts: set[str], document: Callable[..., Any]) -> None:
+    found = document("info", "--architecture", architecture, "--preset", "tiny", "--vocab-size", "2000")
+    assert found["model"]["architecture"] == architecture
+    assert found["parameters"]["embedding"] == 2000 * found["model"]["d_model"]
+    assert set(found["parameters"]) == parts
+    # Each weight matrix is multiplied at least once a token, forward and twice backward.
+    assert found["training"]["flops_a_token"] > 6 * 0.9 * found["parameters"]["total"]
+
+
+def test_an_unknown_preset_names_the_nearest(call: Callable[..., Any]) -> None:
+    line = "model.preset: no preset of the architecture transformer is called 'bas'. Nearest: base."
+    assert call("info", "--preset", "bas", "--vocab-size", "100").refusal() == (78, line)
+
+
+def test_an_estimate_at_a_given_rate_is_tokens_over_rate(call: Callable[..., Any], document: Callable[..., Any], tmp_path: Path) -> None:
+    write_params(tmp_path, "wmt14-en-de-base")
+    arguments = ("estimate", "--rate", "10000", "--devices", "8", "--price", "2", "--preset")
+    found = document(*arguments, "tiny")
+    assert found["target_tokens"] == 2_500_000_000
+    assert found["hours"] == pytest.approx(2.5e9 / 80_000 / 3600)
+    assert found["cost"] == pytest.approx(2 * found["hours"])
+    shown = call(*arguments, "base").out
+    assert "100,000 updates of 25,000 tokens: at most 2.5e+09 target tokens" in shown
+    assert "the paper's base: 100,000 updates of 25,000 tokens, 3.3e18 FLOPs, 12 hours on 8 P100" in shown
+    # Devices without a micro-batch make nothing faster.
+    for devices, busy in ((3, 8 / 3), (8, 8), (16, 8)):
+        found = document("estimate", "--rate", "10000", "--devices", str(devices), "--preset", "tiny")
+        assert found["busy_devices"] == pytest.approx(busy)
+        assert found["hours"] == pytest.approx(2.5e9 / (10_000 * busy) / 3600)
+
+
+def test_an_estimate_without_a_rate_measures_this_machines(call: Callable[..., Any], document: Callable[..., Any], tmp_path: Path) -> None:
+    small = "tokens_per_(update|microbatch): .*", r"tokens_per_\1: 256"
+    write_params(tmp_path, "synthetic", small, ("bpe_dropout: 0", "bpe_dropout: 0.1"))
+    found = document("estimate")
+    assert "256 tokens before BPE-dropout" in call("estimate", "--rate", "1").out
+    assert found["tokens_per_second"] > 0
+    assert (found["devices"], found["busy_devices"]) == (1, 1)
+    assert found["hours"] == pytest.approx(found["target_tokens"] / found["tokens_per_second"] / 3600)
+
+
+def test_a_sentence_that_no_batch_or_model_can_have_is_refused(call: Callable[..., Any], tmp_path: Path) -> None:
+    write_params(tmp_path, "synthetic", ("tokens_per_microbatch: .*", "tokens_per_microbatch: 640"))
+    line = "--length: a micro-batch holds 640 tokens, and a sentence 1000"
+    assert call("estimate", "--length", "1000").refusal() == (78, line)
+    line = "--length: the model has 1024 positions, and a sentence 1025 tokens"
+    assert call("info", "--preset", "table3/E-learned", "--length", "1025").refusal() == (78, line)

@@ -1,0 +1,169 @@
+"""transformer-core translate and export."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.models.on_disk import write_model
+from transformer_core.models.architectures import build
+from transformer_core.presets import TransformerSize
+
+COMMAND = Path(sys.executable).with_name("transformer-core")
+Translate = Callable[..., Any]
+
+
+@pytest.fixture
+def model(models: Path) -> Path:
+    return models / "transformer"
+
+
+@pytest.fixture
+def translate(call: Callable[..., Any], model: Path) -> Translate:
+    def translated(*arguments: str | Path, stdin: bytes = b"") -> Any:
+        return call("translate", "--model", model, *arguments, stdin=stdin)
+
+    return translated
+
+
+def test_every_line_gets_a_line_and_an_empty_one_stays_empty(translate: Translate) -> None:
+    done = translate(stdin=b"a cat\n\n  \na cat\nlast line without an end")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.split("\n")
+    assert len(lines) == 6
+    assert lines[0] == lines[3] != ""
+    assert lines[1:3] == ["", ""]
+    assert lines[5] == ""
+
+
+def test_lines_end_at_line_feeds_only(translate: Translate) -> None:
+    assert translate(stdin="the\x85dog\u2028sees\x0b\x0ca\rcat\n".encode()).out.count("\n") == 1
+
+
+def test_n_best_gives_number_score_log_probability_and_text(translate: Translate) -> None:
+    stdin = b"the dog\na cat\n"
+    rows = [line.split("\t") for line in translate("--beam", "3", "--alpha", "1", "--nbest", stdin=stdin).out.split("\n")[:-1]]
+    assert [row[0] for row in rows] == ["1"] * 3 + ["2"] * 3
+    scores = [float(row[1]) for row in rows]
+    assert scores[:3] == sorted(scores[:3], reverse=True)
+    assert all(float(row[2]) < 0 for row in rows)
+    assert translate("--beam", "3", "--alpha", "1", stdin=stdin).out.split("\n")[:-1] == [rows[0][3], rows[3][3]]
+    scored = translate("--beam", "3", "--alpha", "1", "--scores", stdin=stdin).out.split("\n")[:-1]
+    assert scored == ["\t".join(rows[0][1:]), "\t".join(rows[3][1:])]
+
+
+def test_a_line_that_is_no_text_is_named(translate: Translate) -> None:
+    line = "<stdin>:2: not valid UTF-8 (byte 0xff at column 3). Re-encode the file as UTF-8."
+    assert translate(stdin=b"the dog\nth\xff\n").refusal() == (65, line)
+
+
+def test_at_a_terminal_each_line_is_answered_and_an_interrupt_is_one_line(model: Path, tmp_path: Path) -> None:
+    keyboard, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [COMMAND, "translate", "--model", model], cwd=tmp_path, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    os.close(terminal)
+    assert process.stdout is not None
+    os.write(keyboard, b"the dog\n")
+    assert process.stdout.readline().endswith(b"\n")
+    said = interrupt(process)
+    os.close(keyboard)
+    assert (process.returncode, said) == (75, b"transformer-core: interrupted\n")
+
+
+def interrupt(process: "subprocess.Popen[bytes]") -> bytes:
+    """Interrupt a process that waits for input, and return its standard error.
+
+    A signal between Python's last check for signals and the system call that waits is only handled after the next one.
+    """
+    for _ in range(12):
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=10)[1]
+    raise AssertionError("still there")
+
+
+def test_a_line_longer_than_max_input_is_cut_or_left_empty_and_the_others_come_out(translate: Translate) -> None:
+    stdin = b"a cat\n" + b"a cat sees the dog " * 2_000 + b"\nder Hund\n"
+    plain = translate(stdin=b"a cat\nder Hund\n").out.split("\n")
+    assert all(plain[:2])
+    cut = translate("--max-input", "20", stdin=stdin)
+    assert (cut.code, cut.out.count("\n"), cut.out.split("\n")[0::2]) == (0, 3, [plain[0], plain[1]])
+    assert re.fullmatch(r"line 2: \d\d,\d{3} tokens, cut to 20\n", cut.err)
+    refused = translate("--max-input", "20", "--longer", "refuse", stdin=stdin)
+    assert (refused.code, refused.out) == (65, f"{plain[0]}\n\n{plain[1]}\n")
+    assert re.fullmatch(r"line 2: \d\d,\d{3} tokens, more than 20, left empty\n", refused.err)
+
+
+def test_a_line_longer_than_the_learned_positions_is_cut_to_them(models: Path, call: Callable[..., Any]) -> None:
+    done = call("translate", "--model", models / "learned", stdin=b"the dog\nthe dog sees a cat the dog sees a cat\n")
+    assert (done.code, done.out.count("\n")) == (0, 2)
+    assert re.fullmatch(r"line 2: \d+ tokens, cut to 5\n", done.err)
+
+
+def test_files_are_read_and_written_as_standard_input_and_output_are(translate: Translate, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"the dog\n\na cat\n")
+    piped = translate(stdin=b"the dog\n\na cat\n")
+    assert translate("--out", "out", "lines") == (0, "", "")
+    assert (tmp_path / "out").read_text(encoding="utf-8") == piped.out
+    assert translate("--interactive", "lines").out == piped.out
+
+
+def test_a_file_that_fails_in_the_middle_leaves_no_output_behind(translate: Translate, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"the dog\n" * 2_000 + b"th\xff\n")
+    code, line = translate("--beam", "1", "--out", "out", "lines").refusal()
+    assert (code, line.split(" (")[0]) == (65, "lines:2001: not valid UTF-8")
+    assert [path.name for path in tmp_path.iterdir()] == ["lines"]
+
+
+def test_models_translate_together_where_they_share_their_vocabulary(translate: Translate, model: Path, tmp_path: Path) -> None:
+    alone = translate(stdin=b"the dog\na cat\n")
+    assert translate("--model", model, stdin=b"the dog\na cat\n") == (0, alone.out, "")
+    write_model(build(TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0), 30), tmp_path / "other")
+    code, line = translate("--model", "other", stdin=b"the dog\n").refusal()
+    assert code == 78
+    assert line.endswith("Models that translate together share their vocabulary.")
+
+
+def test_samples_are_as_many_as_asked_for_and_the_same_again(translate: Translate) -> None:
+    asked = ("--sample", "3", "--temperature", "2", "--top-p", "0.9", "--nbest")
+    done = translate(*asked, stdin=b"the dog\na cat\n")
+    assert [line.split("\t")[0] for line in done.out.split("\n")[:-1]] == ["1"] * 3 + ["2"] * 3
+    assert translate(*asked, stdin=b"the dog\na cat\n").out == done.out
+    assert translate(*asked, "--seed", "2", stdin=b"the dog\na cat\n").out != done.out
+
+
+def test_translations_begin_with_their_prefixes(translate: Translate, tmp_path: Path) -> None:
+    (tmp_path / "prefixes").write_bytes(b"der Hund\n\n")
+    first, second = translate("--prefixes", "prefixes", stdin=b"a cat\na cat\n").out.split("\n")[:2]
+    assert first.startswith("der Hund")
+    assert second == translate(stdin=b"a cat\n").out.rstrip("\n")
+    code, line = translate("--prefixes", "prefixes", stdin=b"a\n" * 3).refusal()
+    assert (code, line.split(". ")[0]) == (65, "prefixes: fewer lines than the input")
+
+
+def test_what_is_not_here_is_named(call: Callable[..., Any], translate: Translate) -> None:
+    code, line = call("translate", "--model", "nowhere").refusal()
+    assert (code, line.split(". ")[0]) == (65, "nowhere/config.json: no such file")
+    code, line = translate("nowhere").refusal()
+    assert (code, line.split(". ")[0]) == (65, "nowhere: no such file")
+    if not torch.cuda.is_available():
+        assert translate("--device", "cuda:77", stdin=b"the dog\n").refusal() == (78, "--device: cuda:77 asked for, 0 GPUs here")
+
+
+def test_an_export_says_what_was_made_and_where_but_not_over_a_model_of_ours(model: Path, call: Callable[..., Any], tmp_path: Path) -> None:
+    done = call("export", "--format", "ctranslate2", "--model", model, "--out", "ct2")
+    assert (done.code, done.err) == (0, "")
+    assert re.fullmatch(r"ct2: a model for CTranslate2, \d+ kB\n", done.out)
+    assert (tmp_path / "ct2/spm.model").read_bytes() == (model / "spm.model").read_bytes()
+    line = f"{model}: exists and is no exported model. Name another directory or remove it."
+    assert call("export", "--format", "ctranslate2", "--model", model, "--out", model).refusal() == (78, line)

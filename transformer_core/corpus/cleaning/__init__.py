@@ -1,0 +1,1 @@
+"""From data/raw to data/clean."""

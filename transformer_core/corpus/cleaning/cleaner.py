@@ -1,0 +1,321 @@
+"""Repairs every line, drops unusable training pairs, and counts both, in bounded memory.
+
+Validation and test are repaired in the same way and never filtered: line i stays line i.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import compress, islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from transformer_core.config import TREES, Clean, Section
+from transformer_core.corpus.cleaning.rules import HeldOut, Repeats, digest, rules, words_in
+from transformer_core.corpus.text import (
+    REPAIRS,
+    Chunk,
+    Pair,
+    decode_line,
+    has_entity,
+    is_normal,
+    read_chunks,
+    read_lines,
+    read_pairs,
+    write_pairs,
+)
+from transformer_core.corpus.trees import TREE_EXAMPLE, linearised, read_tree, words
+from transformer_core.errors import UserError
+from transformer_core.files import write_json
+from transformer_core.processes import in_order, workers_for
+
+REPORT = "report.json"
+INVALID_UTF8 = "invalid_utf8"
+EXAMPLES = 5
+# Lengths of this many words and more are counted together; a byte holds them.
+LONGEST_COUNTED = 200
+_EXAMPLE_CHARACTERS = 300
+_ROWS_AT_ONCE = 10_000  # `bincount` converts each byte to 8.
+_HELD_OUT = ("valid", "test")
+
+
+class SplitReport(Section):
+    """Validation or test: numbers of pairs, of pairs with an empty side (which stay), and of lines that each repair changed."""
+
+    pairs: int
+    empty: int
+    repaired: dict[str, int]
+
+
+class CleaningReport(Section):
+    """report.json.
+
+    Attributes:
+        dropped: pairs by the first rule that dropped them.
+        repaired: lines by repair.
+        entities: lines, kept or not, with an HTML entity (&apos;): a sign of text that was tokenised before.
+        examples: some dropped pairs of each rule, repaired.
+        lengths_in: by language, sentences by their number of words; `lengths_out` likewise.
+    """
+
+    pairs_in: int
+    dropped: dict[str, int]
+    repaired: dict[str, int]
+    entities: int
+    pairs_out: int
+    examples: dict[str, list[tuple[str, str]]]
+    lengths_in: dict[str, list[int]]
+    lengths_out: dict[str, list[int]]
+    splits: dict[str, SplitReport]
+
+
+def clean_corpus(raw: Path, folder: Path, source: str, target: str, settings: Clean, workers: int | None = None) -> CleaningReport:
+    """Clean the three splits of `raw` into an empty `folder`, with report.json; the same bytes with any number of workers.
+
+    Where the target is `tree`, bracketed trees become their symbols (`trees.linearised`) after all rules have been applied.
+
+    Args:
+        workers: processes; None takes one for each core, fewer for little text.
+
+    Raises:
+        UserError: exit code 65; a missing file, sides of unequal length, invalid UTF-8 (unless training pairs with it are to be
+            dropped), a target that should be a tree over the source's words and is not, or no training pair left.
+    """
+    splits = {split: _repair_split(raw, folder, split, source, target) for split in _HELD_OUT}
+    paths = raw / f"train.{source}", raw / f"train.{target}"
+    work = _Work(settings, *paths, _held_out(folder, source), _held_out(folder, target), target == TREES)
+    train = _Train(folder, source, target, settings)
+    # disable=None: no bar where there is no terminal.
+    with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
+        for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):
+            train.add(part)
+            bar.update(len(part.words))
+    report = train.report(splits)
+    if not report.pairs_out:
+        counts = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
+        raise UserError(f"{paths[0]}: cleaning leaves none of {report.pairs_in:,} pairs (dropped: {counts})", "Loosen section clean.")
+    write_json(folder / REPORT, report.model_dump())
+    return report
+
+
+def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str) -> SplitReport:
+    counts: Counter[str] = Counter()
+    paths = raw / f"{split}.{source}", raw / f"{split}.{target}"
+    pairs = []
+    for number, raw_pair in enumerate(read_pairs(*paths), start=1):
+        pair = Pair(*(_repair(text, counts) for text in raw_pair))
+        pairs.append(_with_symbols(pair, paths[1], number) if target == TREES else pair)
+    write_pairs(folder / f"{split}.{source}", folder / f"{split}.{target}", pairs)
+    return SplitReport(pairs=len(pairs), empty=sum(not (left and right) for left, right in pairs), repaired=_by_repair(counts))
+
+
+def _held_out(folder: Path, language: str) -> HeldOut:
+    return HeldOut.of(line for split in _HELD_OUT for line in read_lines(folder / f"{split}.{language}"))
+
+
+@dataclass
+class _Tally:
+    """Counts of dropped pairs, repaired lines and lines with entities, and examples of dropped pairs."""
+
+    dropped: Counter[str] = field(default_factory=Counter)
+    repaired: Counter[str] = field(default_factory=Counter)
+    entities: int = 0
+    examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+
+    def drop(self, rule: str, pair: Pair[str]) -> None:
+        """Count a dropped pair, and show it as an example."""
+        self.dropped[rule] += 1
+        self.show(rule, pair)
+
+    def show(self, rule: str, pair: tuple[str, str]) -> None:
+        """Keep a pair as an example if there are few."""
+        examples = self.examples.setdefault(rule, [])
+        if len(examples) < EXAMPLES:
+            examples.append((_shortened(pair[0]), _shortened(pair[1])))
+
+    def add(self, other: "_Tally") -> None:
+        """Add the counts and examples of later pairs."""
+        self.dropped += other.dropped
+        self.repaired += other.repaired
+        self.entities += other.entities
+        for rule, pairs in other.examples.items():
+            for pair in pairs:
+                self.show(rule, pair)
+
+
+@dataclass
+class _Part:
+    """The result for a chunk.
+
+    Attributes:
+        words: (pairs, 2) number of words of all pairs, at most `LONGEST_COUNTED`.
+        kept: (pairs,) whether the rules for one pair keep it.
+        text: the kept lines of source and target.
+        digests: of the kept pairs, concatenated, for each rule that drops repeats.
+    """
+
+    words: NDArray[np.uint8]
+    kept: NDArray[np.bool_]
+    text: tuple[bytes, bytes] = b"", b""
+    digests: dict[str, bytes] = field(default_factory=dict)
+    tally: _Tally = field(default_factory=_Tally)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The function that workers apply to a chunk of the training pairs."""
+
+    settings: Clean
+    source_path: Path
+    target_path: Path
+    source: HeldOut
+    target: HeldOut
+    to_symbols: bool
+
+    def __call__(self, chunk: Chunk) -> _Part:
+        """Repair the pairs of a chunk and drop those that a rule for one pair drops."""
+        asked = rules(self.settings, self.source, self.target)
+        raw = chunk.pairs()
+        part = _Part(np.zeros((len(raw), 2), np.uint8), np.zeros(len(raw), np.bool_))
+        kept: list[Pair[str]] = []
+        for index, raw_pair in enumerate(raw):
+            pair = self._repaired(part.tally, raw_pair, chunk.first + index)
+            if pair is None:
+                continue
+            words = words_in(pair.source), words_in(pair.target)
+            part.words[index] = min(words[0], LONGEST_COUNTED), min(words[1], LONGEST_COUNTED)
+            part.tally.entities += has_entity(pair.source) + has_entity(pair.target)
+            rule = next((name for name, drops in asked.items() if drops(pair, words)), None)
+            if rule is None:
+                part.kept[index] = True
+                kept.append(_with_symbols(pair, self.target_path, chunk.first + index) if self.to_symbols else pair)
+            else:
+                part.tally.drop(rule, pair)
+        part.text = "".join([f"{pair.source}\n" for pair in kept]).encode(), "".join([f"{pair.target}\n" for pair in kept]).encode()
+        both = [f"{pair.source}\n{pair.target}" for pair in kept]
+        if self.settings.drop_duplicates:
+            part.digests["duplicate"] = b"".join(map(digest, both))
+        if self.settings.drop_case_duplicates:
+            part.digests["case_duplicate"] = b"".join(digest(text.casefold()) for text in both)
+        return part
+
+    def _repaired(self, tally: _Tally, pair: Pair[bytes], number: int) -> Pair[str] | None:
+        """Return the pair as repaired text; None if it is dropped because it is not valid UTF-8."""
+        try:
+            source, target = _decode(pair.source, self.source_path, number), _decode(pair.target, self.target_path, number)
+        except UserError:
+            if self.settings.on_invalid_utf8 == "stop":
+                raise
+            tally.drop(INVALID_UTF8, Pair(pair.source.decode(errors="replace"), pair.target.decode(errors="replace")))
+            return None
+        return Pair(_repair(source, tally.repaired), _repair(target, tally.repaired))
+
+
+class _Train:
+    """The training text: first written part by part, as the rules for one pair leave it; then once more without repeats."""
+
+    def __init__(self, folder: Path, source: str, target: str, settings: Clean) -> None:
+        self._languages = source, target
+        self._paths = [folder / f"train.{language}" for language in self._languages]
+        self._all = [folder / f"{language}.parts" for language in self._languages]
+        self._files = [path.open("wb") for path in self._all]
+        # In the order in which they are asked; a pair counts for the first.
+        repeats = {"duplicate": settings.drop_duplicates, "case_duplicate": settings.drop_case_duplicates}
+        self._repeats = {name: Repeats(folder / f"{name}.parts") for name, drops in repeats.items() if drops}
+        invalid = [INVALID_UTF8] if settings.on_invalid_utf8 == "drop" else []
+        self._rules = [*invalid, *rules(settings, HeldOut.of(()), HeldOut.of(())), *self._repeats]
+        self._tally = _Tally()
+        self._lengths = np.zeros((2, LONGEST_COUNTED + 1), np.int64)
+        self._words = [np.zeros((0, 2), np.uint8)]
+
+    def add(self, part: _Part) -> None:
+        """Add the next part."""
+        for file, text in zip(self._files, part.text, strict=True):
+            file.write(text)
+        for name, digests in part.digests.items():
+            self._repeats[name].add(digests)
+        self._lengths += _histograms(part.words)
+        self._words.append(part.words[part.kept])
+        self._tally.add(part.tally)
+
+    def report(self, splits: dict[str, SplitReport]) -> CleaningReport:
+        """Write the text without its repeats; nothing is added after it."""
+        for file in self._files:
+            file.close()
+        words = np.concatenate(self._words)
+        self._words.clear()
+        left = np.ones(len(words), np.bool_)
+        for name, repeats in self._repeats.items():
+            found = repeats.found() & left
+            left &= ~found
+            self._tally.dropped[name] = int(found.sum())
+            self._show_repeats(name, np.flatnonzero(found)[:EXAMPLES].tolist())
+        for path, everything in zip(self._paths, self._all, strict=True):
+            with everything.open("rb") as lines, path.open("wb") as file:
+                file.writelines(compress(lines, left))
+            everything.unlink()
+        return CleaningReport(
+            pairs_in=int(self._lengths[0].sum()),
+            dropped={rule: self._tally.dropped[rule] for rule in self._rules},
+            repaired=_by_repair(self._tally.repaired),
+            entities=self._tally.entities,
+            pairs_out=int(left.sum()),
+            examples=self._tally.examples,
+            lengths_in=dict(zip(self._languages, self._lengths.tolist(), strict=True)),
+            lengths_out=dict(zip(self._languages, _histograms(words[left]).tolist(), strict=True)),
+            splits=splits,
+        )
+
+    def _show_repeats(self, rule: str, numbers: list[int]) -> None:
+        """Show the pairs of these numbers (ascending, in the text with repeats) as examples."""
+        for number, pair in enumerate(islice(read_pairs(*self._all), numbers[-1] + 1 if numbers else 0)):
+            if number in numbers:
+                self._tally.show(rule, pair)
+
+
+def _with_symbols(pair: Pair[str], path: Path, number: int) -> Pair[str]:
+    """Replace the bracketed tree in line `number` of the file at `path` by its symbols.
+
+    Raises:
+        UserError: exit code 65; not a tree, or one over other words than the source's.
+    """
+    try:
+        tree = read_tree(pair.target)
+    except ValueError as error:
+        raise UserError(f"{path}:{number}: not a tree: {error}", TREE_EXAMPLE) from None
+    if words(tree) != pair.source:
+        raise UserError(f"{path}:{number}: the tree's words are not those of the source: {words(tree)!r}", "Write them alike.")
+    return Pair(pair.source, linearised(tree))
+
+
+def _histograms(words: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Count the sentences of each side by their words: (2, LONGEST_COUNTED + 1) from (pairs, 2)."""
+    counted = np.zeros((2, LONGEST_COUNTED + 1), np.int64)
+    for start in range(0, len(words), _ROWS_AT_ONCE):
+        for side, some in enumerate(words[start : start + _ROWS_AT_ONCE].T):
+            counted[side] += np.bincount(some, minlength=LONGEST_COUNTED + 1)
+    return counted
+
+
+def _repair(text: str, counts: Counter[str]) -> str:
+    if is_normal(text):
+        return text
+    for name, repair in REPAIRS:
+        repaired = repair(text)
+        counts[name] += repaired != text
+        text = repaired
+    return text
+
+
+def _by_repair(counts: Counter[str]) -> dict[str, int]:
+    return {name: counts[name] for name, _ in REPAIRS}
+
+
+def _decode(line: bytes, path: Path, number: int) -> str:
+    return decode_line(line, path, number, "Re-encode the file or set clean.on_invalid_utf8: drop.")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _EXAMPLE_CHARACTERS else text[: _EXAMPLE_CHARACTERS - 1] + "…"
