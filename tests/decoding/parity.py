@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.models.on_disk import VOCAB
-from transformer_core.corpus import subword
+from transformer_core.corpus.tokens import subword
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.models.transformer import Transformer
