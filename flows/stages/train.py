@@ -33,16 +33,16 @@ from flows.process.paths import (
 from flows.process.runner import STOP_SIGNALS, echo, run_stage
 from flows.record.recorder import TABLES, fingerprint_of, recording
 from transformer_core.config import Params, load_params
+from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.subword import Subword
-from transformer_core.corpus.text import read_lines
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import Interrupted, UserError, configuration_error
 from transformer_core.evaluation.bleu import corpus_bleu
 from transformer_core.evaluation.brackets import corpus_f1
-from transformer_core.files import new_directory, exclusive_lock, read_json, write_json
+from transformer_core.files import exclusive_lock, new_directory, read_json, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Training, Vocabulary, load_model
 from transformer_core.models.precision import weights_dtype

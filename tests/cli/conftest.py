@@ -42,9 +42,7 @@ Call = Callable[..., Done]
 
 def refused(done: Done) -> tuple[int, str]:
     """Exit code and the one line on standard error of a command that printed nothing."""
-    assert done.out == ""
-    assert done.err.count("\n") == 1
-    return done.code, done.err.rstrip("\n")
+    return done.refusal()
 
 
 def write(name: str, lines: list[str]) -> None:

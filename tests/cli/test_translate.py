@@ -122,7 +122,7 @@ def test_a_file_that_fails_in_the_middle_leaves_no_output_behind(translate: Tran
     (tmp_path / "lines").write_bytes(b"the dog\n" * 2_000 + b"th\xff\n")
     code, line = translate("--beam", "1", "--out", "out", "lines").refusal()
     assert (code, line.split(" (")[0]) == (65, "lines:2001: not valid UTF-8")
-    assert [path.name for path in tmp_path.iterdir()] == ["lines"]
+    assert [path.name for path in tmp_path.iterdir() if not path.is_symlink()] == ["lines"]
 
 
 def test_models_translate_together_where_they_share_their_vocabulary(translate: Translate, model: Path, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.flows.stages import stage_here
-from transformer_core.corpus.tokens.binary import open_split, read_meta
 from transformer_core.corpus.sources.own import new_entry
+from transformer_core.corpus.tokens.binary import open_split, read_meta
 from transformer_core.corpus.tokens.subword import Subword
 
 REPOSITORY = Path(__file__).parents[2]
