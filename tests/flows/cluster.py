@@ -4,11 +4,9 @@ import json
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TypeVar
 from uuid import UUID
 
 import psutil
@@ -19,17 +17,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.objects import Artifact, FlowRun
 
 from tests.clone import Clone, tiny_clone
-
-LONGEST_SECONDS = 400.0
-Found = TypeVar("Found")
-
-
-def wait_for(look: Callable[[], Found | None], what: str) -> Found:
-    deadline = time.monotonic() + LONGEST_SECONDS
-    while not (found := look()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.5)
-    return found
+from tests.waiting import wait_for
 
 
 @contextmanager
@@ -82,7 +70,7 @@ def server_for(home: Clone, folder: Path) -> Iterator[str]:
             except requests.RequestException:
                 return False
 
-        wait_for(healthy, "the server did not start")
+        wait_for(healthy, "the server did not start", pause=0.5)
         yield address
 
 
@@ -104,7 +92,7 @@ def ended(client: SyncPrefectClient, run: UUID) -> FlowRun:
         found = client.read_flow_run(run)
         return found if found.state and found.state.is_final() else None
 
-    return wait_for(look, "the run did not end")
+    return wait_for(look, "the run did not end", pause=0.5)
 
 
 def lines(client: SyncPrefectClient, run: UUID) -> list[str]:

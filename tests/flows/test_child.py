@@ -10,6 +10,7 @@ import pytest
 
 from flows.process import child
 from flows.process.child import StageLog, TimeLimitError, run_child
+from tests.waiting import wait_for
 
 # A stage that takes a moment to save, below a shell that does not replace itself by it (as below dvc).
 STAGE = """
@@ -55,13 +56,6 @@ def _runs_stage(process: psutil.Process, directory: str) -> bool:
         return process.cwd() == directory and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
-
-
-def wait_for(path: str) -> None:
-    deadline = time.monotonic() + 120
-    while not Path(path).exists():
-        assert time.monotonic() < deadline, f"{path} did not appear"
-        time.sleep(0.02)
 
 
 def test_lines_of_both_streams_arrive_whole_and_in_order() -> None:
@@ -127,7 +121,7 @@ def test_a_child_orphaned_by_the_death_of_its_parent_is_waited_for_and_ended() -
 
 def test_a_signal_to_the_caller_ends_the_tree_before_the_caller_ends() -> None:
     caller = subprocess.Popen([sys.executable, "-c", RUN_CHILD, *stage_below_a_shell()], stderr=subprocess.DEVNULL)
-    wait_for("ready")
+    wait_for(Path("ready").exists)
     caller.terminate()
     assert caller.wait(120) != 0
     assert Path("saved").exists()

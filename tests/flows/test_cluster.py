@@ -24,7 +24,8 @@ from safetensors.torch import load_file
 from flows.cluster.pools import find_deployment
 from flows.process.child import GRACE_SECONDS
 from tests.clone import Clone
-from tests.flows.cluster import artifacts, ended, lines, start, table, wait_for, worker_at
+from tests.flows.cluster import artifacts, ended, lines, start, table, worker_at
+from tests.waiting import wait_for
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
 

@@ -25,7 +25,8 @@ from safetensors.torch import load_file
 
 from flows.process.child import GRACE_SECONDS
 from tests.clone import Clone
-from tests.flows.cluster import ended, lines, start, wait_for, worker_at
+from tests.flows.cluster import ended, lines, start, worker_at
+from tests.waiting import wait_for
 from transformer_core.training.checkpoint import is_whole, state_files, update_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.prefect]

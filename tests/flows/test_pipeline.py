@@ -3,7 +3,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from flows.record.journal import Journal
 from flows.record.sending import sync
 from flows.record.server import connect, find_training
 from flows.record.summary import Outcome, record, summarize, table_of
+from tests.waiting import wait_for
 from transformer_core.config import Machine
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
@@ -165,15 +165,12 @@ def test_every_stage_is_a_task_that_ran_and_then_one_that_was_cached(client: Syn
 def test_the_lines_of_a_stage_reach_the_log_of_its_run(client: SyncPrefectClient) -> None:
     behave("train", r"print('update 100\rupdate 200', flush=True); raise UserError('on standard error')")
     state = run_pipeline()
-    deadline = time.monotonic() + 120
-    wanted = {"> python stage.py train", "update 200", "on standard error"}
-    while True:
+
+    def messages() -> set[str]:
         logs = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[state.state_details.flow_run_id])))
-        messages = {log.message for log in logs if log.task_run_id}
-        if wanted <= messages:
-            return
-        assert time.monotonic() < deadline, messages
-        time.sleep(0.2)
+        return {log.message for log in logs if log.task_run_id}
+
+    wait_for(lambda: {"> python stage.py train", "update 200", "on standard error"} <= messages(), pause=0.2)
 
 
 @with_prefect
@@ -375,11 +372,7 @@ def start_flow(server: str | None) -> "subprocess.Popen[str]":
 
 
 def wait_for_stage(flow: "subprocess.Popen[str]") -> psutil.Process:
-    deadline = time.monotonic() + 300
-    while not (found := list(Path().glob("*.pid"))):
-        assert flow.poll() is None, flow.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    found = wait_for(lambda: list(Path().glob("*.pid")), process=flow)
     return psutil.Process(int(found[0].stem))
 
 

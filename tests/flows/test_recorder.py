@@ -1,7 +1,6 @@
 """The record of a training: tables of whole lines, cut back to a saved state, and samples of the machine's use."""
 
 import threading
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +10,7 @@ import torch
 from flows.record import recorder as module
 from flows.record.journal import Journal, read_events
 from flows.record.recorder import Recorder, sampling
+from tests.waiting import wait_for
 from transformer_core.training.records import UpdateRecord
 
 
@@ -64,15 +64,8 @@ def test_validation_scores_are_in_a_table_of_their_own() -> None:
     assert Path("validation.csv").read_text(encoding="utf-8") == expected
 
 
-def sampled(journal: Journal, wanted: int) -> list[int]:
-    """Steps in the journal, once there are so many."""
-    deadline = time.monotonic() + 120
-    while True:
-        steps = [event["step"] for event in read_events(journal.path) if event["type"] == "metrics"]
-        if len(steps) >= wanted:
-            return steps
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def steps_in(journal: Journal) -> list[int]:
+    return [event["step"] for event in read_events(journal.path) if event["type"] == "metrics"]
 
 
 def test_the_use_of_the_machine_is_sampled_until_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,10 +73,10 @@ def test_the_use_of_the_machine_is_sampled_until_the_block_ends(monkeypatch: pyt
     for begun in (0, 2):  # The second time as a resumed training.
         journal = Journal("f00d")
         with sampling(journal, torch.device("cpu")):
-            sampled(journal, begun + 2)
+            assert wait_for(lambda: len(steps_in(journal)) >= begun + 2)  # noqa: B023
         journal.end("KILLED")
         assert "usage" not in [thread.name for thread in threading.enumerate()]
-        steps = sampled(journal, 0)
+        steps = steps_in(journal)
         assert steps == list(range(len(steps)))
         journal.path.write_text("".join(journal.path.read_text().splitlines(keepends=True)[:4]))  # Two samples, the last ones torn off.
     (values, *_) = [event["values"] for event in read_events(journal.path) if event["type"] == "metrics"]

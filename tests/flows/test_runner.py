@@ -16,6 +16,7 @@ import pytest
 
 from flows.process.runner import record_seconds, seconds_of
 from tests.flows.stages import Ended, stage_here
+from tests.waiting import wait_for
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError
 
@@ -71,13 +72,6 @@ def here(error: BaseException | None = None, seconds: float = 0) -> Ended:
 def report() -> dict[str, Any]:
     document: dict[str, Any] = json.loads(Path(".state/exit/toy.json").read_text())
     return document
-
-
-def wait_until_running(name: str = "running") -> None:
-    deadline = time.monotonic() + 120
-    while not Path(name).exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_stage_that_succeeds_says_what_was_made_and_leaves_how_long_it_took() -> None:
@@ -169,7 +163,7 @@ def test_while_a_stage_runs_it_has_not_ended_and_nobody_else_can_run_it(started:
     Path("running").unlink()
     first = subprocess.Popen(stage("time.sleep(60)"), stderr=subprocess.DEVNULL)
     started.append(psutil.Process(first.pid))
-    wait_until_running()
+    wait_for(Path("running").exists)
     assert not Path(".state/exit/toy.json").exists()
 
     Path("running").unlink()
@@ -202,9 +196,7 @@ def test_the_death_of_what_started_a_stage_ends_it_after_it_has_saved(starter: s
     program = STARTERS[starter].format(" ".join(stage(body)))
     inherited = {"DVC_STAGE": "toy"} if starter.startswith("dvc") else {}
     process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, **inherited}, stderr=subprocess.DEVNULL)
-    wait_until_running()
-    while not (found := list(Path().glob("*.pid"))):
-        time.sleep(0.02)
+    found = wait_for(lambda: list(Path().glob("*.pid")))
     child = psutil.Process(int(found[0].stem))
     started.append(child)
     process.kill()

@@ -4,8 +4,6 @@ import json
 import math
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from flows.sweep import main, plan
 from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
 from flows.sweeps.table import About, beside_the_paper, markdown, summarize, write
 from tests.clone import Clone, tiny_clone
+from tests.waiting import wait_for
 from transformer_core import recipes
 from transformer_core.config import Model, Params
 from transformer_core.errors import UserError
@@ -175,14 +174,6 @@ def started(clone: Clone, *options: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen([*COMMAND, *options], cwd=clone.root, env=clone.environment, stdout=subprocess.DEVNULL, stderr=output)
 
 
-def wait_until(process: "subprocess.Popen[bytes]", reached: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 400
-    while not reached():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def trainings(clone: Clone) -> list[psutil.Process]:
     """The stages train that run in workspaces of a clone."""
     found = []
@@ -199,7 +190,7 @@ def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothin
     clone = tiny_clone(tmp_path / "clone")
     workspaces = clone.root / ".state/sweeps/workspaces"
     with started(clone, "--rows", "base,B-dk16,C-N2,C-N4", "--at-once", "2") as process:  # The fourth waits for its turn, in vain.
-        wait_until(process, lambda: len(list(workspaces.glob("*/models"))) == 2)  # The first row is trained alone.
+        wait_for(lambda: len(list(workspaces.glob("*/models"))) == 2, process=process)  # The first row is trained alone.
         process.terminate()
         assert process.wait(timeout=60) == 75
     assert "stopped by SIGTERM" in (tmp_path / "output").read_text(encoding="utf-8")
@@ -208,8 +199,7 @@ def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothin
     assert len(before) == 1
 
     with started(clone) as process:
-        wait_until(process, lambda: trainings(clone))
-        below = trainings(clone)
+        below = wait_for(lambda: trainings(clone), process=process)
         process.kill()
     assert not psutil.wait_procs(below, timeout=60)[1]
 

@@ -12,6 +12,7 @@ from flows.record import sending
 from flows.record.journal import Dataset, Journal, position_file, read_events
 from flows.record.sending import Sender, all_sent, send_all, sync
 from flows.record.server import connect, experiment_id, find_training, run_link
+from tests.waiting import wait_for
 from transformer_core.config import Machine, tracking_uri
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
@@ -159,10 +160,7 @@ def test_the_sender_sends_while_the_stage_runs_and_what_others_left(mlflow_store
     journal = Journal("f00d")
     with Sender(journal.path, mlflow_store):
         journal.metrics(1, {"loss": 1.0})
-        deadline = time.monotonic() + 120
-        while not all_sent(journal.path, mlflow_store):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_for(lambda: all_sent(journal.path, mlflow_store))
         journal.metrics(2, {"loss": 0.5})
     client = connect(mlflow_store)
     assert points(client, training(client)) == [(1, 1.0), (2, 0.5)]

@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +13,7 @@ from flows.record.journal import JOURNALS, read_events
 from flows.record.server import connect, experiment_id
 from tests.flows.servers import free_port, mlflow_server
 from tests.flows.test_train_stage import REPOSITORY, prepare
+from tests.waiting import wait_for
 
 UPDATES = 900
 
@@ -23,14 +22,6 @@ def points(client: MlflowClient, name: str) -> list[tuple[int, float]]:
     """Of the only run there is."""
     (run,) = client.search_runs([experiment_id(client)])
     return [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, name)]
-
-
-def wait_while_it_runs(process: "subprocess.Popen[str]", true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 300
-    while not true():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 @pytest.mark.slow
@@ -48,7 +39,7 @@ def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_eve
     with mlflow_server(port):
         training = subprocess.Popen(stage, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         client = connect(uri)
-        wait_while_it_runs(training, lambda: client.search_runs([experiment_id(client)]) and points(client, "train/loss"))
+        wait_for(lambda: client.search_runs([experiment_id(client)]) and points(client, "train/loss"), pause=0.2, process=training)
         assert training.poll() is None
     _, output = training.communicate(timeout=300)
     assert training.returncode == 0, output
