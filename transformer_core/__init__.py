@@ -1,1 +1,1 @@
-"""The work of the pipeline: corpus, models, training, decoding, evaluation. Knows no orchestrator, no cache and no tracker."""
+"""The work of the pipeline: corpus, models, training, decoding, evaluation. It depends on no orchestrator, cache or tracker."""

@@ -1,7 +1,7 @@
 """The schema of params.yaml: a frozen section for each stage, plus `model` (tracked) and `machine` (untracked).
 
-Every key of a stage's section is in the file, so a params.yaml is the whole truth about a run; only `model` (a preset and what overrides
-it) and `machine` (which cannot change a result) have defaults.
+Every key of a stage's section must be in the file, so params.yaml records all settings of a run. Only the keys of `model`, which override
+a preset, and of `machine`, which cannot change a result, have defaults.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ruamel.yaml.error import MarkedYAMLError
 from transformer_core.errors import UserError, configuration_error
 
 PARAMS_FILE = Path("params.yaml")
-# Takes the place of a language where the target is phrase-structure trees.
+# `download.target` of a corpus of phrase-structure trees, in place of a language.
 TREES = "tree"
 
 Document = TypeVar("Document", bound=BaseModel)
 
-# An error message derives what a value must be from the type and its bounds. A description says it where these do not.
+# An error message describes the expected value by its description, or else by its type and bounds.
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -43,18 +43,18 @@ DecodingPrecision = Literal[Precision, "int8"]
 CTranslate2Precision = Literal["float32", "int8"]
 Penalty = Literal["wu", "power"]
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
-# The name holds the row's value, which presets.py has too; this module cannot import it.
+# The row's value is read from its name: presets.py, which also has it, imports this module.
 _SMOOTHING_ROW = re.compile(r"table3/D-smoothing(\d\.\d)")
 
 
 class Section(BaseModel):
-    """A frozen section of params.yaml that refuses keys it does not know and values of another type."""
+    """A frozen section of params.yaml that refuses unknown keys and values of another type."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Download(Section):
-    """Which corpus, in which direction; the target `tree` is the task of constituency parsing (paper 6.3, docs/parsing.md)."""
+    """The corpus and its direction. The target `tree` selects constituency parsing (paper 6.3, docs/parsing.md)."""
 
     corpus: Name
     source: Name
@@ -67,16 +67,17 @@ class Download(Section):
 
 
 class Clean(Section):
-    """The rules that drop training pairs; null and false are off.
+    """Rules that drop training pairs; null or false turns a rule off.
 
     Attributes:
-        max_words: bound of the words of a side.
-        max_ratio: bound of the ratio of the sides' words.
-        drop_copies: pairs with equal sides.
-        drop_foreign: pairs with a side that has more than half of its letters from scripts that valid and test do not use.
-        drop_overlap: pairs with a side that is also in valid or test, ignoring case.
-        drop_duplicates: repeated pairs.
-        drop_case_duplicates: repeated pairs, ignoring case.
+        max_words: largest number of words of a side.
+        max_ratio: largest ratio of the sides' numbers of words.
+        drop_copies: drop pairs with equal sides.
+        drop_foreign: drop pairs with a side that has more than half of its letters from scripts that valid and test do not use.
+        drop_overlap: drop pairs with a side that is also in valid or test, ignoring case.
+        drop_duplicates: drop repeated pairs.
+        drop_case_duplicates: drop repeated pairs, ignoring case.
+        on_invalid_utf8: stop with an error, or drop the pair.
     """
 
     max_words: PositiveInt | None
@@ -90,7 +91,7 @@ class Clean(Section):
 
 
 def _check_symbols(symbols: list[str]) -> list[str]:
-    """Refuse symbols that SentencePiece cannot have: it splits at white space first, and has its special tokens already."""
+    """Refuse symbols that SentencePiece cannot hold: it splits at white space first, and its special tokens are reserved."""
     if len(set(symbols)) < len(symbols) or any(not re.fullmatch(r"\S+", symbol) or symbol in _SPECIAL for symbol in symbols):
         raise ValueError("a symbol twice, with white space, or a special token")
     return symbols
@@ -100,12 +101,12 @@ class Bpe(Section):
     """The joint subword vocabulary of both languages (paper 5.1).
 
     Attributes:
-        init_from: a model directory whose vocabulary is used instead of learning one.
-        vocab_size: number of token ids, with the four special ones and the user's symbols.
+        init_from: model directory whose vocabulary is used instead of learning one.
+        vocab_size: number of token ids, including the four special ones and the user's symbols.
         type: byte-pair encoding, or SentencePiece's unigram model.
-        character_coverage: share of the text's characters that get an id; the rest are unk.
-        sample: number of training pairs to learn from, drawn at random; null is all of them.
-        seed: of that draw.
+        character_coverage: share of the text's characters that get an id; the rest become unk.
+        sample: number of training pairs to learn from, drawn at random; null uses all of them.
+        seed: seed of that draw.
         user_symbols: texts that are always one token.
     """
 
@@ -123,13 +124,13 @@ class Bpe(Section):
 
 
 class Binarize(Section):
-    """The bound of the tokens of a side; longer training pairs are left out and counted."""
+    """Largest number of tokens of a side; longer training pairs are left out and counted."""
 
     max_tokens: PositiveInt
 
 
 class Model(Section):
-    """A preset of an architecture by name; every other key overrides the preset's value (symbols as in the paper's Table 3).
+    """Name of a preset of an architecture; every other key overrides a value of the preset (symbols as in the paper's Table 3).
 
     transformer_core/presets.py defines the keys of each architecture.
     """
@@ -163,20 +164,23 @@ class Train(Section):
     """Updates, batches in tokens, the paper's optimiser and schedule (paper 5.1 to 5.4).
 
     Attributes:
-        init_from: a model directory to start from; None starts from random weights.
-        updates: bound of the number of updates.
-        tokens_per_update: bound of the source tokens, and of the target tokens, of a global batch, without padding; before `bpe_dropout`.
-        tokens_per_microbatch: bound of rows times longest side of a micro-batch, padding included: it determines the memory.
-        learning_rate_factor: factor of the paper's formula for the rate (5.3, eq. 3); 1.0 is the paper.
-        cooldown: share of the updates, at the end, over which the rate falls linearly to zero; 0 is the paper.
-        bpe_dropout: probability of leaving out each BPE merge, drawn again whenever a pair is trained on; 0 is the paper.
-        max_skipped: updates in a row with a loss or gradient that is not finite; after one more the last state is restored, once.
-        precision: of matrix products; `auto` is the fastest of the device.
-        validate_every: updates; a multiple of `save_every`, so that each validated model is also saved.
+        init_from: model directory to start from; None starts from random weights.
+        updates: largest number of updates.
+        tokens_per_update: largest number of source tokens, and of target tokens, in a global batch, without padding; counted before
+            `bpe_dropout`.
+        tokens_per_microbatch: largest product of rows and longest side of a micro-batch, padding included; it determines the memory.
+        learning_rate_factor: factor of the paper's formula for the rate (5.3, eq. 3); the paper has 1.0.
+        cooldown: share of the updates, at the end, over which the rate falls linearly to almost zero; the paper has 0.
+        bpe_dropout: probability of leaving out each BPE merge, drawn again whenever a pair is trained on; the paper has 0.
+        max_skipped: number of updates in a row that may be skipped because the loss or a gradient is not finite. One more restores the
+            last state, once; the next time training fails.
+        precision: number type of matrix products; `auto` is the fastest of the device.
+        validate_every: updates between validations; a multiple of `save_every`, so that each validated model is also saved.
         bleu_sentences: number of sentences of valid, spread over it, that a validation translates greedily for BLEU, or parses for F1 (not
             the score of `evaluate`).
-        best_by: measure of a validation that decides which checkpoints are kept, and about patience.
+        best_by: measure of a validation that selects the best checkpoints and that patience depends on.
         patience: number of validations without a better one after which training ends; 0 trains all updates.
+        save_every: updates between saves of state and checkpoint.
         keep: number of checkpoints kept of the last saves.
         keep_best: number of checkpoints kept of the best validations, in addition.
     """
@@ -206,12 +210,12 @@ class Train(Section):
 
     @property
     def microbatches(self) -> int:
-        """Number of micro-batches of a full update, which the devices share."""
+        """Number of micro-batches in a full update; the devices share them."""
         return -(-self.tokens_per_update // self.tokens_per_microbatch)
 
 
 class Average(Section):
-    """The number of checkpoints to average (paper 6.1), the last or the best (see train.best_by); 1 does not average."""
+    """Number of checkpoints to average (paper 6.1): the last ones, or the best by `train.best_by`. A count of 1 does not average."""
 
     of: Literal["last", "best"]
     count: PositiveInt
@@ -221,10 +225,10 @@ class Decode(Section):
     """Beam search (paper 6.1): at most source length + `max_extra` tokens.
 
     Attributes:
-        engine: ours in PyTorch, or CTranslate2, which has the Transformer alone.
-        precision: of weights and matrix products; `auto` is bf16, fp16 or float32 depending on the device, `int8` is for CPUs. CTranslate2
-            has float32 and int8.
-        penalty: of a length |Y|: `wu` is the paper's ((5+|Y|)/6)^alpha (Wu et al. 2016), `power` is |Y|^alpha, the only one of CTranslate2.
+        engine: PyTorch, or CTranslate2, which supports only the Transformer.
+        precision: number type of weights and matrix products; `auto` is bf16, fp16 or float32 depending on the device, `int8` is for
+            CPUs. CTranslate2 has float32 and int8.
+        penalty: length penalty: `wu` is the paper's ((5+|Y|)/6)^alpha (Wu et al. 2016), `power` is |Y|^alpha, the only one of CTranslate2.
     """
 
     engine: Literal["torch", "ctranslate2"]
@@ -240,8 +244,8 @@ class Evaluate(Section):
     """Scores and report.
 
     Attributes:
-        allow_tokenised: score against references that look tokenised; such a BLEU is not comparable.
-        examples: number of sentences in the report.
+        allow_tokenised: accept references that look tokenised; such a BLEU is not comparable with others.
+        examples: number of example sentences in the report.
     """
 
     allow_tokenised: bool
@@ -249,21 +253,25 @@ class Evaluate(Section):
 
 
 class Publish(Section):
-    """The name in the MLflow model registry; versions under it are compared with each other."""
+    """Name in the MLflow model registry; the versions of a name are compared with each other."""
 
     name: Name
 
 
 class Machine(Section):
-    """Settings that cannot change a result: never a DVC parameter, in no fingerprint.
+    """Settings that cannot change a result: they are no DVC parameters and not part of the fingerprint.
 
     Attributes:
-        devices: number of processes that train together on a machine, one for each GPU if there are any; None is as many as it has.
+        devices: number of processes that train together on a machine, one per GPU if it has GPUs. None is one per GPU, else one per core,
+            and at most one per micro-batch of an update.
         nodes: number of machines in the pool of stage train that train together; None is one.
-        threads: of each of these processes on a CPU; None shares the cores.
-        pools: the Prefect work pool of each stage; a stage without one runs where the flow runs.
+        threads: number of threads of each of these processes on a CPU; None shares the cores.
+        workers: number of processes that generate, clean and encode text; None is one per core, fewer for short texts.
+        mirror: folder in which files are looked up before they are downloaded; None is no folder.
+        pools: Prefect work pool of each stage; a stage without one runs where the flow runs.
         limit_hours: time after which a stage must save and end, to be tried again; None is no limit.
-        price_per_hour: of one machine, in any currency, for the table of costs.
+        price_per_hour: price of one machine, in any currency, for the table of costs.
+        tracking_uri: address of MLflow's record, see `tracking_uri`.
     """
 
     devices: PositiveInt | None = None
@@ -287,7 +295,7 @@ def tracking_uri(machine: Machine) -> str:
 
 
 class Params(Section):
-    """The whole of params.yaml."""
+    """All sections of params.yaml."""
 
     download: Download
     clean: Clean
@@ -303,14 +311,14 @@ class Params(Section):
 
 
 def load_params(path: Path = PARAMS_FILE) -> Params:
-    """Read and check a params file. Raises `UserError` (78): one line naming file and key for the first fault."""
+    """Read and check a params file. Raises `UserError` (78), one line that names file and key of the first fault."""
     params = validate_document(Params, read_yaml(path), path)
     check_across_sections(params, path)
     return params
 
 
 def read_yaml(path: Path) -> Any:
-    """Read a YAML 1.2 file (the dialect of DVC, so 1e-9 is a number for both)."""
+    """Read a YAML 1.2 file (the version that DVC reads, so both read 1e-9 as a number). Raises `UserError` (78)."""
     try:
         return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -325,11 +333,11 @@ def read_yaml(path: Path) -> Any:
 
 
 def validate_document(schema: type[Document], document: object, path: Path) -> Document:
-    """Check a document against a schema; the first fault becomes a one-line `UserError` that names file and key."""
+    """Check a document against a schema. Raises `UserError` (78), one line that names file and key of the first fault."""
     try:
         return schema.model_validate(document)
     except ValidationError as error:
-        # A misspelt key is two faults, unknown and missing; the unknown one says more.
+        # A misspelt key is two faults, unknown and missing; the message is about the unknown one.
         faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
         raise _in_one_line(schema, faults[0], path) from None
 
@@ -350,7 +358,7 @@ def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> Us
 
 
 def _schema_at(schema: type[BaseModel], location: list[str | int]) -> dict[str, Any]:
-    """Return the JSON schema of the value at a location, also inside optional values, lists, mappings and unions with a tag."""
+    """Return the JSON schema of the value at a location, also inside optional values, lists, mappings and tagged unions."""
     root = schema.model_json_schema()
 
     def resolved(part: dict[str, Any]) -> dict[str, Any]:
@@ -367,7 +375,7 @@ def _schema_at(schema: type[BaseModel], location: list[str | int]) -> dict[str, 
 
 
 def _in_words(part: dict[str, Any]) -> str:
-    """Return what a value must be by its JSON schema, for example "a whole number above 0"."""
+    """Describe the value that a JSON schema accepts, for example "a whole number above 0"."""
     if choices := part.get("enum") or part.get("discriminator", {}).get("mapping"):
         return "one of " + ", ".join(map(str, choices))
     if "const" in part:
@@ -383,7 +391,7 @@ def _in_words(part: dict[str, Any]) -> str:
 
 
 def check_across_sections(params: Params, path: Path = PARAMS_FILE) -> None:
-    """Refuse keys that are valid one by one and invalid together, before the first stage has cost anything.
+    """Refuse values that are valid alone but contradict each other, before the first stage runs.
 
     Raises:
         UserError: exit code 78; one line naming file and key for the first contradiction.
@@ -419,7 +427,7 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
     if params.decode.engine == "ctranslate2":
         yield from _not_in_ctranslate2(params)
     preset = params.model.preset
-    row = _SMOOTHING_ROW.fullmatch(preset)  # A preset sets sizes, and no key of train.
+    row = _SMOOTHING_ROW.fullmatch(preset)  # A preset does not set train.label_smoothing.
     if row is not None and train.label_smoothing != float(row[1]):
         remedy = f"A preset sets no key of train; the recipe of the row does: transformer-core recipe {preset}"
         yield "train.label_smoothing", f"must be {row[1]} with model.preset {preset}, got {train.label_smoothing}", remedy
@@ -434,7 +442,7 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
 
 
 def _not_in_ctranslate2(params: Params) -> Iterator[tuple[str, str, str]]:
-    """Yield the settings that CTranslate2 does not have."""
+    """Yield the settings that CTranslate2 does not support, as `_contradictions`."""
     decode, model, remedy = params.decode, params.model, "Set decode.engine: torch."
     if decode.penalty != "power":
         yield "decode.penalty", f"must be power with decode.engine ctranslate2, which has no other, got {decode.penalty!r}", ""

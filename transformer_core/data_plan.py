@@ -1,4 +1,4 @@
-"""The plan of a recipe's corpus: sources and disk space, without downloading anything."""
+"""Plan of a recipe's corpus: sources and disk space, without downloading anything."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,17 +11,23 @@ from transformer_core.corpus.tokens.binary import token_type
 from transformer_core.models.architectures import parameters_by_part
 from transformer_core.presets import resolve
 
-# Of text in European languages, with a vocabulary of some ten thousand subwords.
+# Typical of European languages, with a vocabulary of some ten thousand subwords.
 _BYTES_PER_TOKEN = 4.5
 _OFFSET_BYTES_PER_PAIR = 24
 _WEIGHT_BYTES = 4
-# A state holds the weights and Adam's two moments.
+# A state of training holds the weights and Adam's two moments.
 _STATE_PER_WEIGHT, _STATES_KEPT = 3, 2
 
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """A source of a split: its name, whether it is fetched, and its sum or the origin of the sum."""
+    """A source of a split.
+
+    Attributes:
+        source: name of the source: a path, an address or a description.
+        fetched: True if the source is downloaded.
+        checked_by: checksum of the source, or the origin of the checksum.
+    """
 
     split: str
     source: str
@@ -34,8 +40,8 @@ class DataPlan:
     """The output of `data plan`.
 
     Attributes:
-        disk: bytes by purpose; empty if the entry does not give the size of the corpus.
-        disk_at_most: total with DVC's cache, which may hold a copy of each output.
+        disk: bytes by purpose; empty if the catalogue's entry does not give the size of the corpus.
+        disk_at_most: total bytes with DVC's cache, which may hold a copy of each output.
     """
 
     corpus: str
@@ -52,7 +58,7 @@ def plan_data(params: Params) -> DataPlan:
     """Plan `download.corpus` in the direction and with the sizes of `params`.
 
     Raises:
-        UserError: exit code 78; no such corpus, or not in these languages.
+        UserError: exit code 78; the corpus is unknown, or not in these languages.
     """
     wanted = params.download
     found = find_entry(wanted.corpus)
@@ -102,7 +108,7 @@ def _sum(digest: str | None, otherwise: str) -> str:
 
 
 def _disk(params: Params, size: Size) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the bytes of temporary files, and of the outputs of the stages."""
+    """Return the bytes of temporary files and those of the stages' outputs, each by purpose."""
     tokens = size.text_bytes / _BYTES_PER_TOKEN
     weights = _WEIGHT_BYTES * sum(parameters_by_part(resolve(params.model), params.bpe.vocab_size).values())
     checkpoints = (params.train.keep + params.train.keep_best) * weights

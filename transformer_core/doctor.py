@@ -1,4 +1,4 @@
-"""Checks of this machine and repository. They change nothing."""
+"""Read-only checks of this machine and repository."""
 
 import os
 import platform
@@ -26,7 +26,7 @@ _TIMEOUT_SECONDS = 3
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check: a warning is a disadvantage, a problem stops a run with `exit_code`."""
+    """Result of a check. A run works in spite of a warning; a problem stops it with `exit_code`."""
 
     name: str
     status: Literal["ok", "warning", "problem"]
@@ -36,7 +36,7 @@ class Finding:
 
 
 def examine(root: Path = Path()) -> list[Finding]:
-    """Check the machine and the repository at `root`; takes a few seconds, most of them to import torch."""
+    """Check the machine and the repository at `root`. It takes a few seconds, mainly to import torch."""
     params, machine = _params(root)
     python = Finding("python", "ok", f"{platform.python_version()}, {sys.executable}")
     room = [_memory(), _disk(root)]
@@ -44,7 +44,7 @@ def examine(root: Path = Path()) -> list[Finding]:
 
 
 def _params(root: Path) -> tuple[Finding, Machine]:
-    """Return the finding on params.yaml, and its section `machine`, the default one if the file is invalid."""
+    """Return the finding about params.yaml, and its section `machine` (the defaults if the file is invalid)."""
     try:
         params = load_params(root / PARAMS_FILE)
         resolve(params.model)
@@ -140,7 +140,7 @@ def _prefect() -> Finding:
 
 
 def _prefect_profile() -> dict[str, Any]:
-    """Read the settings of Prefect's active profile, without importing Prefect, which this package must not."""
+    """Read the settings of Prefect's active profile from its file: this package must not import Prefect."""
     home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
     path = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
     try:
@@ -155,7 +155,7 @@ def _service(name: str, shown: str, health: str, remedy: str) -> Finding:
     try:
         urllib.request.urlopen(health, timeout=_TIMEOUT_SECONDS).close()
     except urllib.error.HTTPError as error:
-        if error.code not in (401, 403):  # It is there; its client will authenticate.
+        if error.code not in (401, 403):  # These show a running server; its client will authenticate.
             return Finding(name, "problem", f"{shown}: answers {error.code} {error.reason}", remedy, ExitCode.UNAVAILABLE)
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error

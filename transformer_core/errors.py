@@ -1,4 +1,4 @@
-"""The one exception a user meets, and the exit codes that tell a scheduler what to do next."""
+"""The exception for errors that a user can correct, and the exit codes, by which a scheduler decides whether to retry."""
 
 from enum import IntEnum
 
@@ -14,12 +14,12 @@ class ExitCode(IntEnum):
 
 
 class UserError(Exception):
-    """An error that the user can correct: one line on standard error, never a traceback.
+    """An error that the user can correct: one line on standard error, without a traceback.
 
     Args:
-        message: what is wrong and where (file, line or setting first).
-        remedy: what to do about it, a sentence; may be empty.
-        exit_code: of the process.
+        message: the fault, preceded by its place (file, line or setting).
+        remedy: the correction, a sentence; may be empty.
+        exit_code: exit code of the process.
     """
 
     def __init__(self, message: str, remedy: str = "", exit_code: ExitCode = ExitCode.BAD_DATA) -> None:
@@ -42,10 +42,10 @@ def configuration_error(message: str, remedy: str = "") -> UserError:
 class Interrupted(KeyboardInterrupt):
     """The process was asked to stop: exit code 75. The message names the saved state, from which the next run continues.
 
-    Not an `Exception`, so that no retry loop takes it for a failure.
+    Not an `Exception`, so a retry loop does not catch it.
     """
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, at most 200 characters: one of MLflow can be a page long."""
+    """Return the first line of an error's message, at most 200 characters; the type's name if the message is empty."""
     return str(error).strip().split("\n")[0][:200] or type(error).__name__

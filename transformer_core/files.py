@@ -1,4 +1,4 @@
-"""Files: atomic writes (to a temporary name beside the target, then renamed), JSON, sums and locks."""
+"""Files: atomic writes (to a temporary name beside the target, then renamed), JSON, checksums and locks."""
 
 import fcntl
 import hashlib
@@ -15,7 +15,7 @@ from transformer_core.errors import ExitCode, UserError
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path. It becomes `path`, synced to disk, if the block succeeds, and is removed if it fails."""
+    """Yield a temporary path. If the block succeeds, the file is synced to disk and renamed to `path`; if it fails, it is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
@@ -31,7 +31,7 @@ def new_file(path: Path) -> Iterator[Path]:
 def new_directory(path: Path) -> Iterator[Path]:
     """Yield an empty temporary directory. It replaces `path` if the block succeeds, and is removed if it fails.
 
-    Leftovers of killed processes are removed first, so only one process at a time may make `path`.
+    Leftovers of killed processes are removed first, so only one process at a time may write `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
@@ -69,7 +69,8 @@ def exclusive_lock(path: Path, what: str) -> Iterator[None]:
     """Hold the lock (flock) on a file; the kernel releases it however this process ends.
 
     Args:
-        what: runs under the lock, for the message.
+        path: the file; it is created if needed and receives this process's id.
+        what: name of the work done under the lock, for the message.
 
     Raises:
         UserError: exit code 75; another process holds the lock.
@@ -90,7 +91,7 @@ def exclusive_lock(path: Path, what: str) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock (flock) on a file."""
+    """Return whether a process holds the lock (flock) on a file."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

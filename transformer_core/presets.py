@@ -1,4 +1,4 @@
-"""Sizes of models by name: the paper's, every row of its Table 3, small ones, and baselines; keys of `model` override a preset."""
+"""Presets, the sizes of models by name: base and big, all rows of the paper's Table 3, small ones, and baselines."""
 
 import difflib
 from dataclasses import dataclass, fields, replace
@@ -10,16 +10,16 @@ from transformer_core.errors import configuration_error
 
 @dataclass(frozen=True)
 class TransformerSize:
-    """The sizes of a Transformer, symbols as in the paper's Table 3, and its variants; the defaults are the paper's base model's.
+    """Sizes of a Transformer (symbols as in the paper's Table 3) and its variants; the defaults are those of the paper's base model.
 
     Attributes:
         dropout: P_drop, on each sub-layer's output and on embedding plus position (paper 5.4).
-        attention_dropout: of attention weights; not in the paper's models.
-        relu_dropout: of the feed-forward network's inner activations; not in the paper's models.
-        norm: after each sub-layer's residual as in the paper, or before the sub-layer, with a norm at the end of both stacks.
-        positions: sinusoidal, learned (Table 3, row E), or none: then the encoder does not see the order of the tokens.
+        attention_dropout: dropout of attention weights; not in the paper's models.
+        relu_dropout: dropout of the feed-forward network's inner activations; not in the paper's models.
+        norm: `post` is after each sub-layer's residual, as in the paper; `pre` is before each sub-layer and at the end of both stacks.
+        positions: sinusoidal, learned (Table 3, row E), or none, with which the encoder does not see the order of the tokens.
         most_positions: number of learned positions.
-        tied: sharers of one embedding matrix: source, target and projection (paper 3.4), target and projection, or none.
+        tied: the weights that share one matrix: `all` is source, target and projection (paper 3.4), `decoder` target and projection.
         neighbourhood: r, the number of positions visible to self-attention (paper 4); None for all.
     """
 
@@ -42,17 +42,17 @@ class TransformerSize:
 
 @dataclass(frozen=True)
 class RecurrentSize:
-    """The sizes of a recurrent encoder-decoder: the sequence-to-sequence models before the Transformer.
+    """Sizes of a recurrent encoder-decoder: the sequence-to-sequence models before the Transformer.
 
     A `decoder` that is named after a paper fixes `cell`, `attention` and `bidirectional` (PAPER_DECODERS).
 
     Attributes:
-        layers: recurrent layers of the encoder and of the decoder.
-        d_model: embedding, encoder output and decoder state; each direction of a bidirectional encoder has half of it.
+        layers: number of recurrent layers of the encoder, and of the decoder.
+        d_model: width of embedding, encoder output and decoder state; each direction of a bidirectional encoder has half of it.
+        dropout: dropout between layers, on embeddings and before the projection.
         cell: LSTM (Hochreiter and Schmidhuber 1997) or GRU (Cho et al. 2014).
-        attention: none passes a fixed vector alone (Sutskever et al. 2014); additive (Bahdanau et al. 2015) and dot (Luong et al. 2015)
-            score the encoder's states.
-        dropout: between layers, on embeddings and before the projection.
+        attention: `none` passes only a fixed vector (Sutskever et al. 2014); `additive` (Bahdanau et al. 2015) and `dot` (Luong et al.
+            2015) score the encoder's states.
         decoder: order of a decoder step.
             simple: the encoder's last states are the initial states. With attention, the previous state selects the context, which both
             the first layer and the output layer read.
@@ -61,8 +61,9 @@ class RecurrentSize:
             context; the output layer is maxout (Bahdanau et al. 2015, A.2.2).
             luong: the new state selects the context; both give an attentional state, which is projected and fed to the next step (Luong
             et al. 2015, section 3).
-        bidirectional: the encoder also reads from right to left.
-        reverse_source: the encoder reads the source tokens in reverse order, the end token last (Sutskever et al. 2014, section 3.3).
+        bidirectional: True if the encoder also reads from right to left.
+        reverse_source: True if the encoder reads the source tokens in reverse order, the end token last (Sutskever et al. 2014, section
+            3.3).
     """
 
     layers: int
@@ -86,15 +87,15 @@ PAPER_DECODERS: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True)
 class ConvolutionalSize:
-    """The sizes of a convolutional encoder-decoder with attention in each decoder layer (ConvS2S, Gehring et al. 2017).
+    """Sizes of a convolutional encoder-decoder with attention in each decoder layer (ConvS2S, Gehring et al. 2017).
 
     Attributes:
-        layers: gated convolutions of the encoder and of the decoder.
-        d_model: embedding, and channels where `convolutions` is None.
-        kernel: positions that a convolution spans, odd; not used where `convolutions` is set.
-        dropout: on embeddings and on the input of each convolution.
+        layers: number of gated convolutions of the encoder, and of the decoder.
+        d_model: width of the embedding, and number of channels where `convolutions` is None.
+        dropout: dropout on embeddings, on the input of each convolution and before the projection.
+        kernel: number of positions that a convolution spans, odd; not used where `convolutions` is set.
         convolutions: (channels, kernel, layers) of successive groups of layers, the same in encoder and decoder; None gives every layer
-            d_model channels and `kernel`. There is a linear map wherever the width changes (section 3.2).
+            d_model channels and `kernel`. A linear map is added wherever the width changes (section 3.2).
     """
 
     layers: int
@@ -113,13 +114,13 @@ BIG = replace(BASE, d_model=1024, d_ff=4096, heads=16, dropout=0.3)
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the paper's Table 3: a size, the changes of its training, and the paper's figures.
+    """A row of the paper's Table 3: sizes, training settings, and the paper's results.
 
     Attributes:
-        perplexity: a subword, on newstest2013.
-        bleu: tokenised, on newstest2013, of one checkpoint (this table is not averaged).
-        millions: parameters, where the table gives them.
-        vocab_size: V at which our count of parameters rounds to the paper's in all rows that have one; the table names no V.
+        perplexity: perplexity per subword on newstest2013.
+        bleu: tokenised BLEU on newstest2013, of one checkpoint (the table does not average).
+        millions: number of parameters in millions, where the table gives it.
+        vocab_size: V at which our number of parameters rounds to the paper's in all rows that give one; the table does not give V.
     """
 
     size: TransformerSize
@@ -154,7 +155,7 @@ TABLE_3 = {
     "big": Row(BIG, 4.33, 26.4, 213, updates=300_000, vocab_size=36_000),
 }
 
-# Rows base and big are presets of those names; like every other row they may also have the prefix `table3/`.
+# The presets base and big can also be named with the prefix of the other rows.
 TABLE_3_ALIASES = {"table3/base": "base", "table3/big": "big"}
 
 PRESETS: dict[str, dict[str, ModelSize]] = {
@@ -182,14 +183,14 @@ PRESETS: dict[str, dict[str, ModelSize]] = {
 
 
 def table_3_row(preset: str) -> Row | None:
-    """Return the row of the paper's Table 3 with this name; None for other presets."""
+    """Return the row of the paper's Table 3 that a preset is; None for other presets."""
     return TABLE_3.get(TABLE_3_ALIASES.get(preset, preset))
 
 
 def resolve(model: Model) -> ModelSize:
     """Return the sizes of a `model` section: the preset of its architecture, overridden by the section's other keys.
 
-    Where d_model or heads is overridden and d_k or d_v is not, these become d_model / heads (paper 3.2.2).
+    If d_model or heads is overridden, d_k and d_v that are not become d_model / heads (paper 3.2.2).
 
     Raises:
         UserError: exit code 78; an unknown preset, a key of another architecture, or sizes that cannot be built.

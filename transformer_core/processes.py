@@ -1,4 +1,4 @@
-"""A function over many tasks in several processes, its results in the order of the tasks."""
+"""A parallel `map` over processes, with the results in the order of the tasks."""
 
 import os
 import signal
@@ -26,21 +26,21 @@ def cores() -> int:
 
 
 def workers_for(text: Path) -> int:
-    """Return the number of processes that are worth their start for a file of text, at most one a core."""
+    """Return the number of processes that pays off for a file of text, at most one per core."""
     try:
         return max(1, min(cores(), text.stat().st_size // _BYTES_PER_WORKER))
     except OSError:
-        return 1  # Its reader reports the error.
+        return 1  # The reader of the file reports the error.
 
 
 def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
-    """Yield the results of `map`, computed by `workers` processes; one worker is this process.
+    """Yield the results of `map`, computed by `workers` processes; with one worker, by this process.
 
-    Task n goes to process n modulo `workers`, and each has few tasks waiting, so memory is bounded. The function, tasks and results are
-    pickled. The processes end with this one, also where it is killed.
+    Task n goes to process n modulo `workers`, and few tasks wait for each process, so memory is bounded. The function, tasks and results
+    are pickled. The processes end with this one, even if it is killed.
 
     Raises:
-        RuntimeError: a process died. An error in `function` or `tasks` is raised here too, after the results before it.
+        RuntimeError: a process died. An error in `function` or `tasks` is also raised here, after the results of earlier tasks.
     """
     if workers <= 1:
         yield from map(function, tasks)
@@ -60,7 +60,7 @@ def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers:
                 if isinstance(error, StopIteration):
                     return
                 raise
-            with suppress(BrokenPipeError, ConnectionResetError):  # It has died: its result raises.
+            with suppress(BrokenPipeError, ConnectionResetError):  # The process has died; `_result` raises for it.
                 running[sent % workers][0].send(task)
             sent += 1
 
@@ -78,7 +78,7 @@ def _running(function: Callable[[Any], Any], workers: int) -> Iterator[list[tupl
             process.start()
             theirs.close()
             running.append((ours, process))
-            # At exit Python joins processes, also those of a generator that was neither exhausted nor closed.
+            # At exit Python joins processes. If the generator was not exhausted or closed, they end only once the pipes are closed.
             closings.append(Finalize(None, ours.close, exitpriority=0))
         yield running
     finally:
@@ -100,11 +100,11 @@ def _result(connection: Connection, process: SpawnProcess) -> Any:
 
 
 def _work(connection: Connection, function: Callable[[Any], Any]) -> None:
-    """Work on tasks until the pipe is closed or broken; signals to stop are left to the parent."""
+    """Process tasks until the pipe is closed or broken. Stop signals are ignored: the parent handles them."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     tasks: SimpleQueue[tuple[Any] | None] = SimpleQueue()
-    # Tasks are received while one is worked on; otherwise two full pipes would wait for each other.
+    # A thread receives tasks while one is processed; otherwise both processes could block on full pipes.
     threading.Thread(target=_receive, args=(connection, tasks), daemon=True).start()
     try:
         while (task := tasks.get()) is not None:

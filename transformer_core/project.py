@@ -1,6 +1,6 @@
 """A project outside a clone: params.yaml, dvc.yaml and the settings of DVC, Prefect and git, for the installed packages.
 
-setup.py imports this module to copy `FILES` into a wheel, so at import it needs nothing but Python.
+setup.py imports this module to copy `FILES` into a wheel, so importing it must need only the standard library.
 """
 
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import new_file, sha256_of
 
-# Files of the repository that a project has as well; dvc.yaml is adapted.
+# Files of the repository that are copied to a project; dvc.yaml is adapted.
 FILES = (
     ".dvc/.gitignore",
     ".dvc/config",
@@ -23,9 +23,9 @@ FILES = (
     "prefect.toml",
     "prefect.yaml",
 )
-# The folder in a wheel that setup.py copies them to.
+# Folder of a wheel to which setup.py copies them.
 PACKAGED = "project_files"
-# The folder in a project with the sums of the installed code, a file for each stage.
+# Folder of a project with the SHA-256 sums of the installed code, one file per stage.
 SUMS = "installed"
 _RECIPE = "synthetic"
 _INSTALLED = Path(__file__).parents[1]  # site-packages, or the root of a clone
@@ -40,13 +40,13 @@ _COMMENT = """\
 
 
 def new_project(folder: Path) -> list[Path]:
-    """Write the files of a project that `folder` lacks, and the lists of each stage's installed code; make it a git repository.
+    """Write the files of a project that `folder` lacks, and each stage's list of installed code; make it a git repository.
 
     Returns:
-        The files other than params.yaml that were kept although the package has another content for them.
+        The existing files, other than params.yaml, that were kept although their content differs from the package's.
 
     Raises:
-        UserError: exit code 78 where `folder` is a file or a clone of this repository; 69 where there is no git.
+        UserError: exit code 78 if `folder` is a file or a clone of this repository, or git refuses it; 69 if git is not installed.
     """
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
@@ -71,7 +71,7 @@ def new_project(folder: Path) -> list[Path]:
 
 
 def adapt(dag: str) -> tuple[str, dict[str, list[str]]]:
-    """The text of dvc.yaml with one list of sums in place of each stage's code, and the paths of that code by stage."""
+    """Return the text of dvc.yaml with one list of sums in place of each stage's code, and the paths of that code by stage."""
     lines: list[str] = []
     code: dict[str, list[str]] = {}
     stage = ""
@@ -89,13 +89,13 @@ def adapt(dag: str) -> tuple[str, dict[str, list[str]]]:
 
 
 def _text(name: str) -> str:
-    """The content of one of `FILES`: from the wheel, or from the clone that is installed in editable mode."""
+    """Return the content of one of `FILES`, from the wheel or from a clone installed in editable mode."""
     packaged = Path(__file__).with_name(PACKAGED) / name
     return (packaged if packaged.exists() else _INSTALLED / name).read_text(encoding="utf-8")
 
 
 def _files(paths: list[str]) -> list[str]:
-    """The files among `paths` and in the folders among them, relative to the packages; what Python has compiled is left out."""
+    """Return the files among `paths` and in the folders among them, relative to `_INSTALLED`, without `__pycache__`."""
     found = [file for path in paths for file in ((_INSTALLED / path).rglob("*") if (_INSTALLED / path).is_dir() else [_INSTALLED / path])]
     return sorted(file.relative_to(_INSTALLED).as_posix() for file in found if file.is_file() and "__pycache__" not in file.parts)
 

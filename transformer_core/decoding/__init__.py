@@ -1,1 +1,1 @@
-"""Beam search and the translator built on it (paper 6.1)."""
+"""Decoding: beam search (paper 6.1), sampling, scoring of given translations, the translator, and CTranslate2."""

@@ -1,4 +1,4 @@
-"""Beam search with the paper's length penalty; it stops once the best outputs are proved to be the best (paper 6.1)."""
+"""Beam search with the paper's length penalty; it stops when no live hypothesis can become better than the best outputs (paper 6.1)."""
 
 from dataclasses import dataclass
 
@@ -15,14 +15,14 @@ class Search:
     """Settings of beam search.
 
     Attributes:
-        beam: K, hypotheses kept a sentence.
-        alpha: exponent of the length penalty, 0 for none.
-        penalty: see `length_penalty`.
+        beam: K, the number of hypotheses kept per sentence.
+        alpha: exponent of the length penalty; 0 for none.
+        penalty: kind of length penalty, see `length_penalty`.
         coverage: weight of the coverage penalty, see `coverage_penalty`; 0 for none.
-        max_extra: most tokens of an output beyond those of its source, end token left out; at least 1.
+        max_extra: at least 1; an output, end token included, has at most this many tokens more than its source without the end token.
         patience: a sentence is done when `beam` times this many hypotheses have ended among its K best (Kasai et al. 2022; 1 is the rule
-            of fairseq and CTranslate2); None goes on until the best are proved to be the best.
-        nbest: without a patience, the number of outputs proved to be those that a search to the greatest length finds.
+            of fairseq and CTranslate2). None continues until the `nbest` best outputs are final.
+        nbest: number of outputs that, without a patience, are the same as those of a search to the greatest length.
     """
 
     beam: int = 4
@@ -35,7 +35,7 @@ class Search:
 
 
 def length_penalty(length: Tensor, alpha: float, penalty: Penalty) -> Tensor:
-    """Return the divisor of log-probabilities, |Y| counting the end token.
+    """Return the divisor of log-probabilities for outputs of length |Y|, end token included.
 
     `wu` is ((5 + |Y|) / 6)^alpha (Wu et al. 2016, eq. 14, the paper's 6.1); `power` is |Y|^alpha.
     """
@@ -43,10 +43,10 @@ def length_penalty(length: Tensor, alpha: float, penalty: Penalty) -> Tensor:
 
 
 def coverage_penalty(attended: Tensor, source_mask: Tensor) -> Tensor:
-    """Return the sum over the source of log min(attention, 1), 0 or less; 0 where all of it was translated (Wu et al. 2016, eq. 14).
+    """Return the sum over the source of log min(attention, 1), at most 0; 0 if all of it was translated (Wu et al. 2016, eq. 14).
 
     Args:
-        attended: (B, K, S) attention to each source token by all target tokens so far.
+        attended: (B, K, S) attention to each source token, summed over the target tokens so far.
         source_mask: (B, S), True at real tokens.
 
     Returns:
@@ -66,20 +66,20 @@ def beam_search(
 ) -> list[list[Finished]]:
     """Return the best finished outputs of each sentence, best first; at least one, at most `settings.beam`.
 
-    Without a patience a sentence is done when its `nbest` best finished scores are not below log P / penalty(greatest length) of its best
-    live hypothesis. That is the bound of its outputs: log P can only fall, the length penalty is greatest at the greatest length, and
-    the coverage penalty is at most 0. A beam of 1 is greedy search, which ends with the first end token.
+    Without a patience a sentence is done when its `nbest` best finished scores are at least log P / penalty(greatest length) of its best
+    live hypothesis. This is an upper bound of later scores: log P can only fall, the length penalty is largest at the greatest length,
+    and the coverage penalty is at most 0. A beam of 1 is greedy search, which ends with the first end token.
 
     Args:
-        model: its `start` and `step`.
+        model: a model or an ensemble, in evaluation mode.
         source: (B, S) token ids, padded on the right.
         source_mask: (B, S), True at real tokens.
-        settings: of the search.
+        settings: settings of the search.
         prefix: (B, P) tokens that each output begins with, padded on the right; None for any beginning.
-        most_positions: most tokens of an output, for a model with so many learned positions.
+        most_positions: number of learned positions of the model, which bounds the tokens of an output; None for no bound.
 
     Raises:
-        UserError: exit code 78; a coverage penalty of a model without attention.
+        UserError: exit code 78; a coverage penalty with a model that cannot record its attention.
     """
     limits = Limits.of(source_mask, settings.max_extra, prefix, most_positions)
     if not settings.coverage:
@@ -89,7 +89,7 @@ def beam_search(
 
 
 class _Coverage:
-    """Attention to each source token by each live hypothesis, (B, K, S); the model adds each step's attention to `recorded`."""
+    """Sum of attention to each source token by each live hypothesis, (B, K, S); the model appends each step's to `recorded`."""
 
     def __init__(self, recorded: list[Tensor], source_mask: Tensor) -> None:
         self._recorded = recorded
@@ -102,11 +102,11 @@ class _Coverage:
         return coverage_penalty(self._attended, self._mask)
 
     def follow(self, parents: Tensor) -> None:
-        """Go on with the hypotheses that continue these, (B, K')."""
+        """Continue with the hypotheses that extend these parents, (B, K')."""
         self._attended = self._attended.gather(1, parents[:, :, None].expand(-1, -1, self._attended.shape[2]))
 
     def keep(self, places: Tensor) -> None:
-        """Go on with these sentences."""
+        """Continue with these sentences only."""
         self._mask, self._attended = self._mask[places], self._attended[places]
 
 
@@ -120,10 +120,10 @@ class _BeamSearch(Hypotheses):
         self._penalties = length_penalty(lengths, settings.alpha, settings.penalty)
 
     def extend(self, logits: Tensor) -> Tensor:
-        """Take the best 2K continuations of a sentence's live hypotheses; the K best that have not ended stay alive."""
+        """Select the best 2K continuations of each sentence's live hypotheses; the K best that have not ended stay alive."""
         batch, hypotheses = self.live.shape
         beam = self._settings.beam
-        # A hypothesis has one continuation that ends, so among the 2K best at least K go on.
+        # Each hypothesis has one continuation that ends, so at least K of the 2K best have not ended.
         wanted = 2 * beam if beam > 1 else 1
         log_probability, token = self._next_tokens(logits, min(wanted, logits.shape[1]))
         total = self.live[:, :, None] + log_probability.view(batch, hypotheses, -1)
@@ -131,7 +131,7 @@ class _BeamSearch(Hypotheses):
         parents, token = choice // total.shape[2], token.view(batch, -1).gather(1, choice)
         ended = token == EOS
         if self._settings.patience is not None:
-            # With a patience only ends among the K best count.
+            # With a patience, only hypotheses that end among the K best count.
             best[:, beam:] = best[:, beam:].masked_fill(ended[:, beam:], -torch.inf)
         finished = best.masked_fill(~ended, -torch.inf)
         self._ended = self._ended + (finished > -torch.inf).sum(dim=1)
@@ -145,7 +145,7 @@ class _BeamSearch(Hypotheses):
         return parents
 
     def _enough(self) -> Tensor:
-        """Return whether the finished outputs of each sentence are enough, (B,)."""
+        """Return whether each sentence has enough finished outputs, (B,)."""
         if self._settings.patience is not None:
             return self._ended >= self._settings.beam * self._settings.patience
         scores, nbest = self.finished.scores, self._settings.nbest

@@ -1,4 +1,4 @@
-"""Translation of token ids by CTranslate2: the same model, another search."""
+"""Translation of token ids by CTranslate2: the same model, but CTranslate2's beam search."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -22,13 +22,15 @@ _CUBLAS = "libcublas.so.12"
 class CTranslate2Engine:
     """A model in CTranslate2 with its vocabulary.
 
-    Its beam search is not ours. A sentence is done when K hypotheses have ended, each among the K best of its position, even if a live one
-    could still become the best; without penalty, the best of a position must have ended too. They are ranked by log P / |Y|^alpha, |Y|
-    counting the end token. PAD, UNK and BOS are forbidden before the softmax, so log P is conditional on none of them.
+    Its beam search differs from decoding/beam.py. A sentence is done when K hypotheses have ended, each among the K best of its position,
+    even if a live hypothesis could still become the best; without penalty, the best of a position must have ended too. Hypotheses are
+    ranked by log P / |Y|^alpha, where |Y| counts the end token. PAD, UNK and BOS are forbidden before the softmax, so log P is the
+    probability given that none of them occurs.
 
     Attributes:
         translator: a ctranslate2.Translator.
-        most_positions: most tokens on either side.
+        subword: the model's vocabulary.
+        most_positions: largest number of tokens on either side.
     """
 
     translator: Any
@@ -37,13 +39,15 @@ class CTranslate2Engine:
 
     @classmethod
     def load(cls, directory: Path, threads: int, precision: CTranslate2Precision = "float32") -> "CTranslate2Engine":
-        """Read a model directory of ours; on a GPU if there is one.
+        """Load a model directory, on a GPU if there is one.
 
         Args:
-            threads: batches translated at once on a CPU, each by one thread, so that their number changes no bit.
+            directory: model directory with weights, config.json and spm.model.
+            threads: number of batches translated in parallel on a CPU, with one thread each, so results do not depend on this number.
+            precision: number type of weights and matrix products.
 
         Raises:
-            UserError: exit code 65 as `load_with_subword`; 78 where CTranslate2 is not installed, lacks cuBLAS or cannot hold the model.
+            UserError: see `load_with_subword`; exit code 78 if CTranslate2 is not installed, lacks cuBLAS or does not support the model.
         """
         package = library()
         on_gpu = package.get_cuda_device_count() > 0
@@ -63,12 +67,12 @@ class CTranslate2Engine:
         return cls(translator, subword, model.most_positions or TABLE_POSITIONS)
 
     def translate_tokens(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int) -> list[list[Hypothesis]]:
-        """Return `search.beam` translations of each source, best first; an empty source has one, the empty one.
+        """Return at most `search.beam` translations of each source, best first; an empty source has a single, empty translation.
 
         Args:
             sources: token ids with an end token.
-            search: its penalty is `power`, without coverage; a patience of None is one of 1 here.
-            batch_tokens: most source tokens translated together.
+            search: settings; the penalty must be `power`, coverage is not supported, and a patience of None means 1.
+            batch_tokens: largest number of source tokens in a batch.
 
         Raises:
             UserError: exit code 65; a source has more tokens than the model has positions.
@@ -77,11 +81,11 @@ class CTranslate2Engine:
         return [[Hypothesis.of(output, self.subword) for output in outputs] for outputs in lists]
 
     def search(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int) -> list[list[Finished]]:
-        """As `translate_tokens`, in token ids. An output that reached the greatest length before its end has no end token.
+        """Translate as `translate_tokens`, but return token ids. An output that is cut off at the greatest length has no end token.
 
-        A call of CTranslate2 has one greatest length, and a call for each length would be slow. So sources share that of the next power
-        of two, and those with outputs as long as their own greatest length are searched again with it: the outputs depend on the source
-        alone.
+        A call of CTranslate2 has a single greatest length, and a call per length would be slow. So the greatest length is first computed
+        from the source length rounded up to a power of two. Sources with outputs as long as their own greatest length are searched again
+        with it. Therefore outputs do not depend on the other sources.
         """
         for number, source in enumerate(sources, 1):
             check_length(source, self.most_positions, f"sentence {number}", "CTranslate2")
@@ -102,12 +106,12 @@ class CTranslate2Engine:
     def _searched(
         self, sources: Sequence[TokenIds], greatest_lengths: dict[int, int], search: Search, batch_tokens: int
     ) -> Iterator[tuple[int, list[Finished]]]:
-        """Yield the numbers of the sources in `greatest_lengths`, each with all outputs that have ended."""
+        """Yield the index of each source in `greatest_lengths` with all its outputs, which can be more than `search.beam`."""
         patience = search.patience or 1.0
         pieces = [self.subword.processor.id_to_piece(token) for token in range(self.subword.vocab_size)]
         ids = {piece: token for token, piece in enumerate(pieces)}
         running: list[tuple[int, Any]] = []
-        # The longest first, so that the last to run are short; asynchronous, so that no thread is idle when a call has few sentences.
+        # The longest first, so that the last batches are short; asynchronous, so that no thread is idle when a call has few sentences.
         for greatest in sorted(set(greatest_lengths.values()), reverse=True):
             numbers = [number for number, length in greatest_lengths.items() if length == greatest]
             outputs = self.translator.translate_batch(
@@ -117,7 +121,7 @@ class CTranslate2Engine:
                 batch_type="tokens",
                 beam_size=search.beam,
                 patience=patience,
-                num_hypotheses=max(1, int(search.beam * patience + 0.5)),  # CTranslate2 waits for so many, and rounds like this.
+                num_hypotheses=max(1, int(search.beam * patience + 0.5)),  # CTranslate2 waits for this number, rounded this way.
                 length_penalty=search.alpha,
                 max_input_length=0,
                 max_decoding_length=greatest,
@@ -142,7 +146,7 @@ def _finished(tokens: list[int], score: float, alpha: float) -> Finished:
 
 
 def _check_cublas() -> None:
-    """Refuse a machine without cuBLAS: CTranslate2 loads it in its first product, and would fail there with a traceback."""
+    """Raise `UserError` (78) if cuBLAS is missing: CTranslate2 loads it in its first product and would fail with a traceback."""
     try:
         ctypes.CDLL(_CUBLAS)
     except OSError:

@@ -1,4 +1,4 @@
-"""The hypotheses of a batch of sentences, a token longer with each step: the common part of beam search and sampling."""
+"""Hypotheses of a batch of sentences, extended by a token per step: the common part of beam search and sampling."""
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
@@ -12,13 +12,13 @@ from torch import Tensor
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK
 from transformer_core.models.translation import DecoderState
 
-# Counting the sentences that are done makes the host wait for a GPU, so it is done once in so many steps; on a CPU in each.
+# Counting the sentences that are done makes the host wait for a GPU, so on a GPU they are counted only once in this many steps.
 _STEPS_BETWEEN_COUNTS = 8
-# Taking sentences out copies the state of the others, so done ones stay until they are this share.
+# Removing sentences copies the state of the others, so sentences that are done are removed only when they reach this share.
 _SHARE_DONE = 1 / 8
-# Columns that rows of logits are folded into: the reduction is then strided, and as wide as whole vectors (ten times as fast).
+# Rows of logits are folded into a multiple of this many columns; the reduction is then over rows of whole vectors (ten times as fast).
 _FOLD = 64
-_AT_ONCE = 1 << 20  # Logits at a time on a CPU: 4 MiB in float32, which stay in its cache.
+_AT_ONCE = 1 << 20  # Number of logits processed at a time on a CPU: 4 MiB in float32, which stay in its cache.
 
 
 class StepModel(Protocol):
@@ -32,7 +32,7 @@ class StepModel(Protocol):
 
 
 class Finished(NamedTuple):
-    """A complete output: token ids with the end token, its log-probability, and the score it is ranked by."""
+    """A complete output: token ids with the end token, its log-probability, and the score that ranks it."""
 
     tokens: list[int]
     log_probability: float
@@ -43,7 +43,7 @@ class Limits(NamedTuple):
     """Bounds of the outputs of B sentences.
 
     Attributes:
-        greatest_length: (B,) tokens, end token included.
+        greatest_length: (B,) largest number of tokens, end token included.
         prefix: (B, P) tokens that each output begins with, padded on the right; None for any beginning.
     """
 
@@ -52,7 +52,11 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, source_mask: Tensor, max_extra: int, prefix: Tensor | None, most_positions: int | None) -> "Limits":
-        """Allow as many tokens as the source has without its end token, and `max_extra` more; at most the learned positions of a model."""
+        """Return the bounds of outputs of these sources.
+
+        An output may have `max_extra` tokens more than its source without the end token, or its prefix and one token more if that is
+        longer; in any case at most `most_positions` tokens.
+        """
         greatest = source_mask.sum(dim=1) - 1 + max_extra
         if prefix is not None:
             greatest = torch.maximum(greatest, (prefix != PAD).sum(dim=1) + 1)
@@ -60,7 +64,7 @@ class Limits(NamedTuple):
 
 
 class _Pool(NamedTuple):
-    """Up to K finished hypotheses a sentence, best first, all (B, K'): score, log-probability, length, and the last live hypothesis."""
+    """Up to K finished hypotheses per sentence, best first, all (B, K'); `parent` is the live hypothesis that the end token follows."""
 
     scores: Tensor
     log_probability: Tensor
@@ -69,13 +73,13 @@ class _Pool(NamedTuple):
 
 
 class Hypotheses(ABC):
-    """Live and finished hypotheses of the sentences that have not left; B counts these.
+    """Live and finished hypotheses of the B sentences that have not been removed yet.
 
     Attributes:
-        live: (B, K) log-probabilities.
-        done: (B,), True where no more outputs are wanted; such a sentence goes on without effect until it leaves.
-        finished: the pool of each sentence.
-        length: tokens that every live hypothesis has.
+        live: (B, K) log-probabilities of the live hypotheses.
+        done: (B,), True if a sentence needs no more outputs; it is decoded further without effect until it is removed.
+        finished: finished hypotheses of each sentence.
+        length: number of tokens of every live hypothesis.
     """
 
     def __init__(self, limits: Limits, most: int) -> None:
@@ -90,18 +94,18 @@ class Hypotheses(ABC):
         self._results: list[list[Finished]] = [[] for _ in range(batch)]
         self._sentences: NDArray[np.int64] = np.arange(batch)
         self._greatest_known: NDArray[np.int64] = self.greatest_length.numpy(force=True)
-        # Tokens of each step, and the hypotheses that they continue.
+        # Tokens of each step, and the hypotheses that they extend.
         self._trace = torch.zeros(int(self._greatest_known.max()), 2, batch, most, dtype=torch.long, device=self.device)
 
     @abstractmethod
     def extend(self, logits: Tensor) -> Tensor:
-        """Make the live hypotheses a token longer, K of them (one at the beginning) to K'.
+        """Extend the live hypotheses by a token: from K of them (one at first) to K'.
 
         Args:
             logits: (B*K, V); changed in place.
 
         Returns:
-            (B, K') the hypothesis that each new one continues, by its number within the sentence.
+            (B, K') the hypothesis that each new one extends, by its index within the sentence.
         """
 
     def run(self, model: StepModel, source: Tensor, source_mask: Tensor) -> list[list[Finished]]:
@@ -117,7 +121,7 @@ class Hypotheses(ABC):
             state.select((rows if kept is None else rows[kept]).flatten(), kept)
 
     def keep(self, places: Tensor) -> None:
-        """Go on with only the sentences at these places, (B',)."""
+        """Continue with only the sentences at these indices, (B',)."""
         known = places.numpy(force=True)
         self._sentences, self._greatest_known = self._sentences[known], self._greatest_known[known]
         self.greatest_length, self.live, self.done = self.greatest_length[places], self.live[places], self.done[places]
@@ -126,15 +130,15 @@ class Hypotheses(ABC):
         self._trace = self._trace.index_select(2, places)
 
     def normalised(self, logits: Tensor) -> Tensor:
-        """Return log-sum-exp of the logits, (B*K,), over the whole vocabulary; then make the reserved tokens impossible in `logits`."""
+        """Return log-sum-exp of the logits, (B*K,), over the whole vocabulary; then set `logits` of PAD, UNK and BOS to minus infinity."""
         normaliser = logsumexp(logits)
         logits[:, [PAD, UNK, BOS]] = -torch.inf
         return normaliser
 
     def forced(self) -> Tensor | None:
-        """Return the only possible next token, (B,): the prefix's, or the end token at the greatest length; PAD where any is possible.
+        """Return the forced next token, (B,): the prefix's, or the end token at the greatest length; PAD for sentences without one.
 
-        None where any is possible for all sentences.
+        None if no sentence has a forced token.
         """
         last = self.length + 1 >= self._greatest_known.min()
         inside = self._prefix is not None and self.length < self._prefix.shape[1]
@@ -144,13 +148,13 @@ class Hypotheses(ABC):
         return given.masked_fill(self.greatest_length <= self.length + 1, EOS)
 
     def advance(self, live: Tensor, parents: Tensor, tokens: Tensor) -> None:
-        """Go on with these hypotheses, all (B, K'): log-probabilities, the hypotheses that they continue, newest tokens."""
+        """Continue with these hypotheses, all (B, K'): log-probabilities, the hypotheses that they extend, newest tokens."""
         self.live = live
         self._trace[self.length, 0, :, : tokens.shape[1]], self._trace[self.length, 1, :, : tokens.shape[1]] = tokens, parents
         self.length += 1
 
     def finish(self, scores: Tensor, log_probability: Tensor, parents: Tensor) -> None:
-        """Keep the best of the finished hypotheses and new ones, (B, n), one token longer; a score of minus infinity means none."""
+        """Add hypotheses (B, n) that end with the next token to the finished ones and keep the best; minus infinity marks no hypothesis."""
         new = _Pool(scores.masked_fill(self.done[:, None], -torch.inf), log_probability, torch.full_like(parents, self.length + 1), parents)
         both = _Pool(*(torch.cat(parts, dim=1) for parts in zip(self.finished, new, strict=True)))
         best, order = both.scores.topk(min(self._most, both.scores.shape[1]), dim=1)
@@ -163,7 +167,7 @@ class Hypotheses(ABC):
         return self._trace[self.length - 1, 0, :, : self.live.shape[1]].flatten()
 
     def _leave(self) -> Tensor | None:
-        """Take out sentences that are done, now or in a later step; return the places of those that stay, None for all."""
+        """Remove sentences that are done, if enough are; return the indices of those that stay, or None if all stay."""
         if self.length < self._greatest_known.max():
             if self.device.type != "cpu" and self.length % _STEPS_BETWEEN_COUNTS:
                 return None
@@ -187,7 +191,7 @@ class Hypotheses(ABC):
 
 
 def _tokens(trace: NDArray[np.int64], length: int, hypothesis: int) -> list[int]:
-    """Follow an output of this length back from the live hypothesis that its end token follows; trace is (T, 2, K)."""
+    """Return the tokens of an output of this length, traced back from the live hypothesis before its end token; trace is (T, 2, K)."""
     tokens = [EOS]
     for tokens_of_step, parents in trace[: length - 1][::-1]:
         tokens.append(int(tokens_of_step[hypothesis]))
@@ -196,7 +200,7 @@ def _tokens(trace: NDArray[np.int64], length: int, hypothesis: int) -> list[int]
 
 
 def logsumexp(logits: Tensor) -> Tensor:
-    """Return log-sum-exp of each row, (R, V) to (R,), at least in float32; about three times as fast as torch.logsumexp on a CPU."""
+    """Return log-sum-exp of each row, (R, V) to (R,), in at least float32; about three times as fast as torch.logsumexp on a CPU."""
     exact = torch.promote_types(logits.dtype, torch.float32)
     rows = max(1, _AT_ONCE // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     top = logits.amax(dim=1).to(exact)
@@ -206,10 +210,10 @@ def logsumexp(logits: Tensor) -> Tensor:
 
 
 def greatest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` greatest of each row and their places, both (R, count); about three times as fast as topk on a CPU.
+    """Return the `count` largest logits of each row and their columns, both (R, count); about three times as fast as topk on a CPU.
 
-    A row is folded into blocks of equally spaced columns. The `count` greatest lie in the `count` blocks with the greatest maxima, or
-    among the columns left over in folding, so topk looks at these alone.
+    A row is folded into blocks of equally spaced columns. The `count` largest logits are in the `count` blocks with the largest maxima or
+    among the columns left over in folding, so topk is applied only to these.
     """
     folded, rest = _folded(logits)
     size, blocks = folded.shape[1:]
@@ -224,13 +228,13 @@ def greatest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _sums(rows: Tensor) -> Tensor:
-    """Return the sum of each row, in an order that depends on its length alone; torch splits the sum of a single long row among threads."""
+    """Return the sum of each row in an order that depends only on its length: torch divides a single long row among threads."""
     folded, rest = _folded(rows)
     return torch.cat((folded.sum(dim=1), rest), dim=1).sum(dim=1)
 
 
 def _folded(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (R, V) as (R, size, blocks), about as long as wide where V allows it, and the columns left over."""
+    """Fold (R, V) to (R, size, blocks), with size and blocks about equal if V allows it; return it and the columns left over."""
     blocks = max(1, rows.shape[1] // _FOLD**2) * _FOLD
     size = rows.shape[1] // blocks
     return rows[:, : size * blocks].unflatten(1, (size, blocks)), rows[:, size * blocks :]

@@ -1,4 +1,4 @@
-"""Translations sampled from the model's distribution."""
+"""Sampling of translations from the model's distribution."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -10,7 +10,7 @@ from torch import Tensor
 from transformer_core.corpus.tokens.subword import EOS, PAD
 from transformer_core.decoding.hypotheses import Finished, Hypotheses, Limits, StepModel
 
-# Samples of a sentence at a time: the time of attention is quadratic in the hypotheses of a sentence.
+# Number of samples of a sentence drawn at a time: attention's time is quadratic in the number of hypotheses of a sentence.
 _TOGETHER = 16
 
 
@@ -19,12 +19,12 @@ class Sampling:
     """Settings of sampling.
 
     Attributes:
-        samples: independent ones of each sentence.
-        temperature: logits are divided by it, above 0; below 1 favours the likely.
-        top_k: only so many likeliest tokens are drawn from, 0 for all (Fan et al. 2018).
-        top_p: only the fewest likeliest tokens that have this probability together, 1 for all (Holtzman et al. 2020).
-        seed: of the random numbers, with the source's tokens, so that the samples of a sentence do not depend on its batch.
-        max_extra: most tokens of an output beyond those of its source, end token left out; at least 1.
+        samples: number of independent samples of each sentence.
+        temperature: divisor of logits, above 0; below 1 favours likely tokens.
+        top_k: number of likeliest tokens to draw from; 0 for all (Fan et al. 2018).
+        top_p: draw only from the smallest set of likeliest tokens with at least this total probability; 1 for all (Holtzman et al. 2020).
+        seed: seed of the random numbers, together with the source's tokens, so that samples of a sentence do not depend on its batch.
+        max_extra: at least 1; an output, end token included, has at most this many tokens more than its source without the end token.
     """
 
     samples: int = 1
@@ -46,7 +46,7 @@ def sample(
 ) -> list[list[Finished]]:
     """Return `settings.samples` outputs of each sentence, the likeliest first; arguments as in `beam_search`.
 
-    Log-probabilities and scores are the model's own, without temperature, top_k and top_p.
+    Log-probabilities and scores are those of the model, without temperature, top_k and top_p.
     """
     limits = Limits.of(source_mask, settings.max_extra, prefix, most_positions)
     sentences = [row[mask].tolist() for row, mask in zip(source.numpy(force=True), source_mask.numpy(force=True), strict=True)]
@@ -58,14 +58,14 @@ def sample(
 
 
 def _uniform(settings: Sampling, sentences: list[list[int]], steps: int) -> Tensor:
-    """Return (B, samples, steps) numbers in [0, 1) that depend on seed, sentence and sample alone."""
+    """Return (B, samples, steps) random numbers in [0, 1) that depend only on seed, sentence and sample."""
     digests = (blake2b(repr((settings.seed, tokens)).encode(), digest_size=16).digest() for tokens in sentences)
     streams = (np.random.default_rng(int.from_bytes(digest)).spawn(settings.samples) for digest in digests)
     return torch.from_numpy(np.stack([[stream.random(steps) for stream in samples] for samples in streams]))
 
 
 class _Samples(Hypotheses):
-    """A hypothesis for each sample from the first step on; one that has ended goes on at minus infinity."""
+    """One hypothesis per sample; a hypothesis that has ended continues with a log-probability of minus infinity."""
 
     def __init__(self, limits: Limits, settings: Sampling, numbers: Tensor) -> None:
         super().__init__(limits, numbers.shape[1])
@@ -73,7 +73,7 @@ class _Samples(Hypotheses):
         self._numbers = numbers  # (B, K, steps)
 
     def extend(self, logits: Tensor) -> Tensor:
-        """Extend each sample by the token that its random number falls on."""
+        """Extend each sample by the token drawn with its random number."""
         batch, samples = self._numbers.shape[:2]
         normaliser = self.normalised(logits)
         rows = torch.arange(len(logits), device=self.device).view(batch, -1).expand(-1, samples).flatten()
@@ -96,7 +96,7 @@ class _Samples(Hypotheses):
         self._numbers = self._numbers[places]
 
     def _drawn(self, logits: Tensor, rows: Tensor) -> Tensor:
-        """Return the token of each sample, (B*samples,), from these rows of (R, V) logits, by inverting the cumulative distribution."""
+        """Draw a token per sample, (B*samples,), from the given rows of logits (R, V), by inverting the cumulative distribution."""
         settings = self._settings
         scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / settings.temperature
         tokens = torch.arange(scaled.shape[1], device=self.device).expand_as(scaled)
@@ -104,12 +104,12 @@ class _Samples(Hypotheses):
             scaled, tokens = scaled.topk(min(settings.top_k or scaled.shape[1], scaled.shape[1]), dim=1)
         probability = scaled.softmax(dim=1)
         cumulative = probability.cumsum(dim=1)
-        # A token is in while those before it have not reached top_p.
+        # A token is a candidate if the total of those before it has not reached top_p.
         inside = cumulative - probability < settings.top_p
         probability = probability.masked_fill(~inside, 0.0)
         cumulative = probability.cumsum(dim=1)
         total = cumulative[rows, -1:]
         number = self._numbers[:, :, self.length].flatten()[:, None].to(total.dtype) * total
-        # A number rounded up to the total would fall behind the last token.
+        # A number that is rounded up to the total would select a token behind the last.
         number = torch.minimum(number, total.nextafter(torch.zeros_like(total)))
         return tokens[rows, (cumulative[rows] <= number).sum(dim=1)]

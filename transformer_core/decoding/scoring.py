@@ -11,12 +11,12 @@ from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, Subword, padde
 from transformer_core.decoding.translator import batches_of
 from transformer_core.models.translation import TranslationModel
 
-_LOGITS_AT_ONCE = 1 << 22  # 16 MB in float32, and their softmax as much again.
+_LOGITS_AT_ONCE = 1 << 22  # 16 MB in float32, and as much for their softmax.
 
 
 @dataclass(frozen=True)
 class Score:
-    """Pieces of a target, end token included, and the natural logarithm of each one's probability."""
+    """Pieces of a target, end token included, and the natural logarithm of the probability of each."""
 
     pieces: list[str]
     log_probabilities: list[float]
@@ -30,7 +30,7 @@ class Score:
 def score_pairs(
     model: TranslationModel, subword: Subword, sources: Sequence[list[int]], targets: Sequence[list[int]], batch_tokens: int
 ) -> list[Score]:
-    """As `score_tokens`, with the targets' pieces."""
+    """Return the result of `score_tokens` together with the targets' pieces."""
     scored = score_tokens(model, sources, targets, batch_tokens)
     return [Score(subword.processor.id_to_piece(target), found) for target, found in zip(targets, scored, strict=True)]
 
@@ -39,21 +39,21 @@ def score_pairs(
 def score_tokens(
     model: TranslationModel, sources: Sequence[list[int]], targets: Sequence[list[int]], batch_tokens: int
 ) -> list[list[float]]:
-    """Return log P of each target token, given the source and the target tokens before it; not less exact than float32.
+    """Return log P of each target token, given the source and the target tokens before it, in at least float32.
 
-    The softmax is over all of V, as in beam search, so the sum is an output's log-probability there. A pair's result depends on that pair
-    alone, up to rounding. A source of an end token alone is an empty line, whose translation is empty by definition: log P is 0 for an
-    empty target, and minus infinity for every token of any other.
+    The softmax is over all of V, as in beam search, so the sum is an output's log-probability there. Up to rounding, the result of a pair
+    does not depend on other pairs. A source with only an end token is an empty line, whose translation is empty by definition: log P is 0
+    for an empty target, and minus infinity for every token of any other target.
 
     Args:
-        model: in evaluation mode.
+        model: the model, in evaluation mode.
         sources: token ids, end token included; none longer than the model's `most_positions`.
-        targets: the same, one for each source.
-        batch_tokens: most rows times longest side of a batch; a longer pair is scored alone.
+        targets: one per source, also with end token and at most `most_positions` tokens.
+        batch_tokens: largest product of rows and longest side of a batch; a longer pair is scored alone.
     """
     results = [[0.0 if target == [EOS] else -math.inf] * len(target) for target in targets]
     device = model.device
-    # Empty sources are left out of the batches, as in translating.
+    # Empty sources are left out of the batches, as in translation.
     longest = [max(len(source), len(target)) if source != [EOS] else 0 for source, target in zip(sources, targets, strict=True)]
     for numbers in batches_of(longest, batch_tokens):
         source, target = (torch.from_numpy(padded([side[number] for number in numbers])).to(device) for side in (sources, targets))
@@ -67,7 +67,7 @@ def score_tokens(
 
 
 def perplexity(log_probability: float, tokens: int) -> float:
-    """Return exp(-log P / tokens); infinity where it overflows, NaN for no tokens."""
+    """Return exp(-log P / tokens); infinity if it overflows, NaN for 0 tokens."""
     if tokens == 0:
         return math.nan
     try:
@@ -77,7 +77,7 @@ def perplexity(log_probability: float, tokens: int) -> float:
 
 
 def _log_probabilities(model: TranslationModel, decoded: Tensor, truth: Tensor) -> Tensor:
-    """Return the log-probability of token ids (n,) after states (n, D), as (n,); never (n, V) at once."""
+    """Return the log-probabilities (n,) of token ids (n,) after states (n, D), without a matrix of (n, V)."""
     rows = max(1, _LOGITS_AT_ONCE // len(model.output_weight))
     parts = []
     for hidden, wanted in zip(decoded.split(rows), truth.split(rows), strict=True):

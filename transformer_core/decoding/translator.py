@@ -1,4 +1,4 @@
-"""Translation of lines by one model or several: subwords, batches of similar length, a search, text again."""
+"""Translation of lines by one model or several: lines to subwords, batches of similar length, search, subwords to text."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +41,7 @@ class EnsembleState:
 
 
 class Ensemble:
-    """Models that share their vocabulary and translate together, by the mean of their probabilities."""
+    """Models that share a vocabulary and translate together by the mean of their probabilities."""
 
     def __init__(self, models: Sequence[TranslationModel]) -> None:
         self._models = models
@@ -53,21 +53,17 @@ class Ensemble:
         return self._models[0].device
 
     def start(self, source: Tensor, source_mask: Tensor) -> EnsembleState:
-        """Read (B, S) sources, as TranslationModel."""
+        """Encode (B, S) sources, see `TranslationModel.start`."""
         return EnsembleState([model.start(source, source_mask) for model in self._models])
 
     def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
-        """Decode (B*K,) newest tokens to (B*K, V) log-probabilities of the next."""
+        """Decode (B*K,) newest tokens to (B*K, V) log-probabilities of the next token."""
         steps = [model.step(tokens, part) for model, part in zip(self._models, state.states, strict=True)]
         exact = [logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=1) for logits in steps]
         return torch.stack(exact).logsumexp(dim=0) - math.log(len(exact))
 
     def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
-        """Refuse: there is no common attention of several models.
-
-        Raises:
-            UserError: exit code 78.
-        """
+        """Raise `UserError` (78): several models have no common attention."""
         raise configuration_error("the coverage penalty: there is none for several models together", "Set it to 0, or name one model.")
 
 
@@ -76,7 +72,13 @@ Decoder = TranslationModel | Ensemble
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation; its score, by which hypotheses are ranked, is the log-probability over the length penalty."""
+    """A translation.
+
+    Attributes:
+        score: value that ranks hypotheses: the log-probability divided by the length penalty, plus the weighted coverage penalty; of a
+            sample the log-probability.
+        tokens: number of tokens, end token included; 0 for an empty line's translation.
+    """
 
     text: str
     score: float
@@ -85,20 +87,20 @@ class Hypothesis:
 
     @classmethod
     def of(cls, finished: Finished, subword: Subword) -> "Hypothesis":
-        """Return an output as text."""
+        """Return an output as a hypothesis with text."""
         return cls(subword.decode(finished.tokens), finished.score, finished.log_probability, len(finished.tokens))
 
 
 @dataclass(frozen=True)
 class Translator:
-    """A model, or several, with their vocabulary. A translation depends on its sentence alone, not on its batch.
+    """A model, or several, with their vocabulary. A translation does not depend on the batch of its sentence.
 
     Attributes:
-        model: in evaluation mode.
+        model: the model or ensemble, in evaluation mode.
         subword: its vocabulary.
-        replicas: the same model again, one for each further batch decoded at the same time: a copy on every other GPU; on a CPU the model
-            itself. There the operations between the matrix products are too short to be shared among threads, so two batches side by
-            side, a thread each, are faster than one after the other.
+        replicas: the same model again, one per further batch decoded in parallel: a copy on every other GPU; on a CPU the model itself.
+            On a CPU the operations between the matrix products are too short to be divided among threads, so decoding two batches in
+            parallel, with one thread each, is faster than one after the other.
     """
 
     model: Decoder
@@ -107,9 +109,9 @@ class Translator:
 
     @classmethod
     def load(cls, *directories: Path, precision: DecodingPrecision = "float32", device: torch.device | None = None) -> "Translator":
-        """Read model directories, whose models translate together; arguments and errors as in `load_for_decoding`.
+        """Load model directories, whose models translate together; arguments and errors as in `load_for_decoding`.
 
-        Without a device all GPUs share the sentences. On a CPU as many batches are decoded at once as torch has threads.
+        Without a device all GPUs share the sentences. On a CPU the number of batches decoded in parallel is torch's number of threads.
 
         Raises:
             UserError: exit code 78; the models have different vocabularies.
@@ -134,13 +136,16 @@ class Translator:
         batch_tokens: int = BATCH_TOKENS,
         prefixes: Sequence[str] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Return the translations of each line, best first; an empty line has one, the empty one.
+        """Return the translations of each line, best first; an empty line has a single, empty translation.
 
         Args:
-            lines: of the source language.
-            search: its settings, with the greatest number of translations a line.
-            batch_tokens: most source positions, padding counted, decoded together; a longer source is decoded alone.
-            prefixes: the beginning of each line's translation, whole words.
+            lines: lines of the source language.
+            search: settings of beam search or sampling, which also bound the number of translations per line.
+            batch_tokens: largest number of source positions in a batch, padding included; a longer source is decoded alone.
+            prefixes: beginning of each line's translation, in whole words.
+
+        Raises:
+            UserError: exit code 65; a line has more tokens than a model with learned positions has learned.
         """
         starts = None if prefixes is None else [self.subword.encode(prefix)[:-1] for prefix in prefixes]
         return self.translate_tokens([self.subword.encode(line) for line in lines], search, batch_tokens, starts)
@@ -169,7 +174,7 @@ class Translator:
             return sample(model, tokens, tokens != PAD, search, prefix, most)
 
         batches = batches_of([len(source) for source in sources], batch_tokens)
-        # The coverage penalty reads the attention of the model's last step, of which there is one record.
+        # The coverage penalty reads the model's record of attention, which parallel batches on a CPU would share.
         replicas = () if isinstance(search, Search) and search.coverage else self.replicas
         results = [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]
         for numbers, outputs in zip(batches, _side_by_side(decode, batches, (self.model, *replicas)), strict=True):
@@ -179,10 +184,13 @@ class Translator:
 
 
 def check_length(tokens: TokenIds, most_positions: int | None, where: str, engine: str = "") -> None:
-    """Refuse a sentence with more tokens than the model has learned positions; `where` names it, for example by file and line.
+    """Raise `UserError` (65) if a sentence has more tokens than the model has positions.
 
-    Raises:
-        UserError: exit code 65.
+    Args:
+        tokens: token ids of the sentence.
+        most_positions: number of positions; None for any number.
+        where: name of the sentence for the message, for example file and line.
+        engine: name of the engine that has so few positions; empty if the model learned them.
     """
     if most_positions is not None and len(tokens) > most_positions:
         has = f"has {most_positions} positions in {engine}" if engine else f"has learned {most_positions} positions"
@@ -193,7 +201,8 @@ def load_with_subword(directory: Path) -> tuple[TranslationModel, Subword]:
     """Return the model of a directory, on the CPU, and its vocabulary.
 
     Raises:
-        UserError: exit code 65; a file is missing or damaged, or the vocabulary is not the one the weights were trained with.
+        UserError: exit code 65; a file is missing or damaged, or the vocabulary is not the one that the weights were trained with. 78; a
+            key of config.json is missing, unknown or wrong.
     """
     model, config = load_model(directory)
     subword = Subword.load(directory / SUBWORD)
@@ -208,15 +217,15 @@ def load_with_subword(directory: Path) -> tuple[TranslationModel, Subword]:
 def load_for_decoding(
     directory: Path, precision: DecodingPrecision = "float32", device: torch.device | None = None
 ) -> tuple[TranslationModel, Subword]:
-    """Return the model and its vocabulary ready for decoding; the model can no longer be trained, saved or exported.
+    """Return the model and its vocabulary for decoding only: the model cannot be trained, saved or exported.
 
     Args:
-        directory: with weights, config.json and spm.model.
-        precision: of weights and matrix products.
-        device: None takes a GPU if there is one; for int8 a CPU.
+        directory: model directory with weights, config.json and spm.model.
+        precision: number type of weights and matrix products.
+        device: device of the model. None uses a GPU if there is one; for int8 the CPU.
 
     Raises:
-        UserError: exit code 65 as in `load_with_subword`; 78 where `quantise` refuses int8.
+        UserError: see `load_with_subword`; exit code 78 if `quantise` refuses int8.
     """
     device = device or torch.device("cuda" if torch.cuda.is_available() and precision != "int8" else "cpu")
     model, subword = load_with_subword(directory)
@@ -234,7 +243,7 @@ def _together(models: Sequence[TranslationModel]) -> Decoder:
 def _side_by_side(
     decode: Callable[[Decoder, list[int]], list[list[Finished]]], batches: list[list[int]], models: Sequence[Decoder]
 ) -> Iterator[list[list[Finished]]]:
-    """Yield the outputs of the batches in order; as many are decoded at a time as there are models, each by one thread."""
+    """Yield the outputs of the batches in order; one batch per model is decoded at a time, each in one thread."""
     if len(models) == 1 or len(batches) <= 1:
         yield from (decode(models[0], numbers) for numbers in batches)
         return
@@ -255,7 +264,7 @@ def _side_by_side(
         yield from pool.map(on_idle, batches)
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # A thread's setting is in part that of the process.
+        torch.set_num_threads(threads)  # The threads' setting also changes that of the process in part.
 
 
 def _tensor(rows: Sequence[TokenIds], device: torch.device) -> Tensor:
@@ -263,9 +272,10 @@ def _tensor(rows: Sequence[TokenIds], device: torch.device) -> Tensor:
 
 
 def batches_of(lengths: list[int], batch_tokens: int) -> list[list[int]]:
-    """Return the numbers of sources with more than an end token in batches, cut where rows times longest would pass the budget.
+    """Return batches of the indices of sources with more than an end token; rows times longest of a batch is at most `batch_tokens`.
 
-    The longest come first, so that memory runs out at once or never, and the last batches decoded side by side are short.
+    A longer source is a batch of its own. The longest come first, so that out-of-memory occurs at once, and so that the last batches that
+    are decoded in parallel are short.
     """
     batches: list[list[int]] = []
     for number in sorted((number for number, length in enumerate(lengths) if length > 1), key=lambda number: lengths[number]):

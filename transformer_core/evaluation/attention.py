@@ -1,4 +1,4 @@
-"""Attention weights of a model that reads one sentence and writes another: the numbers behind the paper's Figures 3-5."""
+"""Attention weights of a model for a sentence pair: the data of the paper's Figures 3 to 5."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -25,14 +25,13 @@ _DECIMALS = 6
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """All attention weights over one pair. Layers and heads count from 1, as in the paper.
+    """All attention weights for one sentence pair. Layers and heads count from 1, as in the paper.
 
     Attributes:
         source: the S pieces that the encoder reads, the end token last.
         read: the T pieces that the decoder reads, the begin token first.
-        predicted: the T pieces that it is to predict, the end token last: position t has read `read[:t + 1]` when it predicts
-            `predicted[t]`.
-        weights: of each kind that the model has, (N, H, S or T, S or T) float32; what a row attends to sums to 1.
+        predicted: the T pieces that the decoder predicts, the end token last; `predicted[t]` is predicted from `read[:t + 1]`.
+        weights: weights of each kind that the model has, (N, H, S or T, S or T) float32; rows sum to 1.
     """
 
     source: list[str]
@@ -41,20 +40,20 @@ class AttentionMaps:
     weights: Mapping[Kind, NDArray[np.float32]]
 
     def rows(self, kind: Kind) -> list[str]:
-        """The pieces that attend: where the decoder looks at the source, what it is about to predict."""
+        """Return the pieces that attend; for attention to the source, those that the decoder predicts."""
         return {"encoder": self.source, "decoder": self.read, "cross": self.predicted}[kind]
 
     def columns(self, kind: Kind) -> list[str]:
-        """The pieces that are attended to."""
+        """Return the pieces that are attended to."""
         return self.read if kind == "decoder" else self.source
 
     def of(self, kind: Kind, layer: int, head: int) -> NDArray[np.float32]:
-        """(rows, columns) of one head."""
+        """Return the weights of one head, (rows, columns)."""
         weights: NDArray[np.float32] = self.weights[kind][layer - 1, head - 1]
         return weights
 
     def document(self, kinds: Sequence[Kind], layers: Sequence[int], heads: Sequence[int]) -> dict[str, Any]:
-        """The chosen maps for a JSON file, weights rounded to six decimals."""
+        """Return the chosen maps as a JSON document, with weights rounded to six decimals."""
         return {
             "source": self.source,
             "target_read": self.read,
@@ -69,22 +68,23 @@ class AttentionMaps:
 
 
 def keeps_weights(model: TranslationModel) -> bool:
-    """True for a model with attention weights to look at; a convolutional one has attention, but keeps no weights."""
+    """Return whether `attention_maps` supports a model; a convolutional one has attention, but its weights cannot be recorded."""
     return isinstance(model, Transformer) or (isinstance(model, Recurrent) and model.attention is not None)
 
 
 def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[int], target: Sequence[int]) -> AttentionMaps:
-    """Read a source, then a target that is given, and keep every attention's weights.
+    """Return the weights of every attention while the model reads a source and a given target.
 
     A recurrent model has one map, of its decoder's attention to the source: one layer, one head.
 
     Args:
-        model: in evaluation mode.
+        model: the model, in evaluation mode.
+        subword: its vocabulary.
         source: token ids, end token included.
-        target: the same.
+        target: token ids, end token included.
 
     Raises:
-        UserError: exit code 78; a model without attention, or a convolutional one, whose attentions are not kept.
+        UserError: exit code 78; the model has no attention, or is convolutional.
     """
     if not keeps_weights(model):
         raise configuration_error(
@@ -99,7 +99,7 @@ def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[i
 
 
 def _weights(model: TranslationModel, source: Tensor, read: Tensor) -> dict[Kind, Tensor]:
-    """(1, S) and (1, T) token ids to (N, H, rows, columns) of each kind."""
+    """Return the weights of each kind, (N, H, rows, columns), for (1, S) and (1, T) token ids."""
     if isinstance(model, Transformer):
         return _transformer_weights(model, source, read)
     assert isinstance(model, Recurrent)
@@ -120,7 +120,7 @@ def _transformer_weights(model: Transformer, source: Tensor, read: Tensor) -> di
 
 
 def _recurrent_weights(model: Recurrent, source: Tensor, read: Tensor) -> Tensor:
-    """(1, 1, T, S): the softmax of each step's energies of the encoder's states."""
+    """Return the softmax of each step's energies over the encoder's states, (1, 1, T, S)."""
     assert model.attention is not None
     steps: list[Tensor] = []
     recording = model.attention.register_forward_hook(lambda _module, _inputs, energies: steps.append(energies.softmax(dim=-1)))

@@ -1,4 +1,4 @@
-"""Attention in one sentence as small figures, as in the paper's Figures 3 to 5: the heads of a layer, and the heads of one word."""
+"""Attention in one sentence as small figures, as in the paper's Figures 3 to 5: one figure per head, and one for all heads of a word."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from transformer_core.evaluation.words import Word, by_word, words_of
 if TYPE_CHECKING:
     from transformer_core.evaluation.attention import AttentionMaps, Kind
 
-# Pieces of a sentence, the end token counted: fewer than the first are no story, more than the last no readable figure.
+# Numbers of pieces of a sentence, end token included: the range of lengths to choose, and the limit of a readable figure.
 FEW_PIECES, MANY_PIECES, MOST_PIECES = 8, 20, 24
-LEVELS = 12  # Opacities of a stroke.
-# Lengths are in pixels of the page, widths of texts in columns (`columns_of`). First of the figures of heads, then of the figure of a word.
+LEVELS = 12  # Number of opacities of a stroke.
+# Lengths are in pixels of the page, widths of texts in columns (`columns_of`): first for figures of heads, then for the figure of a word.
 _EDGE, _TEXT, _COLUMN, _LEAST_COLUMNS, _MOST_COLUMNS = 3, 9.5, 6, 5, 10
 _BETWEEN, _LINE_HEIGHT, _LINE, _CELL = 56, 13, 1.5, 12
 _WORD_EDGE, _WORD_TEXT, _WORD_COLUMN, _LEAST_WORD_COLUMNS, _MOST_WORD_COLUMNS = 8, 13, 7.8, 6, 20
 _WORD_BETWEEN, _WORD_HEIGHT, _HEADING = 210, 22, 46
-_SPREAD, _MOST_STEP = 14, 3.2  # From the first head's line to the last's, and from one to the next.
+_SPREAD, _MOST_STEP = 14, 3.2  # Largest distance between the lines of the first and the last head, and of neighbouring heads.
 _KEY_WIDTH, _KEY_HEIGHT = 78, 20
-# Relative luminances (WCAG 2) of the heads' colours in turn: each has a contrast of 3 to a white page and to a dark one.
+# Relative luminances (WCAG 2) that the heads' colours alternate between; both have a contrast of 3 to a white and to a dark page.
 _LUMINANCES = (0.17, 0.28)
 _AS_THEY_ARE = frozenset({"<unk>", "<s>", "</s>", SPACE_MARK})
 
 
 class HeadFigure(NamedTuple):
-    """One head: what it does, in words, and its figure."""
+    """One head: a description of its attention, and its figure."""
 
     head: int
     in_words: str
@@ -60,15 +60,13 @@ class WordFigure(NamedTuple):
 
 
 def choose_sentence(lengths: Sequence[tuple[int, int]]) -> int | None:
-    """The sentence to look at: the first whose source has about as many pieces as the median source.
-
-    "About" is the nearest there is, and the median is taken as 8 where it is lower and as 20 where it is higher.
+    """Choose the sentence to show: the first whose number of source pieces is nearest to the median, which is limited to 8..20.
 
     Args:
-        lengths: pieces of each source and of its translation, end tokens counted.
+        lengths: numbers of pieces of each source and of its translation, end tokens included.
 
     Returns:
-        Its place, or None where no sentence has a translation and at most 24 pieces on both sides.
+        The sentence's index, or None if no sentence has from 2 to 24 pieces on both sides.
     """
     fitting = [place for place, pair in enumerate(lengths) if all(2 <= length <= MOST_PIECES for length in pair)]
     if not fitting:
@@ -78,12 +76,12 @@ def choose_sentence(lengths: Sequence[tuple[int, int]]) -> int | None:
 
 
 def shown_layer(layers: int) -> int:
-    """The encoder's layer to look at, from 1: the last but one, as the paper shows 5 of 6."""
+    """Return the encoder's layer to show, from 1: the last but one, as the paper shows 5 of 6."""
     return max(1, layers - 1)
 
 
 def encoder_figures(maps: AttentionMaps) -> LayerFigures:
-    """Self-attention of the encoder's last layer but one, as lines from the piece that attends to what it sees."""
+    """Draw self-attention of the encoder's last layer but one, as lines from each piece to the pieces that it attends to."""
     pieces = [readable(piece) for piece in maps.source]
     left = _room(pieces)
     right, heights = left + _BETWEEN, _EDGE + _LINE_HEIGHT * (np.arange(len(pieces)) + 0.5)
@@ -103,7 +101,7 @@ def encoder_figures(maps: AttentionMaps) -> LayerFigures:
 
 
 def cross_figures(maps: AttentionMaps) -> list[LayerFigures]:
-    """Attention to the source in the decoder's last two layers, the last first, as heat maps: a row for each piece to be written."""
+    """Draw attention to the source in the decoder's last two layers, the last first, as heat maps with a row per predicted piece."""
     layers, heads = maps.weights["cross"].shape[:2]
     rows, columns = [readable(piece) for piece in maps.rows("cross")], [readable(piece) for piece in maps.columns("cross")]
     left, top = _room(rows), _room(columns)
@@ -125,7 +123,7 @@ def cross_figures(maps: AttentionMaps) -> list[LayerFigures]:
 
 
 def encoder_words(maps: AttentionMaps, layer: int) -> tuple[list[Word], NDArray[np.float64]]:
-    """The source's words and the encoder's self-attention between them in a layer, (H, W, W)."""
+    """Return the source's words and the encoder's self-attention between them in a layer, (H, W, W)."""
     words = words_of(maps.source)
     return words, by_word(maps.weights["encoder"][layer - 1], words)
 
@@ -133,19 +131,20 @@ def encoder_words(maps: AttentionMaps, layer: int) -> tuple[list[Word], NDArray[
 def word_figure(
     maps: AttentionMaps, place: int, layer: int | None = None, heads: Sequence[int] | None = None, alone: bool = False
 ) -> WordFigure:
-    """Lines from a word of the source to all of its words, itself among them, in the encoder's self-attention (the paper's Figure 4).
+    """Draw a word's attention to all words of the source, itself included, in the encoder's self-attention (the paper's Figure 4).
 
     Args:
-        place: of the word among the source's words, from 0.
-        layer: from 1; the last but one where none is named, as the paper shows 5 of 6.
-        heads: from 1; all where none are named. A head keeps its colour whichever are shown.
-        alone: as a file that needs no page around it, with a heading.
+        maps: the attention weights.
+        place: index of the word among the source's words.
+        layer: layer, from 1; None is the last but one, as the paper shows 5 of 6.
+        heads: heads, from 1; None is all. A head's colour does not depend on the selection.
+        alone: return a self-contained SVG file with a heading, instead of an element of a page.
     """
     layers, count = maps.weights["encoder"].shape[:2]
     layer, heads = layer or shown_layer(layers), heads or range(1, count + 1)
     words, weights = encoder_words(maps, layer)
     texts = [cut(word.text, _MOST_WORD_COLUMNS) for word in words]
-    # Capitals in bold are wide.
+    # Bold capitals are wider than other letters.
     columns = [columns_of(text) + 0.5 * sum(one.isupper() for one in text) for text in texts]
     left = _WORD_COLUMN * max(_LEAST_WORD_COLUMNS, *columns) + 2 * _WORD_EDGE
     right, width = left + _WORD_BETWEEN, 2 * left + _WORD_BETWEEN
@@ -182,50 +181,50 @@ def word_figure(
 
 
 def head_colour(head: int, heads: int) -> str:
-    """A colour for a head of so many, as #rrggbb: their hues are even steps apart, and seen on a white page and on a dark one."""
+    """Return the colour of a head as #rrggbb: hues are evenly spaced, and visible on a white and on a dark page."""
     wanted = _LUMINANCES[head % len(_LUMINANCES)]
-    rgb = np.array(colorsys.hsv_to_rgb((head - 1) / heads, 0.9, 1)) ** 2.2  # Close to sRGB's curve.
+    rgb = np.array(colorsys.hsv_to_rgb((head - 1) / heads, 0.9, 1)) ** 2.2  # Approximates sRGB's transfer function.
     luminance = rgb @ (0.2126, 0.7152, 0.0722)
     rgb = rgb * wanted / luminance if luminance > wanted else 1 - (1 - rgb) * (1 - wanted) / (1 - luminance)
     return "#" + "".join(f"{round(255 * part):02x}" for part in rgb ** (1 / 2.2))
 
 
 def readable(piece: str) -> str:
-    """A piece as one reads it: its word's beginning without SentencePiece's mark, any other part with a dot before it; long ones cut."""
+    """Format a piece: the beginning of a word without SentencePiece's mark, any other piece with a dot before it; long ones are cut."""
     if piece in _AS_THEY_ARE:
         return piece
     return cut(piece[1:], _MOST_COLUMNS) if piece.startswith(SPACE_MARK) else f"·{cut(piece, _MOST_COLUMNS)}"
 
 
 def cut(text: str, most: int) -> str:
-    """At most so many columns of text."""
+    """Shorten a text to at most `most` columns, with an ellipsis."""
     if columns_of(text) <= most:
         return text
     return next(text[:end] for end in range(most, 0, -1) if columns_of(text[:end]) < most) + "…"
 
 
 def columns_of(text: str) -> int:
-    """Width of a text in columns, of which a wide character, as Chinese has, takes two."""
+    """Return the width of a text in columns; a wide character, for example a Chinese one, takes two."""
     return sum(2 if east_asian_width(one) in "WF" else 1 for one in text)
 
 
 def opacity(weight: float) -> float:
-    """Opacity of a weight from 0 to 1, in twelve steps; small ones are raised, or 1/20 would hardly be seen."""
+    """Return the opacity of a weight, from 0 to 1 in twelve steps; small weights are raised, so that 1/20 is visible."""
     return float(_levels(np.asarray(weight))) / LEVELS
 
 
 def apart(text: str) -> str:
-    """The text in bidirectional isolates, so that right-to-left letters do not reorder the text beside them."""
+    """Wrap a text in bidirectional isolates, so that right-to-left letters do not reorder the text beside them."""
     return f"\N{FIRST STRONG ISOLATE}{text}\N{POP DIRECTIONAL ISOLATE}"
 
 
 def _room(labels: Sequence[str]) -> int:
-    """Pixels that the longest label takes, with a gap at both ends."""
+    """Return the width of the longest label in pixels, with a gap at both ends."""
     return _COLUMN * max(_LEAST_COLUMNS, *map(columns_of, labels)) + 2 * _EDGE
 
 
 def _finite(maps: AttentionMaps, kind: Kind, layer: int, head: int) -> NDArray[np.float32]:
-    """The weights of a head; zero where they are no numbers, as those of a training that diverged are."""
+    """Return the weights of a head, with NaN (for example after a training that diverged) replaced by 0."""
     return np.nan_to_num(maps.of(kind, layer, head)).clip(0, 1)
 
 
@@ -236,13 +235,16 @@ def _levels(weights: NDArray[np.floating]) -> NDArray[np.int64]:
 def _strokes(
     canvas: Canvas, weights: NDArray[np.float32], start: tuple[ArrayLike, ArrayLike], end: tuple[ArrayLike, ArrayLike], width: float
 ) -> None:
-    """Draw a stroke for each weight, (rows, columns), as strong as the weight: those of one opacity are one path.
+    """Draw a stroke for each weight, (rows, columns), with the weight's opacity; strokes of the same opacity are one path.
 
     Args:
-        start: x and y, for all weights or for each.
-        end: the same.
+        canvas: the figure.
+        weights: the weights.
+        start: x and y of the strokes' starts, each broadcastable to the shape of `weights`.
+        end: x and y of their ends, likewise.
+        width: width of a stroke in pixels.
     """
-    ends = np.full((2, *weights.shape, 3), np.nan)  # Behind each stroke a gap.
+    ends = np.full((2, *weights.shape, 3), np.nan)  # The third point of each stroke stays NaN: a gap.
     for place, point in enumerate((start, end)):
         for axis, values in enumerate(point):
             ends[axis, ..., place] = values
@@ -261,7 +263,7 @@ def _at_most(width: float) -> str:
 
 
 def _habit(weights: NDArray[np.float32], pieces: Sequence[str]) -> str:
-    """The place that gets a third or more of a head's attention, all rows together; if there is none, its strongest weight."""
+    """Describe a head by the relative position with at least a third of its attention over all rows, else by its largest weight."""
     count = len(weights)
     shares = {
         "on the piece itself": np.trace(weights) / count,

@@ -1,9 +1,10 @@
-"""BLEU of a corpus: sacreBLEU's, which training watches, and the one that the paper's Table 2 holds. Apart from all other scores, so that a
-change of those trains no model anew.
+"""Corpus BLEU: sacreBLEU's, which training computes in validations, and that of the paper's Table 2.
 
-The paper's is of Moses' tokens, German compounds split at their hyphens, as tensor2tensor's get_ende_bleu.sh does it: tokenizer.perl,
-then "rich-text format" becomes "rich ##AT##-##AT## text format", then multi-bleu.perl. Tokens are those of `sacremoses`, which keeps the
-tokeniser as it was in 2017: a full stop behind an abbreviation is not split off at a sentence's end either.
+The module is separate from the other scores, so that DVC does not repeat stage train when those change.
+
+The paper's BLEU counts Moses' tokens, with German compounds split at their hyphens, as in tensor2tensor's get_ende_bleu.sh: tokenizer.perl,
+then "rich-text format" becomes "rich ##AT##-##AT## text format", then multi-bleu.perl. Tokens are those of `sacremoses`, a port of the
+tokeniser of 2017: a full stop after an abbreviation is not split off, even at the end of a sentence.
 """
 
 import re
@@ -13,31 +14,32 @@ from typing import NamedTuple
 
 from sacrebleu.metrics.bleu import BLEU
 
-# Only English-German was scored in this way; French tokens stay as Moses leaves them.
+# Only English-German was scored in this way; French tokens are not split further.
 SPLIT_AT_HYPHENS = frozenset({"de"})
 _COMPOUND = re.compile(r"(\S)-(\S)")
 
 
 class PaperBleu(NamedTuple):
-    """The score in percent, and a text that says how it came about and that no sacreBLEU signature can be taken for."""
+    """Score in percent, and a signature of how it was computed, which differs from all of sacreBLEU's."""
 
     score: float
     signature: str
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """BLEU (13a, cased) in percent, as stage evaluate counts it: the score that training watches."""
+    """Return BLEU (13a, cased) in percent, as stage evaluate computes it; validations in training use it."""
     found: float = BLEU().corpus_score(hypotheses, [references]).score
     return found
 
 
 def paper_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> PaperBleu:
-    """Tokenised BLEU of detokenised text.
+    """Return the paper's tokenised BLEU of detokenised text.
 
     Args:
-        hypotheses: a sentence each.
-        references: the same number.
-        language: of both, by its code of two letters: "de". Moses knows abbreviations of some thirty; others are taken for English.
+        hypotheses: one sentence each.
+        references: the same number of sentences.
+        language: two-letter code of their language, for example "de". Moses has abbreviations for some thirty languages; others are
+            tokenised as English.
     """
     split = "yes" if language in SPLIT_AT_HYPHENS else "no"
     versions = f"sacremoses:{version('sacremoses')}|sacrebleu:{version('sacrebleu')}"
@@ -48,8 +50,8 @@ def paper_bleu(hypotheses: Sequence[str], references: Sequence[str], language: s
 
 
 def moses_tokens(sentences: Iterable[str], language: str) -> list[str]:
-    """Each sentence's tokens as tokenizer.perl writes them, between single spaces, German compounds split."""
-    from sacremoses import MosesTokenizer  # type: ignore[import-untyped]  # Half a second, which only this score should cost.
+    """Return each sentence's tokens as tokenizer.perl writes them, separated by single spaces, with German compounds split."""
+    from sacremoses import MosesTokenizer  # type: ignore[import-untyped]  # Imported here because it takes half a second.
 
     tokenise = MosesTokenizer(lang=language).tokenize
     tokens = [tokenise(sentence, return_str=True) for sentence in sentences]
@@ -57,14 +59,14 @@ def moses_tokens(sentences: Iterable[str], language: str) -> list[str]:
 
 
 def split_compounds(line: str) -> str:
-    """Hyphens between two characters as tokens of their own.
+    """Make each hyphen between two characters a token of its own.
 
-    As in Perl, a character between two hyphens belongs to the first alone: "a-b-c" becomes "a ##AT##-##AT## b-c".
+    As in Perl, matches do not overlap: "a-b-c" becomes "a ##AT##-##AT## b-c".
     """
     return _COMPOUND.sub(r"\1 ##AT##-##AT## \2", line)
 
 
 def multi_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """BLEU in percent of tokens between white space, nothing smoothed: 0 where no four tokens in a row are right."""
+    """Return BLEU in percent of tokens separated by white space, without smoothing: 0 if no sequence of four tokens matches."""
     found: float = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(hypotheses, [references]).score
     return found

@@ -1,8 +1,8 @@
-"""Labelled brackets of parse trees by the rules of EVALB with its COLLINS.prm (Sekine and Collins 1997), which WSJ's F1 is counted by.
+"""Labelled brackets of parse trees by the rules of EVALB with its COLLINS.prm (Sekine and Collins 1997), the standard for F1 on WSJ.
 
-A constituent counts by its label and the words it spans, as often as it occurs. Left out are tags, TOP, traces, and punctuation by its
-tag, so that a constituent's span does not depend on it; ADVP and PRT are one label. The one Python package for this, PYEVALB, has had no
-release since 2018.
+A bracket is a constituent's label and the words that it spans, counted as often as it occurs. Tags, TOP and traces are left out, and so is
+punctuation, by its tag, so that a constituent's span does not depend on it. ADVP and PRT count as one label. The only Python package for
+this, PYEVALB, has had no release since 2018.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ _EQUAL = {"PRT": "ADVP"}
 
 
 class Brackets(NamedTuple):
-    """Counts over a sentence, or several: brackets of the gold tree, of the other, in both; sentences without a difference."""
+    """Counts over one or several sentences: brackets of the gold tree, of the tree found, in both; sentences without a difference."""
 
     gold: int
     found: int
@@ -25,12 +25,12 @@ class Brackets(NamedTuple):
 
     @property
     def precision(self) -> float:
-        """In percent of the brackets that were found; 0 where there are none."""
+        """Percentage of the found brackets that are in the gold trees; 0 if no bracket was found."""
         return 100 * self.matched / self.found if self.found else 0.0
 
     @property
     def recall(self) -> float:
-        """In percent of the brackets of the gold trees; 0 where there are none."""
+        """Percentage of the gold trees' brackets that were found; 0 if the gold trees have no bracket."""
         return 100 * self.matched / self.gold if self.gold else 0.0
 
     @property
@@ -40,7 +40,7 @@ class Brackets(NamedTuple):
 
 
 def total(counts: Iterable[Brackets]) -> Brackets:
-    """The sum over sentences."""
+    """Return the sum over sentences."""
     return Brackets(*map(sum, zip(*counts, strict=True)))
 
 
@@ -48,7 +48,7 @@ def compare(gold: Tree, found: Tree) -> Brackets:
     """Count the brackets of a sentence.
 
     Raises:
-        ValueError: the trees differ in the number of words that count.
+        ValueError: the trees differ in the number of words that are not left out.
     """
     (gold_spans, gold_words), (found_spans, found_words) = spans(gold), spans(found)
     if gold_words != found_words:
@@ -59,7 +59,7 @@ def compare(gold: Tree, found: Tree) -> Brackets:
 
 
 def spans(tree: Tree) -> tuple[Counter[tuple[str, int, int]], int]:
-    """The constituents that count, as label, first word and the word behind the last (from 0), and how many words count."""
+    """Return the brackets, as label, index of the first word and index after the last, and the number of words that are not left out."""
     found: Counter[tuple[str, int, int]] = Counter()
     starts: list[int] = []
     place = 0
@@ -74,16 +74,16 @@ def spans(tree: Tree) -> tuple[Counter[tuple[str, int, int]], int]:
 
 
 def counted(label: str) -> str | None:
-    """The label that a constituent's label or a word's tag counts as; None where it is left out."""
+    """Return the label under which a constituent's label or a word's tag is counted; None if it is left out."""
     return None if label in _LEFT_OUT else _EQUAL.get(label, label)
 
 
 def compare_outputs(outputs: Sequence[str], golds: Sequence[str]) -> list[tuple[Brackets, Repaired]]:
-    """Of each output of a model (symbols, `trees.linearised`) its counts beside the gold tree and the tree that it was taken for.
+    """Return each output's counts against its gold tree, and the output repaired into a tree.
 
     Args:
-        outputs: any text.
-        golds: trees in brackets, the same number.
+        outputs: a model's outputs (symbols, `trees.linearised`); any text is accepted.
+        golds: the same number of bracketed trees.
 
     Raises:
         ValueError: the two differ in length, or a gold tree is malformed.
@@ -97,5 +97,5 @@ def compare_outputs(outputs: Sequence[str], golds: Sequence[str]) -> list[tuple[
 
 
 def corpus_f1(outputs: Sequence[str], golds: Sequence[str]) -> float:
-    """F1 of all brackets together, in percent, as `compare_outputs` takes them."""
+    """Return F1 of all brackets together, in percent; arguments and errors as in `compare_outputs`."""
     return total(counts for counts, _ in compare_outputs(outputs, golds)).f1

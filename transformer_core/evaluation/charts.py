@@ -1,4 +1,4 @@
-"""Line charts: what a training did over its updates, and how long a corpus' sentences are."""
+"""Line charts: measures of a training over its updates, and the sentence lengths of a corpus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-# In pixels of a page as narrow as a phone's, so that text keeps its size everywhere: the figure; left, bottom, width, height of the chart.
+# Pixels: size of the figure; left, bottom, width and height of the chart. They fit a phone's page, so text is not scaled there.
 _WIDTH, _HEIGHT, _CHART = 360, 222, (46, 36, 304, 178)
 _TEXT, _STEPS = 11, (1, 2, 2.5, 5, 10)
 SHARE_SHOWN = 0.995
@@ -22,7 +22,7 @@ MOST_PLACES, MOST_DOTS = 240, 40
 
 
 class Chart(NamedTuple):
-    """A drawn chart; `legend` says of each line, in order, its name and what is worth knowing. Without values both are empty."""
+    """A drawn chart; `legend` has the name and a summary of each line, in order. Without values to draw, `legend` and `svg` are empty."""
 
     title: str
     note: str
@@ -31,7 +31,7 @@ class Chart(NamedTuple):
 
 
 def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence[Mapping[str, float]], score: str) -> list[Chart]:
-    """Perplexity, the score of outputs (named `score`), loss, learning rate, length of the gradient and speed over the updates."""
+    """Draw perplexity, the score of outputs (named `score`), loss, learning rate, gradient norm and speed over the updates."""
     import pandas as pd
 
     training, validated = (pd.DataFrame(rows).set_index("update") if len(rows) else pd.DataFrame() for rows in (updates, validation))
@@ -59,7 +59,7 @@ def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence
 
 
 def length_charts(cleaning: Mapping[str, Any]) -> list[Chart]:
-    """Number of training sentences by their words, before and after cleaning, for each language."""
+    """Draw the number of training sentences by number of words, before and after cleaning, for each language."""
     import pandas as pd
 
     charts = []
@@ -73,9 +73,10 @@ def length_charts(cleaning: Mapping[str, Any]) -> list[Chart]:
 
 
 def line_chart(title: str, note: str, series: Mapping[str, pd.Series[float]], logarithmic: bool = False, unit: str = "update") -> Chart:
-    """Draw values over updates or words, each series in order; an even axis starts at 0, a logarithmic one where the values do.
+    """Draw at most two series of values over updates or words.
 
-    Values that cannot be drawn (not finite; not above 0 on a logarithmic scale) are left out.
+    A linear axis starts at 0, or below at the smallest value; a logarithmic one starts at the smallest value. Values that cannot be drawn
+    (not finite, or not above 0 on a logarithmic scale) are left out.
     """
     import pandas as pd
 
@@ -88,7 +89,7 @@ def line_chart(title: str, note: str, series: Mapping[str, pd.Series[float]], lo
     axes = figure.add_axes((left / _WIDTH, bottom / _HEIGHT, width / _WIDTH, height / _HEIGHT), frameon=False)
     _set_axes(axes, pd.concat(list(drawable.values())), logarithmic, unit)
     for number, (values, colour) in enumerate(zip(drawable.values(), (FIRST, SECOND), strict=False)):
-        broad = unit == "words" and number == 0  # The lines of before and after lie on each other.
+        broad = unit == "words" and number == 0  # The curves before and after cleaning partly coincide.
         size = math.ceil(len(values) / MOST_PLACES)
         places = pd.DataFrame({"x": values.index, "y": values.to_numpy()}).groupby(np.arange(len(values)) // size).mean()
         axes.plot(places.x, places.y, color=colour, linewidth=7 if broad else 2, alpha=0.3 if broad else 1, solid_capstyle="round")
@@ -104,7 +105,7 @@ def line_chart(title: str, note: str, series: Mapping[str, pd.Series[float]], lo
 
 
 def short(value: float) -> str:
-    """A number for an axis: 0.0007, 250, 1,200, 40k, 1.5M."""
+    """Format a number for an axis: 0.0007, 250, 1,200, 40k, 1.5M."""
     if abs(value) >= 1e6:
         return f"{value / 1e6:.4g}M"
     if abs(value) >= 1e4:

@@ -1,4 +1,4 @@
-"""Two systems side by side on the same sentences: their scores, which differences are more than chance, and where they differ most."""
+"""Comparison of two systems on the same sentences: scores, significance of their differences, and the sentences that differ most."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ FEW_LINES = 100
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence that the two translate unlike well: its line from 1, and of both translations chrF2 in percent."""
+    """A sentence that one system translates better than the other: its line (from 1), and chrF2 of both translations in percent."""
 
     line: int
     chrf_a: float
@@ -26,7 +26,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """System B beside system A: BLEU, chrF2 and TER; the sentences in which B gains most, and those in which it loses most."""
+    """System B compared with system A: BLEU, chrF2 and TER; the sentences in which B gains most, and those in which it loses most."""
 
     lines: int
     scores: Sequence[Comparison]
@@ -34,17 +34,17 @@ class SideBySide:
     losses: Sequence[Sentence]
 
     def document(self) -> dict[str, Any]:
-        """The same for a JSON file."""
+        """Return the comparison as a JSON document."""
         scores = [{**asdict(one), "significant": one.significant} for one in self.scores]
         gains, losses = ([asdict(one) for one in some] for some in (self.gains, self.losses))
         return {"lines": self.lines, "scores": scores, "gains": gains, "losses": losses}
 
 
 def side_by_side(a: Sequence[str], b: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None) -> SideBySide:
-    """Score both and find the sentences that differ most by their chrF2, each way.
+    """Score both systems and find the sentences with the largest gains and losses of chrF2.
 
     Raises:
-        ValueError: they differ in length or are empty.
+        ValueError: `a`, `b` and `references` differ in length or are empty.
     """
     return SideBySide(len(references), compare_scores(a, b, references), *most_different(a, b, references, sources))
 
@@ -52,7 +52,7 @@ def side_by_side(a: Sequence[str], b: Sequence[str], references: Sequence[str], 
 def most_different(
     a: Sequence[str], b: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
 ) -> tuple[list[Sentence], list[Sentence]]:
-    """The `SHOWN` sentences in which B gains most chrF2, and those in which it loses most."""
+    """Return the `SHOWN` sentences in which B gains most chrF2, and those in which it loses most."""
     chrf_a, chrf_b = sentence_chrf(a, references), sentence_chrf(b, references)
     by_gain = sorted(range(len(references)), key=lambda index: chrf_a[index] - chrf_b[index])
 
@@ -66,7 +66,7 @@ def most_different(
 
 
 def scores_table(compared: SideBySide) -> str:
-    """The scores as lines for a terminal, significant differences marked."""
+    """Format the scores for a terminal, with significant differences marked."""
     rows = [f"{f'{compared.lines:,} lines':<16}{'A':>9}{'B':>9}{'B - A':>9}{'p-value':>10}"]
     for one in compared.scores:
         mark = " *" if one.significant else ""
@@ -78,7 +78,7 @@ def scores_table(compared: SideBySide) -> str:
 
 
 def sentences_text(compared: SideBySide) -> str:
-    """The sentences that differ most, as lines for a terminal."""
+    """Format the sentences that differ most for a terminal."""
     blocks = []
     for heading, sentences in (("B better than A by most chrF2", compared.gains), ("A better than B by most chrF2", compared.losses)):
         blocks.append(f"{heading}:" if sentences else f"{heading}: no sentence")

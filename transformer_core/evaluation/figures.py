@@ -1,7 +1,7 @@
-"""Figures by matplotlib: without pyplot's global state, imported as late as it can be, and the same input gives the same bytes.
+"""Figures by matplotlib, without pyplot's global state. The same input gives the same bytes; matplotlib is imported only when needed.
 
-A figure of a page keeps its text as text: the browser has fonts for Chinese and for letters from right to left, and the file stays
-small. Its colours are variables of the page, which has a set for light and one for dark screens.
+A figure of a page keeps its text as text, so the browser chooses fonts (for example for Chinese and right-to-left scripts), and the file
+stays small. Its colours are CSS variables of the page, which defines them for light and for dark screens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
-# Colours by the name of their CSS variable, on a light and on a dark screen. Figures are drawn in the light ones.
+# Colours for a light and for a dark screen, by the name of their CSS variable. Figures are drawn with the light ones.
 COLOURS = {
     "card": ("#ffffff", "#1c2027"),
     "ink": ("#1d2129", "#e6e8ec"),
@@ -41,7 +41,7 @@ _POINTS_AN_INCH = 72
 
 
 class Canvas:
-    """A figure for lines and texts at places in pixels of the page, (0, 0) its upper left corner; see-through where no colour is named."""
+    """A figure for lines and texts at positions in pixels from the upper left corner; transparent if no colour is given."""
 
     def __init__(self, width: float, height: float, colour: str | None = None) -> None:
         from matplotlib.transforms import Affine2D
@@ -50,37 +50,37 @@ class Canvas:
         self._pixels = Affine2D().scale(1, -1).translate(0, height)
 
     def line(self, x: ArrayLike, y: ArrayLike, colour: str, width: float, opacity: float = 1.0, gid: str = "") -> None:
-        """Draw a line through places; a place that is no number is a gap."""
+        """Draw a line through points; NaN makes a gap."""
         from matplotlib.lines import Line2D
 
         style: dict[str, Any] = {"color": colour, "linewidth": width, "alpha": opacity, "solid_capstyle": "butt", "gid": gid}
         self.figure.add_artist(Line2D(x, y, transform=self._pixels, **style), clip=False)
 
     def write(self, x: float, y: float, text: str, size: float, align: str = "center", colour: str = INK, **style: Any) -> None:
-        """Put a text at a place, by its middle height. Text of the data may hold "$", which is not meant as mathematics."""
+        """Write a text, vertically centred at `y`. A "$" in the text does not start mathematics."""
         style = {"ha": align, "va": "center_baseline", "fontsize": size, "color": colour, "parse_math": False, **style}
         self.figure.text(x, y, text, transform=self._pixels, **style)
 
 
 def blank(width: float, height: float, colour: str | None = None) -> Figure:
-    """A figure without axes, in pixels of the page."""
+    """Return a figure without axes; width and height are in pixels of the page."""
     from matplotlib.figure import Figure
 
     return Figure((width / _POINTS_AN_INCH, height / _POINTS_AN_INCH), dpi=_POINTS_AN_INCH, frameon=colour is not None, facecolor=colour)
 
 
 def gid(css_class: str = "", hover: str = "") -> str:
-    """A matplotlib `gid` that gives an artist a CSS class and a text that shows when the mouse is over it."""
+    """Return a matplotlib `gid` that gives an artist a CSS class and a tooltip."""
     return f"{css_class}|{hover}"
 
 
 def as_svg(figure: Figure, label: str, style: str = "", title: str = "") -> str:
-    """The figure as an element of an HTML page. Lines and texts alone are kept: no markers, images or clipping."""
+    """Return the figure as an SVG element of an HTML page. Only lines and texts are kept: no markers, images or clipping."""
     return _text_of(_element(figure, label, style, title))
 
 
 def as_svg_file(figure: Figure, title: str) -> str:
-    """The figure as a file that needs no other, for a light and for a dark screen."""
+    """Return the figure as the text of a self-contained SVG file, for light and dark screens."""
     element = _element(figure, title, "", title)
     width, height = element.attrib["viewBox"].split()[2:]
     element.attrib.update({"xmlns": "http://www.w3.org/2000/svg", "width": width, "height": height})
@@ -92,7 +92,7 @@ def as_svg_file(figure: Figure, title: str) -> str:
 
 
 def save_svg(figure: Figure, path: Path) -> None:
-    """Write a picture that needs no other file, whole or not at all, its text as outlines."""
+    """Write the figure atomically as a self-contained SVG file, with text as outlines."""
     import matplotlib
 
     with new_file(path) as temporary, matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": _HASH_SALT}):
@@ -101,7 +101,7 @@ def save_svg(figure: Figure, path: Path) -> None:
 
 @contextmanager
 def silent_fonts() -> Iterator[None]:
-    """Keep matplotlib from warning of each character that its font lacks and from logging each weight that a family lacks."""
+    """Suppress matplotlib's warnings about characters missing from a font and its log of weights missing from a family."""
     log = logging.getLogger("matplotlib.font_manager")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -137,12 +137,12 @@ def _text_of(element: ElementTree.Element) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text with a mark for each character that XML cannot hold, such as a control character."""
+    """Replace each character that XML does not allow, such as a control character, by U+FFFD."""
     return re.sub("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
 
 
 def _part(drawn: ElementTree.Element, group: str) -> ElementTree.Element:
-    """A line or a text with short numbers, the page's colours and font, and what `gid` gave it."""
+    """Return a line or a text with short numbers, the page's colours and font, and the class and tooltip of its `gid`."""
     part = ElementTree.Element(drawn.tag.removeprefix(_SVG))
     for name in ("x", "y", "d", "transform"):
         value = re.sub(r"rotate\(-?0 [^)]*\)|(?<=[MLz ]) +| +(?=[MLz ])| $", "", drawn.get(name, ""))

@@ -1,4 +1,4 @@
-"""Attention weights as pictures: a heat map for each layer and head, tokens at its edges."""
+"""Attention weights as pictures: a heat map per layer and head, with tokens as labels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAST_WIDTH, _LEAST_HEIGHT = 400, _HEADING + _TITLE + _SCALE_HEIGHT + _MARGIN
 
 _POINTS, _HEADING_POINTS = 7.5, 9.0
 _SCALE_LABELS = (0, 0.1, 0.25, 0.5, 1)
-_FONT, _DRAWS_BOXES = "DejaVu Sans", "Last Resort"  # Both come with matplotlib.
+_FONT, _DRAWS_BOXES = "DejaVu Sans", "Last Resort"  # Both are part of matplotlib; the latter draws placeholder boxes.
 
 _HEADINGS: dict[Kind, str] = {
     "encoder": "Encoder self-attention\nrow: source token, column: what it attends to",
@@ -36,19 +36,19 @@ _HEADINGS: dict[Kind, str] = {
 
 
 class Fonts(NamedTuple):
-    """Families that together draw a text, matplotlib's own first, and the characters that none of the installed ones draws."""
+    """Font families that together draw a text, matplotlib's own first, and the characters that no installed font draws."""
 
     families: list[str]
     missing: str
 
 
 def heat_maps(maps: AttentionMaps, kind: Kind, layers: Sequence[int], heads: Sequence[int], fonts: Fonts) -> Figure:
-    """A grid of layers (downward) by heads (across), every map with its own labels, one colour scale from 0 to 1 for all.
+    """Draw a grid of layers (rows) by heads (columns); each map has its own labels, and all have one colour scale from 0 to 1.
 
-    The scale is that of square roots, so that a weight of 1/20 is still seen.
+    The colour scale is a square root, so that a weight of 1/20 is visible.
 
     Raises:
-        UserError: exit code 78; a picture of more than `MOST_MEGAPIXELS`.
+        UserError: exit code 78; the picture would have more than `MOST_MEGAPIXELS`.
     """
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
@@ -61,7 +61,7 @@ def heat_maps(maps: AttentionMaps, kind: Kind, layers: Sequence[int], heads: Seq
     width, height = max(_LEAST_WIDTH, scale_left + _SCALE_AND_LABELS), max(_LEAST_HEIGHT, _HEADING + len(layers) * panel_height)
     _check_size(width, height)
     figure = Figure((width / DOTS_PER_INCH, height / DOTS_PER_INCH), dpi=DOTS_PER_INCH)
-    # One coordinate system for all, and labels as plain text: a map with axes and ticks of its own takes half as long again to draw.
+    # All maps share one coordinate system, and labels are plain text: with axes and ticks for each map, drawing takes 1.5 times as long.
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axes.axis("off")
     axes.text(_MARGIN, _MARGIN, _HEADINGS[kind], va="top", linespacing=1.4, fontsize=_HEADING_POINTS)
@@ -86,14 +86,14 @@ def heat_maps(maps: AttentionMaps, kind: Kind, layers: Sequence[int], heads: Seq
 
 @silent_fonts()
 def find_fonts(texts: Iterable[str]) -> Fonts:
-    """Look among the installed fonts for what draws all characters of the texts."""
+    """Find installed fonts that together draw all characters of the texts."""
     from matplotlib.font_manager import FontProperties, findfont, fontManager
 
     missing = {one for text in texts for one in text if unicodedata.category(one) != "Cf"}
     families = []
     for family in dict.fromkeys([_FONT, *(font.name for font in fontManager.ttflist)]):
-        # The file that will be drawn with: another of the family, a bold one say, may have other letters. (In a list a name is taken as
-        # it stands; alone it may be a pattern.)
+        # Check the file that will be used: another file of the family, for example a bold one, may have other characters. (A name in a
+        # list is taken literally; a plain string may be a pattern.)
         drawn = missing & _drawn_by(findfont(FontProperties(family=[family])))
         if family == _FONT or (drawn and not family.startswith(_DRAWS_BOXES)):
             families.append(family)
@@ -104,7 +104,7 @@ def find_fonts(texts: Iterable[str]) -> Fonts:
 
 
 def save_png(figure: Figure, path: Path) -> None:
-    """Write a picture, whole or not at all."""
+    """Write the figure atomically as a PNG file."""
     with new_file(path) as temporary, silent_fonts():
         figure.savefig(temporary, format="png")
 
@@ -114,18 +114,18 @@ def _drawn_by(file: str) -> set[str]:
 
     try:
         return {chr(code) for code in get_font(file).get_charmap()}
-    except (OSError, RuntimeError):  # matplotlib's list of fonts is kept from earlier: a file may be gone, or be no font any more.
+    except (OSError, RuntimeError):  # matplotlib caches its list of fonts: a file may have been removed or replaced.
         return set()
 
 
 def _style(fonts: Fonts) -> dict[str, Any]:
-    # Pieces may hold "$", which is not meant as mathematics.
+    # A "$" in a piece does not start mathematics.
     return {"parse_math": False, "fontfamily": fonts.families, "fontsize": _POINTS}
 
 
 @silent_fonts()
 def _room(labels: Iterable[str], fonts: Fonts) -> float:
-    """Pixels that the longest label takes, with the gaps at both its ends."""
+    """Return the width of the longest label in pixels, with a gap at both ends."""
     from matplotlib.figure import Figure
 
     figure = Figure(dpi=DOTS_PER_INCH)

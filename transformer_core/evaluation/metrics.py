@@ -1,6 +1,6 @@
-"""Scores of translations, all by sacreBLEU, and what else can be counted in them.
+"""Scores of translations by sacreBLEU, shares of faulty outputs, and the choice of examples.
 
-Hypotheses and references are detokenised text, one sentence a line, one reference each.
+Hypotheses and references are detokenised text, one sentence per line, with one reference each.
 """
 
 import re
@@ -21,20 +21,20 @@ from transformer_core.evaluation.significance import bleu_interval
 BUCKET_WORDS = 10
 LAST_BUCKET = 51
 OVER_LONG_RATIO, OVER_LONG_CHARACTERS = 2, 20
-# Parted full stops and commas (Chinese and Japanese ones too), Moses' escapes and hyphens, subword marks.
-# Parted "?" and ":" are no sign: French writes them so.
+# Marks of tokenised text: full stops and commas after a space (also Chinese and Japanese), Moses' escapes and hyphens, subword marks.
+# "?" and ":" after a space are no mark, since French has them.
 _TOKENISED = re.compile(r" [.,\u3001\u3002\uff0c](?: |$)|&(?:apos|quot|amp|lt|gt|#\d+);|@@(?: |$)|@-@|▁")
-# At most 0.9% of the lines of forty detokenised files have a mark, and 90% or more of five tokenised ones.
+# In forty detokenised files at most 0.9% of the lines have a mark; in five tokenised files at least 90% do.
 TOKENISED_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of one set of translations; BLEU, chrF2 and TER in percent (TER: edits, so lower is better).
+    """Scores of one set of translations; BLEU, chrF2 and TER in percent (TER counts edits, so lower is better).
 
-    From `bleu_low` to `bleu_high` is BLEU's 95% interval by bootstrap. `brevity_penalty` (BLEU's factor, 1.0 is none) and `length_ratio`
-    (hypothesis to reference) count 13a tokens. `paper_bleu` is another BLEU, of other tokens: paper_bleu.py. A signature is the record of
-    how a score was computed: two scores compare only where theirs are equal.
+    `bleu_low` and `bleu_high` are the ends of BLEU's 95% bootstrap interval. `brevity_penalty` (a factor of BLEU; 1.0 is none) and
+    `length_ratio` (hypothesis to reference) count 13a tokens. `paper_bleu` is BLEU of Moses' tokens, see bleu.py. A signature records how
+    a score was computed: two scores are comparable only if their signatures are equal.
     """
 
     bleu: float
@@ -54,12 +54,12 @@ class Scores:
 
 @dataclass(frozen=True)
 class OutputShares:
-    """Share of outputs, in percent, that are wrong whatever the wording of the reference.
+    """Shares of outputs, in percent, that are wrong whatever the wording of the reference.
 
     Attributes:
-        copied: the source again, but for case and white space, where the reference is another text.
-        empty: nothing, for a source that is not empty.
-        over_long: more than twice as many characters as the reference, and more than 20 beyond it.
+        copied: share of outputs equal to the source, ignoring case and white space, whose reference differs from it.
+        empty: share of empty outputs for a source that is not empty.
+        over_long: share of outputs with more than twice as many characters as the reference, and more than 20 characters more.
     """
 
     copied: float
@@ -69,7 +69,7 @@ class OutputShares:
 
 @dataclass(frozen=True)
 class GroupScore:
-    """The score in percent, BLEU or F1, over the sentences of a test set that share a label."""
+    """Score in percent, BLEU or F1, over the sentences of a test set that share a label."""
 
     label: str
     sentences: int
@@ -78,7 +78,7 @@ class GroupScore:
 
 @dataclass(frozen=True)
 class Example:
-    """A sentence by its place in the test set (from 0), its own score in percent, and why it was chosen: best, median or worst."""
+    """A sentence chosen as an example: its rank ("best", "median" or "worst"), index in the test set, and own score in percent."""
 
     rank: str
     index: int
@@ -86,10 +86,10 @@ class Example:
 
 
 def read_aligned(*paths: Path) -> list[list[str]]:
-    """Read files that belong together line by line; nothing is stripped and lines end at "\\n" only.
+    """Read files that correspond line by line; nothing is stripped, and lines end only at "\\n".
 
     Raises:
-        UserError: a file cannot be read, holds no line, or holds another number of lines than the first.
+        UserError: a file cannot be read, is empty, or has another number of lines than the first.
     """
     files = [list(read_lines(path)) for path in paths]
     for path, lines in zip(paths, files, strict=True):
@@ -101,15 +101,15 @@ def read_aligned(*paths: Path) -> list[list[str]]:
 
 
 def looks_tokenised(lines: Sequence[str]) -> bool:
-    """True if a tenth or more of the lines with text have marks of a tokeniser or of segmentation into subwords."""
+    """Return whether at least a tenth of the lines with text have marks of a tokeniser or of a segmentation into subwords."""
     return _tokenised_lines(lines)[0] >= TOKENISED_SHARE
 
 
 def refuse_tokenised(path: Path, references: Sequence[str]) -> None:
-    """Look at the references of a score: sacreBLEU would tokenise them once more, and the score would be no BLEU that others have.
+    """Refuse tokenised references: sacreBLEU would tokenise them again, and the score would not be comparable with other BLEU.
 
     Raises:
-        UserError: exit code 65; a tenth of the lines or more look tokenised.
+        UserError: exit code 65; at least a tenth of the lines with text look tokenised.
     """
     share, first = _tokenised_lines(references)
     if share >= TOKENISED_SHARE:
@@ -120,15 +120,15 @@ def refuse_tokenised(path: Path, references: Sequence[str]) -> None:
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Scores:
-    """Corpus BLEU (13a, cased) with its interval, chrF2 and TER with sacreBLEU's defaults, and the paper's BLEU.
+    """Return corpus BLEU (13a, cased) with its interval, chrF2 and TER with sacreBLEU's defaults, and the paper's BLEU.
 
     Args:
-        hypotheses: a sentence each.
-        references: the same number.
-        language: of both; only the paper's BLEU asks for it.
+        hypotheses: one sentence each.
+        references: the same number of sentences.
+        language: language of both; used only by the paper's BLEU.
 
     Raises:
-        ValueError: the two differ in length (sacreBLEU would cut the longer one without a word) or are empty.
+        ValueError: the two differ in length (sacreBLEU would silently truncate the longer one) or are empty.
     """
     if len(hypotheses) != len(references) or not hypotheses:
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
@@ -154,7 +154,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str) -
 
 
 def output_shares(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> OutputShares:
-    """Copied, empty and over-long outputs, in percent of the sentences.
+    """Return the shares of copied, empty and over-long outputs, in percent of the sentences.
 
     Raises:
         ValueError: the three differ in length or are empty.
@@ -169,23 +169,26 @@ def output_shares(sources: Sequence[str], hypotheses: Sequence[str], references:
 
 
 def bleu_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
-    """BLEU by words of the source, see `length_labels`."""
+    """Return BLEU by number of words of the source, see `length_labels`."""
     return _bleu_by_group(length_labels(sources), hypotheses, references)
 
 
 def bleu_by_phenomenon(phenomena: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
-    """BLEU by phenomenon, in order of name, over the sentences that show it.
+    """Return BLEU by phenomenon, in order of name, over the sentences with that label.
 
     Args:
-        phenomena: for each sentence its labels, separated by spaces.
+        phenomena: labels of each sentence, separated by spaces.
         hypotheses: a translation of each sentence.
-        references: the right one.
+        references: the reference of each sentence.
     """
     return _bleu_by_group(phenomenon_labels(phenomena), hypotheses, references)
 
 
 def length_labels(sources: Sequence[str]) -> dict[str, list[int]]:
-    """The sentences (from 0) by words of the source, between white space: 0, 1-10, 11-20, ... 51+, shortest first, empty ones left out."""
+    """Return the indices of sentences by number of words of the source, split at white space.
+
+    The groups are 0, 1-10, 11-20, ... 51+, in this order; empty groups are left out.
+    """
     import pandas as pd
 
     lengths = pd.Series([len(source.split()) for source in sources], dtype=int)
@@ -196,7 +199,7 @@ def length_labels(sources: Sequence[str]) -> dict[str, list[int]]:
 
 
 def phenomenon_labels(phenomena: Sequence[str]) -> dict[str, list[int]]:
-    """The sentences (from 0) by phenomenon, in order of name; `phenomena` has for each sentence its labels, separated by spaces."""
+    """Return the indices of sentences by phenomenon, in order of name; `phenomena` are each sentence's labels, separated by spaces."""
     import pandas as pd
 
     labels = pd.Series([sorted(set(line.split())) for line in phenomena], dtype=object).explode().dropna()
@@ -204,9 +207,10 @@ def phenomenon_labels(phenomena: Sequence[str]) -> dict[str, list[int]]:
 
 
 def choose_examples(scores: Sequence[float], count: int) -> list[Example]:
-    """Choose `count` sentences by their own scores: a third each of the best, of those round the median, and of the worst.
+    """Choose `count` sentences by their scores: a third each of the best, of those around the median, and of the worst.
 
-    None is chosen twice; all are where there are no more than `count`. The worst come worst first, the others best first.
+    No sentence is chosen twice. If there are at most `count` sentences, all are chosen. The worst are in ascending order of their score,
+    the others in descending order.
     """
     ranking = sorted(range(len(scores)), key=lambda index: -scores[index])
     count = min(count, len(ranking))
@@ -219,13 +223,13 @@ def choose_examples(scores: Sequence[float], count: int) -> list[Example]:
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
-    """chrF2 of each sentence by itself, in percent."""
+    """Return chrF2 of each sentence, in percent."""
     metric = CHRF()
     return [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in zip(hypotheses, references, strict=True)]
 
 
 def _tokenised_lines(lines: Sequence[str]) -> tuple[float, int]:
-    """The share of the lines with text that look tokenised, from 0 to 1, and the place of the first, from 0."""
+    """Return the share of lines with text that look tokenised, from 0 to 1, and the index of the first."""
     marked = [index for index, line in enumerate(lines) if _TOKENISED.search(line)]
     written = sum(1 for line in lines if line.strip())
     return (len(marked) / written, marked[0]) if marked else (0.0, 0)

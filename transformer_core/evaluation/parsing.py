@@ -1,4 +1,4 @@
-"""Scores of parses: labelled brackets by EVALB's rules (brackets.py) over a test set and groups of it, and two parsers compared."""
+"""Scores of parses by labelled brackets (brackets.py) over a test set and groups of it, and the comparison of two parsers."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -15,11 +15,12 @@ _CONFIDENCE = 0.95
 
 
 class ParsingScores(NamedTuple):
-    """Labelled precision, recall and F1 of all brackets of a set, exact matches of sentences: in percent.
+    """Labelled precision, recall and F1 of all brackets of a test set, in percent.
 
     Attributes:
-        f1_low: with `f1_high` the 95% interval of F1 by bootstrap over sentences.
-        malformed: outputs that had to be repaired into a tree, in percent (`trees.repaired`).
+        f1_low: lower end of F1's 95% bootstrap interval over sentences; `f1_high` is the upper end.
+        exact_match: share of sentences without a difference, in percent.
+        malformed: share of outputs that had to be repaired into a tree (`trees.repaired`), in percent.
     """
 
     precision: float
@@ -34,7 +35,7 @@ class ParsingScores(NamedTuple):
 
 
 def score(outputs: Sequence[str], golds: Sequence[str]) -> ParsingScores:
-    """Score a model's outputs (symbols) against gold trees in brackets, line by line.
+    """Score a model's outputs (symbols) against bracketed gold trees, line by line.
 
     Raises:
         ValueError: the two differ in length or are empty, or a gold tree is malformed.
@@ -58,21 +59,21 @@ def score(outputs: Sequence[str], golds: Sequence[str]) -> ParsingScores:
 
 
 def sentence_f1(outputs: Sequence[str], golds: Sequence[str]) -> list[float]:
-    """F1 of each sentence by itself, in percent."""
+    """Return F1 of each sentence, in percent."""
     return [counts.f1 for counts, _ in compare_outputs(outputs, golds)]
 
 
 def f1_by_group(groups: Mapping[str, Sequence[int]], outputs: Sequence[str], golds: Sequence[str]) -> list[GroupScore]:
-    """F1 over groups of sentences, each by its label and the places of its sentences (from 0)."""
+    """Return F1 over groups of sentences; `groups` has the indices of sentences by label."""
     counts = [counts for counts, _ in compare_outputs(outputs, golds)]
     return [GroupScore(label, len(indices), total(counts[index] for index in indices).f1) for label, indices in groups.items()]
 
 
 def compare_parsers(baseline: Sequence[str], candidate: Sequence[str], golds: Sequence[str]) -> Comparison:
-    """F1 of two parsers' outputs for the same sentences.
+    """Compare F1 of two parsers' outputs for the same sentences.
 
-    The p-value is that of approximate randomisation (Noreen 1989): how often swapping the two outputs of random sentences makes a
-    difference at least as great.
+    The p-value is by approximate randomisation (Noreen 1989): the share of trials in which swapping the two outputs of random sentences
+    gives a difference at least as large.
 
     Raises:
         ValueError: the three differ in length or are empty.
@@ -84,7 +85,7 @@ def compare_parsers(baseline: Sequence[str], candidate: Sequence[str], golds: Se
     swapped = np.random.default_rng(SEED).random((RESAMPLES, len(golds))) < 0.5
     moved = swapped @ (second - first)
     differences = _f1(second.sum(0) - moved) - _f1(first.sum(0) + moved)
-    # Rounding aside: the same counts in another order of summation are the same difference.
+    # The tolerance absorbs rounding, so that equal differences compare as equal.
     extreme = int((np.abs(differences) >= abs(difference) - 1e-9).sum())
     return Comparison(
         metric="F1",
@@ -97,7 +98,7 @@ def compare_parsers(baseline: Sequence[str], candidate: Sequence[str], golds: Se
 
 
 def _interval(counts: Sequence[Brackets]) -> tuple[float, float]:
-    """The ends of the 95% percentile interval of F1 over resampled sentences."""
+    """Return the ends of F1's 95% percentile interval over resampled sentences."""
     rows = _counts(counts)
     drawn = np.random.default_rng(SEED).integers(len(rows), size=(RESAMPLES, len(rows)))
     low, high = np.quantile(_f1(rows[drawn].sum(1)), ((1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2))
@@ -105,12 +106,12 @@ def _interval(counts: Sequence[Brackets]) -> tuple[float, float]:
 
 
 def _counts(counts: Sequence[Brackets]) -> NDArray[np.int64]:
-    """(sentences, 3): brackets of the gold tree, of the other, of both."""
+    """Return the counts as an array (sentences, 3): brackets of the gold tree, of the parser's tree, and in both."""
     return np.array(counts, np.int64)[:, :3]
 
 
 def _f1(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """F1 in percent of (..., 3) counts; 0 where there is no bracket."""
+    """Return F1 in percent of (..., 3) counts; 0 for counts without a bracket."""
     gold, found, matched = np.moveaxis(counts, -1, 0)
     f1: NDArray[np.float64] = 200 * matched / np.maximum(gold + found, 1)
     return f1

@@ -1,4 +1,4 @@
-"""Positional encodings as a picture (paper 3.5): their values, and their dot products over the distance of two positions."""
+"""Positional encodings as a picture (paper 3.5): their values, and their dot products by the distance of two positions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_VALUES = 4_000_000  # Of a heat map: a file of several megabytes.
+MOST_VALUES = 4_000_000  # Limit of values in a heat map; the file then has several megabytes.
 
 # Inches and points.
 _WIDTH, _ROW, _CAPTION_LINE, _MARGIN = 10.0, 3.9, 0.17, 0.15
@@ -30,12 +30,12 @@ _PRODUCT = "PE(pos) · PE(pos + k)"
 
 
 class Encodings(NamedTuple):
-    """The vectors that one side of a model adds to its embeddings.
+    """Vectors that one side of a model adds to its embeddings.
 
     Attributes:
-        side: "source" or "target"; empty where both have the same.
+        side: "source" or "target"; empty if both sides have the same.
         values: (positions, D) float64.
-        learned: whether training made them (Table 3, row E) and not the formula.
+        learned: True for learned positions (Table 3, row E), False for the paper's formula.
     """
 
     side: str
@@ -44,7 +44,7 @@ class Encodings(NamedTuple):
 
 
 class Products(NamedTuple):
-    """PE(pos) · PE(pos + k) of one position `pos` with all that the picture has: `distances` has each k, `values` the product."""
+    """Products PE(pos) · PE(pos + k) of one position `pos` with all positions shown; `distances` are the values of k."""
 
     position: int
     distances: NDArray[np.int64]
@@ -52,10 +52,10 @@ class Products(NamedTuple):
 
 
 def sinusoids(positions: int, d_model: int) -> Encodings:
-    """The encodings of the paper's formula, in float64.
+    """Return the encodings of the paper's formula, in float64.
 
     Raises:
-        UserError: exit code 78; more than `MOST_VALUES` values, or an odd d_model, for which the formula has no pairs.
+        UserError: exit code 78; more than `MOST_VALUES` values, or an odd d_model, which does not divide into pairs of sine and cosine.
     """
     if d_model % 2:
         raise configuration_error(f"d_model is {d_model}, and a sine and a cosine share a frequency", "Choose an even one.")
@@ -64,14 +64,15 @@ def sinusoids(positions: int, d_model: int) -> Encodings:
 
 
 def encodings_of(model: TranslationModel, positions: int) -> list[Encodings]:
-    """The encodings that a model adds to its embeddings: one, or with learned positions the source's and the target's.
+    """Return the encodings that a model adds to its embeddings: one table, or two (source and target) with learned positions.
 
     Args:
-        positions: how many, from position 0 on.
+        model: the model.
+        positions: number of positions, from position 0 on.
 
     Raises:
-        UserError: exit code 78; a model without positions, a recurrent one or one with `positions: none`; more than it has learned; too
-            many to draw.
+        UserError: exit code 78; the model has no positions (a recurrent one, or `positions: none`) or has learned fewer; or there are too
+            many values to draw.
     """
     if isinstance(model, Transformer) and isinstance(model.source_positions, LearnedPositions):
         if positions > len(model.source_positions.weight):
@@ -88,14 +89,14 @@ def encodings_of(model: TranslationModel, positions: int) -> list[Encodings]:
 
 
 def products(encodings: Encodings) -> list[Products]:
-    """The dot products of the first and the last position, and of three between, with all others and with themselves."""
+    """Return the dot products of at most five positions, from the first to the last, with all positions including themselves."""
     values = encodings.values
     chosen = dict.fromkeys((len(values) - 1) * part // 4 for part in range(5))
     return [Products(position, np.arange(len(values)) - position, values @ values[position]) for position in chosen]
 
 
 def spread(curves: Sequence[Products]) -> float:
-    """The greatest difference between two curves at the same k; 0 where the product depends on k alone."""
+    """Return the largest difference between two curves at the same k; 0 if the product depends only on k."""
     import pandas as pd
 
     products_at = pd.concat([pd.Series(curve.values, curve.distances) for curve in curves]).groupby(level=0)
@@ -103,7 +104,7 @@ def spread(curves: Sequence[Products]) -> float:
 
 
 def position_figure(sides: Sequence[Encodings]) -> Figure:
-    """Two panels for each: the heat map PE(pos, i), and the dot products PE(pos) · PE(pos + k) over k for several pos."""
+    """Draw two panels per side: the heat map PE(pos, i), and the dot products PE(pos) · PE(pos + k) over k for several pos."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -122,7 +123,7 @@ def position_figure(sides: Sequence[Encodings]) -> Figure:
 
 def _draw_values(axes: Axes, encodings: Encodings) -> None:
     most = float(np.abs(encodings.values).max()) if encodings.learned else 1.0
-    # "none" keeps each value a pixel of the image within the SVG; anything else would resample it.
+    # With "none" each value is a pixel of the image in the SVG; any other setting would resample the values.
     image = axes.imshow(encodings.values, _COLOURS, vmin=-most, vmax=most, aspect="auto", interpolation="none")
     _label(axes, "PE(pos, i)", encodings, "dimension i")
     axes.set_ylabel("position pos", fontsize=_POINTS)
@@ -131,7 +132,7 @@ def _draw_values(axes: Axes, encodings: Encodings) -> None:
 
 def _draw_products(axes: Axes, encodings: Encodings, curves: Sequence[Products]) -> None:
     for number, curve in enumerate(curves):
-        # Lines on each other are all seen where each is thinner than those beneath it; learned ones are not on each other.
+        # Curves of the formula coincide, so each is drawn thinner than those beneath it; learned curves do not coincide.
         width = 1.2 if encodings.learned else 1.0 + 1.6 * (len(curves) - 1 - number)
         axes.plot(curve.distances, curve.values, linewidth=width, label=f"pos = {curve.position}")
     _label(axes, _PRODUCT, encodings, "distance k")
@@ -164,7 +165,7 @@ def _caption(encodings: Encodings, difference: float) -> str:
 
 
 def _unbroken(formula: str) -> str:
-    """The formula with spaces at which no line ends."""
+    """Replace the formula's spaces by no-break spaces."""
     return formula.replace(" ", "\N{NO-BREAK SPACE}")
 
 

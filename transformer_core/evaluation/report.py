@@ -1,6 +1,6 @@
-"""The report of a run: one HTML file that needs nothing else, with charts and figures as SVG drawn from the numbers.
+"""The report of a run: one self-contained HTML file with charts and figures as SVG.
 
-All text from the data is escaped; the page holds no script and forbids loading anything (a content security policy in its head).
+All text from the data is escaped. The page has no script and forbids loading anything, by a content security policy in its head.
 The same `Report` gives the same bytes.
 """
 
@@ -35,15 +35,15 @@ from transformer_core.evaluation.words import choose_word
 if TYPE_CHECKING:
     from transformer_core.evaluation.attention import AttentionMaps
 
-# Of each rank (best, median, worst); the others are folded away.
+# Number of examples shown of each rank (best, median, worst); the others are folded away.
 EXAMPLES_SHOWN = 3
-# On the scale of the attention figures.
+# Weights on the scale of the attention figures.
 WEIGHTS_NAMED = (0.05, 0.1, 0.25, 0.5, 1)
 
 
 @dataclass(frozen=True)
 class Attended:
-    """Attention in one sentence of the test set, by its place from 0, while the model writes its translation."""
+    """Attention maps of a sentence of the test set, given by its index from 0, and of the model's translation."""
 
     index: int
     maps: AttentionMaps
@@ -53,10 +53,10 @@ class Attended:
 class Lineage:
     """Inputs and software of the report.
 
-    Args:
-        report: commit, versions and so on where the report was made.
-        training: the same and the devices where the model was trained; empty where that came from a cache.
-        outputs: the hash that DVC knows each stage's output by, as dvc.lock has it; empty outside of DVC.
+    Attributes:
+        report: commit, versions and so on of the process that made the report.
+        training: the same of the process that trained the model, and its devices; empty if the model came from a cache.
+        outputs: DVC's hash of each stage's output, from dvc.lock; empty without DVC.
     """
 
     report: Mapping[str, str]
@@ -66,23 +66,23 @@ class Lineage:
 
 @dataclass(frozen=True)
 class Run:
-    """Content of a report that every task has. The documents are those of the JSON files that the stages write.
+    """Content of the report of any task. Mappings are the documents of JSON files that the stages write.
 
-    Args:
+    Attributes:
         manifest: the corpus: names, pairs, origin, licence, synthetic or not.
-        cleaning: pairs in, dropped and repaired by each rule, out.
+        cleaning: numbers of pairs in, dropped and repaired by each rule, and out.
         model: the averaged model's config.json: architecture, vocabulary, training, checkpoints averaged.
-        parameters: how many numbers the model has learnt.
+        parameters: number of the model's parameters.
         settings: the sections of params.yaml.
-        seconds: how long each stage took; None where its outputs came from a cache.
-        decoding: the settings and speed of decoding.
+        seconds: duration of each stage; None if its outputs came from a cache.
+        decoding: settings and speed of decoding.
         updates: a row of numbers for each logged update.
         validation: a row of numbers for each validation.
-        by_length: the score of the test set by words of the source.
-        by_phenomenon: the score of the test set by phenomenon, empty where the corpus has no labels.
-        examples: the chosen sentences of the test set.
-        sources: the whole test set; with `references` and `hypotheses`, line by line.
-        attention: in one sentence, or why there is none to show.
+        by_length: score of the test set by number of words of the source.
+        by_phenomenon: score of the test set by phenomenon; empty if the corpus has no labels.
+        examples: chosen sentences of the test set.
+        sources: lines of the test set; `references` and `hypotheses` correspond line by line.
+        attention: attention in one sentence, or the reason for showing none.
     """
 
     manifest: Mapping[str, Any]
@@ -106,11 +106,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Report(Run):
-    """All that the report of a translation shows.
+    """Content of the report of a translation model.
 
-    Args:
-        scores: by split; "test" makes the headline.
-        shares: of outputs of the test set that are wrong whatever the reference.
+    Attributes:
+        scores: scores by split; the headline shows "test".
+        shares: shares of outputs of the test set that are wrong whatever the reference.
     """
 
     scores: Mapping[str, Scores]
@@ -119,22 +119,22 @@ class Report(Run):
 
 @dataclass(frozen=True)
 class ParsingReport(Run):
-    """All that the report of a parser shows: `references` are bracketed trees, `hypotheses` symbols (corpus/trees.py).
+    """Content of the report of a parser: `references` are bracketed trees, `hypotheses` symbols (corpus/trees.py).
 
-    Args:
-        scores: by split; "test" makes the headline.
+    Attributes:
+        scores: scores by split; the headline shows "test".
     """
 
     scores: Mapping[str, ParsingScores]
 
 
 def render(report: Report) -> str:
-    """The report of a translation as one HTML document."""
+    """Return the report of a translation model as an HTML document."""
     return _rendered("report.html", "BLEU", report, differences=differences)
 
 
 def render_parsing(report: ParsingReport) -> str:
-    """The report of a parser as one HTML document; of each example the gold tree and the model's are drawn."""
+    """Return the report of a parser as an HTML document, with drawings of each example's gold tree and the model's tree."""
     drawn = {}
     for example in report.examples:
         gold = read_tree(report.references[example.index])
@@ -165,7 +165,7 @@ def _rendered(template: str, score: str, report: Run, **own: object) -> str:
 
 
 def looked_at(maps: AttentionMaps, language: str) -> tuple[list[LayerFigures], tuple[WordFigure, str] | None]:
-    """The layers to look at; what one word of the source attends to, and why it is that word, where the encoder has attention."""
+    """Return the figures of layers and, if the encoder has attention, the figure of one source word and the reason for its choice."""
     if "encoder" not in maps.weights:
         return cross_figures(maps), None
     layer = shown_layer(len(maps.weights["encoder"]))
@@ -174,9 +174,9 @@ def looked_at(maps: AttentionMaps, language: str) -> tuple[list[LayerFigures], t
 
 
 def differences(text: str, other: str) -> list[tuple[str, bool]]:
-    """The text in runs, each with whether `other` differs there; joined they are the text.
+    """Split a text into runs, each with True if `other` differs there; the runs concatenated are the text.
 
-    Words are compared, or characters where neither text has a space, as in Chinese.
+    The units are words, or characters if neither text has a space, as in Chinese.
     """
     space = " " if " " in text + other else ""
     own, others = (one.split(" ") if space else list(one) for one in (text, other))
@@ -186,12 +186,12 @@ def differences(text: str, other: str) -> list[tuple[str, bool]]:
 
 
 def grouped(number: float) -> str:
-    """A whole number with its thousands separated: 28,973."""
+    """Format a whole number with its thousands separated: 28,973."""
     return f"{number:,.0f}"
 
 
 def duration(seconds: float) -> str:
-    """A time in words: 4.2 s, 4 min 10 s, 1 h 02 min."""
+    """Format a duration: 4.2 s, 4 min 10 s, 1 h 02 min."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -201,12 +201,12 @@ def duration(seconds: float) -> str:
 
 
 def words(key: str) -> str:
-    """A key as one reads it: "control_characters" becomes "control characters"."""
+    """Return a key as words: "control_characters" becomes "control characters"."""
     return key.replace("_", " ")
 
 
 def setting(value: Any) -> str:
-    """A value as params.yaml has it; "none" for none."""
+    """Format a value as in params.yaml; "none" for None and an empty list."""
     if value is None or value == []:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)

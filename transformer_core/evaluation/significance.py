@@ -1,4 +1,4 @@
-"""Confidence interval of a score, and significance of the difference of two systems: sacreBLEU's bootstrap, 1,000 resamples, one seed."""
+"""Confidence interval of a score, and significance of the difference of two: sacreBLEU's bootstrap, 1,000 resamples, fixed seed."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,16 +19,16 @@ _SEED_VARIABLE = "SACREBLEU_SEED"
 
 @dataclass(frozen=True)
 class Comparison:
-    """One score of two systems on the same sentences.
+    """A score of two systems on the same sentences.
 
     Attributes:
-        metric: BLEU, chrF2 or TER; of TER the lower is the better.
-        baseline: the first system's score, in percent.
-        candidate: the second's.
-        difference: candidate less baseline.
-        p_value: how often chance alone would make a difference like this, by paired bootstrap; 1 where there is no difference or only one
-            sentence to draw from (sacreBLEU would say 0.001 there).
-        signature: sacreBLEU's record of how the scores and the p-value were computed.
+        metric: BLEU, chrF2, TER (lower is better) or F1.
+        baseline: score of the first system, in percent.
+        candidate: score of the second system, in percent.
+        difference: candidate minus baseline.
+        p_value: probability of such a difference by chance, by paired bootstrap, for F1 by approximate randomisation; 1 if there is no
+            difference or only one sentence (sacreBLEU would report 0.001 there).
+        signature: record of how the scores and the p-value were computed, by sacreBLEU or, for F1, by parsing.py.
     """
 
     metric: str
@@ -40,12 +40,12 @@ class Comparison:
 
     @property
     def significant(self) -> bool:
-        """True if chance alone would make such a difference in fewer than one of twenty cases."""
+        """True if the p-value is below `SIGNIFICANT`."""
         return self.p_value < SIGNIFICANT
 
 
 def compare_systems(baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> Comparison:
-    """BLEU (13a, cased) of two systems' translations of the same sentences.
+    """Compare BLEU (13a, cased) of two systems' translations of the same sentences.
 
     Raises:
         ValueError: the three differ in length or are empty.
@@ -54,12 +54,15 @@ def compare_systems(baseline: Sequence[str], candidate: Sequence[str], reference
 
 
 def compare_scores(baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> list[Comparison]:
-    """BLEU, chrF2 and TER, in this order, as `compare_systems`."""
+    """Compare BLEU, chrF2 and TER, in this order; arguments and errors as in `compare_systems`."""
     return _comparisons({"BLEU": BLEU(force=True), "chrF2": CHRF(), "TER": TER()}, baseline, candidate, references)
 
 
 def bleu_interval(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, float]:
-    """The ends of the 95% interval round the bootstrap's mean BLEU (13a, cased), in percent; of one sentence both are its BLEU."""
+    """Return the ends of the 95% interval around the bootstrap's mean BLEU (13a, cased), in percent.
+
+    They are limited to 0 and 100. For a single sentence both are its BLEU.
+    """
     _, results = _tested({"BLEU": BLEU(force=True)}, [hypotheses], references)
     (result,) = results["BLEU"]
     assert result.mean is not None
@@ -86,7 +89,7 @@ def _comparisons(
 def _tested(
     metrics: Mapping[str, Metric], systems: Sequence[Sequence[str]], references: Sequence[str]
 ) -> tuple[dict[str, Signature], dict[str, list[Result]]]:
-    """Of each metric its signature and every system's result, tested against the first system's."""
+    """Return each metric's signature, and its results for all systems, tested against the first system."""
     with _fixed_seed():
         test = PairedTest([(str(number), lines) for number, lines in enumerate(systems)], metrics, [references], "bs", RESAMPLES)
         signatures, table = test()
@@ -95,7 +98,7 @@ def _tested(
 
 @contextmanager
 def _fixed_seed() -> Iterator[None]:
-    """sacreBLEU takes its seed from the environment alone, and a result may not depend on the shell that it was started from."""
+    """Set sacreBLEU's seed: it is read only from the environment, and a result must not depend on the caller's environment."""
     before = os.environ.get(_SEED_VARIABLE)
     os.environ[_SEED_VARIABLE] = str(SEED)
     try:

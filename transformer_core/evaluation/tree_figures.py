@@ -1,17 +1,17 @@
-"""Drawn phrase-structure trees: words in a row at the bottom, each constituent above the middle of its parts."""
+"""Drawings of phrase-structure trees: words in a row at the bottom, each constituent above the middle of its parts."""
 
 from transformer_core.corpus.trees import Tree, events
 from transformer_core.evaluation.brackets import counted, spans
 from transformer_core.evaluation.figures import INK, MUTED, RULE, SECOND, Canvas, as_svg, gid
 
-# In pixels of the page: about the width of a letter, the gap between words, the distance of rows, the margins. A label such as WHADVP may
-# be wider than the only word below it.
+# Pixels: approximate width of a letter, gap between words, distance of rows, margins at top and bottom, margins at the sides. The latter
+# leave room for a label such as WHADVP, which may be wider than the only word below it.
 _LETTER, _GAP, _ROW, _MARGIN, _SIDE = 6.6, 10.0, 30.0, 12.0, 20.0
 _TEXT, _TAG_TEXT = 11, 9
 
 
 def tree_figure(tree: Tree, beside: Tree, title: str) -> str:
-    """Draw a tree as SVG; constituents that count in the score and that `beside`, a tree over the same words, lacks are marked."""
+    """Draw a tree as SVG; constituents that count in the score but are not in `beside`, a tree over the same words, are marked."""
     known, _ = spans(beside)
     depth = deepest = 0
     for kind, _ in events(tree):
@@ -20,7 +20,7 @@ def tree_figure(tree: Tree, beside: Tree, title: str) -> str:
     bottom = _MARGIN + _ROW * deepest
     width = 2 * _SIDE - _GAP + sum(_width(node) + _GAP for kind, node in events(tree) if kind == "word")
     canvas = Canvas(width, bottom + _ROW / 2 + _MARGIN)
-    # Of each constituent that is open the first word that counts, and the places of its parts.
+    # For each open constituent, the index of its first counted word and the positions of its parts.
     stack: list[tuple[int, list[tuple[float, float]]]] = [(0, [])]
     right, place = _SIDE, 0
     for kind, node in events(tree):

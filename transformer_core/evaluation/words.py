@@ -1,4 +1,4 @@
-"""Attention from word to word: the pieces of a sentence joined, and a word to look at."""
+"""Attention from word to word: the pieces of a sentence joined to words, and the choice of a word to show."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from transformer_core.corpus.tokens.subword import SPACE_MARK
 
 _MARKERS = frozenset({"<s>", "</s>"})
-_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")  # How Unicode's names of their letters begin.
+_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")  # First words of Unicode's names of their letters.
 
-# Of the third person: the noun that they refer to is elsewhere in the sentence, or should be.
+# Pronouns of the third person by language: they usually refer to a noun elsewhere in the sentence.
 PRONOUNS = {
     "en": "it its itself he him his himself she her hers herself they them their theirs themselves",
     "de": "er ihn ihm sein seine seinen seinem seiner seines sie ihr ihre ihren ihrem ihrer ihres ihnen es sich",
@@ -23,30 +23,30 @@ PRONOUNS = {
 
 @dataclass(frozen=True)
 class Word:
-    """A word as one reads it, and the places of its pieces in the sentence."""
+    """A word as text, and the indices of its pieces in the sentence."""
 
     text: str
     pieces: tuple[int, ...]
 
 
 def words_of(pieces: Sequence[str]) -> list[Word]:
-    """The words that SentencePiece's pieces make, in order; every piece is in one.
+    """Join SentencePiece's pieces to words, in order; every piece belongs to one word.
 
-    A piece with a space before it begins a word. Punctuation at either end of a word is a word of its own where it is pieces of its own
-    ("cat" and "." rather than "cat."), and so are the begin and end tokens, and each piece of a script that is written without spaces.
+    A piece with a space before it begins a word. Each of the following is a word of its own: punctuation at either end of a word, if it
+    is separate pieces ("cat" and "." rather than "cat."); the begin and end tokens; each piece of a script that is written without spaces.
     """
     words = [word for group in _spaced(pieces) for word in _without_punctuation(group, pieces)]
     return [Word(_text(word, pieces), tuple(word)) for word in words]
 
 
 def by_word(weights: NDArray[np.floating], words: Sequence[Word]) -> NDArray[np.float64]:
-    """Attention from word to word: summed over the pieces attended to, averaged over the pieces that attend.
+    """Return attention from word to word: summed over the pieces attended to, averaged over the pieces that attend.
 
-    So what a word attends to sums to 1, as what a piece does. Weights that are no numbers, as those of a training that diverged, are 0.
+    Rows of the result sum to 1, as rows of the weights do. Weights that are NaN, for example after a training that diverged, count as 0.
 
     Args:
         weights: (..., S, S) from piece to piece.
-        words: of the same sentence, W of them.
+        words: the W words of the same sentence.
 
     Returns:
         (..., W, W).
@@ -60,17 +60,18 @@ def by_word(weights: NDArray[np.floating], words: Sequence[Word]) -> NDArray[np.
 
 
 def choose_word(words: Sequence[Word], weights: NDArray[np.floating], language: str) -> tuple[int, str]:
-    """The word to look at: the first pronoun of the third person, else the word with the most concentrated attention.
+    """Choose the word to show: the first pronoun of the third person, else the word with the most concentrated attention.
 
-    The latter is the word for which the greatest weight of a head on another word (not on itself, on punctuation or on the end token) is
-    highest, averaged over the heads.
+    The latter is the word with the largest average, over the heads, of a head's largest weight on another word (not on the word itself,
+    punctuation, or the begin or end token).
 
     Args:
-        weights: (H, W, W) of the words.
-        language: of the sentence; pronouns are known in English ("en") and German ("de").
+        words: the W words of a sentence.
+        weights: (H, W, W) between the words.
+        language: language of the sentence; pronouns are known in English ("en") and German ("de").
 
     Returns:
-        Its place, and why it was chosen, in words.
+        The word's index, and the reason for the choice as text.
     """
     pronouns = PRONOUNS.get(language, "").split()
     for place, word in enumerate(words):
@@ -83,7 +84,7 @@ def choose_word(words: Sequence[Word], weights: NDArray[np.floating], language: 
 
 
 def _spaced(pieces: Sequence[str]) -> Iterator[list[int]]:
-    """Places of the pieces between two spaces, begin and end tokens and pieces of scripts without spaces alone."""
+    """Yield the indices of the pieces between two spaces; begin and end tokens and pieces of scripts without spaces are separate."""
     group: list[int] = []
     for place, piece in enumerate(pieces):
         if group and _is_apart(pieces[group[-1]], piece):
@@ -95,14 +96,14 @@ def _spaced(pieces: Sequence[str]) -> Iterator[list[int]]:
 
 
 def _is_apart(before: str, piece: str) -> bool:
-    """True if a piece cannot belong to the word of the piece before it. A space mark alone belongs to what comes after."""
+    """Return whether a piece begins another word than the piece before it. A lone space mark belongs to the next piece."""
     if piece.startswith(SPACE_MARK) or _MARKERS & {before, piece}:
         return True
     return before != SPACE_MARK and (_is_unspaced(before) or _is_unspaced(piece))
 
 
 def _without_punctuation(group: list[int], pieces: Sequence[str]) -> Iterator[list[int]]:
-    """The group, punctuation at its ends apart; whole where it is nothing else."""
+    """Split punctuation off both ends of a group; a group of only punctuation stays whole."""
     texts = [pieces[place].replace(SPACE_MARK, "") for place in group]
     core = [number for number, text in enumerate(texts) if text and not _is_punctuation(text)]
     if not core:

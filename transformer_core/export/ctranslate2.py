@@ -18,7 +18,7 @@ from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForwa
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 
-# Length of the table of encodings of a model without a greatest length. (Without a table CTranslate2 adds tensor2tensor's sinusoids, which
+# Length of the table of encodings of a model without a largest length. (Without a table CTranslate2 adds tensor2tensor's sinusoids, which
 # differ from the paper's.)
 TABLE_POSITIONS = 4096
 
@@ -26,10 +26,10 @@ _FILES = {"model.bin", "config.json", "shared_vocabulary.json", SUBWORD}
 
 
 def library() -> Any:
-    """Return the package ctranslate2, which has no types.
+    """Return the package ctranslate2, which has no type annotations.
 
     Raises:
-        UserError: exit code 78; it is not installed.
+        UserError: exit code 78; the package is not installed.
     """
     try:
         import ctranslate2  # type: ignore[import-untyped]
@@ -39,17 +39,17 @@ def library() -> Any:
 
 
 def export_model(model: TranslationModel, source: Path, out: Path) -> None:
-    """Write a whole directory for CTranslate2, or none: float32 weights, settings, vocabulary, and the subword model beside them.
+    """Write a model directory of CTranslate2 atomically: float32 weights, settings, vocabulary and the subword model.
 
-    CTranslate2 adds the end token of a source, so its input is the pieces of a text. An earlier export is replaced.
+    CTranslate2 adds a source's end token, so its input is the pieces of a text without it. An earlier export is replaced.
 
     Args:
-        model: of the directory `source`.
-        source: a model directory.
+        model: the model of the directory `source`.
+        source: model directory.
         out: the new directory.
 
     Raises:
-        UserError: exit code 78; CTranslate2 is not installed or cannot hold the model, or `out` exists and is no earlier export.
+        UserError: exit code 78; CTranslate2 is not installed or does not support the model, or `out` exists and is no earlier export.
     """
     specs = library().specs
     spec = _specification(specs, _transformer(model, source), Subword.load(source / SUBWORD))
@@ -80,7 +80,7 @@ def _check_free(out: Path) -> None:
 
 
 def _specification(specs: Any, model: Transformer, subword: Subword) -> Any:
-    """Return CTranslate2's description of a model (a TransformerSpec) with our weights."""
+    """Return CTranslate2's specification of a model (a TransformerSpec), with the model's weights."""
     size = model.size
     settings = {"pre_norm": size.norm == "pre", "head_dim": _head_width(model)}
     spec = specs.TransformerSpec(
@@ -120,7 +120,7 @@ def _fill_decoder(spec: Any, model: Transformer) -> None:
 
 
 def _fill_attention(spec: Any, attention: MultiHeadAttention, around: Residual, width: int) -> None:
-    """Fill in the projections: one matrix of all three where query and memory are the same, else one of key and value."""
+    """Fill in the projections: for self-attention one matrix of all three; else the query's, and one matrix of key and value."""
     d_k = attention.query.out_features // attention.heads
     query, key, value = (_widened(part.weight, attention.heads, width) for part in (attention.query, attention.key, attention.value))
     if len(spec.linear) == 2:
@@ -157,7 +157,7 @@ def _encodings(positions: nn.Module | None, d_model: int) -> Tensor:
 
 
 def _head_width(model: Transformer) -> int:
-    """Return the size of keys and values, of which CTranslate2 has one; the smaller is padded with zeros, which add nothing."""
+    """Return the common size of keys and values, since CTranslate2 has only one; the smaller is padded with zeros."""
     return max(model.size.d_k, model.size.d_v)
 
 

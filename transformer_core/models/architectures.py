@@ -1,4 +1,4 @@
-"""Models by their sizes, and what a model costs: parameters by part, FLOPs a token, memory of a training."""
+"""Construction of models from their sizes, and their cost: parameters by part, FLOPs per token, memory of training."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ _RECURRENT = {"simple": Recurrent, "cho": Cho, "bahdanau": Bahdanau, "luong": Lu
 _BYTES_A_PARAMETER = 16  # Weights, gradients and Adam's two moments, in float32.
 _TRAINING_PASSES = 3  # A backward pass takes twice the products of a forward pass.
 _FLOPS_A_WEIGHT = 2 * _TRAINING_PASSES  # A multiplication and an addition.
-# Parts of a stack; the first of these words in a parameter's name is its part.
+# Parts of a stack: a parameter belongs to the first of these whose word is in its name.
 _PARTS = ("norm", "attention", "feed_forward", "convolution")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a training.
+    """Cost of training.
 
     Attributes:
-        flops_a_token: floating-point operations a target token, forward and backward; a multiplication and an addition are two.
-        state_bytes: weights, gradients and Adam's moments.
-        activation_bytes_a_token: tensors saved for the backward pass, for each position of a micro-batch, in bf16 on a CPU.
+        flops_a_token: floating-point operations per target token, forward and backward; a multiplication and an addition are two.
+        state_bytes: bytes of weights, gradients and Adam's moments.
+        activation_bytes_a_token: bytes of tensors saved for the backward pass, per position of a micro-batch, in bf16 on a CPU.
     """
 
     flops_a_token: float
@@ -37,7 +37,7 @@ class Cost:
 
 
 def build(size: ModelSize, vocab_size: int) -> TranslationModel:
-    """Return a new model of these sizes, its weights drawn from torch's random stream."""
+    """Return a new model of these sizes, with weights drawn from torch's default random generator."""
     if isinstance(size, TransformerSize):
         return Transformer(size, vocab_size)
     if isinstance(size, RecurrentSize):
@@ -46,7 +46,7 @@ def build(size: ModelSize, vocab_size: int) -> TranslationModel:
 
 
 def parameters_by_part(size: ModelSize, vocab_size: int) -> dict[str, int]:
-    """Return the number of trainable parameters of each part of a model, each shared matrix once."""
+    """Return the number of trainable parameters of each part of a model; a shared matrix is counted once."""
     with torch.device("meta"):
         model = build(size, vocab_size)
     parts: Counter[str] = Counter()
@@ -56,9 +56,9 @@ def parameters_by_part(size: ModelSize, vocab_size: int) -> dict[str, int]:
 
 
 def cost_of_training(size: ModelSize, vocab_size: int, length: int) -> Cost:
-    """Return the cost, counted in a forward pass over sentences of `length` tokens on either side.
+    """Return the cost of training, measured in a forward pass over sentences of `length` tokens on either side.
 
-    Only attention's FLOPs a token depend on the length; they grow with it.
+    Only attention's FLOPs per token depend on the length; they grow with it.
     """
     with torch.device("meta"):
         empty = build(size, vocab_size)
@@ -68,7 +68,7 @@ def cost_of_training(size: ModelSize, vocab_size: int, length: int) -> Cost:
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.zero_()
     sentences = torch.ones(1, length, dtype=torch.long)
-    # The counter knows no fused attention on a CPU, so gradients are on, and no recurrent layer of oneDNN, so it is float64.
+    # The counter does not count fused attention on a CPU, so gradients are on, nor oneDNN's recurrent layers, so the model is float64.
     with FlopCounterMode(display=False) as counter, torch.enable_grad():
         model.double().project(model(sentences, sentences > 0, sentences))
     model.float()
@@ -77,9 +77,10 @@ def cost_of_training(size: ModelSize, vocab_size: int, length: int) -> Cost:
 
 
 def flops_a_token(model: TranslationModel) -> tuple[int, int]:
-    """Return the FLOPs of the weights' products, forward and backward, for a source and for a target token.
+    """Return the FLOPs, forward and backward, per source token and per target token.
 
-    Attention's scores and weighted sums are left out, as is usual for MFU: they grow with the sentence.
+    Counted are products with the matrices of the modules `encoder` and `decoder` and of the projection. Attention's scores and weighted
+    sums, which grow with the sentence, are left out, as is usual for MFU.
     """
     source = target = 0
     for name, parameter in model.named_parameters():
@@ -94,9 +95,9 @@ def flops_a_token(model: TranslationModel) -> tuple[int, int]:
 
 
 def _saved_bytes(model: TranslationModel, sentences: Tensor) -> int:
-    """Return the size of the tensors that a forward pass saves for the backward pass, weights and their copies included."""
+    """Return the bytes of tensors that a forward pass saves for the backward pass, including weights and their copies."""
     kept: dict[int, int] = {}
-    alive: list[Tensor] = []  # An address is one tensor's only while it lives.
+    alive: list[Tensor] = []  # Kept alive, so that no later tensor gets the same address.
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()

@@ -1,4 +1,4 @@
-"""Scaled dot-product and multi-head attention (paper 3.2), over everything or over a neighbourhood (paper 4)."""
+"""Scaled dot-product and multi-head attention (paper 3.2), over all positions or over a neighbourhood (paper 4)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +25,8 @@ class Neighbourhood:
     """The r positions visible to each position, the same for all heads (paper 4, restricted self-attention).
 
     Attributes:
-        positions: (B or 1, T, r) numbers of the positions seen.
-        allowed: (B or 1, T, r), False where there are fewer than r.
+        positions: (B or 1, T, r) indices of the visible positions.
+        allowed: (B or 1, T, r), False for surplus entries where fewer than r positions are visible.
     """
 
     positions: Tensor
@@ -34,10 +34,13 @@ class Neighbourhood:
 
     @classmethod
     def centred(cls, mask: Tensor, r: int) -> "Neighbourhood":
-        """The encoder's: r positions around each one, moved inward at both ends of the sentence, so that r >= length is full attention.
+        """Return the encoder's neighbourhood: r positions around each one.
+
+        The window is moved inward at both ends of the sentence, so r >= length is full attention.
 
         Args:
             mask: (B, S), True at real tokens, which come first.
+            r: number of visible positions.
         """
         lengths = mask.sum(dim=1)[:, None]
         first = torch.minimum(torch.arange(mask.shape[1], device=mask.device) - r // 2, lengths - r).clamp(min=0)
@@ -45,7 +48,7 @@ class Neighbourhood:
 
     @classmethod
     def before(cls, first: int, count: int, r: int, device: torch.device) -> "Neighbourhood":
-        """The decoder's: each of `count` positions from `first` on sees itself and the r - 1 before it."""
+        """Return the decoder's neighbourhood: each of `count` positions from `first` on sees itself and the r - 1 before it."""
         own = torch.arange(first, first + count, device=device)[None]
         return cls._window((own - r + 1).clamp(min=0), own[:, :, None] + 1, r, first + count)
 
@@ -59,14 +62,14 @@ Visible = Tensor | Neighbourhood | None
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
-    """Weighted sum of values, weights from the scaled similarity of query and key (paper 3.2.1, eq. 1).
+    """Return the weighted sum of values, with weights from the scaled similarity of query and key (paper 3.2.1, eq. 1).
 
     Args:
         query: (B, H, T, d_k).
         key: (B, H, S, d_k).
         value: (B, H, S, d_v).
-        mask: broadcastable to (B, H, T, S); True where attention is allowed, somewhere in each row; or its `bias_of`. None allows all.
-        dropout: of the weights.
+        mask: broadcastable to (B, H, T, S); True where attention is allowed, at least once in each row; or its `bias_of`. None allows all.
+        dropout: dropout of the weights.
 
     Returns:
         (B, H, T, d_v).
@@ -79,10 +82,10 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask
 
 
 def _trained_on_cpu(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
-    """The reference path, at least in float32.
+    """Compute `scaled_dot_product_attention` by unfused operations, at least in float32.
 
     On sentences of some 20 tokens the backward pass of PyTorch's fused CPU kernel takes about seven times as long. In bf16 a kernel is
-    generated for each new shape of a batched product, which takes longer than the product; float32 needs none.
+    generated for each new shape of a batched product, which takes longer than the product; float32 needs no such kernel.
     """
     exact = torch.promote_types(query.dtype, torch.float32)
     with torch.autocast("cpu", enabled=False):
@@ -91,13 +94,19 @@ def _trained_on_cpu(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | No
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-    """Return softmax(Q K^T / sqrt(d_k)), (B, H, T, S), forbidden positions at minus infinity before the softmax; shapes as above."""
+    """Return softmax(Q K^T / sqrt(d_k)), (B, H, T, S), with forbidden positions at minus infinity before the softmax.
+
+    Shapes are those of `scaled_dot_product_attention`.
+    """
     scores = query * query.shape[-1] ** -0.5 @ key.transpose(-2, -1)
     return (scores if mask is None else scores + bias_of(mask, query.dtype)).softmax(dim=-1)
 
 
 def restricted_attention(query: Tensor, key: Tensor, value: Tensor, neighbourhood: Neighbourhood, dropout: Dropout) -> Tensor:
-    """Attention over r positions a query: O(r T) scores, never a (T, S) matrix (paper 4, Table 1); shapes as above."""
+    """Return the weighted sum of values over r positions per query: O(r T) scores without a (T, S) matrix (paper 4, Table 1).
+
+    Shapes are those of `scaled_dot_product_attention`.
+    """
     weights = dropout(_restricted_weights(query, key, neighbourhood))
     return (weights[:, :, :, None, :] @ _gather(value, neighbourhood.positions)).squeeze(3)
 
@@ -110,7 +119,7 @@ def _restricted_weights(query: Tensor, key: Tensor, neighbourhood: Neighbourhood
 
 
 def _gather(memory: Tensor, positions: Tensor) -> Tensor:
-    """(B, H, S, d) at (B or 1, T, r) to (B, H, T, r, d)."""
+    """Gather the rows of a memory (B, H, S, d) at positions (B or 1, T, r): (B, H, T, r, d)."""
     if len(positions) == 1:
         return memory[:, :, positions[0]]
     sentences = torch.arange(len(memory), device=memory.device)[:, None, None]
@@ -118,12 +127,12 @@ def _gather(memory: Tensor, positions: Tensor) -> Tensor:
 
 
 def bias_of(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the bias added to scores: 0 where attention is allowed, minus infinity elsewhere. A mask that is a bias already stays."""
+    """Return the bias added to scores: 0 where attention is allowed, minus infinity elsewhere. A bias is returned unchanged."""
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else mask
 
 
 class MultiHeadAttention(nn.Module):
-    """h attentions side by side on projections of query, key and value (paper 3.2.2); projections carry no bias."""
+    """h parallel attentions on projections of query, key and value (paper 3.2.2); the projections have no bias."""
 
     def __init__(self, size: TransformerSize) -> None:
         super().__init__()
@@ -151,8 +160,8 @@ class MultiHeadAttention(nn.Module):
         Args:
             query: (B, H, T, d_k), see `queries`.
             memory: key (B, H, S, d_k) and value (B, H, S, d_v).
-            visible: a mask broadcastable to (B, H, T, S), as `scaled_dot_product_attention` takes it; a neighbourhood; None allows all.
-            few: T is the K hypotheses of decoding; PyTorch's fused CPU kernel takes about 1.6 times as long on so few queries.
+            visible: a mask as in `scaled_dot_product_attention`, or a neighbourhood; None allows all.
+            few: True if T is the K hypotheses of decoding; on so few queries PyTorch's fused CPU kernel takes about 1.6 times as long.
 
         Returns:
             (B, T, D).
@@ -169,7 +178,7 @@ class MultiHeadAttention(nn.Module):
 
     @contextmanager
     def recording(self) -> Iterator[list[Tensor]]:
-        """Record the weights of each call within the block, (B, H, T, S), before dropout, by the reference path."""
+        """Record the weights (B, H, T, S) of each call within the block, before dropout; they are computed separately, unfused."""
         self._recorded = []
         try:
             yield self._recorded
@@ -177,7 +186,7 @@ class MultiHeadAttention(nn.Module):
             self._recorded = None
 
     def _split(self, x: Tensor) -> Tensor:
-        """(B, T, H*d) to (B, H, T, d)."""
+        """Split (B, T, H*d) into heads: (B, H, T, d)."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
@@ -190,7 +199,7 @@ class SelfAttention(MultiHeadAttention):
         self._fused: nn.Linear | None = None
 
     def project(self, x: Tensor) -> tuple[Tensor, KeysAndValues]:
-        """(B, T, D) to query (B, H, T, d_k), key (B, H, T, d_k) and value (B, H, T, d_v)."""
+        """Project (B, T, D) to query (B, H, T, d_k), key (B, H, T, d_k) and value (B, H, T, d_v)."""
         if self._fused is None:
             memory = self.keys_and_values(x)
             return self.queries(x), memory
@@ -198,7 +207,7 @@ class SelfAttention(MultiHeadAttention):
         return query, KeysAndValues(key, value)
 
     def fuse(self) -> None:
-        """Fuse the three projections into one, which is faster for the few rows of decoding; the parameters are replaced."""
+        """Replace the three projections by one, which is faster for the few rows of decoding."""
         weight = torch.cat([part.weight.detach() for part in (self.query, self.key, self.value)])
         self._fused = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
         self._fused.weight = nn.Parameter(weight)
@@ -210,5 +219,5 @@ def _all_weights(query: Tensor, key: Tensor, visible: Visible) -> Tensor:
         return attention_weights(query, key, visible)
     near = _restricted_weights(query, key, visible)
     everywhere = near.new_zeros(*near.shape[:3], key.shape[2])
-    # Positions that are not allowed repeat another position with a weight of 0, so the weights are added.
+    # A position that is not allowed may repeat another position, with a weight of 0; so weights are added instead of written.
     return everywhere.scatter_add(3, visible.positions[:, None].expand_as(near), near)

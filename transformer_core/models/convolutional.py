@@ -18,7 +18,7 @@ from transformer_core.presets import ConvolutionalSize
 
 # Halves the variance of a sum of two (Gehring et al. 2017, 3.5).
 _HALF = math.sqrt(0.5)
-# Standard deviation of embeddings at the start (3.5); with 1, attention's unscaled energies would saturate its softmax.
+# Initial standard deviation of embeddings (3.5); with 1, attention's unscaled energies would saturate its softmax.
 _EMBEDDED = 0.1
 
 
@@ -28,10 +28,10 @@ class ConvolutionalState:
 
     Attributes:
         keys: (B, S, D), the encoder's outputs.
-        values: (B, S, D), the sum of keys and source embeddings.
+        values: (B, S, D), the sum of keys and source embeddings times sqrt(0.5).
         mask: (B, S), True at real source tokens.
-        past: for each layer its last kernel - 1 inputs, (B*K, kernel - 1, channels of the input); empty before the first step.
-        position: target positions decoded so far.
+        past: the last kernel - 1 inputs of each layer, (B*K, kernel - 1, channels of the input); empty before the first step.
+        position: number of target positions decoded so far.
     """
 
     keys: Tensor
@@ -48,7 +48,7 @@ class ConvolutionalState:
 
 
 def _normalised(inputs: int, outputs: int, gain: float = 1.0) -> nn.Module:
-    """Return a linear map with weight normalisation (3.5) that multiplies the variance by `gain` at the start."""
+    """Return a linear map with weight normalisation (3.5), initialised to multiply the variance by `gain`."""
     linear = nn.Linear(inputs, outputs)
     nn.init.normal_(linear.weight, std=math.sqrt(gain / inputs))
     nn.init.zeros_(linear.bias)
@@ -56,7 +56,7 @@ def _normalised(inputs: int, outputs: int, gain: float = 1.0) -> nn.Module:
 
 
 def _projection(inputs: int, outputs: int) -> nn.Module:
-    """Return a linear map between two widths, the identity where they are the same."""
+    """Return a linear map between two widths; the identity if they are equal."""
     return nn.Identity() if inputs == outputs else _normalised(inputs, outputs)
 
 
@@ -79,22 +79,22 @@ def _layer_sizes(size: ConvolutionalSize) -> list[_LayerSize]:
 
 
 class GatedConvolution(nn.Module):
-    """GLU of a convolution over `kernel` positions (3.2), its weight normalised (3.5)."""
+    """GLU of a convolution over `kernel` positions (3.2), with weight normalisation (3.5)."""
 
     def __init__(self, layer: _LayerSize, dropout: float) -> None:
         super().__init__()
         self.kernel = layer.kernel
-        # A gate of about one half leaves a quarter of the variance, so the weights start with four times as much.
+        # A gate of about one half leaves a quarter of the variance, so the initial weights multiply it by four.
         self.linear = _normalised(layer.kernel * layer.inputs, 2 * layer.channels, 4 * (1 - dropout))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T + kernel - 1, inputs) to (B, T, channels)."""
+        """Map (B, T + kernel - 1, inputs) to (B, T, channels)."""
         windows = x.unfold(1, self.kernel, 1).flatten(2)
         return functional.glu(self.linear(windows), dim=-1)
 
 
 class EncoderLayer(nn.Module):
-    """A gated convolution around each position, and a residual."""
+    """A gated convolution centred on each position, and a residual."""
 
     def __init__(self, layer: _LayerSize, dropout: float) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class EncoderLayer(nn.Module):
         self._side = layer.kernel // 2
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """One layer; padding and positions beyond the ends are zero.
+        """Apply the layer; padding and positions beyond the ends are read as zero.
 
         Args:
             x: (B, S, inputs).
@@ -119,7 +119,7 @@ class EncoderLayer(nn.Module):
 
 
 class Attention(nn.Module):
-    """From the decoder to the source (3.3)."""
+    """Attention from the decoder to the source (3.3)."""
 
     def __init__(self, channels: int, d_model: int) -> None:
         super().__init__()
@@ -127,11 +127,11 @@ class Attention(nn.Module):
         self.context = _normalised(d_model, channels)
 
     def forward(self, x: Tensor, embedded: Tensor, state: ConvolutionalState) -> Tensor:
-        """Weighted sums of values times sqrt(source length), which restores the variance lost in averaging (3.5).
+        """Return weighted sums of values, scaled by sqrt(source length) to restore the variance lost in averaging (3.5).
 
         Args:
             x: (B*K, T, channels).
-            embedded: (B*K, T, D), the embeddings of the target tokens, part of the query.
+            embedded: (B*K, T, D), embeddings of the target tokens, part of the query.
             state: keys, values and mask of the source.
 
         Returns:
@@ -156,13 +156,13 @@ class DecoderLayer(nn.Module):
         self.residual = _projection(layer.inputs, layer.channels)
 
     def forward(self, x: Tensor, past: Tensor, embedded: Tensor, state: ConvolutionalState) -> tuple[Tensor, Tensor]:
-        """One layer over T positions.
+        """Apply the layer to T positions.
 
         Args:
             x: (B*K, T, inputs).
             past: (B*K, kernel - 1, inputs), this layer's inputs before x, zero before the first.
-            embedded: (B*K, T, D), the target's embeddings, part of the query.
-            state: the source's keys, values and mask.
+            embedded: (B*K, T, D), embeddings of the target tokens, part of the query.
+            state: keys, values and mask of the source.
 
         Returns:
             (B*K, T, channels), and the last kernel - 1 inputs.
@@ -202,7 +202,7 @@ class Convolutional(TranslationModel):
         for layer in self.encoder:
             x = layer(x, mask)
         x = self.encoder_output(x)
-        # Gradients come from as many attentions as there are decoder layers, so each counts less (3.5).
+        # The encoder gets gradients from the attention of every decoder layer, so these are scaled down (3.5).
         share = 1 / (2 * len(self._layers))
         keys = x * share + x.detach() * (1 - share)
         return ConvolutionalState(keys, (keys + embedded) * _HALF, source_mask, [])
@@ -211,7 +211,7 @@ class Convolutional(TranslationModel):
         return self.project(self._decode(tokens[:, None], state)[:, 0])
 
     def _decode(self, target: Tensor, state: ConvolutionalState) -> Tensor:
-        """(B*K, T) next target tokens to (B*K, T, D); advances the state."""
+        """Decode (B*K, T) next target tokens to (B*K, T, D) and advance the state."""
         embedded = self._embed(target, state.position)
         x = self.decoder_input(embedded)
         past = state.past or [x.new_zeros(len(x), layer.kernel - 1, layer.inputs) for layer in self._layers]

@@ -1,4 +1,4 @@
-"""A model on disk: `model.safetensors`, `config.json` and `spm.model` in one directory, all that translating needs."""
+"""A model on disk: a directory with `model.safetensors`, `config.json` and `spm.model`, which is sufficient for translation."""
 
 import shutil
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class Training(Section):
 
 
 class ModelConfig(Section):
-    """config.json. `averaged` counts the checkpoints in the weights; 1 is a single one."""
+    """Content of config.json. `averaged` is the number of checkpoints averaged in the weights."""
 
     model_config = ConfigDict(strict=False, frozen=True, extra="forbid")
 
@@ -53,7 +53,7 @@ class ModelConfig(Section):
 
 
 def save_model(directory: Path, weights: dict[str, Tensor], config: ModelConfig, subword_model: Path) -> None:
-    """Write a complete model directory, or none."""
+    """Write a model directory atomically."""
     with new_directory(directory) as temporary:
         save_file(weights, temporary / WEIGHTS)
         write_json(temporary / CONFIG, config.model_dump(mode="json"))
@@ -64,7 +64,7 @@ def read_config(file: Path) -> ModelConfig:
     """Read and check a config.json.
 
     Raises:
-        UserError: exit code 65; no such file, or not JSON. 78; a key is missing, unknown or wrong.
+        UserError: exit code 65; the file does not exist or is not JSON. 78; a key is missing, unknown or wrong.
     """
     try:
         document: Any = read_json(file)
@@ -78,11 +78,11 @@ def read_config(file: Path) -> ModelConfig:
 def load_model(directory: Path) -> tuple[TranslationModel, ModelConfig]:
     """Return the model of a directory, in evaluation mode, and its config.
 
-    A config.json that does not match the weights file costs no more memory than that file.
+    If config.json does not match the weights, no more memory is used than the weights take.
 
     Raises:
-        UserError: exit code 65; a file is missing, damaged or of another shape than config.json says, or a weight is not finite. 78; a
-            key of config.json is missing, unknown or wrong.
+        UserError: exit code 65; a file is missing or damaged, the weights do not have the shapes of config.json, or a weight is not
+            finite. 78; a key of config.json is missing, unknown or wrong.
     """
     config = read_config(directory / CONFIG)
     file = directory / WEIGHTS
@@ -100,18 +100,18 @@ def load_model(directory: Path) -> tuple[TranslationModel, ModelConfig]:
 
 
 def check_finite(weights: Mapping[str, Tensor], file: Path) -> None:
-    """Refuse weights that hold NaN or infinity: such a model translates every line to nothing.
+    """Refuse weights with NaN or infinity: such a model translates every line to an empty one.
 
     Raises:
         UserError: exit code 65; names the file and the first such weight.
     """
     for name, weight in weights.items():
-        if not weight.sum().isfinite():  # One pass without a copy; a sum is finite only if each term is.
+        if not weight.sum().isfinite():  # One pass without a copy: a sum is finite only if each term is finite.
             raise UserError(f"{file}: {name} holds values that are not finite", "Take another checkpoint, or train again.")
 
 
 def _check_shapes(weights: Mapping[str, Tensor], config: ModelConfig) -> None:
-    """Compare shapes with those of a model without storage, so that wrong sizes take no memory.
+    """Compare the shapes with those of a model without storage, so that wrong sizes allocate no memory.
 
     Raises:
         RuntimeError: names the first difference.
@@ -129,7 +129,7 @@ def _check_shapes(weights: Mapping[str, Tensor], config: ModelConfig) -> None:
 
 
 class _WithoutStorage(TorchFunctionMode):
-    """Gives parameters a shape and no storage, as `torch.device("meta")` does, which imports torch's compiler for 0.7 seconds."""
+    """Creates parameters without storage, as `torch.device("meta")` does; that imports torch's compiler, which takes 0.7 seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (Tensor.normal_, Tensor.uniform_):

@@ -11,9 +11,9 @@ _DROPOUT_LEVELS = 1 << 16
 
 
 class TokenEmbedding(nn.Module):
-    """A (V, D) matrix whose rows are multiplied by sqrt(d_model); its use as the pre-softmax projection is not scaled (paper 3.4).
+    """A (V, D) matrix whose rows are multiplied by sqrt(d_model); as the pre-softmax projection it is not scaled (paper 3.4).
 
-    Entries start as N(0, 1/d_model), so that tokens have unit variance, about the size of the positions added to them.
+    Entries are initialised from N(0, 1/d_model), so embedded tokens have unit variance, similar in size to the positions added to them.
     """
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
@@ -21,12 +21,12 @@ class TokenEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model).normal_(std=d_model**-0.5))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T) token ids to (B, T, D)."""
+        """Embed (B, T) token ids as (B, T, D)."""
         return functional.embedding(tokens, self.weight) * math.sqrt(self.weight.shape[1])
 
 
 def sinusoidal_positions(length: int, d_model: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same (paper 3.5), computed in float64.
+    """Return PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same (paper 3.5), computed in float64.
 
     Returns:
         (length, D) in `dtype`, sines and cosines interleaved; row 0 is position 0.
@@ -37,7 +37,7 @@ def sinusoidal_positions(length: int, d_model: int, dtype: torch.dtype = torch.f
 
 
 class SinusoidalPositions(nn.Module):
-    """The paper's encodings, for any length: the table grows where an input is longer."""
+    """The paper's encodings, for any length: the table grows when an input is longer."""
 
     _table: Tensor
 
@@ -46,15 +46,15 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("_table", sinusoidal_positions(256, d_model), persistent=False)
 
     def forward(self, first: int, count: int) -> Tensor:
-        """Encodings of `count` positions from `first` on: (count, D)."""
+        """Return the encodings of `count` positions from `first` on: (count, D)."""
         end = first + count
-        table = self._table  # Read once, since threads share this module and another one may replace it.
+        table = self._table  # Read once: threads share this module, and another thread may replace the table.
         if end > len(table):
             table = self._table = sinusoidal_positions(2 * end, table.shape[1], table.dtype).to(table.device)
         return table[first:end]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SinusoidalPositions":
-        """Compute the table anew where the model is cast: float32 cast to float64 would keep the precision of float32."""
+        """Recompute the table when the model is cast: float32 cast to float64 would keep the precision of float32."""
         before = self._table.dtype
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self._table.dtype != before:
@@ -63,21 +63,22 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """A trained vector for each of a fixed number of positions (Table 3, row E), which starts like a scaled token embedding."""
+    """A trained vector for each of a fixed number of positions (Table 3, row E), initialised like a scaled token embedding."""
 
     def __init__(self, positions: int, d_model: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(positions, d_model).normal_())
 
     def forward(self, first: int, count: int) -> Tensor:
-        """Vectors of `count` positions from `first` on: (count, D)."""
+        """Return the vectors of `count` positions from `first` on: (count, D)."""
         return self.weight[first : first + count]
 
 
 class Dropout(nn.Module):
-    """Zero each element with probability `probability`, rounded to a multiple of 2^-16, and scale the rest to keep the mean.
+    """Zero each element with probability `probability` and scale the rest to keep the mean.
 
-    On a CPU the random draw is what dropout costs, so each element draws 16 bits alone.
+    On a CPU the random numbers take most of the time, so an element takes only 16 bits, and the probability is rounded to a multiple of
+    2^-16.
     """
 
     def __init__(self, probability: float) -> None:
@@ -85,13 +86,13 @@ class Dropout(nn.Module):
         self.probability = probability
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape in, the same out; the identity outside training."""
+        """Return a tensor of the shape of `x`; outside training, `x` itself."""
         dropped = min(round(self.probability * _DROPOUT_LEVELS), _DROPOUT_LEVELS - 1)
         if not self.training or dropped == 0:
             return x
         if x.device.type != "cpu":
             return functional.dropout(x, self.probability)
-        # With these bounds all 64 bits are random; without, the sign bit is 0 and the top 16 bits of each word are biased.
+        # With these bounds all 64 bits are random; by default the sign bit is 0, and the top 16 bits of each word are biased.
         words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
         bits = words.view(torch.int16)[: x.numel()].view(x.shape)
         keep = bits >= dropped - _DROPOUT_LEVELS // 2

@@ -1,4 +1,4 @@
-"""Encoder and decoder layers (paper 3.1): every sub-layer is LayerNorm(x + Dropout(Sublayer(x)))."""
+"""Encoder and decoder layers (paper 3.1): every sub-layer is LayerNorm(x + Dropout(Sublayer(x))), or its pre-norm variant."""
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -21,7 +21,7 @@ class FeedForward(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) to (B, T, D) through F."""
+        """Map (B, T, D) to (B, T, D), with an inner width of F."""
         return self.outer(self.dropout(functional.relu(self.inner(x))))
 
 
@@ -57,7 +57,7 @@ class EncoderLayer(nn.Module):
         self.round_feed_forward = Residual(size)
 
     def forward(self, x: Tensor, visible: Visible) -> Tensor:
-        """x: (B, S, D); visible: (B, 1, 1, S), True at real tokens, or a neighbourhood. Returns (B, S, D)."""
+        """Apply the layer to x, (B, S, D); `visible` is (B, 1, 1, S), True at real tokens, or a neighbourhood. Return (B, S, D)."""
         query, own = self.self_attention.project(self.round_attention.before(x))
         x = self.round_attention.after(x, self.self_attention(query, own, visible))
         return self.round_feed_forward.after(x, self.feed_forward(self.round_feed_forward.before(x)))
@@ -84,14 +84,15 @@ class DecoderLayer(nn.Module):
         past: KeysAndValues | None = None,
         slots: slice = slice(0),
     ) -> Tensor:
-        """One layer over a whole target, (B, T, D), or over the newest position of K hypotheses a sentence, (B, K, D).
+        """Apply the layer to a whole target, (B, T, D), or to the newest position of K hypotheses per sentence, (B, K, D).
 
         Args:
-            x: see above.
-            visible: of the whole target (1, 1, T, T) or a neighbourhood; of hypotheses (B, 1, K, C), True at the slots each one sees.
+            x: input of the layer.
+            visible: for a whole target (T, T) or a neighbourhood; for hypotheses (B, 1, K, C), True at the slots that each one sees, or
+                its `bias_of`.
             encoded: keys and values of the encoder's output for this layer.
-            encoded_mask: (B, 1, 1, S), True at real source tokens.
-            past: keys and values in C slots a sentence; this position's are written there. None for a whole target.
+            encoded_mask: (B, 1, 1, S), True at real source tokens, or its `bias_of`.
+            past: keys and values in C slots per sentence; those of this position are written there. None for a whole target.
             slots: the K slots of this position.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Number types of a model, and linear maps for decoding on a CPU: weights pre-packed for oneDNN, and products of 8-bit integers."""
+"""Number types of a model, and linear maps for decoding on a CPU: with weights pre-packed for oneDNN, or in 8-bit integers."""
 
 from collections.abc import Callable
 
@@ -10,9 +10,9 @@ from transformer_core.errors import configuration_error
 from transformer_core.models.attention import SelfAttention
 from transformer_core.models.translation import TranslationModel
 
-_GREATEST = 127  # Steps of 8 bits on either side of 0.
-_ZERO = 128  # The kernel's left operand is 0..255; this is its zero point.
-_LEAST = 1e-30  # The step of a row of zeros.
+_GREATEST = 127  # Largest 8-bit integer.
+_ZERO = 128  # Zero point of the kernel's left operand, which is 0..255.
+_LEAST = 1e-30  # Step of a row of zeros.
 
 
 def has_fast_bf16(device: torch.device) -> bool:
@@ -24,20 +24,20 @@ def has_fast_bf16(device: torch.device) -> bool:
 
 
 def has_vnni() -> bool:
-    """Return whether this CPU sums products of 8-bit integers in 32 bits."""
+    """Return whether this CPU has VNNI: sums of products of 8-bit integers in 32 bits."""
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_vnni") or capabilities.get("avx_vnni"))
 
 
 def weights_dtype(precision: Precision) -> torch.dtype:
-    """Return the type of weights, gradients and the optimiser's state."""
+    """Return the number type of weights, gradients and the optimiser's state."""
     return torch.float64 if precision == "float64" else torch.float32
 
 
 def low_precision(device: torch.device, precision: Precision) -> torch.dtype | None:
-    """Return the type of matrix products where it is not that of the weights, else None.
+    """Return the number type of matrix products if it differs from that of the weights, else None.
 
-    `auto` is bf16 on a device that is fast at it, fp16 on a GPU that is not, else the weights' float32.
+    `auto` is bf16 on a device with fast bf16, fp16 on any other GPU, and the weights' float32 on any other CPU.
     """
     if precision == "auto" and has_fast_bf16(device):
         return torch.bfloat16
@@ -47,11 +47,11 @@ def low_precision(device: torch.device, precision: Precision) -> torch.dtype | N
 
 
 class PackedLinear(nn.Module):
-    """x W^T + b without a gradient, W in the layout of oneDNN's kernels; x in the type of the weights.
+    """x W^T + b without a gradient, W in the layout of oneDNN's kernels; x must have the type of the weights.
 
     Args:
         weight: (N, D), float32 or bf16.
-        bias: (N,), None for none.
+        bias: (N,) or None.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -60,25 +60,25 @@ class PackedLinear(nn.Module):
         self._bias = None if bias is None else bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) to (..., N)."""
+        """Map (..., D) to (..., N)."""
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
         return y
 
 
 class QuantisedLinear(nn.Module):
-    """x W^T + b, each row of x and of W as whole multiples of 1/127 of its greatest entry.
+    """x W^T + b, with each row of x and of W rounded to multiples of 1/127 of its largest absolute entry.
 
-    Their products are summed exactly, in 32 bits, so the result of a row depends on that row alone, not on its batch.
+    Their products are summed exactly, in 32 bits, so the result of a row does not depend on its batch.
 
     Args:
         weight: (N, D).
-        bias: (N,), None for none.
+        bias: (N,) or None.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         exact = weight.detach().float()
-        # Tensors, since a Python number would be made one in each operation.
+        # Tensors, because each operation would convert a Python number to one.
         self._least, self._zero = torch.tensor(_LEAST), torch.tensor(_ZERO, dtype=torch.uint8)
         step = self._step(exact)
         self._packed = torch.ops.onednn.qlinear_prepack((exact / step).round_().to(torch.int8), None)
@@ -87,10 +87,10 @@ class QuantisedLinear(nn.Module):
         self._bias = None if bias is None else bias.detach().float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) to (..., N), float32."""
+        """Map (..., D) to (..., N), float32."""
         rows = x.flatten(0, -2)
         step = self._step(rows)
-        # By way of int8, since conversion to uint8 takes five times as long; adding 128 to its bits then moves -127..127 to 1..255.
+        # Converted to int8, since conversion to uint8 takes five times as long; adding 128 to its bits then maps -127..127 to 1..255.
         whole = (rows * step.reciprocal()).round_().to(torch.int8).view(torch.uint8).add_(self._zero)
         y = torch.ops.onednn.qlinear_pointwise(
             whole, 1.0, _ZERO, self._packed, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
@@ -99,12 +99,12 @@ class QuantisedLinear(nn.Module):
         return y.unflatten(0, x.shape[:-1])
 
     def _step(self, rows: Tensor) -> Tensor:
-        """Return a 127th of the greatest entry of each row, (R, 1)."""
+        """Return 1/127 of the largest absolute entry of each row, (R, 1)."""
         return torch.add(self._least, rows.abs().amax(dim=1, keepdim=True), alpha=1 / _GREATEST)
 
 
 def pack(model: TranslationModel) -> None:
-    """Pre-pack the weights of a model that will only decode, where oneDNN has kernels for it; elsewhere leave it as it is."""
+    """Pre-pack the weights of a model for decoding on a CPU if oneDNN has kernels for its number type; else leave it unchanged."""
     dtype = model.output_weight.dtype
     if model.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return
@@ -113,10 +113,10 @@ def pack(model: TranslationModel) -> None:
 
 
 def quantise(model: TranslationModel) -> None:
-    """Quantise every linear map of a float32 model to 8 bits, its projection to logits included; the rest stays float32.
+    """Quantise every linear map of a float32 model, including the projection to logits, to 8 bits; the rest stays float32.
 
     Raises:
-        UserError: exit code 78; the model is not on a CPU, or the CPU has no VNNI: without it the sums overflow.
+        UserError: exit code 78; the model is not on a CPU, or the CPU has no VNNI, without which the sums overflow.
     """
     if model.device.type != "cpu":
         raise configuration_error("precision int8: is for CPUs", "On a GPU take auto.")
@@ -126,9 +126,13 @@ def quantise(model: TranslationModel) -> None:
 
 
 def _replace_linear_maps(model: TranslationModel, replacement: Callable[[Tensor, Tensor | None], nn.Module]) -> None:
-    """Replace every linear map in place, the projection to logits included, by a replacement made of weight (N, D) and bias (N,) or None.
+    """Replace every linear map in place, including the projection to logits.
 
-    The three projections of a self-attention become one. The model can neither be trained nor saved afterwards.
+    The three projections of a self-attention become one. Afterwards the model can only decode: it cannot be trained or saved.
+
+    Args:
+        model: the model to change.
+        replacement: makes a linear map from weight (N, D) and bias, (N,) or None.
     """
     for module in list(model.modules()):
         if isinstance(module, SelfAttention):

@@ -1,9 +1,9 @@
-"""Recurrent encoder-decoders, with a fixed vector alone or with attention: the models before the Transformer.
+"""Recurrent encoder-decoders with a fixed vector or with attention: the models before the Transformer.
 
 `Recurrent` is a simplified form; `Cho`, `Bahdanau` and `Luong` have a decoder step in the order of their papers. All of them differ from
-the papers, beside training, in this: source, target and projection share one embedding, whose vectors are multiplied by sqrt(d_model);
-the projection has no bias; dropout is on embeddings, between layers and before the projection; a GRU's reset gate multiplies the product
-of the recurrent matrix and the state, as in cuDNN, and not the state; all layers have one width.
+the papers in training and in the following: source, target and projection share one embedding, whose vectors are multiplied by
+sqrt(d_model); the projection has no bias; dropout is on embeddings, between layers and before the projection; a GRU's reset gate
+multiplies the product of the recurrent matrix and the state, as in cuDNN, not the state; all layers have the same width.
 """
 
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ class RecurrentState:
     """State of decoding of B sentences with K hypotheses each.
 
     Attributes:
-        memory: (B, S, D), the encoder's states.
-        keys: (B, S, D), of attention's energies.
+        memory: (B, S, D), the encoder's states; for a Cho decoder (B, 1, D), its context vector.
+        keys: (B, S, D), the projected memory that attention scores; for a Cho decoder the memory.
         mask: (B, S), True at real source tokens.
-        hidden: for each layer, its output and, of an LSTM, its cell: (B*K, D).
+        hidden: for each layer its output and, for an LSTM, its cell: (B*K, D).
         attentional: (B*K, D), the last attentional state of a Luong decoder; None before the first step and in other decoders.
     """
 
@@ -56,12 +56,12 @@ class AdditiveAttention(nn.Module):
         self.energy = nn.Linear(d_model, 1, bias=False)
 
     def keys(self, memory: Tensor) -> Tensor:
-        """Project the memory, once a sentence: (B, S, D) to (B, S, D)."""
+        """Project the memory, once per sentence: (B, S, D) to (B, S, D)."""
         keys: Tensor = self.of_memory(memory)
         return keys
 
     def forward(self, state: Tensor, keys: Tensor) -> Tensor:
-        """(B, K, D) and (B, S, D) to energies (B, K, S)."""
+        """Score states (B, K, D) against keys (B, S, D): energies (B, K, S)."""
         energies: Tensor = self.energy(torch.tanh(self.of_state(state)[:, :, None] + keys[:, None]))
         return energies.squeeze(-1)
 
@@ -70,18 +70,18 @@ class DotAttention(nn.Module):
     """state . memory (Luong et al. 2015, section 3.1)."""
 
     def keys(self, memory: Tensor) -> Tensor:
-        """The memory itself, (B, S, D)."""
+        """Return the memory itself, (B, S, D)."""
         return memory
 
     def forward(self, state: Tensor, keys: Tensor) -> Tensor:
-        """(B, K, D) and (B, S, D) to energies (B, K, S)."""
+        """Score states (B, K, D) against keys (B, S, D): energies (B, K, S)."""
         return state @ keys.transpose(1, 2)
 
 
 class Recurrent(TranslationModel):
     """The simple decoder. Its initial states are the encoder's last states; with attention, its previous state selects the context.
 
-    Encoder and decoder share one embedding, which is also the projection. Recurrences run in float32, for which CPUs have kernels.
+    Encoder and decoder share one embedding, which is also the projection. Recurrences run in float32, because CPUs have kernels for it.
     """
 
     def __init__(self, size: RecurrentSize, vocab_size: int) -> None:
@@ -103,7 +103,7 @@ class Recurrent(TranslationModel):
         read = 1 if size.decoder == "simple" and size.attention == "none" else 2
         maxout = size.decoder in ("cho", "bahdanau")
         self.decoder = nn.ModuleList(cell((read if layer == 0 else 1) * size.d_model, size.d_model) for layer in range(size.layers))
-        # The input of maxout is state, embedding and context; it takes the larger of each pair of outputs.
+        # Maxout reads state, embedding and context, and returns the larger of each pair of outputs.
         self.combine = nn.Linear(3 * size.d_model, 2 * size.d_model) if maxout else nn.Linear(read * size.d_model, size.d_model)
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class Recurrent(TranslationModel):
         return as_autocast(outputs)
 
     def start(self, source: Tensor, source_mask: Tensor) -> RecurrentState:
-        """Encode (B, S) sources; the memory is in the order of the source, also where the source is read in reverse."""
+        """Encode (B, S) sources; the memory has the order of the source, even if the source is read in reverse."""
         with torch.autocast(source.device.type, enabled=False):
             order = reversed_order(source_mask) if self.size.reverse_source else None
             embedded = self.dropout(self.embedding(source if order is None else source.gather(1, order)))
@@ -123,7 +123,7 @@ class Recurrent(TranslationModel):
             memory, _ = pad_packed_sequence(read, batch_first=True, total_length=source.shape[1])
             if order is not None:
                 memory = memory.gather(1, order[:, :, None].expand_as(memory))
-            # The directions of a layer are side by side: (layers * directions, B, D / directions) to (B, D) for each layer.
+            # Concatenate the directions of each layer: (layers * directions, B, D / directions) to (B, D) per layer.
             directions = 2 if self.size.bidirectional else 1
             parts = [part.unflatten(0, (self.size.layers, directions)) for part in (last if isinstance(last, tuple) else (last,))]
             hidden = [tuple(torch.cat(part[layer].unbind(), dim=1) for part in parts) for layer in range(self.size.layers)]
@@ -134,11 +134,11 @@ class Recurrent(TranslationModel):
         return self.project(self._advance(self.embedding(tokens), state))
 
     def _initial(self, state: RecurrentState) -> RecurrentState:
-        """Return the decoder's initial state, from one that holds the encoder's last states."""
+        """Return the decoder's initial state, given a state with the encoder's last states."""
         return state
 
     def _advance(self, x: Tensor, state: RecurrentState) -> Tensor:
-        """One step from embedded tokens (B*K, D); leaves the new hidden states in `state`. Returns (B*K, D)."""
+        """Advance one step from embedded tokens (B*K, D); set the new hidden states in `state`. Return (B*K, D)."""
         if self.attention is None:
             read = self._recur(x, state)
         else:
@@ -147,7 +147,7 @@ class Recurrent(TranslationModel):
         return self.dropout(torch.tanh(self.combine(read)))
 
     def _recur(self, x: Tensor, state: RecurrentState) -> Tensor:
-        """All recurrent layers, from the input of the first to the output of the last, (B*K, D)."""
+        """Apply all recurrent layers to the input of the first; set the new hidden states in `state`. Return the last output, (B*K, D)."""
         hidden: list[Hidden] = []
         for number, (cell, before) in enumerate(zip(self.decoder, state.hidden, strict=True)):
             after = cell(x, before if self.size.cell == "lstm" else before[0])
@@ -173,7 +173,7 @@ class Cho(Recurrent):
 
     def _initial(self, state: RecurrentState) -> RecurrentState:
         summary = torch.tanh(self.summary(state.hidden[-1][0]))
-        # A memory of one position, so that `select` keeps it with its sentence.
+        # Stored as a memory of one position, so that `select` keeps it with its sentence.
         state.memory = state.keys = summary[:, None]
         state.hidden = [(torch.tanh(initial(summary)),) for initial in self.initial]
         return state
@@ -214,7 +214,7 @@ class Luong(Recurrent):
     """Dot attention in the order of its paper, with input feeding (Luong et al. 2015, sections 3.1 and 3.3), global attention only.
 
     h_t = LSTM(h_t-1, [y_t-1; a_t-1]); the context c_t is the sum of the encoder's states under the softmax of their products with h_t;
-    the attentional state a_t = tanh(W_c [c_t; h_t]) is projected and read by the next step, a_0 being zero.
+    the attentional state a_t = tanh(W_c [c_t; h_t]) is projected and is an input of the next step; a_0 is zero.
     """
 
     attention: DotAttention
@@ -227,7 +227,7 @@ class Luong(Recurrent):
 
 
 def reversed_order(mask: Tensor) -> Tensor:
-    """Return indices that reverse all tokens of each row but the last, the end token, and leave padding alone; their own inverse.
+    """Return indices that reverse the tokens of each row, except the end token and padding. They are their own inverse.
 
     Args:
         mask: (B, S), True at real tokens, padding on the right.
@@ -241,12 +241,12 @@ def reversed_order(mask: Tensor) -> Tensor:
 
 
 def _context(attention: AdditiveAttention | DotAttention, query: Tensor, state: RecurrentState) -> Tensor:
-    """Weighted sums of encoder states: queries (B*K, D) to (B*K, D)."""
+    """Return the weighted sums of encoder states for queries (B*K, D), as (B*K, D)."""
     grouped = query.view(len(state.memory), -1, query.shape[1])
     energies = attention(grouped, state.keys).masked_fill(~state.mask[:, None], -torch.inf)
     return (energies.softmax(dim=-1) @ state.memory).view_as(query)
 
 
 def _maxout(pairs: Tensor) -> Tensor:
-    """The maximum of each pair of neighbours (Goodfellow et al. 2013): (B*K, 2 D) to (B*K, D)."""
+    """Return the maximum of each pair of neighbours (Goodfellow et al. 2013): (B*K, 2 D) to (B*K, D)."""
     return pairs.unflatten(1, (-1, 2)).amax(dim=2)

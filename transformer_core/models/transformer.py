@@ -1,4 +1,4 @@
-"""The encoder-decoder (paper 3.1, Figure 1): whole targets for training, a step at a time for decoding."""
+"""The encoder-decoder (paper 3.1, Figure 1): whole targets for training, one step at a time for decoding."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from transformer_core.models.layers import DecoderLayer, EncoderLayer
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import TransformerSize
 
-_ROOM = 8  # Target positions by which the buffers of keys and values grow.
+_ROOM = 8  # Number of target positions by which the buffers of keys and values grow.
 
 
 @dataclass
@@ -21,17 +21,17 @@ class TransformerState:
     """State of decoding of B sentences with K hypotheses each.
 
     Hypotheses of a sentence share most of their past, so keys and values stay in the slot they were written to, and each hypothesis has a
-    mask of the slots it sees. Then no key or value moves with a hypothesis, and the K queries of a sentence are one matrix product with
-    all its slots.
+    mask of the slots it sees. A selection then moves no key or value, and the K queries of a sentence need one matrix product with all
+    its slots.
 
     Attributes:
-        encoded: for each layer, keys and values of the source, (B, H, S, d): once a sentence, not once a hypothesis.
+        encoded: keys and values of the source for each layer, (B, H, S, d): once per sentence, not per hypothesis.
         mask: (B, 1, 1, S), True at real source tokens.
-        past: for each layer, keys and values of the target so far, (B, H, C, d): C slots, of which the first `used` are written.
+        past: keys and values of the target so far for each layer, (B, H, C, d): C slots, of which the first `used` are written.
         seen: (B, K, C), True at the slots that a hypothesis sees.
-        positions: (C,) the target position of each slot.
-        used: slots written so far.
-        position: target positions decoded so far.
+        positions: (C,) target position of each slot.
+        used: number of slots written so far.
+        position: number of target positions decoded so far.
     """
 
     encoded: list[KeysAndValues]
@@ -49,12 +49,12 @@ class TransformerState:
         self.seen = self.seen.flatten(0, 1).index_select(0, hypotheses).unflatten(0, (len(self.mask), -1))
 
     def open(self, hypotheses: int) -> slice:
-        """Reserve slots for the next position of so many hypotheses a sentence, each of which sees its own."""
+        """Reserve slots for the next position of this many hypotheses per sentence; each hypothesis sees its own slot."""
         slots = slice(self.used, self.used + hypotheses)
         lacking = slots.stop - self.seen.shape[2]
         if lacking > 0:
             room = max(lacking, _ROOM * hypotheses)
-            # Zeros, since unseen slots are multiplied by a weight of 0.
+            # Padded with zeros, since unseen slots are multiplied by a weight of 0.
             self.past = [KeysAndValues(*(functional.pad(part, (0, 0, 0, room)) for part in layer)) for layer in self.past]
             self.seen = functional.pad(self.seen, (0, room))
             self.positions = functional.pad(self.positions, (0, room))
@@ -69,9 +69,9 @@ def _selected(layer: KeysAndValues, sentences: Tensor) -> KeysAndValues:
 
 
 class Transformer(TranslationModel):
-    """N encoder and N decoder layers; with pre-norm both stacks end in a norm of their own.
+    """N encoder and N decoder layers; with pre-norm each stack ends in a norm of its own.
 
-    Source embedding, target embedding and projection share one matrix (paper 3.4), or the last two, or none.
+    Source embedding, target embedding and projection share one matrix (paper 3.4), or only the last two do, or none.
     """
 
     def __init__(self, size: TransformerSize, vocab_size: int) -> None:
@@ -112,7 +112,7 @@ class Transformer(TranslationModel):
     def start(self, source: Tensor, source_mask: Tensor) -> TransformerState:
         """Encode (B, S) sources and project the keys and values of every decoder layer."""
         memory = self.encode(source, source_mask)
-        # Contiguous by head: otherwise the products with a few queries would copy them in each step.
+        # Contiguous by head: otherwise each step's products with a few queries would copy them.
         projected = [layer.cross_attention.keys_and_values(memory) for layer in self._decoder_layers()]
         encoded = [KeysAndValues(layer.key.contiguous(), layer.value.contiguous()) for layer in projected]
         past = [KeysAndValues(layer.key[:, :, :0], layer.value[:, :, :0]) for layer in encoded]
@@ -125,7 +125,7 @@ class Transformer(TranslationModel):
         visible = state.seen[:, None]
         if self.size.neighbourhood is not None:
             visible = visible & (state.positions >= state.position - self.size.neighbourhood)
-        # Once a step, not once a layer.
+        # Computed once per step, not per layer.
         visible, mask = bias_of(visible, x.dtype), bias_of(state.mask, x.dtype)
         for layer, past, encoded in zip(self._decoder_layers(), state.past, state.encoded, strict=True):
             x = layer(x, visible, encoded, mask, past, slots)
@@ -135,7 +135,7 @@ class Transformer(TranslationModel):
         return self._decoder_layers()[-1].cross_attention.recording()
 
     def _earlier(self, first: int, count: int, device: torch.device) -> Visible:
-        """Return the visibility of `count` target positions from `first` on: each sees itself and those before it, or a neighbourhood."""
+        """Return the mask or neighbourhood of `count` target positions from `first` on: each sees itself and positions before it."""
         if self.size.neighbourhood is not None:
             return Neighbourhood.before(first, count, self.size.neighbourhood, device)
         return torch.ones(count, first + count, dtype=torch.bool, device=device).tril(first)
@@ -145,7 +145,7 @@ class Transformer(TranslationModel):
         return self._enter(embedding(target), self.target_positions, first)
 
     def _enter(self, embedded: Tensor, positions: nn.Module | None, first: int) -> Tensor:
-        """(B, T, D) embedded tokens, the first of them at position `first`, to the input of a stack."""
+        """Return the input of a stack, given (B, T, D) embedded tokens whose first position is `first`."""
         if positions is not None:
             embedded = embedded + positions(first, embedded.shape[1])
         # On a CPU the residual stream then stays in the low precision; on a GPU the first norm returns float32.

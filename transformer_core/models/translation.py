@@ -13,14 +13,14 @@ from transformer_core.models.embeddings import TokenEmbedding
 
 
 class DecoderState(Protocol):
-    """State of decoding of B sentences, a step at a time: with one hypothesis each at first, with K after a selection."""
+    """State of step-by-step decoding of B sentences, with one hypothesis each at first and K after a selection."""
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
         """Keep, repeat and reorder hypotheses.
 
         Args:
-            hypotheses: (B'*K',) rows of hypotheses to go on with, each of them from its own sentence.
-            sentences: (B',) sentences to keep; None keeps all.
+            hypotheses: (B'*K',) rows of the hypotheses to continue, those of a sentence side by side.
+            sentences: (B',) indices of the sentences to keep; None keeps all.
         """
 
 
@@ -29,9 +29,9 @@ class TranslationModel(nn.Module, ABC):
 
     Attributes:
         d_model: width of the output.
-        embedding: of source tokens, and of all that shares its matrix.
-        most_positions: most tokens on either side, None for any number.
-        decoding_projection: replaces `output_weight` in `project` for decoding; None as trained.
+        embedding: embedding of source tokens, and of everything that shares its matrix.
+        most_positions: largest number of tokens on either side; None for any number.
+        decoding_projection: linear map that `project` uses for decoding instead of `output_weight`; None uses `output_weight`.
     """
 
     d_model: int
@@ -44,7 +44,7 @@ class TranslationModel(nn.Module, ABC):
 
     @property
     def output_weight(self) -> Tensor:
-        """The (V, D) matrix of the pre-softmax projection, which has no bias; the embedding's by default."""
+        """The (V, D) matrix of the pre-softmax projection, which has no bias; by default the embedding's."""
         return self.embedding.weight
 
     @property
@@ -54,7 +54,7 @@ class TranslationModel(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
-        """Read the source, then a whole shifted target (teacher forcing).
+        """Encode the source and decode a whole shifted target (teacher forcing).
 
         Args:
             source: (B, S) token ids, end token included, padded on the right.
@@ -67,30 +67,30 @@ class TranslationModel(nn.Module, ABC):
 
     @abstractmethod
     def start(self, source: Tensor, source_mask: Tensor) -> DecoderState:
-        """Read (B, S) sources; each sentence has one hypothesis until a selection makes more of it."""
+        """Encode (B, S) sources and return the state of decoding, with one hypothesis per sentence."""
 
     @abstractmethod
     def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """Decode one more position and add it to the state, which came from `start`.
+        """Decode one more position.
 
         Args:
             tokens: (B*K,) the newest token of each hypothesis, those of a sentence side by side.
-            state: changed in place.
+            state: state returned by `start`; changed in place.
 
         Returns:
             (B*K, V) logits of the next token.
         """
 
     def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
-        """Record the weights (B, H, K, S) of the last layer's attention to the source in each step of the block.
+        """Record the weights (B, H, K, S) of the last layer's attention to the source, in each step within the block.
 
         Raises:
-            UserError: exit code 78; the model has no such record.
+            UserError: exit code 78; the model cannot record them.
         """
         raise configuration_error("the coverage penalty: needs the attention of a Transformer, and this model is none", "Set it to 0.")
 
     def project(self, x: Tensor) -> Tensor:
-        """Pre-softmax linear map: (..., D) to logits (..., V)."""
+        """Apply the pre-softmax linear map: (..., D) to logits (..., V)."""
         if self.decoding_projection is not None:
             logits: Tensor = self.decoding_projection(x)
             return logits
@@ -98,6 +98,6 @@ class TranslationModel(nn.Module, ABC):
 
 
 def as_autocast(x: Tensor) -> Tensor:
-    """Return x in the low precision of autocast, or x itself where autocast is off."""
+    """Return x in the low precision of autocast, or x itself if autocast is off."""
     device = x.device.type
     return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x

@@ -1,4 +1,4 @@
-"""Whole params files by name, handed out as text with their comments."""
+"""Recipes: complete params files by name, as text with comments."""
 
 import difflib
 import io
@@ -23,7 +23,7 @@ _LEAST_VOCABULARY = 400
 
 @dataclass(frozen=True)
 class Baseline:
-    """A short description of a baseline, and its `model` section besides `preset: tiny`."""
+    """A baseline's short description, and the keys of its `model` section other than `preset: tiny`."""
 
     words: str
     architecture: str
@@ -52,14 +52,14 @@ BASELINES = {
 
 
 def names() -> list[str]:
-    """Return the packaged recipes, one for each row of the paper's Table 3 and one for each baseline, sorted."""
+    """Return the names of all recipes, sorted: the packaged ones, one per row of the paper's Table 3 and one per baseline."""
     files = resources.files(__package__).iterdir()
     packaged = [file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)]
     return sorted([*packaged, *_rows(), *BASELINES])
 
 
 def _rows() -> list[str]:
-    """Names of the rows of Table 3, all with the prefix `table3/`."""
+    """Return the names of the rows of Table 3, all with the prefix `table3/`."""
     return [*TABLE_3_ALIASES, *(name for name in TABLE_3 if "/" in name)]
 
 
@@ -82,8 +82,8 @@ def description(name: str) -> str:
 def for_own_data(corpus: str, source: str, target: str, pairs: int) -> str:
     """Fill in the recipe own-data for a corpus of that many pairs.
 
-    The vocabulary is a quarter of the pairs, within bounds: each subword should occur often enough to be learnt, and a text allows no
-    more subwords than it has different strings. Below the lower bound alphabets would not fit.
+    The vocabulary size is a quarter of the number of pairs, within bounds: each subword should occur often enough to be learnt, and a
+    text has a limited number of different strings. A vocabulary below the lower bound would not hold an alphabet.
     """
     document = _document("own-data")
     document["download"].update(corpus=corpus, source=source, target=target)
@@ -93,7 +93,7 @@ def for_own_data(corpus: str, source: str, target: str, pairs: int) -> str:
 
 
 def check_unedited(path: Path) -> None:
-    """Refuse to lose a user's work (`UserError`, exit code 78): a params file at `path` whose tracked part is not that of a recipe."""
+    """Raise `UserError` (78) if overwriting `path` would lose a user's work: its tracked part differs from that of every recipe."""
     if path.exists() and _tracked(_read_document(path)) not in (_tracked(_document(name)) for name in names()):
         raise configuration_error(f"{path}: differs from every recipe and would be lost", "Keep a copy, then repeat with --force.")
 
@@ -102,7 +102,7 @@ def write(text: str, path: Path, *, force: bool) -> None:
     """Write `text` as the params file at `path`, but keep the `machine` section of an existing one.
 
     Raises:
-        UserError: as `check_unedited`, unless `force`.
+        UserError: see `check_unedited`; not with `force`.
     """
     if not force:
         check_unedited(path)
@@ -130,7 +130,7 @@ def _packaged(name: str) -> CommentedMap:
 
 
 def _row(name: str) -> CommentedMap:
-    """A row of Table 3: the recipe of base or big with that row's preset and smoothing, and without averaging, as in the table."""
+    """Return the recipe of a row of Table 3: that of base or big with the row's preset and label smoothing, without averaging."""
     row = table_3_row(name)
     assert row is not None
     start = "wmt14-en-de-big" if name == "table3/big" else "wmt14-en-de-base"
@@ -147,7 +147,7 @@ def _row(name: str) -> CommentedMap:
 
 
 def _baseline(name: str) -> CommentedMap:
-    """The default recipe with another model."""
+    """Return the recipe of a baseline: the default recipe with another model."""
     baseline, document = BASELINES[name], _document("synthetic")
     document.yaml_set_start_comment(
         f"Baseline on the generated corpus: {baseline.words}. The default\n"
@@ -160,8 +160,8 @@ def _baseline(name: str) -> CommentedMap:
 
 
 def _yaml() -> YAML:
-    yaml = YAML()  # Round trip: comments stay.
-    yaml.width = 1_000  # Comments and values stay on their lines.
+    yaml = YAML()  # The default, a round trip, keeps comments.
+    yaml.width = 1_000  # Keeps lines unbroken.
     return yaml
 
 
@@ -172,7 +172,7 @@ def _text(document: CommentedMap) -> str:
 
 
 def _read_document(path: Path) -> CommentedMap:
-    """The document at `path`; empty if there is no file or it is not a YAML mapping."""
+    """Return the document at `path`; empty if the file does not exist or is not a YAML mapping."""
     try:
         document = _yaml().load(path.read_text(encoding="utf-8", errors="replace")) if path.exists() else None
     except YAMLError:
@@ -181,6 +181,6 @@ def _read_document(path: Path) -> CommentedMap:
 
 
 def _tracked(document: CommentedMap) -> str:
-    """The text of a document without its `machine` section, which is removed."""
+    """Remove the `machine` section of a document and return the text of the rest."""
     document.pop("machine", None)
     return _text(document)

@@ -1,4 +1,4 @@
-"""States and checkpoints of a training on disk, and the mean of checkpoints (paper 6.1). A state is whole and hashed, or not there."""
+"""States and checkpoints of a training on disk, and the mean of checkpoints (paper 6.1). States are written atomically and hashed."""
 
 import logging
 import os
@@ -16,19 +16,19 @@ from transformer_core.files import new_file, sha256_of
 from transformer_core.models.directory import check_finite
 
 FORMAT = 2
-LOCK = "lock"  # In a training's directory, held (transformer_core/files.py, `exclusive_lock`) by the process that writes there.
+LOCK = "lock"  # File in a training's directory that the writing process locks (`exclusive_lock` of transformer_core/files.py).
 _KEEP_STATES = 2
-_LESS_IS_BETTER = frozenset({"nll", "perplexity"})  # Of other measures more is better.
+_LESS_IS_BETTER = frozenset({"nll", "perplexity"})  # For the other measures, more is better.
 _log = logging.getLogger(__name__)
 
 
 def state_root() -> Path:
-    """Return the parent of the trainings' directories: $TRANSFORMER_STATE, or .state here."""
+    """Return the parent of the trainings' directories: $TRANSFORMER_STATE, or .state in the working directory."""
     return Path(os.environ.get("TRANSFORMER_STATE") or ".state")
 
 
 def stopped_trainings(root: Path) -> list[Path]:
-    """Return the directories under a root that hold a training's states or checkpoints, the last written first."""
+    """Return the directories under a root with a training's states or checkpoints, the most recently changed first."""
     found = {file.parent for file in root.glob("*/state-*.pt")} | {directory.parent for directory in root.glob("*/checkpoints")}
     return sorted(found, key=lambda directory: directory.stat().st_mtime, reverse=True)
 
@@ -36,11 +36,11 @@ def stopped_trainings(root: Path) -> list[Path]:
 class StateDirectory:
     """States and checkpoints of one training (one fingerprint), outside of DVC's outputs.
 
-    `state-UPDATE.pt` holds everything that a stopped run needs to go on, `state-UPDATE.sha256` its sum; the newest two are kept. A state
-    without its sum, or with another one, is passed over for the one before. `checkpoints/` holds the weights of the last `keep` saves
-    and of the best ones.
+    `state-UPDATE.pt` holds everything that a stopped run needs to resume, `state-UPDATE.sha256` its checksum; the newest two are kept. A
+    state whose checksum is missing or differs is skipped, and the state before it is used. `checkpoints/` holds the weights of the last
+    `keep` saves and of the best ones.
 
-    Both are copied to the CPU's memory at once and written in the background, one after the other.
+    Saving copies tensors to the CPU's memory at once; files are written in the background, one after the other.
     """
 
     def __init__(self, path: Path, keep: int) -> None:
@@ -55,17 +55,17 @@ class StateDirectory:
         self._start(self._write_state, update, state)
 
     def save_checkpoint(self, update: int, weights: dict[str, Tensor], best: Collection[int] = ()) -> None:
-        """Write the weights after `update` and remove the oldest beyond `keep` but for those after the updates in `best`."""
+        """Write the weights after `update`; remove all checkpoints except the last `keep` and those of the updates in `best`."""
         kept = frozenset(best)
         self._start(lambda number, value: self._write_checkpoint(number, value, kept), update, weights)
 
     def wait(self) -> None:
-        """Return when everything is on disk; an error in writing is raised here."""
+        """Wait until all writes are on disk. An error in writing is raised here or in a later save."""
         while self._writing:
             self._writing.pop(0).result()
 
     def states(self) -> Iterator[dict[str, Any]]:
-        """Yield the whole states, newest first. They are tensors and plain values: nothing in a file is executed."""
+        """Yield the undamaged states, newest first. They are tensors and plain values; no code in a file is executed."""
         for file in state_files(self.path):
             if is_whole(file):
                 state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
@@ -75,7 +75,7 @@ class StateDirectory:
             _log.warning("%s: damaged or of another format, passed over", file)
 
     def _start(self, write: Callable[[int, dict[str, Any]], None], update: int, value: dict[str, Any]) -> None:
-        while len(self._writing) > 1:  # A disk slower than the training must not fill the memory with copies.
+        while len(self._writing) > 1:  # Bounds the copies in memory if the disk is slower than the training.
             self._writing.pop(0).result()
         self._writing.append(self._writer.submit(write, update, copied(value)))
 
@@ -87,7 +87,7 @@ class StateDirectory:
         with new_file(file.with_suffix(".sha256")) as temporary:
             temporary.write_text(sha256_of(file), encoding="ascii")
         files = state_files(self.path)
-        later = [old for old in files if update_of(old) > update]  # Damaged ones: the training went on from a state before them.
+        later = [old for old in files if update_of(old) > update]  # Damaged states: training resumed from a state before them.
         for old in later + files[len(later) + _KEEP_STATES :]:
             old.with_suffix(".sha256").unlink(missing_ok=True)
             old.unlink()
@@ -102,13 +102,13 @@ class StateDirectory:
 
 
 def _remove_torn(directory: Path) -> None:
-    """Remove files that a killed process left half written; there is one writer, so no others are."""
+    """Remove files that a killed process left incomplete. Only one process writes here, so no other writer's files are removed."""
     for file in directory.glob(".*.new"):
         file.unlink()
 
 
 def copied(value: Any) -> Any:
-    """Return a state with its tensors, in dictionaries, lists and tuples, copied to the CPU, where later updates do not change them."""
+    """Copy a state's tensors, in dictionaries, lists and tuples, to the CPU, where later updates do not change them."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
@@ -119,12 +119,12 @@ def copied(value: Any) -> Any:
 
 
 def state_files(directory: Path) -> list[Path]:
-    """Return the states in a training's directory, newest first, whole or not."""
+    """Return the state files in a training's directory, newest first, including damaged ones."""
     return sorted(directory.glob("state-*.pt"), reverse=True)
 
 
 def is_whole(state: Path) -> bool:
-    """Return whether a state's file has the sum that was written after it."""
+    """Return whether a state file matches the checksum that was written after it."""
     record = state.with_suffix(".sha256")
     return record.exists() and record.read_bytes() == sha256_of(state).encode()
 
@@ -135,12 +135,12 @@ def checkpoint_files(directory: Path) -> list[Path]:
 
 
 def update_of(file: Path) -> int:
-    """Return the update after which a state or checkpoint was saved, from its name."""
+    """Return the update after which a state or checkpoint was saved, parsed from the file's name."""
     return int(file.stem.partition("-")[2])
 
 
 def best_updates(scores: dict[int, float], measure: str, count: int) -> list[int]:
-    """Return the `count` updates with the best validation scores, best first; of equal ones the earlier, and NaN last."""
+    """Return the `count` updates with the best validation scores, best first; equal scores in order of updates, NaN last."""
     sign = 1 if measure in _LESS_IS_BETTER else -1
     return sorted(scores, key=lambda update: (isnan(scores[update]), sign * scores[update], update))[:count]
 
@@ -152,9 +152,9 @@ def validations_since_best(scores: dict[int, float], measure: str) -> int:
 
 
 def average(files: Sequence[Path]) -> dict[str, Tensor]:
-    """Return the mean of checkpoints (paper 6.1), rounded to float32 once. A shared matrix is in a file once.
+    """Return the mean of checkpoints (paper 6.1), rounded to float32 once. A shared matrix is stored once per file.
 
-    Each weight's values are sorted before they are summed in float64, so the order of the files makes no difference to the last bit.
+    The values of each weight are sorted before they are summed in float64, so the result does not depend on the order of the files.
 
     Raises:
         UserError: exit code 65; a checkpoint holds values that are not finite.

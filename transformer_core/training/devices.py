@@ -1,4 +1,4 @@
-"""The processes that train together: rank, device and precision of this one, and sums over all of them."""
+"""The processes that train together: rank, device and precision of this process, and reductions over all of them."""
 
 import os
 import time
@@ -29,12 +29,12 @@ class Devices:
     device: torch.device
 
     def sum_over_ranks(self, values: Tensor) -> None:
-        """Add up a tensor over all ranks, in place."""
+        """Sum a tensor over all ranks, in place."""
         if self.world_size > 1:
             torch.distributed.all_reduce(values)
 
     def gathered(self, value: Value) -> list[Value]:
-        """Return each rank's value, in the order of ranks, on all of them."""
+        """Return the values of all ranks, in the order of ranks, on every rank."""
         if self.world_size == 1:
             return [value]
         values: list[Value] = [value] * self.world_size
@@ -42,35 +42,35 @@ class Devices:
         return values
 
     def wait_for_all(self) -> None:
-        """Return when every rank has called this."""
+        """Wait until every rank has called this."""
         if self.world_size > 1:
             torch.distributed.barrier()
 
 
 def default_devices(microbatches: int) -> int:
-    """Return the default of `machine.devices`: all GPUs, or a process a core, at most one for each micro-batch of an update.
+    """Return the default of `machine.devices`: one process per GPU, else one per core, at most one per micro-batch of an update.
 
-    On a CPU two processes of one thread each are 1.4 times as fast as one of two threads (default recipe): the operations between the
-    matrix products of a small model are too short to be shared among threads.
+    On a CPU two processes with one thread each are 1.4 times as fast as one process with two threads (default recipe): in a small model,
+    the operations between the matrix products are too short to be divided among threads.
     """
     here = torch.cuda.device_count() if torch.cuda.is_available() else cores()
     return max(1, min(here, microbatches))
 
 
 def default_threads(devices: int) -> int:
-    """Return the default of `machine.threads` for each of so many processes on this machine: they share its cores."""
+    """Return the default of `machine.threads` for this many processes on a machine: they share its cores."""
     return max(1, cores() // devices)
 
 
 @contextmanager
 def process_group(threads: int | None) -> Iterator[Devices]:
-    """Join the other ranks that torchrun started, as its environment says, or be the only one.
+    """Join the process group of the ranks that torchrun started; without torchrun's environment this is the only rank.
 
     Args:
-        threads: threads of this rank on a CPU; None shares the machine's cores between the ranks on it.
+        threads: number of threads of this rank on a CPU; None shares the machine's cores among its ranks.
 
     Raises:
-        UserError: exit code 78; more ranks than GPUs on a machine that has GPUs.
+        UserError: exit code 78; the machine has GPUs, but fewer than ranks.
     """
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     local_rank, local_world_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -93,18 +93,18 @@ def process_group(threads: int | None) -> Iterator[Devices]:
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
-    """Return the context of a forward pass: matrix products in low precision where `precision` asks for it."""
+    """Return the context of a forward pass: matrix products are in low precision if `precision` asks for it."""
     low = low_precision(device, precision)
     return nullcontext() if low is None else torch.autocast(device.type, dtype=low)
 
 
 def loss_scaler(device: torch.device, precision: Precision) -> torch.amp.GradScaler:
-    """Return a scaler that keeps small gradients above fp16's least number; in any other precision it does nothing."""
+    """Return a scaler that prevents small gradients from underflowing in fp16; in any other precision it is disabled."""
     return torch.amp.GradScaler(device.type, init_scale=2.0**13, enabled=low_precision(device, precision) == torch.float16)
 
 
 def matrix_rate(devices: Devices, precision: Precision) -> float:
-    """Return the FLOP/s of all devices together in a product of large square matrices, the best of a few trials, in this precision."""
+    """Return the FLOP/s of all devices together in products of large square matrices in this precision; the best of a few trials."""
     size = 4096 if devices.device.type == "cuda" else 1024
     left = torch.rand(size, size, device=devices.device)
     seconds = float("inf")

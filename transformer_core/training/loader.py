@@ -1,4 +1,4 @@
-"""A rank's micro-batches as padded tensors, made ahead of the training in a thread."""
+"""A rank's micro-batches as padded tensors, prepared ahead in a thread."""
 
 from collections import deque
 from collections.abc import Generator
@@ -25,7 +25,7 @@ class Batch(NamedTuple):
         source: (B, S) token ids, end tokens included.
         source_mask: (B, S), True at real tokens.
         shifted: (B, T) target ids moved one to the right behind the begin token: the decoder's input.
-        places: (n,) of the real target tokens among the B*T positions; numbers, since counting a mask would wait for the device.
+        places: (n,) indices of the real target tokens among the B*T positions; no mask, since counting a mask would wait for the device.
         truth: (n,) target ids at these places, end tokens included: the tokens to predict.
     """
 
@@ -36,12 +36,12 @@ class Batch(NamedTuple):
     truth: Tensor
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the batch on a device; from pinned memory without waiting for the copy."""
+        """Return the batch on a device; a copy from pinned memory is asynchronous."""
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
 class Share(NamedTuple):
-    """One rank's part of an update: the update, the cursor after it, and this rank's micro-batches by their position in the update."""
+    """A rank's part of an update: the update, the cursor after it, and the rank's micro-batches by their position in the update."""
 
     update: Update
     after: Cursor
@@ -60,9 +60,9 @@ def make_batch(pairs: Pairs) -> Batch:
 def shares(
     plan: BatchPlan, split: BinarizedSplit, devices: Devices, cursor: Cursor, bpe_dropout: BpeDropout | None = None
 ) -> Generator[Share]:
-    """Yield this rank's shares of the updates from `cursor` on, without end; a few are made ahead, in pinned memory for a GPU.
+    """Yield this rank's shares of the updates from `cursor` on, without end; a few are prepared ahead, in pinned memory for a GPU.
 
-    With `bpe_dropout` every rank segments the whole update, as its tokens must count alike everywhere, and makes tensors of its own part.
+    With `bpe_dropout` every rank segments the whole update, since all ranks need its number of tokens, and makes tensors of its own part.
     """
     updates = plan.updates_from(cursor)
     mine = slice(devices.rank, None, devices.world_size)

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy over the vocabulary, a slice of tokens at a time, so that no (tokens, V) float32 matrix is ever made.
+"""Label-smoothed cross-entropy over the vocabulary, one slice of tokens at a time, to avoid a (tokens, V) float32 matrix.
 
 The smoothed target puts 1 - eps on the true token and eps / (V - 1) on every other one, as the authors' own code does (tensor2tensor).
 torch's `cross_entropy(label_smoothing=e)` puts 1 - e + e / V and e / V there, so it is the same loss at e = eps * V / (V - 1); this one is
@@ -21,9 +21,12 @@ _CACHED = 1 << 19  # float32 logits that a CPU works on at a time: 2 MiB.
 
 
 class Loss(NamedTuple):
-    """Sums over tokens, float32 scalars: the smoothed loss (differentiable), plain negative log-likelihood, tokens predicted right.
+    """Sums over tokens, scalars in at least float32.
 
-    The last is 0 where gradients are on: on a CPU, finding the likeliest token takes longer than the softmax.
+    Attributes:
+        smoothed: label-smoothed loss, differentiable.
+        nll: negative log-likelihood.
+        correct: number of tokens predicted correctly; 0 if gradients are on, since on a CPU the argmax takes longer than the softmax.
     """
 
     smoothed: Tensor
@@ -36,21 +39,21 @@ def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothi
 
     Args:
         hidden: (n, D) decoder output at the n real target positions.
-        weight: (V, D) of the pre-softmax projection.
+        weight: (V, D) matrix of the pre-softmax projection.
         targets: (n,) token ids.
-        label_smoothing: eps_ls, 0 for none (paper 5.4).
+        label_smoothing: eps_ls (paper 5.4); 0 for none.
     """
-    # The grad mode is passed, since it is always off in `forward` and `needs_input_grad` does not depend on it.
+    # The grad mode is an argument, since it is always off in `forward`, and `needs_input_grad` does not depend on it.
     arguments = (hidden, weight, targets, label_smoothing, torch.is_grad_enabled())
     smoothed, nll, correct = _SlicedCrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
     return Loss(smoothed, nll, correct)
 
 
 class _SlicedCrossEntropy(Function):
-    """Computes the gradients in the forward pass, where the logits are at hand; the backward pass only scales them, and can run once.
+    """Computes the gradients in the forward pass, which has the logits; the backward pass only scales them, and can run once.
 
-    A slice has one copy of its logits, in the precision of `hidden`. Their gradient overwrites them a few rows at a time, so few that all
-    float32 work stays in a CPU's cache; the products before and after are as large as the slice.
+    A slice has one copy of its logits, in the precision of `hidden`. Their gradient overwrites them a few rows at a time, so that all
+    float32 work stays in a CPU's cache. The products before and after are over the whole slice.
     """
 
     @staticmethod
@@ -93,20 +96,20 @@ class _SlicedCrossEntropy(Function):
 
 
 def _filled_up(rows: Tensor) -> Tensor:
-    """Pad with rows of zeros to a round number of rows; they add nothing to any gradient.
+    """Pad with rows of zeros, which do not change a gradient, to a multiple of `_ROUND` rows.
 
-    On a CPU a kernel is generated for each new shape of a product, and no two batches have the same number of tokens.
+    On a CPU a kernel is generated for each new shape of a product, and batches differ in their number of tokens.
     """
     return functional.pad(rows, (0, 0, 0, -len(rows) % _ROUND))
 
 
 def _rows(logits: Tensor) -> int:
-    """Return the number of rows of logits to work on at a time."""
+    """Return the number of rows of logits to process at a time."""
     return max(1, _CACHED // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
 
 
 def _softmax_gradient_in_place(logits: Tensor, true: Tensor, truth: float, exact: torch.dtype) -> Tensor:
-    """Turn rows of logits (r, V) into softmax - truth * onehot(true).
+    """Overwrite rows of logits (r, V) with softmax - truth * onehot(true).
 
     Returns:
         (2,): sums over rows of logsumexp - truth * z_true, and of the negative log-likelihood.

@@ -1,4 +1,4 @@
-"""The training speed of this machine, measured in a few real updates on made-up pairs."""
+"""Training speed of this machine, measured in a few updates on random pairs."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -22,7 +22,7 @@ _WARM_UP, _MEASURED = 2, 4
 
 
 class _RateObserver(Observer):
-    """Keeps the last record's rate."""
+    """Keeps the rate of the last record."""
 
     rate: float = 0.0
 
@@ -41,10 +41,10 @@ class _NullDirectory(StateDirectory):
 
 
 def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int, threads: int | None) -> float:
-    """Return the target tokens a second of one device, on pairs of `length` tokens a side, in updates as in `settings`.
+    """Return the target tokens per second of one device, in updates as in `settings` on pairs of `length` tokens per side.
 
     Raises:
-        ValueError: a micro-batch holds no sentence of this length.
+        ValueError: a sentence of this length does not fit a micro-batch.
     """
     random = np.random.default_rng(0)
     pairs = 2 * settings.tokens_per_update // length + 1

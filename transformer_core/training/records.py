@@ -13,18 +13,18 @@ class UpdateRecord:
     """Measures of the updates since the last record.
 
     Attributes:
-        update: the last of them.
-        epoch: its epoch, from 1.
-        loss: label-smoothed, a target token.
-        perplexity: without smoothing, dropout on.
-        learning_rate: of the last update.
-        gradient_norm: mean over the updates.
-        tokens_per_second: target tokens of all devices.
-        padding_share: of all positions, source and target.
-        data_wait_share: of the time, spent waiting for batches on rank 0.
-        mfu: share of the devices' best matrix rate that went into the model's products (model FLOPs utilisation).
-        skipped: updates that were not finite.
-        seconds: of training so far, validation included.
+        update: number of the last update.
+        epoch: epoch of the last update, from 1.
+        loss: label-smoothed loss per target token.
+        perplexity: perplexity without label smoothing, with dropout.
+        learning_rate: learning rate of the last update.
+        gradient_norm: mean norm over the updates.
+        tokens_per_second: target tokens per second of all devices together.
+        padding_share: share of padding in all positions, source and target.
+        data_wait_share: share of the time that rank 0 waited for batches.
+        mfu: FLOP/s of the model's products as a share of the devices' best matrix rate (model FLOPs utilisation).
+        skipped: number of updates that were not finite.
+        seconds: seconds of training so far, validation included.
     """
 
     update: int
@@ -42,38 +42,38 @@ class UpdateRecord:
 
 
 class Observer:
-    """Receives the records of a training on rank 0. This base class ignores them: the null observer of the other ranks."""
+    """Receives the records of a training on rank 0. This base class ignores them; it is the null observer of the other ranks."""
 
     def on_update(self, record: UpdateRecord) -> None:
-        """Receive the record of the last updates."""
+        """Receive the record of the updates since the last one."""
 
     def on_skipped(self, update: int, lines: Sequence[int]) -> None:
-        """Receive an update that was not finite and skipped, and the lines, from 1, of its pairs in the text that was binarized."""
+        """Receive an update that was skipped because it was not finite, and the lines (from 1) of its pairs in the binarized text."""
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
         """Receive the scores of a validation after `seconds` of training."""
 
     def state(self) -> dict[str, Any]:
-        """Return plain values that travel, opaque, in the training's state."""
+        """Return plain values to be saved in the training's state."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take up the values that `state` returned."""
+        """Restore the values that `state` returned."""
 
 
 @dataclass
 class Progress:
-    """Progress of a training: plain values that travel in the state.
+    """Progress of a training: plain values that are part of its state.
 
     Attributes:
-        update: updates done, skipped ones counted.
-        epoch: of the plan, from 0.
-        done_in_epoch: updates of this epoch that are done.
-        target_tokens: seen so far.
-        seconds: of training so far.
-        skipped_in_row: updates that were not finite, with no good one after.
-        went_back: whether weights were once taken back to an earlier state.
-        scores: of each validation by its update, in the measure that chooses checkpoints.
+        update: number of updates done, including skipped ones.
+        epoch: epoch of the batch plan, from 0.
+        done_in_epoch: number of updates done in this epoch.
+        target_tokens: number of target tokens in the updates done.
+        seconds: seconds of training at the last save or at the end.
+        skipped_in_row: number of skipped updates since the last finite one.
+        went_back: True if the weights were restored once because of skipped updates.
+        scores: score of each validation by its update, in the measure `train.best_by`.
     """
 
     update: int = 0
@@ -86,7 +86,7 @@ class Progress:
     scores: dict[int, float] = field(default_factory=dict)
 
     def count(self, update: Update, after: Cursor) -> None:
-        """Count one more update; the next one is at `after`."""
+        """Count an update; `after` is the cursor of the next one."""
         self.update += 1
         self.epoch, self.done_in_epoch = after.epoch, after.done
         self.target_tokens += update.target_tokens
@@ -94,13 +94,14 @@ class Progress:
 
 @dataclass
 class Interval:
-    """Sums over the updates since the last record; skipped ones are only counted.
+    """Sums over the updates since the last record, without skipped ones, which are only counted.
 
     Attributes:
-        smoothed: loss with label smoothing, over target tokens.
-        nll: negative log-likelihood, over target tokens.
-        waited: seconds for batches.
-        seconds: in all, validation left out.
+        updates: number of updates that were not skipped.
+        smoothed: label-smoothed loss, summed over target tokens.
+        nll: negative log-likelihood, summed over target tokens.
+        waited: seconds of waiting for batches.
+        seconds: seconds in all, without validation.
     """
 
     updates: int = 0
@@ -115,7 +116,7 @@ class Interval:
     seconds: float = 0.0
 
     def add(self, update: Update, smoothed: float, nll: float, gradient_norm: float) -> None:
-        """Count in a good update."""
+        """Add an update that was not skipped."""
         self.updates += 1
         self.smoothed += smoothed
         self.nll += nll
@@ -127,7 +128,7 @@ class Interval:
     def record(
         self, progress: Progress, learning_rate: float, flops_a_token: tuple[int, int], machine_flops: float, seconds: float
     ) -> UpdateRecord:
-        """Return the means, after `seconds` of training; `flops_a_token` of a source and of a target token."""
+        """Return the record of the interval, after `seconds` of training; `flops_a_token` is per source and per target token."""
         of_source, of_target = flops_a_token
         flops = of_source * self.source_tokens + of_target * self.target_tokens
         return UpdateRecord(

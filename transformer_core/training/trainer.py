@@ -1,4 +1,4 @@
-"""The training loop: updates, records, validation, and a state from which a stopped training resumes to the bit."""
+"""The training loop: updates, records, validation, and a state from which a stopped training resumes bit for bit."""
 
 import math
 import time
@@ -29,23 +29,24 @@ LOG_EVERY = 20  # Updates.
 class Trainer:
     """Trains a model on a split until `settings.updates`, until patience runs out, or until asked to stop.
 
-    A global batch does not depend on the devices: ranks take its micro-batches in turn, each with a random stream seeded by (seed,
-    update, micro-batch). The update itself is in update.py.
+    A global batch does not depend on the devices: ranks take its micro-batches in turn, and each micro-batch has a random stream seeded by
+    (seed, update, micro-batch). The update itself is in update.py.
 
     Args:
-        model: trained in place, on `devices.device`.
+        model: the model to train, in place, on `devices.device`.
         split: the training pairs.
         settings: section `train`.
         devices: this process among all.
-        directory: where states and checkpoints go.
+        directory: directory of states and checkpoints.
         observer: receives records and validations, on rank 0 only.
-        validate: scores the model as it is. Every rank calls it at the same updates and gets the same; None where one was asked to stop.
-        stop_asked: whether this process was asked to stop; all ranks then stop after the same update.
-        machine_flops: FLOP/s that all devices together reach in a matrix product: MFU is a share of it.
+        validate: returns the current model's scores. Every rank calls it at the same updates and gets the same scores, or None if any
+            rank was asked to stop.
+        stop_asked: returns whether this process was asked to stop; all ranks then stop after the same update.
+        machine_flops: FLOP/s that all devices together reach in a matrix product; MFU is relative to it.
         bpe_dropout: segments each update anew; None trains on the split as it is.
 
     Raises:
-        ValueError: `bpe_dropout` is given and `settings.bpe_dropout` is 0, or the other way round.
+        ValueError: `bpe_dropout` is given and `settings.bpe_dropout` is 0, or `bpe_dropout` is None and `settings.bpe_dropout` is not 0.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Trainer:
         self.progress = Progress()
 
     def resume(self) -> bool:
-        """Take up the newest whole state; return whether there was one."""
+        """Restore the newest undamaged state; return False if none exists."""
         state = next(self._directory.states(), None)
         if state is None:
             return False
@@ -99,7 +100,7 @@ class Trainer:
         """Make a dry-run step on the largest micro-batches, to find out-of-memory before the first update.
 
         Raises:
-            UserError: exit code 78, on every rank; the largest micro-batch does not fit some device's memory.
+            UserError: exit code 78, on every rank; a micro-batch does not fit the memory of one of the devices.
         """
         self._model.train()
         lacking = torch.zeros((), device=self._devices.device)
@@ -117,10 +118,10 @@ class Trainer:
             raise configuration_error(message, "Lower it; train.tokens_per_update may stay.")
 
     def run(self) -> Progress:
-        """Train to the end, from the start or from where `resume` left the trainer.
+        """Train to the end, from the start or from the state that `resume` restored.
 
         Raises:
-            Interrupted: stopped before the end, state saved.
+            Interrupted: training was stopped before the end; the state is saved.
             UserError: exit code 78; too many updates in a row were not finite.
         """
         self._model.train()
@@ -128,7 +129,7 @@ class Trainer:
         self._interval_began = self._clock_began - self._interval.seconds
         cursor = Cursor(self.progress.epoch, self.progress.done_in_epoch)
         with closing(shares(self._plan, self._split, self._devices, cursor, self._bpe_dropout)) as coming:
-            if self._validation_is_due():  # The state was saved before a validation, which was then interrupted.
+            if self._validation_is_due():  # The restored state was saved before a validation that was interrupted.
                 self._validate_and_keep()
             while not self._ended():
                 began = time.monotonic()
@@ -155,7 +156,7 @@ class Trainer:
     # Totals of updates.
 
     def _read_totals(self, leave: int) -> None:
-        """Count in the totals of updates but for the last `leave`, and note whether some rank was asked to stop."""
+        """Add up the totals of all updates except the last `leave`, and note whether any rank was asked to stop."""
         if self._devices.world_size == 1:
             self._stopping = self._stop_asked()
         for number, update, totals in self._updater.pending.arrived(leave):
@@ -174,10 +175,10 @@ class Trainer:
             self._observer.on_skipped(number, sorted(self._split.lines[pairs].tolist()))
 
     def _go_back(self) -> None:
-        """Take the weights back to the newest state from before the row of skipped updates, once, and go on with the next batches.
+        """Restore the weights of the newest state before the skipped updates, and continue with the next batches.
 
         Raises:
-            UserError: exit code 78; there is no such state, or this is the second time.
+            UserError: exit code 78; no such state exists, or the weights were restored once before.
         """
         in_row = self.progress.skipped_in_row
         self._read_totals(leave=0)
@@ -195,7 +196,7 @@ class Trainer:
         return self.progress.update % every == 0 or self.progress.update == self._settings.updates
 
     def _record_save_and_validate(self) -> None:
-        """Record, save and validate where it is due. Saving comes first, so that a stop or kill during a validation costs no update."""
+        """Record, save and validate if due. Saving comes before validation, so that no update is lost if validation is interrupted."""
         if self._is_due(LOG_EVERY):
             self._record()
         if self._save_is_due():
@@ -203,7 +204,7 @@ class Trainer:
         self._validate_and_keep()
 
     def _save_is_due(self) -> bool:
-        """A state that `_go_back` can take must be from before any skipped update of a row."""
+        """Return whether to save now: not within a row of skipped updates, because `_go_back` needs a state from before it."""
         if not self._is_due(self._settings.save_every):
             return False
         self._read_totals(leave=0)
@@ -225,16 +226,16 @@ class Trainer:
         self._interval, self._interval_began = Interval(), now
 
     def _validate_and_keep(self) -> None:
-        """Score the model where that is due, and keep its weights as a checkpoint.
+        """Validate the model if due, and write its weights as a checkpoint if due.
 
         Raises:
-            Interrupted: stopped during the validation, state saved.
+            Interrupted: training was stopped during the validation; the state is saved.
         """
         if self._validation_is_due():
             self._score()
         ended = self._ended()
         if ended:
-            self._record()  # The updates after the last record, where patience has run out.
+            self._record()  # If patience has run out, updates after the last record are not recorded yet.
         if (ended or self.progress.update % self._settings.save_every == 0) and self._devices.rank == 0:
             best = best_updates(self.progress.scores, self._settings.best_by, self._settings.keep_best)
             self._directory.save_checkpoint(self.progress.update, self._model.state_dict(), best)
@@ -244,7 +245,7 @@ class Trainer:
         scores = self._validate()
         self._model.train()
         if scores is None:
-            if not self._save_is_due():  # Otherwise it was saved before the validation.
+            if not self._save_is_due():  # If it is due, the state was saved before the validation.
                 self._save()
             self._stop()
         self.progress.scores[self.progress.update] = scores[self._settings.best_by]
@@ -255,7 +256,7 @@ class Trainer:
     # States.
 
     def _save(self) -> None:
-        """Begin to write the state, on rank 0."""
+        """Start writing the state, on rank 0."""
         self._read_totals(leave=0)
         now = time.monotonic()
         self.progress.seconds, self._clock_began = self._seconds(), now
@@ -269,7 +270,7 @@ class Trainer:
             self._directory.save(self.progress.update, self._updater.state() | state)
 
     def _wait_for_writes(self) -> None:
-        """Return when everything saved is on disk, so that no rank goes on from a save that did not happen."""
+        """Wait until all writes are on disk, so that no rank relies on a save that failed."""
         if self._devices.rank == 0:
             self._directory.wait()
         self._devices.wait_for_all()

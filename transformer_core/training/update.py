@@ -15,32 +15,32 @@ from transformer_core.training.devices import Devices, autocast, loss_scaler
 from transformer_core.training.loader import Batch, Share
 from transformer_core.training.loss import cross_entropy
 
-# The totals of an update: smoothed loss and NLL, summed over tokens; whether to stop; the gradient's norm; whether it was skipped.
+# Indices of an update's totals: smoothed loss and NLL, summed over tokens; stop requests; the gradient's norm; 1 if it was skipped.
 SMOOTHED, NLL, STOP, GRADIENT_NORM, SKIPPED = range(5)
 _TOTALS = 5
 
 
 def learning_rate(update: int, d_model: int, warmup: int, factor: float) -> float:
-    """factor * d_model^-0.5 * min(update^-0.5, update * warmup^-1.5) (paper 5.3, eq. 3); `update` counts from 1."""
+    """Return factor * d_model^-0.5 * min(update^-0.5, update * warmup^-1.5) (paper 5.3, eq. 3); `update` counts from 1."""
     return factor * d_model**-0.5 * min(update**-0.5, update * warmup**-1.5)
 
 
 def cooled(update: int, updates: int, share: float) -> float:
-    """Factor of the learning rate: 1, and over the last `share` of the updates in equal steps down to almost 0."""
+    """Return the cooldown's factor of the learning rate: 1, then equal steps down to almost 0 over the last `share` of the updates."""
     return min(1.0, (updates - update + 1) / (round(share * updates) + 1))
 
 
 def seed_everything(seed: int, update: int, microbatch: int) -> None:
-    """Seed torch's generators by (seed, update, micro-batch), so that dropout is the same whichever rank computes it."""
+    """Seed torch's generators by (seed, update, micro-batch), so that dropout does not depend on the rank that computes it."""
     digest = hashlib.blake2b(f"{seed}/{update}/{microbatch}".encode(), digest_size=8).digest()
     torch.manual_seed(int.from_bytes(digest))
 
 
 class Sums:
-    """Gradients of all parameters and the totals of an update in one flat buffer, so that one reduction adds up everything.
+    """Gradients of all parameters and the totals of an update in one flat buffer, so that one reduction sums them all.
 
-    A single reduction in a fixed order also makes a resumed training equal to the bit at any number of ranks. The buckets of
-    DistributedDataParallel are laid out anew after a start, and with them the order of summation.
+    A single reduction in a fixed order also makes a resumed training equal bit for bit, at any number of ranks. DistributedDataParallel
+    lays out its buckets anew after a start, which changes the order of summation.
     """
 
     def __init__(self, model: TranslationModel, device: torch.device) -> None:
@@ -55,14 +55,14 @@ class Sums:
 
 
 class PendingTotals:
-    """Totals of updates on their way from the device: copied asynchronously, read when they are wanted."""
+    """Totals of updates that are copied from the device asynchronously and read later."""
 
     def __init__(self, device: torch.device) -> None:
         self._pinned = device.type == "cuda"
         self._sent: deque[tuple[int, Update, Tensor, torch.cuda.Event | None]] = deque()
 
     def send(self, number: int, update: Update, totals: Tensor) -> None:
-        """Start the copy of an update's totals."""
+        """Start to copy an update's totals to the host."""
         copy = torch.empty(totals.shape, dtype=totals.dtype, pin_memory=self._pinned)
         copy.copy_(totals, non_blocking=True)
         event = torch.cuda.Event() if self._pinned else None
@@ -71,7 +71,7 @@ class PendingTotals:
         self._sent.append((number, update, copy, event))
 
     def arrived(self, leave: int) -> Iterator[tuple[int, Update, list[float]]]:
-        """Yield all but the last `leave` in order, as number, update and totals; waits for the device where it is not done."""
+        """Yield number, update and totals of all but the last `leave` updates, in order; wait for copies that are not complete."""
         while len(self._sent) > leave:
             number, update, copy, event = self._sent.popleft()
             if event is not None:
@@ -80,10 +80,10 @@ class PendingTotals:
 
 
 class Updater:
-    """Makes updates of a model in place; `pending` holds their totals.
+    """Updates a model in place; `pending` holds the totals of updates.
 
-    Gradients of summed token losses are divided by the global number of target tokens and added up over ranks once. Nothing here waits
-    for the device.
+    Gradients of summed token losses are divided by the global number of target tokens and summed over ranks once. No method waits for
+    the device.
     """
 
     def __init__(self, model: TranslationModel, settings: Train, devices: Devices) -> None:
@@ -98,7 +98,7 @@ class Updater:
         self.pending = PendingTotals(devices.device)
 
     def run(self, number: int, share: Share, stop_asked: Callable[[], bool]) -> None:
-        """Make update `number`, from 1, on this rank's share. A loss or gradient that is not finite leaves the model as it was."""
+        """Make update `number`, from 1, on this rank's share. If the loss or a gradient is not finite, the model is unchanged."""
         self._sums.everything.zero_()
         for position, batch in share.microbatches.items():
             seed_everything(self._settings.seed, number, position)
@@ -115,7 +115,7 @@ class Updater:
         self.pending.send(number, share.update, totals)
 
     def dry_run(self, number: int, batches: Iterable[Batch]) -> None:
-        """Take the memory of update `number` on these micro-batches; the model stays as it was."""
+        """Use the memory of update `number` on these micro-batches, without changing the model."""
         for batch in batches:
             self._add_gradients(batch, target_tokens=1)
         self._step(number, broken=torch.ones((), device=self._devices.device))
@@ -127,7 +127,7 @@ class Updater:
         return rate * cooled(number, settings.updates, settings.cooldown)
 
     def state(self) -> dict[str, Any]:
-        """Return weights, optimiser and scaler; the tensors are the live ones."""
+        """Return the state of weights, optimiser and scaler; its tensors are not copies."""
         return {
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -135,7 +135,7 @@ class Updater:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take up a state. Its scaler is empty where it comes from a machine that needs none."""
+        """Restore a state. Its scaler is empty if it was saved where no scaler was needed."""
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         if state["scaler"]:
@@ -155,6 +155,6 @@ class Updater:
     def _step(self, number: int, broken: Tensor) -> None:
         for group in self._optimizer.param_groups:
             group["lr"] = self.learning_rate(number)
-        # Set as a gradient scaler does: Adam's fused kernel then leaves weights, moments and its count of steps alone.
+        # Set as a gradient scaler does: if it is 1, Adam's fused kernel does not change weights, moments and its count of steps.
         self._optimizer.found_inf = broken.float()  # type: ignore[attr-defined]
         self._optimizer.step()

@@ -1,4 +1,4 @@
-"""Scores of a model on a held-out split, teacher forced and without dropout."""
+"""Scores of a model on a held-out split, with teacher forcing and without dropout."""
 
 import math
 from collections.abc import Callable
@@ -19,9 +19,9 @@ _TOKENS_PER_BATCH = 8192
 def score_split(
     model: TranslationModel, split: BinarizedSplit, devices: Devices, precision: Precision, stop_asked: Callable[[], bool]
 ) -> dict[str, float] | None:
-    """Return negative log-likelihood and perplexity a target token (end tokens counted), and the share of tokens predicted right.
+    """Return negative log-likelihood and perplexity per target token (end tokens counted), and the share of tokens predicted correctly.
 
-    Ranks share the batches and return the same; None where one of them was asked to stop between two batches.
+    Ranks share the batches and return the same scores, or None if any rank was asked to stop between two batches.
     """
     model.eval()
     longest = int(max(split.source.lengths.max(), split.target.lengths.max()))
