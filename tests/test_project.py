@@ -113,7 +113,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # A line of a .pth file comes after the environment's own packages, and .pth files of that folder (an editable install) are not read.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", root / "bin/python"]
-    subprocess.run([*pip, "install", "--no-deps", "--no-index", wheel], check=True)
+    subprocess.run([*pip, "install", "--ignore-installed", "--no-deps", "--no-index", wheel], check=True)
     return root
 
 
