@@ -77,6 +77,12 @@ class Scene:
     def ranks(self) -> list[psutil.Process]:
         return [one for one in self.processes() if "flows.stages.train" in one.cmdline() and "TORCHELASTIC_RUN_ID" in one.environ()]
 
+    def two_ranks(self, run: UUID) -> bool:
+        """Whether both ranks are there; fails with the run's output if it has ended instead."""
+        state = self.client.read_flow_run(run).state
+        assert state is None or not state.is_final(), "\n".join([repr(state), *lines(self.client, run)])
+        return len(self.ranks()) == 2
+
     def flow_of(self, run: UUID) -> list[psutil.Process]:
         """The process of a flow run, that the worker started."""
         return [one for one in self.worker.children() if one.environ().get("PREFECT__FLOW_RUN_ID") == str(run)]
@@ -159,7 +165,8 @@ TWENTY: list[tuple[dict[str, object], list[Strike]]] = [
 ]
 RUNS = TWENTY if os.environ.get("KILLS") == "20" else FEW
 ROUNDS = sum(len(strikes) for _, strikes in RUNS)
-UPDATES = 80 + 40 * ROUNDS
+# Long after the last strike: the line that says where a try began reaches Prefect seconds later.
+UPDATES = 300 + 40 * ROUNDS
 TRAINING = {"train.updates": UPDATES, "train.save_every": 25, "train.validate_every": 100000, "train.seed": 11}
 TRAINING |= {"train.tokens_per_update": 2560}  # slow enough to be struck
 
@@ -212,7 +219,7 @@ def went_on_after(scene: Scene, run: UUID, tries: int) -> int:
 
 def play(scene: Scene, run: UUID, strike: Strike) -> Row:
     """Strike at a random moment and wait for everybody of that try to go."""
-    wait_for(lambda: len(scene.ranks()) == 2, "two ranks did not start")
+    wait_for(lambda: scene.two_ranks(run), "two ranks did not start")
     moment = max(60, scene.update() + random.randint(1, 20))  # The first is not before something was saved.
     wait_for(lambda: scene.update() >= moment, f"update {moment} did not come")
     spared = [] if strike in RUN_ENDS else scene.flow_of(run)
