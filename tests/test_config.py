@@ -72,11 +72,11 @@ FAULTS = [
     ("  max_tokens: 128", "  max_tokens: 5000", f": binarize.max_tokens: a pair of 5000 tokens {TOO_LONG}"),
     ("  source: en", "  source: tree", ": download.source: must be a language, trees can be the target alone, got 'tree'"),
     ("  target: de", "  target: tree", f": train.best_by: {NO_BLEU}. Set perplexity, or f1."),
-    ("  warmup: 400", "  warmup: [", ":37: not valid YAML (expected ',' or ']', but got ':')"),
+    ("  warmup: 400", "  warmup: [", ":38: not valid YAML (expected ',' or ']', but got ':')"),
     (
         "  warmup: 400",
         "  warmup: 1\n  warmup: 2",
-        ':36: not valid YAML (found duplicate key "warmup" with value "2" (original value: "1"))',
+        ':37: not valid YAML (found duplicate key "warmup" with value "2" (original value: "1"))',
     ),
 ]
 

@@ -108,6 +108,7 @@ class Bpe(Section):
         sample: number of training pairs to learn from, drawn at random; null uses all of them.
         seed: seed of that draw.
         user_symbols: texts that are always one token.
+        lowercase: the vocabulary lowercases every text, in training and later, so the model reads any case and writes small letters.
     """
 
     init_from: Name | None
@@ -121,6 +122,7 @@ class Bpe(Section):
         AfterValidator(_check_symbols),
         Field(description="a list of different texts without white space, none of them a special token"),
     ]
+    lowercase: bool
 
 
 class Binarize(Section):

@@ -16,7 +16,7 @@ class Task:
 
     Attributes:
         score: name of its main score; in small letters its key in metrics.json.
-        scores: keys of its scores in metrics.json, of test at the top and of valid under `valid`.
+        scores: keys of its scores in metrics.json, of test at the top and of valid under `valid`, without the BLEU of Moses' tokens.
         published: the scores that MLflow shows on the page of the training.
         shares: keys of the shares of faulty outputs, of test alone.
         outputs: the kind of its outputs, in words.
@@ -67,15 +67,16 @@ def score_table(figures: Mapping[str, Any]) -> str:
         others = "".join(f"{scores[key]:>{width}.2f}" for key, (_, width) in task.columns.items())
         rows.append(f"{split:<30}{scores[task.key]:>8.2f}{interval:>15}{others}")
     rows.append(f"{task.score} is {figures['signature']}, test has {figures['lines']:,} lines")
-    if "paper_bleu" in task.scores:
-        rows.append(f"The paper's BLEU, {figures['paper_bleu']:.2f} on test, is {figures['paper_bleu_signature']}")
+    for name, count in _MOSES_BLEU.items():
+        if name in figures:
+            rows.append(f"{count}, {figures[name]:.2f} on test, is {figures[f'{name}_signature']}")
     shares = [f"{figures[name]:.1f}% {_SHARES[name]}" for name in task.shares]
     return "\n".join([*rows, f"Of the test outputs {', '.join(shares)}", f"Report: {REPORT}"])
 
 
 TRANSLATION = Task(
     score="BLEU",
-    scores=("bleu", "bleu_low", "bleu_high", "chrf", "ter", "paper_bleu"),
+    scores=("bleu", "bleu_low", "bleu_high", "chrf", "ter"),
     published=("bleu", "chrf", "ter"),
     shares=("copied", "empty", "over_long"),
     outputs="translations",
@@ -91,4 +92,5 @@ PARSING = Task(
     columns={"precision": ("precision", 11), "recall": ("recall", 8), "exact_match": ("exact", 8)},
     compare=compare_parsers,
 )
+_MOSES_BLEU = {"paper_bleu": "The paper's BLEU", "multi30k_lower": "Multi30k's lowercased BLEU"}
 _SHARES = {"copied": "are copies", "empty": "empty", "over_long": "over-long", "malformed": "had to be repaired into a tree"}

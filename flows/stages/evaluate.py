@@ -33,6 +33,7 @@ from transformer_core.evaluation.attention import attention_maps, keeps_weights
 from transformer_core.evaluation.attention_figures import choose_sentence
 from transformer_core.evaluation.metrics import (
     GroupScore,
+    Scores,
     bleu_by_length,
     bleu_by_phenomenon,
     choose_examples,
@@ -105,9 +106,10 @@ def gather(params: Params) -> Report | ParsingReport:
     if not params.evaluate.allow_tokenised:
         refuse_tokenised(RAW / f"test.{target}", references)
         refuse_tokenised(RAW / f"valid.{target}", valid[1])
+    named = manifest.get("metrics", [])
     return Report(
         **common,
-        scores={"test": score(hypotheses, references, target), "valid": score(valid[0], valid[1], target)},
+        scores={"test": score(hypotheses, references, target, named), "valid": score(valid[0], valid[1], target, named)},
         shares=output_shares(sources, hypotheses, references),
         by_length=bleu_by_length(sources, hypotheses, references),
         by_phenomenon=bleu_by_phenomenon(phenomena_of, hypotheses, references) if phenomena else [],
@@ -180,7 +182,7 @@ def headline(report: Report | ParsingReport, task: Task) -> dict[str, Any]:
         "lines": scores.lines,
         "references_sha256": sha256_of(RAW / f"test.{report.manifest['target']}"),
         **(_of_translation(report) if isinstance(report, Report) else _of_parsing(report)),
-        "valid": _rounded(report.scores["valid"], task.scores),
+        "valid": {**_rounded(report.scores["valid"], task.scores), **_moses_bleu(report.scores["valid"])},
     }
 
 
@@ -188,7 +190,8 @@ def _of_translation(report: Report) -> dict[str, Any]:
     test = report.scores["test"]
     return {
         "signature": test.bleu_signature,
-        "paper_bleu_signature": test.paper_bleu_signature,
+        **_moses_bleu(test),
+        **{f"{name}_signature": count.signature for name, count in test.moses_bleu.items()},
         "brevity_penalty": round(test.brevity_penalty, 3),
         "length_ratio": round(test.length_ratio, 3),
         **_rounded(report.shares, TRANSLATION.shares),
@@ -198,6 +201,10 @@ def _of_translation(report: Report) -> dict[str, Any]:
 def _of_parsing(report: ParsingReport) -> dict[str, Any]:
     test = report.scores["test"]
     return {"signature": test.signature, **_rounded(test, PARSING.shares)}
+
+
+def _moses_bleu(scores: Scores | parsing.ParsingScores) -> dict[str, float]:
+    return {name: round(count.score, 2) for name, count in scores.moses_bleu.items()} if isinstance(scores, Scores) else {}
 
 
 def _rounded(scores: object, names: Sequence[str]) -> dict[str, float]:
@@ -235,7 +242,7 @@ def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Tas
 
     searched = f"beam {decoding['beam']}, alpha {decoding['alpha']}"
     journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"])
-    described = {name: figures[name] for name in ("signature", "paper_bleu_signature", "lines", "references_sha256") if name in figures}
+    described = {name: figures[name] for name in figures if name.endswith("signature") or name in ("lines", "references_sha256")}
     journal.parameters({"decode": settings, **described})
     journal.inputs(datasets(report.manifest, "valid", "test"))
     journal.tags(
@@ -249,7 +256,7 @@ def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Tas
             f"**{task.headline(figures)}** ({figures['signature']}). The report is among the artifacts.",
         }
     )
-    journal.metrics(training["updates"], {name: figures[name] for name in (*task.scores, *task.shares)}, context="test")
+    journal.metrics(training["updates"], {name: figures[name] for name in (*figures["valid"], *task.shares)}, context="test")
     journal.metrics(training["updates"], figures["valid"], context="valid")
     for path in (REPORT, *hypotheses, BY_LENGTH, BY_PHENOMENON):
         journal.artifact(path)

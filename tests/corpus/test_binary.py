@@ -156,7 +156,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Subword]
     german = [f"{word} Nummer {number}" for number in range(100) for word in ("der Hund", "die\u2581Katze")]
     for path, lines in zip(sides, (english, german), strict=True):
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    bpe = Bpe(init_from=None, vocab_size=100, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
+    bpe = Bpe(init_from=None, vocab_size=100, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
     train_subword(english + german, folder / "spm.model", bpe)
     return *sides, Subword.load(folder / "spm.model")
 

@@ -44,7 +44,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     random = Random(1)
     sources = [" ".join(random.choices(WORDS, k=min(40, 1 + int(random.expovariate(1 / 6))))) for _ in range(PAIRS)]
     targets = [" ".join(source.split()[::-1]) + " 犬" * (number % 10 == 0) for number, source in enumerate(sources)]
-    bpe = Bpe(init_from=None, vocab_size=50, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
+    bpe = Bpe(init_from=None, vocab_size=50, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
     train_subword(sources, directory / "spm.model", bpe)
     subword = Subword.load(directory / "spm.model")
     parts = [EncodedPairs.of(subword.encode_clean(sources), subword.encode_clean(targets), 1, subword.vocab_size, None)]
@@ -170,7 +170,7 @@ ODD = "a b.ß\u0301\u0600אب\u0e33한\u1100\u20e3\u2028\ufeff\ufffd\uff21\u2047
 SYMBOLS = ["<n>", "a.", "⁇", "Q", "Q9"]
 SENTENCES = [f"{noun} sees {number} {noun}s and other horses there" for noun in ("dog", "cat", "horse", "bird") for number in range(20)]
 SENTENCES.append(" ".join(ODD.replace("\u2585", "").replace("犬", "")))
-BPE = Bpe(init_from=None, vocab_size=130, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=SYMBOLS)
+BPE = Bpe(init_from=None, vocab_size=130, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=SYMBOLS, lowercase=False)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ SENTENCES = [
     *(f"Der {noun} sieht {number} davon, und der {noun} ist froh." for noun in ("Hund", "Kater", "Vogel") for number in range(20)),
     " ".join(ALPHABET),
 ]
-settings = Bpe(init_from=None, vocab_size=180, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
+settings = Bpe(init_from=None, vocab_size=180, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +106,17 @@ def test_a_user_s_symbol_is_one_token_wherever_it_stands(tmp_path: Path) -> None
     for symbol in ("<name>", "Q9"):
         (piece,) = (token for token in subword.encode(f"the dog{symbol}s") if subword.processor.id_to_piece(token) == symbol)
         assert subword.decode([piece]) == symbol
+
+
+def test_a_lowercasing_vocabulary_reads_any_case_and_writes_small_letters(tmp_path: Path) -> None:
+    lower = settings.model_copy(update={"lowercase": True, "vocab_size": 60})
+    for name in ("one.model", "other.model"):
+        train_subword(["Der Große Hund läuft", "ÜBER die STRASSE, in Weiß"] * 30, tmp_path / name, lower)
+    assert (tmp_path / "one.model").read_bytes() == (tmp_path / "other.model").read_bytes()  # No name of a temporary file.
+    subword = Subword.load(tmp_path / "one.model")
+    assert subword.encode("DIE GROßE straße") == subword.encode("die große Straße")
+    assert subword.encode_clean(["ÜBER"]) == [subword.encode("über")]
+    assert subword.decode(subword.encode("ÜBER die Große")) == "über die große"
 
 
 @given(st.integers(0, 60), st.integers(1, 60), st.integers(0, 5))

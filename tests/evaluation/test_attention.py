@@ -28,7 +28,7 @@ LINES = ["the dog sees a cat", "a cat sees the house", "der Hund sieht eine Katz
 @pytest.fixture(scope="module")
 def subword(tmp_path_factory: pytest.TempPathFactory) -> Subword:
     path = tmp_path_factory.mktemp("subword") / "spm.model"
-    settings = Bpe(init_from=None, vocab_size=40, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
+    settings = Bpe(init_from=None, vocab_size=40, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
     train_subword(LINES, path, settings)
     return Subword.load(path)
 

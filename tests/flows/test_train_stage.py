@@ -39,7 +39,7 @@ def place(tmp_path: Path, mlflow_store: str) -> Path:
 
 def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
     """Write the inputs of stage train, 60 pairs in subwords of this kind, and params.yaml; return the target tokens of an epoch."""
-    bpe = Bpe(init_from=None, vocab_size=45, type=kind, character_coverage=1.0, sample=None, seed=1, user_symbols=[])
+    bpe = Bpe(init_from=None, vocab_size=45, type=kind, character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
     train_subword([*SOURCES, *TARGETS], Path("data/bpe/spm.model"), bpe)
     subword = Subword.load(Path("data/bpe/spm.model"))
     pairs = EncodedPairs.of(subword.encode_clean(SOURCES), subword.encode_clean(TARGETS), 1, subword.vocab_size, None)

@@ -18,7 +18,7 @@ UNTRAINED = Training(fingerprint="0", updates=0, target_tokens=0, seconds=0.0)
 def write_model(model: TranslationModel, directory: Path, text: Sequence[str] = TEXT, training: Training = UNTRAINED) -> Path:
     """Write the directory of a model over a vocabulary of its size, learnt from `text` (`VOCAB` for `TEXT`), and return it."""
     vocabulary, size = directory.parent / "spm.model", len(model.output_weight)
-    bpe = Bpe(init_from=None, vocab_size=size, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
+    bpe = Bpe(init_from=None, vocab_size=size, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
     train_subword(text, vocabulary, bpe)
     config = ModelConfig(
         model=model.size,  # type: ignore[arg-type]

@@ -112,7 +112,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("text")
     words = ["".join(random.choice(["ba", "du", "gim", "le", "mu"], random.integers(1, 4))) for _ in range(20)]
     sources = [" ".join(random.choice(words, random.integers(1, 7))) for _ in range(150)]
-    bpe = Bpe(init_from=None, vocab_size=VOCAB, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[])
+    bpe = Bpe(init_from=None, vocab_size=VOCAB, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
     train_subword(sources, directory / "spm.model", bpe)
     subword = Subword.load(directory / "spm.model")
     targets = [" ".join(source.split()[::-1]) for source in sources]

@@ -15,7 +15,7 @@ from sacrebleu.metrics.ter import TER
 
 from transformer_core.corpus.text import read_lines, unequal_sides, with_single_spaces
 from transformer_core.errors import UserError
-from transformer_core.evaluation.bleu import paper_bleu
+from transformer_core.evaluation.moses_bleu import NAMED, MosesBleu, paper_bleu
 from transformer_core.evaluation.significance import bleu_interval
 
 BUCKET_WORDS = 10
@@ -33,8 +33,9 @@ class Scores:
     """Scores of one set of translations; BLEU, chrF2 and TER in percent (TER counts edits, so lower is better).
 
     `bleu_low` and `bleu_high` are the ends of BLEU's 95% bootstrap interval. `brevity_penalty` (a factor of BLEU; 1.0 is none) and
-    `length_ratio` (hypothesis to reference) count 13a tokens. `paper_bleu` is BLEU of Moses' tokens, see bleu.py. A signature records how
-    a score was computed: two scores are comparable only if their signatures are equal.
+    `length_ratio` (hypothesis to reference) count 13a tokens. `moses_bleu` is BLEU of Moses' tokens by the count's name: `paper_bleu`, and
+    those that the corpus asks for. A signature records how a score was computed: two scores are comparable only if their signatures are
+    equal.
     """
 
     bleu: float
@@ -48,8 +49,7 @@ class Scores:
     bleu_signature: str
     chrf_signature: str
     ter_signature: str
-    paper_bleu: float
-    paper_bleu_signature: str
+    moses_bleu: Mapping[str, MosesBleu]
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,14 @@ def refuse_tokenised(path: Path, references: Sequence[str]) -> None:
         )
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Scores:
-    """Return corpus BLEU (13a, cased) with its interval, chrF2 and TER with sacreBLEU's defaults, and the paper's BLEU.
+def score(hypotheses: Sequence[str], references: Sequence[str], language: str, named: Sequence[str] = ()) -> Scores:
+    """Return corpus BLEU (13a, cased) with its interval, chrF2 and TER with sacreBLEU's defaults, and BLEU of Moses' tokens.
 
     Args:
         hypotheses: one sentence each.
         references: the same number of sentences.
-        language: language of both; used only by the paper's BLEU.
+        language: language of both; used only by the BLEU of Moses' tokens.
+        named: names of further counts, see `moses_bleu.NAMED`.
 
     Raises:
         ValueError: the two differ in length (sacreBLEU would silently truncate the longer one) or are empty.
@@ -135,7 +136,6 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str) -
     bleu_metric, chrf_metric, ter_metric = BLEU(), CHRF(), TER()
     bleu = bleu_metric.corpus_score(hypotheses, [references])
     low, high = bleu_interval(hypotheses, references)
-    paper = paper_bleu(hypotheses, references, language)
     return Scores(
         bleu=bleu.score,
         bleu_low=low,
@@ -148,8 +148,10 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str) -
         bleu_signature=str(bleu_metric.get_signature()),
         chrf_signature=str(chrf_metric.get_signature()),
         ter_signature=str(ter_metric.get_signature()),
-        paper_bleu=paper.score,
-        paper_bleu_signature=paper.signature,
+        moses_bleu={
+            "paper_bleu": paper_bleu(hypotheses, references, language),
+            **{name.replace("-", "_"): NAMED[name](hypotheses, references, language) for name in named},
+        },
     )
 
 

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 
 # Number of examples shown of each rank (best, median, worst); the others are folded away.
 EXAMPLES_SHOWN = 3
+# The sentence on each BLEU of Moses' tokens ends with the figures.
+MOSES_BLEU = {
+    "paper_bleu": "To compare with the paper's Table 2 alone: BLEU of Moses' tokens, German compounds split at hyphens,",
+    "multi30k_lower": "To compare with papers on Multi30k: BLEU of lowercased Moses' tokens, without smoothing,",
+}
 # Weights on the scale of the attention figures.
 WEIGHTS_NAMED = (0.05, 0.1, 0.25, 0.5, 1)
 
@@ -130,7 +135,7 @@ class ParsingReport(Run):
 
 def render(report: Report) -> str:
     """Return the report of a translation model as an HTML document."""
-    return _rendered("report.html", "BLEU", report, differences=differences)
+    return _rendered("report.html", "BLEU", report, differences=differences, moses_bleu=MOSES_BLEU)
 
 
 def render_parsing(report: ParsingReport) -> str:

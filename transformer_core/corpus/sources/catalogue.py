@@ -4,7 +4,7 @@ import difflib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -109,7 +109,8 @@ class Size(Section):
 class Entry(Section):
     """A corpus: its languages, its terms of use, and its splits.
 
-    `licence` is null if the owner gives none. `synthetic` labels every score on it as one that says nothing about real text.
+    `licence` is null if the owner gives none. `synthetic` labels every score on it as one that says nothing about real text. `metrics`
+    names further scores, by which published figures on this corpus are counted (evaluation/moses_bleu.py).
     """
 
     name: Name
@@ -118,6 +119,7 @@ class Entry(Section):
     note: str
     synthetic: bool = False
     size: Size | None = None
+    metrics: list[Literal["multi30k-lower"]] = Field(default_factory=list)
     splits: Splits
 
 

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 
+from pydantic import Field
+
 from transformer_core.config import Section, validate_document
 from transformer_core.corpus.sources.catalogue import Source
 from transformer_core.corpus.sources.readers import Origin, SourceReader
@@ -35,7 +37,11 @@ class SplitRecord(Section):
 
 
 class Manifest(Section):
-    """manifest.json. `held_out` counts the pairs in valid and test, and in `left_train` all that left train for them."""
+    """manifest.json.
+
+    `held_out` counts the pairs in valid and test, and in `left_train` all that left train for them. `metrics` is missing from the file if
+    the entry names none.
+    """
 
     corpus: str
     source: str
@@ -45,6 +51,7 @@ class Manifest(Section):
     splits: dict[str, SplitRecord]
     held_out: dict[str, int]
     origin: list[Origin]
+    metrics: list[str] = Field(default_factory=list)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -80,8 +87,9 @@ def write_raw(reader: SourceReader, folder: Path) -> Manifest:
         held_out=_hold_out(reader, holdouts, folder) if holdouts else {},
         splits={split: _record(folder, split, reader.direction) for split in splits},
         origin=origins,
+        metrics=[*entry.metrics],
     )
-    write_json(folder / MANIFEST, manifest.model_dump())
+    write_json(folder / MANIFEST, manifest.model_dump(exclude_defaults=True))
     return manifest
 
 

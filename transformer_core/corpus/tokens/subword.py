@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -114,27 +116,52 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
         UserError: exit code 65 for no text at all; 78 for a vocabulary size that the corpus does not allow, with the bound.
     """
     model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_filled(lines),
-            model_writer=model,
-            model_type=settings.type,
-            vocab_size=settings.vocab_size,
-            character_coverage=settings.character_coverage,
-            normalization_rule_name="identity",
-            max_sentence_length=_LONGEST_LINE_BYTES,
-            pad_id=PAD,
-            unk_id=UNK,
-            bos_id=BOS,
-            eos_id=EOS,
-            user_defined_symbols=settings.user_symbols,
-            num_threads=1,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        raise _in_one_line(error, settings) from error
+    with TemporaryDirectory() as folder:
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=_filled(lines),
+                model_writer=model,
+                model_type=settings.type,
+                vocab_size=settings.vocab_size,
+                character_coverage=settings.character_coverage,
+                max_sentence_length=_LONGEST_LINE_BYTES,
+                pad_id=PAD,
+                unk_id=UNK,
+                bos_id=BOS,
+                eos_id=EOS,
+                user_defined_symbols=settings.user_symbols,
+                num_threads=1,
+                minloglevel=2,
+                **_normalisation(settings, Path(folder)),
+            )
+        except RuntimeError as error:
+            raise _in_one_line(error, settings) from error
     with new_file(path) as temporary:
-        temporary.write_bytes(model.getvalue())
+        temporary.write_bytes(_without_file_name(model.getvalue()) if settings.lowercase else model.getvalue())
+
+
+def _normalisation(settings: Bpe, folder: Path) -> dict[str, str]:
+    """Return SentencePiece's options for the case of letters; a table of all capitals is written to `folder`.
+
+    Its own rule nmt_nfkc_cf would also write "ss" for "\u00df", which a German reference has.
+    """
+    if not settings.lowercase:
+        return {"normalization_rule_name": "identity"}
+    table = folder / "lowercase.tsv"
+    letters = (chr(code) for code in range(sys.maxunicode + 1))
+    rows = (f"{ord(letter):X}\t{' '.join(f'{ord(part):X}' for part in letter.lower())}\n" for letter in letters if letter.lower() != letter)
+    table.write_text("".join(rows), encoding="ascii")
+    return {"normalization_rule_tsv": str(table)}
+
+
+def _without_file_name(model: bytes) -> bytes:
+    """Return a model without the name of its table of capitals, which is a temporary file's; the table itself is in the model."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]  # The class is made when the module is imported.
+    proto.ParseFromString(model)
+    proto.normalizer_spec.ClearField("normalization_rule_tsv")
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def _no_model(path: Path) -> UserError:

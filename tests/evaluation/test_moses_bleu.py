@@ -1,5 +1,6 @@
-"""The paper's BLEU: Moses' tokens, compounds split, multi-bleu.perl's arithmetic."""
+"""BLEU of Moses' tokens: the paper's with compounds split, that of Multi30k, and multi-bleu.perl's arithmetic."""
 
+import gzip
 import math
 from collections import Counter
 from pathlib import Path
@@ -8,10 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from transformer_core.evaluation.bleu import moses_tokens, multi_bleu, paper_bleu, split_compounds
 from transformer_core.evaluation.metrics import read_aligned
+from transformer_core.evaluation.moses_bleu import moses_tokens, multi30k_lower, multi30k_tokens, multi_bleu, paper_bleu, split_compounds
 
-PEER = Path(__file__).parents[2].parent / "shared/data/peer"
+DATA = Path(__file__).parents[2].parent / "shared/data"
+PEER, MULTI30K = DATA / "peer", DATA / "mirror/multi30k"
 
 # By hand from tokenizer.perl's rules, `-l de`, in their order.
 MOSES = [
@@ -86,6 +88,19 @@ def test_the_signature_says_that_it_is_no_sacrebleu() -> None:
     german, french = (paper_bleu(["a"], ["a"], language).signature for language in ("de", "fr"))
     assert german.startswith("multi-bleu|nrefs:1|case:mixed|tok:moses-de|compounds-split:yes|smooth:none|sacremoses:")
     assert french.startswith("multi-bleu|nrefs:1|case:mixed|tok:moses-fr|compounds-split:no|smooth:none|sacremoses:")
+
+
+def test_multi30k_counts_lowercased_text_with_plain_punctuation() -> None:
+    assert multi30k_tokens(["Ein „Großer“ HUND läuft…"], "de") == ["ein &quot; großer &quot; hund läuft ..."]
+    score, signature = multi30k_lower(["ein hund läuft weg ."], ["Ein Hund läuft weg."], "de")
+    assert score == pytest.approx(100)
+    assert signature.startswith("multi-bleu|nrefs:1|case:lc|norm:moses-de|tok:moses-de|smooth:none|sacremoses:")
+
+
+@pytest.mark.skipif(not MULTI30K.exists(), reason="Multi30k is not beside the repository (../shared/data/mirror)")
+def test_the_reference_of_multi30k_has_the_published_length() -> None:
+    lines = gzip.decompress((MULTI30K / "test_2016_flickr.de.gz").read_bytes()).decode().split("\n")[:-1]
+    assert sum(len(line.split()) for line in multi30k_tokens(lines, "de")) == 12_103
 
 
 def test_a_language_that_moses_does_not_know_is_scored_all_the_same() -> None:
