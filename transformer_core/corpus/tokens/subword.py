@@ -140,7 +140,7 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
         temporary.write_bytes(_without_file_name(model.getvalue()) if settings.lowercase else model.getvalue())
 
 
-def _normalisation(settings: Bpe, folder: Path) -> dict[str, str]:
+def _normalisation(settings: Bpe, folder: Path) -> dict[str, Any]:
     """Return SentencePiece's options for the case of letters; a table of all capitals is written to `folder`.
 
     Its own rule nmt_nfkc_cf would also write "ss" for "\u00df", which a German reference has.
