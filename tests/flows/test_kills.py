@@ -179,7 +179,7 @@ def scene(client: SyncPrefectClient, home: Clone, deployed: str, tmp_path: Path)
     made.close()
 
 
-@pytest.mark.timeout(150 * (ROUNDS + 2))
+@pytest.mark.timeout(300 * (ROUNDS + 2))
 def test_a_training_that_is_killed_again_and_again_ends_as_one_that_nobody_touched(scene: Scene, tmp_path: Path) -> None:
     scene.home.run("dvc", "repro", "binarize")
     rows: list[Row] = []
