@@ -10,7 +10,7 @@ from transformer_core.presets import PRESETS, ConvolutionalSize, RecurrentSize, 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"preset": "bas"}, "model.preset: no preset of the architecture transformer is called 'bas'. Nearest: base."),
+        ({"preset": "bas"}, "model.preset: no preset of the architecture transformer is called 'bas'. Nearest: base, student-base."),
         ({"preset": "table3/A-h2"}, "Nearest: table3/A-h"),
         ({"preset": "big", "architecture": "recurrent"}, "model.preset: no preset of the architecture recurrent is called 'big'"),
         ({"preset": "base", "d_model": 511}, "model.d_model: must be even, got 511"),
@@ -48,6 +48,14 @@ def test_keys_override_the_preset_one_by_one() -> None:
     assert (size.norm, size.neighbourhood, size.layers, size.d_model) == ("pre", 5, 2, 512)
     recurrent = resolve(Model(architecture="recurrent", preset="tiny", cell="gru", attention="none"))
     assert (recurrent.cell, recurrent.attention) == ("gru", "none")
+
+
+def test_layers_set_both_depths_unless_each_is_given() -> None:
+    depths = [
+        resolve(Model(preset="student-tiny", **more)).depths  # type: ignore[arg-type,union-attr]
+        for more in ({}, {"layers": 3}, {"decoder_layers": 1}, {"layers": 4, "encoder_layers": 5})
+    ]
+    assert depths == [(6, 2), (3, 3), (6, 1), (5, 4)]
 
 
 def test_a_papers_decoder_brings_its_other_settings() -> None:

@@ -140,6 +140,8 @@ class Model(Section):
     architecture: Literal["transformer", "recurrent", "convolutional"] = "transformer"
     preset: Name
     layers: PositiveInt | None = None
+    encoder_layers: PositiveInt | None = None
+    decoder_layers: PositiveInt | None = None
     d_model: PositiveInt | None = None
     d_ff: PositiveInt | None = None
     heads: PositiveInt | None = None

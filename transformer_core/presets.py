@@ -13,6 +13,10 @@ class TransformerSize:
     """Sizes of a Transformer (symbols as in the paper's Table 3) and its variants; the defaults are those of the paper's base model.
 
     Attributes:
+        layers: N, the number of layers of the encoder, and of the decoder.
+        encoder_layers: number of layers of the encoder; None for `layers`.
+        decoder_layers: number of layers of the decoder; None for `layers`. A shallow decoder behind a deep encoder translates faster (Kasai
+            et al. 2021).
         dropout: P_drop, on each sub-layer's output and on embedding plus position (paper 5.4).
         attention_dropout: dropout of attention weights; not in the paper's models.
         relu_dropout: dropout of the feed-forward network's inner activations; not in the paper's models.
@@ -37,7 +41,14 @@ class TransformerSize:
     most_positions: int = 1024
     tied: Literal["all", "decoder", "none"] = "all"
     neighbourhood: int | None = None
+    encoder_layers: int | None = None
+    decoder_layers: int | None = None
     architecture: Literal["transformer"] = "transformer"
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        """Numbers of layers of encoder and decoder."""
+        return self.encoder_layers or self.layers, self.decoder_layers or self.layers
 
 
 @dataclass(frozen=True)
@@ -163,6 +174,9 @@ PRESETS: dict[str, dict[str, ModelSize]] = {
         **{name: row.size for name, row in TABLE_3.items()},
         **{alias: TABLE_3[name].size for alias, name in TABLE_3_ALIASES.items()},
         "small": TransformerSize(layers=3, d_model=256, d_ff=1024, heads=4, d_k=64, d_v=64, dropout=0.1),
+        # For fast translation on a CPU: the sizes of student models that learn from a larger one (Kim and Rush 2016).
+        "student-base": replace(BASE, decoder_layers=2),
+        "student-tiny": replace(BASE, d_model=256, d_ff=1536, d_k=32, d_v=32, decoder_layers=2),
         "tiny": TransformerSize(layers=2, d_model=192, d_ff=768, heads=4, d_k=48, d_v=48, dropout=0.1),
     },
     "recurrent": {
@@ -205,6 +219,8 @@ def resolve(model: Model) -> ModelSize:
     foreign = sorted(overrides.keys() - {field.name for field in fields(preset)})
     if foreign:
         raise configuration_error(f"model.{foreign[0]}: the architecture {model.architecture} has no such setting")
+    if model.architecture == "transformer" and model.layers is not None:
+        overrides = {"encoder_layers": None, "decoder_layers": None, **overrides}  # `layers` sets both, also those of the preset.
     if model.decoder is not None:
         overrides = _with_settings_of(model.decoder, overrides)
     size = replace(preset, **overrides)

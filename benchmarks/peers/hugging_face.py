@@ -53,11 +53,12 @@ def main() -> None:
 
 def _settings(size: Job | TransformerSize, vocab_size: int, positions: int) -> dict[str, Any]:
     """Return the settings of our architecture that Marian and M2M100 share."""
+    encoder, decoder = size.depths if isinstance(size, TransformerSize) else (size.layers, size.layers)
     return {
         "vocab_size": vocab_size,
         "d_model": size.d_model,
-        "encoder_layers": size.layers,
-        "decoder_layers": size.layers,
+        "encoder_layers": encoder,
+        "decoder_layers": decoder,
         "encoder_attention_heads": size.heads,
         "decoder_attention_heads": size.heads,
         "encoder_ffn_dim": size.d_ff,

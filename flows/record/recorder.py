@@ -42,13 +42,22 @@ _CPU = "system/cpu_utilization_percentage"
 
 
 def fingerprint_of(params: Params) -> str:
-    """SHA-256 over everything that may change the trained weights: tracked settings, data, and the format of the state."""
+    """SHA-256 over everything that may change the trained weights: tracked settings, data, and the format of the state.
+
+    Settings that are null are left out, so that a new optional one does not end trainings that have begun.
+    """
     meta = read_meta(BINARIZED)
     data = {split: meta.splits[split].files for split in ("train", "valid")}
-    settings = params.train.model_dump()
+    settings = params.train.model_dump(exclude_none=True)
     if params.train.init_from is not None:
         settings["init_from"] = sha256_of(Path(params.train.init_from) / WEIGHTS)
-    tracked = {"format": FORMAT, "model": params.model.model_dump(), "train": settings, "vocabulary": meta.vocabulary_hash, "data": data}
+    tracked = {
+        "format": FORMAT,
+        "model": params.model.model_dump(exclude_none=True),
+        "train": settings,
+        "vocabulary": meta.vocabulary_hash,
+        "data": data,
+    }
     return sha256(json.dumps(tracked, sort_keys=True).encode()).hexdigest()
 
 

@@ -58,6 +58,7 @@ def ours(model: WordsOnly, sources: list[list[int]], settings: Search) -> list[l
     [
         {},
         {"norm": "pre"},
+        {"encoder_layers": 3, "decoder_layers": 1},
         {"tied": "decoder"},
         {"tied": "none"},
         {"d_k": 5, "d_v": 5},

@@ -42,6 +42,13 @@ def maps_of(size: ModelSize, subword: Subword) -> AttentionMaps:
     return attention_maps(built(size, subword), subword, subword.encode(LINES[0]), subword.encode(LINES[2]))
 
 
+def test_encoder_and_decoder_may_differ_in_their_layers(subword: Subword) -> None:
+    maps = maps_of(replace(SIZE, encoder_layers=3, decoder_layers=1), subword)
+    assert {kind: maps.layers(kind, [1, 2, 3]) for kind in maps.weights} == {"encoder": [1, 2, 3], "decoder": [1], "cross": [1]}
+    shown = maps.document(["encoder", "cross"], [1, 3], [2])["attention"]
+    assert [(one["kind"], one["layer"]) for one in shown] == [("encoder", 1), ("encoder", 3), ("cross", 1)]
+
+
 def embedded(model: Transformer, tokens: list[int]) -> Tensor:
     positions = sinusoidal_positions(len(tokens), 16, torch.float64)
     return model.embedding.weight[tokens].detach() * 4 + positions  # 4 is the root of d_model.

@@ -20,6 +20,7 @@ SIZES: dict[str, ModelSize] = {
     "learned positions": replace(PAPER, positions="learned", most_positions=40),
     "no positions": replace(PAPER, positions="none"),
     "decoder-only tying": replace(PAPER, tied="decoder"),
+    "unequal depths": replace(PAPER, encoder_layers=3, decoder_layers=1),
     "no tying": replace(PAPER, tied="none"),
     "neighbourhood of 1": replace(PAPER, neighbourhood=1),
     "neighbourhood of 3": replace(PAPER, neighbourhood=3),

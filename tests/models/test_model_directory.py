@@ -96,7 +96,8 @@ def test_other_sizes_than_the_weights_are_refused_before_they_are_allocated(dire
     config = directory / "config.json"
     text = config.read_text()
     # A feed-forward network of this width would take 64 GB; so many layers would take minutes to build.
-    for old, new in (('"d_ff": 16', '"d_ff": 32'), ('"d_ff": 16', '"d_ff": 1000000000'), ('"layers": 1', '"layers": 1000000000')):
+    many = ('"encoder_layers": null', '"encoder_layers": 1000000000')
+    for old, new in (('"d_ff": 16', '"d_ff": 32'), ('"d_ff": 16', '"d_ff": 1000000000'), ('"layers": 1', '"layers": 1000000000'), many):
         config.write_text(text.replace(old, new))
         assert "not the weights of" in refusal(directory)
 

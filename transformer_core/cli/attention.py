@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     target = _translated(model, source) if arguments.target is None else _tokens(model, subword, arguments.target, "TARGET_SENTENCE")
     maps = attention_maps(model, subword, source, target)
     kinds = _chosen_kinds(arguments.kind, maps)
-    counts = maps.weights[kinds[0]].shape
+    counts = max(maps.weights[kind].shape for kind in kinds)
     layers, heads = (
         _chosen(option, numbers, count)
         for option, numbers, count in (("layers", arguments.layers, counts[0]), ("heads", arguments.heads, counts[1]))
@@ -128,7 +128,8 @@ def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int]
     from transformer_core.files import new_file
 
     fonts = find_fonts([*maps.source, *maps.read, *maps.predicted])
-    figures = {f"{kind}.png": heat_maps(maps, kind, layers, heads, fonts) for kind in kinds}
+    chosen = {kind: maps.layers(kind, layers) for kind in kinds}
+    figures = {f"{kind}.png": heat_maps(maps, kind, own, heads, fonts) for kind, own in chosen.items() if own}
     try:
         for name, figure in figures.items():
             save_png(figure, folder / name)

@@ -47,6 +47,10 @@ class AttentionMaps:
         """Return the pieces that are attended to."""
         return self.read if kind == "decoder" else self.source
 
+    def layers(self, kind: Kind, chosen: Sequence[int]) -> list[int]:
+        """Return the chosen layers that a kind has: encoder and decoder may differ in their number."""
+        return [layer for layer in chosen if layer <= len(self.weights[kind])]
+
     def of(self, kind: Kind, layer: int, head: int) -> NDArray[np.float32]:
         """Return the weights of one head, (rows, columns)."""
         weights: NDArray[np.float32] = self.weights[kind][layer - 1, head - 1]
@@ -61,7 +65,7 @@ class AttentionMaps:
             "attention": [
                 {"kind": kind, "layer": layer, "head": head, "weights": _rounded(self.of(kind, layer, head))}
                 for kind in kinds
-                for layer in layers
+                for layer in self.layers(kind, layers)
                 for head in heads
             ],
         }

@@ -83,8 +83,9 @@ def _specification(specs: Any, model: Transformer, subword: Subword) -> Any:
     """Return CTranslate2's specification of a model (a TransformerSpec), with the model's weights."""
     size = model.size
     settings = {"pre_norm": size.norm == "pre", "head_dim": _head_width(model)}
+    encoder, decoder = size.depths
     spec = specs.TransformerSpec(
-        specs.TransformerEncoderSpec(size.layers, size.heads, **settings), specs.TransformerDecoderSpec(size.layers, size.heads, **settings)
+        specs.TransformerEncoderSpec(encoder, size.heads, **settings), specs.TransformerDecoderSpec(decoder, size.heads, **settings)
     )
     _fill_encoder(spec.encoder, model)
     _fill_decoder(spec.decoder, model)

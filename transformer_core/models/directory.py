@@ -17,7 +17,7 @@ from transformer_core.errors import UserError
 from transformer_core.files import new_directory, read_json, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import ModelSize
+from transformer_core.presets import ModelSize, TransformerSize
 
 WEIGHTS, CONFIG, SUBWORD = "model.safetensors", "config.json", "spm.model"
 
@@ -117,8 +117,9 @@ def _check_shapes(weights: Mapping[str, Tensor], config: ModelConfig) -> None:
         RuntimeError: names the first difference.
     """
     embedding = (config.vocabulary.size, config.model.d_model)
-    if weights.get("embedding.weight", torch.empty(0)).shape != embedding or config.model.layers > len(weights):
-        raise RuntimeError(f"{config.model.layers} layers and an embedding of {embedding} are not what it holds")
+    layers = max(config.model.depths) if isinstance(config.model, TransformerSize) else config.model.layers
+    if weights.get("embedding.weight", torch.empty(0)).shape != embedding or layers > len(weights):
+        raise RuntimeError(f"{layers} layers and an embedding of {embedding} are not what it holds")
     with _WithoutStorage():
         expected = build(config.model, config.vocabulary.size).state_dict()
     if different := sorted(expected.keys() ^ weights.keys()):

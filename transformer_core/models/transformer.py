@@ -69,7 +69,7 @@ def _selected(layer: KeysAndValues, sentences: Tensor) -> KeysAndValues:
 
 
 class Transformer(TranslationModel):
-    """N encoder and N decoder layers; with pre-norm each stack ends in a norm of its own.
+    """An encoder and a decoder, of N layers each in the paper; with pre-norm each stack ends in a norm of its own.
 
     Source embedding, target embedding and projection share one matrix (paper 3.4), or only the last two do, or none.
     """
@@ -84,8 +84,8 @@ class Transformer(TranslationModel):
         self.projection = TokenEmbedding(vocab_size, size.d_model) if size.tied == "none" else None
         self.source_positions, self.target_positions = _positions(size), _positions(size)
         self.dropout = Dropout(size.dropout)
-        self.encoder = nn.ModuleList(EncoderLayer(size) for _ in range(size.layers))
-        self.decoder = nn.ModuleList(DecoderLayer(size) for _ in range(size.layers))
+        self.encoder = nn.ModuleList(EncoderLayer(size) for _ in range(size.depths[0]))
+        self.decoder = nn.ModuleList(DecoderLayer(size) for _ in range(size.depths[1]))
         self.encoder_norm, self.decoder_norm = (nn.LayerNorm(size.d_model) if size.norm == "pre" else None for _ in range(2))
 
     @property
