@@ -45,6 +45,9 @@ Penalty = Literal["wu", "power"]
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 # The row's value is read from its name: presets.py, which also has it, imports this module.
 _SMOOTHING_ROW = re.compile(r"table3/D-smoothing(\d\.\d)")
+# Types of errors of pydantic, of a section and of a tagged union.
+_UNKNOWN_KEY = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
+_MISSING_KEY = frozenset({"missing", "missing_argument"})
 
 
 class Section(BaseModel):
@@ -315,7 +318,7 @@ class Params(Section):
 
 
 def load_params(path: Path = PARAMS_FILE) -> Params:
-    """Read and check a params file. Raises `UserError` (78), one line that names file and key of the first fault."""
+    """Read and check a params file. Raises `UserError` (78), with a line for each fault that names file and key."""
     params = validate_document(Params, read_yaml(path), path)
     check_across_sections(params, path)
     return params
@@ -337,24 +340,42 @@ def read_yaml(path: Path) -> Any:
 
 
 def validate_document(schema: type[Document], document: object, path: Path) -> Document:
-    """Check a document against a schema. Raises `UserError` (78), one line that names file and key of the first fault."""
+    """Check a document against a schema. Raises `UserError` (78), with a line for each fault that names file and key."""
     try:
         return schema.model_validate(document)
     except ValidationError as error:
-        # A misspelt key is two faults, unknown and missing; the message is about the unknown one.
-        faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-        raise _in_one_line(schema, faults[0], path) from None
+        raise combined_error([_in_one_line(schema, fault, path) for fault in _without_consequences(schema, error.errors())]) from None
+
+
+def combined_error(errors: list[UserError]) -> UserError:
+    """Return one `UserError` (78) with a line for each of the errors."""
+    *first, last = errors
+    return configuration_error("\n".join([*map(str, first), last.message]), last.remedy)
+
+
+def _without_consequences(schema: type[BaseModel], faults: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Leave out the missing keys that are there under a misspelt name."""
+    misspelt = {(*fault["loc"][:-1], _nearest_key(schema, fault)) for fault in faults if fault["type"] in _UNKNOWN_KEY}
+    return [fault for fault in faults if fault["type"] not in _MISSING_KEY or fault["loc"] not in misspelt]
+
+
+def _nearest_key(schema: type[BaseModel], fault: ErrorDetails) -> str | None:
+    known = _schema_at(schema, _location(fault)[:-1]).get("properties", {})
+    return next(iter(difflib.get_close_matches(str(fault["loc"][-1]), sorted(known), n=1)), None)
+
+
+def _location(fault: ErrorDetails) -> list[str | int]:
+    return [part for part in fault["loc"] if isinstance(part, (str, int))]
 
 
 def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> UserError:
-    location = [part for part in error["loc"] if isinstance(part, (str, int))]
+    location = _location(error)
     where = f"{path}: {'.'.join(map(str, location))}" if location else str(path)
-    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        known = sorted(_schema_at(schema, location[:-1]).get("properties", {}))
-        near = difflib.get_close_matches(str(location[-1]), known, n=1)
-        return configuration_error(f"{where}: unknown key", f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(known)}.")
+    if error["type"] in _UNKNOWN_KEY:
+        near, known = _nearest_key(schema, error), sorted(_schema_at(schema, location[:-1]).get("properties", {}))
+        return configuration_error(f"{where}: unknown key", f"Did you mean {near!r}?" if near else f"Known keys: {', '.join(known)}.")
     expected = _in_words(_schema_at(schema, location))
-    if error["type"] in ("missing", "missing_argument"):
+    if error["type"] in _MISSING_KEY:
         return configuration_error(f"{where}: missing, must be {expected}")
     if not location:
         expected = expected.replace("section", "document")

@@ -68,6 +68,30 @@ def test_own_data_does_not_replace_an_edited_params_file(call: Callable[..., Any
     assert call("data", "new", "mine", "text.en", "text.de", "--force").code == 0
 
 
+def test_an_update_leaves_params_alone_and_says_how_many_pairs_there_are(call: Callable[..., Any], own_files: Path) -> None:
+    assert call("data", "new", "mine", "text.en", "text.de").code == 0
+    params = own_files / "params.yaml"
+    params.write_text(params.read_text(encoding="utf-8").replace("seed: 1", "seed: 2"), encoding="utf-8")
+    before = params.read_bytes()
+    for language in ("en", "de"):
+        write_lines(own_files / f"text.{language}", [f"{language} {number}" for number in range(2000)])
+    code, line = call("data", "new", "mine", "text.en", "text.de").refusal()
+    assert (code, line) == (
+        78,
+        "corpora/mine.yaml: there is a corpus mine already. "
+        "To take in changed files: transformer-core data update mine. Or choose another name.",
+    )
+    assert call("data", "update", "mine") == (0, "corpora/mine.yaml: 2,000 pairs (100 before). Next: dvc repro\n", "")
+    assert params.read_bytes() == before
+
+
+def test_files_of_validation_and_test_can_be_given(call: Callable[..., Any], own_files: Path) -> None:
+    given = ("--valid", "text.en", "text.de", "--test-lines", "7")
+    assert call("data", "new", "mine", "text.en", "text.de", *given).code == 0
+    entry = (own_files / "corpora" / "mine.yaml").read_text(encoding="utf-8")
+    assert (entry.count("path: ../text.en"), "holdout: 7" in entry) == (2, True)
+
+
 def test_sides_of_unequal_length_leave_nothing_behind(call: Callable[..., Any], own_files: Path) -> None:
     with (own_files / "text.de").open("a", encoding="utf-8") as file:
         file.write("einer mehr\n")

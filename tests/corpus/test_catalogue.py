@@ -65,14 +65,15 @@ FAULTS = [
     ("path: tiny.en", "paht: tiny.en", "tiny.yaml: splits.train.0.files.en.paht: unknown key. Did you mean 'path'?"),
     ("de: {path: tiny.de}", "fr: {path: tiny.fr}", "splits.train.0.files: must name the languages en, de, got en, fr"),
     ("- holdout: 2", "- holdout: 0", "splits.valid.0.holdout: must be a whole number above 0, got 0"),
-    ("- holdout: 2", "- holdout: 2\n    - mtdata: x", "splits.valid: holdout must stand alone, in valid or test"),
+    ("- holdout: 2", "- holdout: 2\n    - mtdata: x", "splits.valid: holdout must be the only source, of valid or test"),
     ("- holdout: 2", "holdout", "splits.valid: must be a list of sources, each one of files, folder, https"),
     ("- holdout: 2", "- holdout: 2\n      mtdata: x", "splits.valid.0: must be exactly one of files, folder, "),
     ("- holdout: 2", "- {}", "got nothing"),
+    ("{path: tiny.en}", "{path: tiny.de}", "splits.train.0.files: two languages are the same text. Give each its column, from 1."),
     ("- holdout: 2", "- synthetic: {pairs: 5, seed: 1}", "tiny.yaml: synthetic: must be true, a source is synthetic"),
     ("1" * 64, "1" * 63, "splits.test.0.https.de.sha256: must be a SHA-256 sum: 64 hexadecimal digits"),
     ("https://example.org/t.en.gz", "ftp://x/t.en", "splits.test.0.https.en.url: must be an address that begins with https://"),
-    (ENTRY[ENTRY.index("    - files") : ENTRY.index("  valid:")], "    - holdout: 3\n", "splits.train: holdout must stand alone"),
+    (ENTRY[ENTRY.index("    - files") : ENTRY.index("  valid:")], "    - holdout: 3\n", "splits.train: holdout must be the only source"),
 ]
 
 
@@ -88,3 +89,26 @@ def test_what_is_wrong_in_an_entry_is_told_with_file_and_key(tmp_path: Path) -> 
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
         assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
+
+
+def test_all_faults_of_an_entry_are_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(ENTRY.replace("licence:", "license:").replace("path: tiny.en", "paht: tiny.en").replace("holdout: 2", "holdout: 0"))
+    with pytest.raises(UserError) as caught:
+        load_entry(path)
+    assert str(caught.value).split("\n") == [
+        f"{path}: splits.train.0.files.en.paht: unknown key. Did you mean 'path'?",
+        f"{path}: splits.valid.0.holdout: must be a whole number above 0, got 0",
+        f"{path}: license: unknown key. Did you mean 'licence'?",
+    ]
+    path.write_text(ENTRY.replace("name: tiny", "name: other").replace("- holdout: 2", "- holdout: 2\n      mtdata: x"))
+    with pytest.raises(UserError) as caught:
+        load_entry(path)
+    assert [line.removeprefix(f"{path}: ").split(":")[0] for line in str(caught.value).split("\n")] == ["name", "splits.valid.0"]
+
+
+def test_the_languages_of_a_translation_memory_or_of_columns_are_different_texts(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.yaml"
+    for en, de in (("path: t.tmx.gz", "path: t.tmx.gz"), ("path: t.tsv, column: 1", "path: t.tsv, column: 2")):
+        path.write_text(ENTRY.replace("path: tiny.en", en).replace("path: tiny.de", de))
+        assert load_entry(path).splits.train[0].kinds == ["files"]

@@ -3,8 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from transformer_core.corpus.sources.catalogue import find_entry, load_entry
-from transformer_core.corpus.sources.own import new_entry
+from transformer_core.corpus.sources.catalogue import LocalFile, find_entry, load_entry
+from transformer_core.corpus.sources.fetching import Fetcher
+from transformer_core.corpus.sources.own import new_entry, update_entry
+from transformer_core.corpus.sources.raw import write_raw
+from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.files import sha256_of
 
@@ -34,7 +37,7 @@ def test_two_files_become_an_entry_that_is_found_by_its_name() -> None:
 
 
 def test_a_tenth_is_held_out_but_at_most_a_thousand_or_what_was_asked_for() -> None:
-    entry = load_entry(new_entry("letters", ENGLISH, GERMAN, valid_lines=7, test_lines=9))
+    entry = load_entry(new_entry("letters", ENGLISH, GERMAN, valid=7, test=9))
     assert (entry.splits.valid[0].holdout, entry.splits.test[0].holdout) == (7, 9)
     for pairs, held_out in ((40, 4), (5, 1), (12_000, 1000)):
         for file in (ENGLISH, GERMAN):
@@ -65,9 +68,9 @@ def test_languages_are_taken_from_the_names_or_said() -> None:
 def test_an_entry_is_not_written_over_without_force() -> None:
     new_entry("letters", ENGLISH, GERMAN)
     with pytest.raises(UserError, match=r"corpora/letters\.yaml: there is a corpus letters already") as caught:
-        new_entry("letters", ENGLISH, GERMAN, valid_lines=9)
+        new_entry("letters", ENGLISH, GERMAN, valid=9)
     assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
-    assert load_entry(new_entry("letters", ENGLISH, GERMAN, valid_lines=9, force=True)).splits.valid[0].holdout == 9
+    assert load_entry(new_entry("letters", ENGLISH, GERMAN, valid=9, force=True)).splits.valid[0].holdout == 9
     with pytest.raises(UserError, match="there is a corpus multi30k already"):
         new_entry("multi30k", ENGLISH, GERMAN)
 
@@ -99,6 +102,79 @@ def test_names_that_are_no_file_names_and_sides_in_one_language_are_refused() ->
             new_entry(name, ENGLISH, GERMAN)
     with pytest.raises(UserError, match="both sides are en"):
         new_entry("letters", ENGLISH, ENGLISH)
+
+
+def test_a_table_of_two_columns_is_both_sides_and_no_other_text_is() -> None:
+    table = Path("pairs.tsv")
+    table.write_text("".join(f"{number} dogs\t{number} Hunde\n" for number in range(30)))
+    entry = load_entry(new_entry("table", table, table, source_language="en", target_language="de"))
+    files = entry.splits.train[0].files or {}
+    assert [(language, file.column) for language, file in files.items()] == [("en", 1), ("de", 2)]
+    assert entry.size is not None
+    assert entry.size.text_bytes == sum(len(f"{n} dogs\n{n} Hunde\n") for n in range(30))
+    table.write_text("1\tone\teins\n" * 9)
+    wide = r"pairs\.tsv: 3 columns; a table for both sides must have 2\. .*corpora/README\.md"
+    for file, message in ((table, wide), (ENGLISH, r"my/letters\.en: one file for both sides, and only \.tmx and \.tsv hold both")):
+        with pytest.raises(UserError, match=message) as caught:
+            new_entry("other", file, file, source_language="en", target_language="de")
+        assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
+
+
+def test_validation_and_test_may_be_files() -> None:
+    for split in ("dev", "devtest"):
+        for language in ("en", "de"):
+            Path(f"{split}.{language}").write_text(f"{split} in {language}\n")
+    valid, test = ((Path(f"{split}.en"), Path(f"{split}.de")) for split in ("dev", "devtest"))
+    entry = load_entry(new_entry("letters", ENGLISH, GERMAN, valid=valid, test=test))
+    for split, sources in (("dev", entry.splits.valid), ("devtest", entry.splits.test)):
+        assert (sources[0].files or {})["de"] == LocalFile(path=f"../{split}.de", sha256=sha256_of(Path(f"{split}.de")))
+    assert not Path("corpora/letters.held-out").exists()
+    entry = load_entry(new_entry("letters", ENGLISH, GERMAN, test=test, force=True))
+    assert (entry.splits.valid[0].holdout, entry.splits.test[0].kinds) == (4, ["files"])
+    Path("dev.de").write_text("")
+    with pytest.raises(UserError, match=r"dev\.en: 1 lines, but dev\.de has 0"):
+        new_entry("letters", ENGLISH, GERMAN, valid=valid, force=True)
+
+
+def held_out(name: str, source: str = "en", target: str = "de") -> dict[str, set[str]]:
+    """The source sentences that stage download would hold out."""
+    found = find_entry("letters")
+    Path(name).mkdir()
+    write_raw(SourceReader(found, source, target, Fetcher("letters", Path("downloads"))), Path(name))
+    return {split: set(Path(f"{name}/{split}.{source}").read_text().splitlines()) for split in ("valid", "test")}
+
+
+def test_an_update_takes_in_changed_files_and_keeps_the_held_out_pairs_and_all_else() -> None:
+    path = new_entry("letters", ENGLISH, GERMAN, valid=5, test=10)
+    path.write_text(path.read_text().replace("licence: null", "licence: CC0  # see LICENSE"))
+    before, reversed_before = held_out("before"), held_out("before-reversed", "de", "en")
+    gone = sorted(before["test"])[0]
+    for file in (ENGLISH, GERMAN):
+        lines = file.read_text().splitlines() + [f"{file.suffix[1:]} {number}" for number in range(40, 400)]
+        file.write_text("".join(f"{line}\n" for line in reversed(lines) if line.partition(" ")[2] != gone.partition(" ")[2]))
+    sizes = update_entry("letters")
+    assert [size.pairs if size else None for size in sizes] == [40, 399]
+    now = held_out("now")
+    assert now["valid"] == before["valid"]
+    assert before["test"] - now["test"] == {gone}
+    assert len(now["test"]) == 10
+    assert held_out("now-reversed", "de", "en")["valid"] >= reversed_before["valid"]
+    assert "licence: CC0  # see LICENSE" in path.read_text()
+    entry = load_entry(path)
+    assert (entry.splits.train[0].files or {})["en"].sha256 == sha256_of(ENGLISH)
+    assert entry.size == sizes[1]
+
+
+def test_what_cannot_be_updated_is_told() -> None:
+    new_entry("letters", ENGLISH, GERMAN)
+    with pytest.raises(UserError, match=r"corpora/multi30k\.yaml: no such file\. Your own corpora: letters\."):
+        update_entry("multi30k")
+    Path("corpora/bank.yaml").write_text(
+        "name: bank\nlanguages: [en, tree]\nlicence:\nnote: ''\nsplits:\n"
+        "  train: [{trees: '*.mrg'}]\n  valid: [{holdout: 5}]\n  test: [{holdout: 5}]\n"
+    )
+    with pytest.raises(UserError, match=r"bank\.yaml: names no local file with `files`"):
+        update_entry("bank")
 
 
 def test_a_translation_memory_is_both_sides() -> None:

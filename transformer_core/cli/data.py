@@ -1,4 +1,4 @@
-"""`transformer-core data`: turn text files into a corpus, print the plan of a recipe's corpus, or print synthetic pairs."""
+"""`transformer-core data`: make a corpus of text files, update it, print the plan of a recipe's corpus, or print synthetic pairs."""
 
 import argparse
 import json
@@ -15,14 +15,25 @@ def add_to(commands: Commands) -> None:
     subcommands = parser.add_subparsers(metavar="SUBCOMMAND", required=True)
     new = subcommands.add_parser("new", help="make a corpus of two aligned text files, and a params.yaml for it")
     new.add_argument("name", metavar="NAME", help="of the corpus")
-    new.add_argument("source", metavar="SOURCE_FILE", type=Path, help="UTF-8, one sentence a line: corpus.en, corpus.en.gz; or .tmx, .sgm")
-    new.add_argument("target", metavar="TARGET_FILE", type=Path, help="the translations, line by line: corpus.de; the same .tmx file")
+    new.add_argument(
+        "source", metavar="SOURCE_FILE", type=Path, help="UTF-8, one sentence a line: corpus.en, corpus.en.gz; or .tmx, .tsv, .sgm"
+    )
+    new.add_argument(
+        "target", metavar="TARGET_FILE", type=Path, help="the translations, line by line: corpus.de; the same .tmx or .tsv file"
+    )
     new.add_argument("--source-language", metavar="L", help="needed if the file's suffix is not a language")
     new.add_argument("--target-language", metavar="L", help="needed if the file's suffix is not a language")
-    new.add_argument("--valid-lines", metavar="N", type=positive_int, help="pairs held out for validation (a tenth, at most 1,000)")
-    new.add_argument("--test-lines", metavar="N", type=positive_int, help="pairs held out for the test (a tenth, at most 1,000)")
+    for split in ("valid", "test"):
+        given = new.add_mutually_exclusive_group()
+        given.add_argument(f"--{split}-lines", metavar="N", type=positive_int, help=f"pairs held out for {split} (a tenth, at most 1,000)")
+        given.add_argument(
+            f"--{split}", metavar=("SOURCE_FILE", "TARGET_FILE"), nargs=2, type=Path, help=f"files of {split}: none held out"
+        )
     new.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
     new.set_defaults(run=run_new)
+    update = subcommands.add_parser("update", help="take in changed files of a corpus; params.yaml and held-out pairs stay as they are")
+    update.add_argument("name", metavar="NAME", help="of a corpus in corpora/")
+    update.set_defaults(run=run_update)
     plan = subcommands.add_parser("plan", help="print files, sums, terms and disk space of a recipe's corpus; downloads nothing")
     plan.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name (params.yaml)")
     plan.add_argument("--json", action="store_true", help="for machines")
@@ -39,9 +50,10 @@ def run_new(arguments: argparse.Namespace) -> int:
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
     from transformer_core.corpus.sources.catalogue import load_entry
-    from transformer_core.corpus.sources.own import new_entry
+    from transformer_core.corpus.sources.own import check_unused, new_entry
 
     if not arguments.force:
+        check_unused(arguments.name)
         recipes.check_unedited(PARAMS_FILE)
     entry = new_entry(
         arguments.name,
@@ -49,14 +61,24 @@ def run_new(arguments: argparse.Namespace) -> int:
         arguments.target,
         source_language=arguments.source_language,
         target_language=arguments.target_language,
-        valid_lines=arguments.valid_lines,
-        test_lines=arguments.test_lines,
+        valid=arguments.valid_lines or (arguments.valid and tuple(arguments.valid)),
+        test=arguments.test_lines or (arguments.test and tuple(arguments.test)),
         force=arguments.force,
     )
     loaded = load_entry(entry)
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
     recipes.write(recipes.for_own_data(arguments.name, source, target, pairs), PARAMS_FILE, force=arguments.force)
     print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them. Next: dvc repro")
+    return 0
+
+
+def run_update(arguments: argparse.Namespace) -> int:
+    """Bring a catalogue entry up to date with its files."""
+    from transformer_core.corpus.sources.own import update_entry
+
+    before, now = update_entry(arguments.name)
+    pairs = f"{now.pairs:,} pairs{f' ({before.pairs:,} before)' if before else ''}" if now else "new sums"
+    print(f"corpora/{arguments.name}.yaml: {pairs}. Next: dvc repro")
     return 0
 
 

@@ -2,9 +2,11 @@
 
 import difflib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -15,10 +17,11 @@ from transformer_core.config import (
     NonNegativeInt,
     PositiveInt,
     Section,
+    combined_error,
     read_yaml,
     validate_document,
 )
-from transformer_core.errors import configuration_error
+from transformer_core.errors import UserError, configuration_error
 
 OWN_ENTRIES = Path("corpora")
 PACKAGED_ENTRIES = Path(__file__).with_name("catalogue")
@@ -153,32 +156,54 @@ def entry_names(own: Path = OWN_ENTRIES) -> list[str]:
 
 
 def load_entry(path: Path) -> Entry:
-    """Read and check an entry. Raises `UserError` (78): one line naming file and key for the first fault."""
+    """Read and check an entry. Raises `UserError` (78), with a line for each fault that names file and key."""
     entry = validate_document(Entry, read_yaml(path), path)
-    if entry.name != path.stem:
-        raise configuration_error(f"{path}: name: must be the file's name, {path.stem!r}, got {entry.name!r}")
-    splits: dict[str, list[Source]] = dict(entry.splits)
-    for split, sources in splits.items():
-        for index, source in enumerate(sources):
-            _check_source(entry, source, f"{path}: splits.{split}.{index}")
-        if any(source.holdout for source in sources) and (split == "train" or len(sources) > 1):
-            raise configuration_error(f"{path}: splits.{split}: holdout must stand alone, in valid or test")
-    if not entry.synthetic and any(source.synthetic for sources in splits.values() for source in sources):
-        raise configuration_error(f"{path}: synthetic: must be true, a source is synthetic", "Scores on generated text are labelled so.")
+    if faults := list(_faults(entry, path)):
+        raise combined_error(faults)
     return entry
 
 
-def _check_source(entry: Entry, source: Source, where: str) -> None:
+def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
+    """Yield the contradictions of an entry whose values are valid alone."""
+    if entry.name != path.stem:
+        yield configuration_error(f"{path}: name: must be the file's name, {path.stem!r}, got {entry.name!r}")
+    splits: dict[str, list[Source]] = dict(entry.splits)
+    for split, sources in splits.items():
+        for index, source in enumerate(sources):
+            yield from _faults_of_source(entry, source, f"{path}: splits.{split}.{index}")
+        if any(source.holdout for source in sources) and (split == "train" or len(sources) > 1):
+            yield configuration_error(f"{path}: splits.{split}: holdout must be the only source, of valid or test")
+    if not entry.synthetic and any(source.synthetic for sources in splits.values() for source in sources):
+        yield configuration_error(f"{path}: synthetic: must be true, a source is synthetic", "Scores on generated text are labelled so.")
+
+
+def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[UserError]:
     if len(source.kinds) != 1:
         given = ", ".join(source.kinds) or "nothing"
-        raise configuration_error(f"{where}: must be exactly one of {', '.join(Source.model_fields)}, got {given}")
+        yield configuration_error(f"{where}: must be exactly one of {', '.join(Source.model_fields)}, got {given}")
     if source.trees is not None and (len(entry.languages) != 2 or TREES not in entry.languages):
-        raise configuration_error(f"{where}.trees: languages must be those of the words and {TREES}, got {', '.join(entry.languages)}")
+        yield configuration_error(f"{where}.trees: languages must be those of the words and {TREES}, got {', '.join(entry.languages)}")
     for kind, of_language in (("files", source.files), ("https", source.https)):
-        if of_language is not None and set(of_language) != set(entry.languages):
-            raise configuration_error(
+        if of_language is None:
+            continue
+        if set(of_language) != set(entry.languages):
+            yield configuration_error(
                 f"{where}.{kind}: must name the languages {', '.join(entry.languages)}, got {', '.join(of_language) or 'none'}"
             )
+        texts = [_text(file) for file in of_language.values()]
+        if len(set(texts)) < len(texts) and not all(map(_holds_languages, of_language.values())):
+            yield configuration_error(f"{where}.{kind}: two languages are the same text", "Give each its column, from 1.")
+
+
+def _text(file: LocalFile | Address) -> tuple[str, str | None, int | None]:
+    """Return what identifies the text of one language."""
+    return (file.path, None, file.column) if isinstance(file, LocalFile) else (file.url, file.member, file.column)
+
+
+def _holds_languages(file: LocalFile | Address) -> bool:
+    """Whether the file's format (TMX) marks the language of each sentence."""
+    name = file.path if isinstance(file, LocalFile) else file.member or urlsplit(file.url).path
+    return ".tmx" in PurePosixPath(name).suffixes
 
 
 def check_direction(found: Found, source: str, target: str) -> None:

@@ -1,21 +1,46 @@
-"""Write a catalogue entry in `corpora/` for a user's two aligned text files."""
+"""A catalogue entry in `corpora/` for a user's aligned text files: written for new files, brought up to date for changed ones."""
 
 import io
 import os
 import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
-from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Size, entry_names
-from transformer_core.corpus.sources.formats import file_pairs
+from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, LocalFile, Size, Source, entry_names, load_entry
+from transformer_core.corpus.sources.formats import file_lines, file_pairs
+from transformer_core.corpus.sources.holdout import HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
+from transformer_core.corpus.sources.readers import located
 from transformer_core.corpus.text import decode_line
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import new_file, sha256_of
 
 _MOST_HELD_OUT = 1000
 _NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm"})
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The file of one language, and its column where that is a table."""
+
+    file: Path
+    column: int | None = None
+
+
+# The side of each language, source first.
+_Sides = Mapping[str, _Side]
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The size of aligned files, and for each side the ranks of its sentences in pairs that can be held out."""
+
+    size: Size
+    ranks: dict[str, set[bytes]]
 
 
 def new_entry(
@@ -25,18 +50,19 @@ def new_entry(
     *,
     source_language: str | None = None,
     target_language: str | None = None,
-    valid_lines: int | None = None,
-    test_lines: int | None = None,
+    valid: int | tuple[Path, Path] | None = None,
+    test: int | tuple[Path, Path] | None = None,
     force: bool = False,
 ) -> Path:
-    """Check two aligned files and write corpora/NAME.yaml, which pins their sums and holds validation and test out of them.
+    """Check aligned files and write corpora/NAME.yaml, which pins their sums, and the list of the sentences that are held out.
 
     Args:
         name: letters, digits, dots, dashes and underscores.
         source_file: in a format that `formats.file_lines` reads without a column.
-        target_file: its translation, line by line; the same file where that holds both (TMX).
+        target_file: its translation, line by line; the same file where that holds both (TMX, or a .tsv of two columns).
         source_language: None takes it from the file's suffix (`corpus.en`, `corpus.en.gz`); `target_language` likewise.
-        valid_lines: number of pairs held out for validation; None is a tenth of all, at most 1,000. `test_lines` likewise.
+        valid: source and target file of validation, or the number of pairs held out for it; None is a tenth of all, at most 1,000. `test`
+            likewise.
         force: replace an entry of that name.
 
     Returns:
@@ -44,25 +70,107 @@ def new_entry(
 
     Raises:
         UserError: exit code 65; a file that is missing, empty or not UTF-8, sides of unequal length, too few pairs. 78; an invalid name
-            or one that is in use, a language that the suffix does not tell, the same language twice.
+            or one that is in use, a language that the suffix does not tell, the same language twice, one file for both sides.
     """
+    if not force:
+        check_unused(name)
+    path = _path_of(name)
+    languages = source_language or _language_of(source_file, "source"), target_language or _language_of(target_file, "target")
+    if languages[0] == languages[1]:
+        raise configuration_error(f"{name}: both sides are {languages[0]}", "Set --source-language and --target-language.")
+    train = _sides(languages, source_file, target_file)
+    measured = _measure([train])
+    pairs = measured.size.pairs
+    tenth = max(1, min(_MOST_HELD_OUT, pairs // 10))
+    splits: dict[str, list[dict[str, Any]]] = {"train": [{"files": _files(train, path.parent)}]}
+    sizes = {}
+    for split, given in (("valid", valid), ("test", test)):
+        if isinstance(given, tuple):
+            sides = _sides(languages, *given)
+            _measure([sides])
+            splits[split] = [{"files": _files(sides, path.parent)}]
+        else:
+            sizes[split] = given or tenth
+            splits[split] = [{"holdout": sizes[split]}]
+    wanted = sum(sizes.values())
+    if wanted >= pairs:
+        raise UserError(f"{source_file}: {pairs:,} pairs, of which {wanted:,} are to be held out", "Hold out fewer or add text.")
+    size = measured.size.model_dump()
+    _list_held_out(path, measured, sizes, {})
+    _write({"name": name, "languages": list(languages), "licence": None, "note": "", "size": size, "splits": splits}, path, _plain_yaml())
+    return path
+
+
+def check_unused(name: str) -> None:
+    """Raise `UserError` (78) if a corpus has this name already, or none can have it."""
+    path = _path_of(name)
+    if name in entry_names():
+        remedy = f"To take in changed files: transformer-core data update {name}. Or choose another name."
+        raise configuration_error(f"{path}: there is a corpus {name} already", remedy)
+
+
+def _path_of(name: str) -> Path:
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise configuration_error(f"{name!r}: not a name for a corpus", "Use letters, digits, dots, dashes and underscores.")
-    path = OWN_ENTRIES / f"{name}.yaml"
-    if name in entry_names() and not force:
-        raise configuration_error(f"{path}: there is a corpus {name} already", "Choose another name or --force.")
-    source_language = source_language or _language_of(source_file, "source")
-    target_language = target_language or _language_of(target_file, "target")
-    if source_language == target_language:
-        raise configuration_error(f"{name}: both sides are {source_language}", "Set --source-language and --target-language.")
-    sides = {source_language: source_file, target_language: target_file}
-    pairs, text_bytes = _measured(sides)
-    tenth = max(1, min(_MOST_HELD_OUT, pairs // 10))
-    valid, test = valid_lines or tenth, test_lines or tenth
-    if valid + test >= pairs:
-        raise UserError(f"{source_file}: {pairs:,} pairs, of which {valid + test:,} are to be held out", "Hold out fewer or add text.")
-    _write_entry(path, name, sides, Size(pairs=pairs, text_bytes=text_bytes, download_bytes=0), {"valid": valid, "test": test})
-    return path
+    return OWN_ENTRIES / f"{name}.yaml"
+
+
+def update_entry(name: str) -> tuple[Size | None, Size | None]:
+    """Bring corpora/NAME.yaml up to date with its local files: their sums, and the size and the list of held-out sentences.
+
+    The sentences on the list stay held out; others take the places of those that are gone. Nothing else in the entry changes, comments
+    included. Size and list need a training text of two languages that is all in local files.
+
+    Returns:
+        The sizes before and now; None where the entry does not give it.
+
+    Raises:
+        UserError: exit code 65 as `new_entry`; 78 if corpora/ has no such entry, or it names no local file with `files`.
+    """
+    path = _path_of(name)
+    if not path.is_file():
+        own = ", ".join(sorted(one.stem for one in OWN_ENTRIES.glob("*.yaml"))) or "none"
+        raise configuration_error(f"{path}: no such file", f"Your own corpora: {own}.")
+    entry = load_entry(path)
+    splits: dict[str, list[Source]] = dict(entry.splits)
+    if not any(source.files for sources in splits.values() for source in sources):
+        raise configuration_error(f"{path}: names no local file with `files`", "Make data/raw again with: dvc repro --force download")
+    yaml = YAML()  # Round trip: comments stay.
+    yaml.width = 1_000
+    document = yaml.load(path.read_text(encoding="utf-8"))
+    for split, sources in splits.items():
+        for source, there in zip(sources, document["splits"][split], strict=True):
+            for language, file in (source.files or {}).items():
+                there["files"][language]["sha256"] = sha256_of(located(path.parent, file.path))
+    sizes = {split: sources[0].holdout for split, sources in splits.items() if sources[0].holdout}
+    train = [
+        {language: _Side(located(path.parent, file.path), file.column) for language, file in source.files.items()}
+        for source in splits["train"]
+        if source.files
+    ]
+    size = entry.size
+    if len(train) == len(splits["train"]) and len(entry.languages) == 2:
+        measured = _measure(train)
+        size = measured.size
+        document["size"] = size.model_dump()
+        _list_held_out(path, measured, sizes, {language: listed_sentences(path, language) for language in entry.languages})
+    _write(document, path, yaml)
+    return entry.size, size
+
+
+def _sides(languages: tuple[str, str], source_file: Path, target_file: Path) -> dict[str, _Side]:
+    """Return the side of each language. Raises `UserError` (78): one file for both that cannot hold both."""
+    suffixes = source_file.suffixes
+    columns: tuple[int | None, int | None] = (None, None)
+    if source_file.resolve() == target_file.resolve() and ".tmx" not in suffixes:
+        if ".tsv" not in suffixes:
+            raise configuration_error(f"{source_file}: one file for both sides, and only .tmx and .tsv hold both", "Name two files.")
+        cells = next(file_lines(source_file), b"").count(b"\t") + 1
+        if cells != 2:
+            remedy = "Keep two, source first, or write the entry with the columns that hold the text (corpora/README.md)."
+            raise configuration_error(f"{source_file}: {cells} columns; a table for both sides must have 2", remedy)
+        columns = (1, 2)
+    return {languages[0]: _Side(source_file, columns[0]), languages[1]: _Side(target_file, columns[1])}
 
 
 def _language_of(file: Path, side: str) -> str:
@@ -72,36 +180,56 @@ def _language_of(file: Path, side: str) -> str:
     return language
 
 
-def _measured(sides: dict[str, Path]) -> tuple[int, int]:
-    """Check every line, and return the number of pairs and the bytes of both sides' text."""
-    source, target = paths = list(sides.values())
-    pairs = text_bytes = 0
-    for pairs, pair in enumerate(file_pairs(paths, list(sides)), start=1):
-        decode_line(pair.source, source, pairs)
-        decode_line(pair.target, target, pairs)
-        text_bytes += len(pair.source) + len(pair.target) + 2
-    if not pairs:
-        raise UserError(f"{source}: empty", "A corpus has a sentence on each line.")
-    return pairs, text_bytes
+def _measure(parts: Iterable[_Sides]) -> _Measured:
+    """Check every line of files that are read one after the other, and return their content."""
+    total = text_bytes = 0
+    ranks: dict[str, set[bytes]] = defaultdict(set)
+    for sides in parts:
+        (source_language, source), (target_language, target) = sides.items()
+        pairs = file_pairs([source.file, target.file], [source_language, target_language], [source.column, target.column])
+        number = 0
+        for number, pair in enumerate(pairs, start=1):
+            decode_line(pair.source, source.file, number)
+            decode_line(pair.target, target.file, number)
+            text_bytes += len(pair.source) + len(pair.target) + 2
+            if is_usable(pair):
+                ranks[source_language].add(rank(pair.source))
+                ranks[target_language].add(rank(pair.target))
+        if not number:
+            raise UserError(f"{source.file}: empty", "A corpus has a sentence on each line.")
+        total += number
+    return _Measured(Size(pairs=total, text_bytes=text_bytes, download_bytes=0), ranks)
 
 
-def _write_entry(path: Path, name: str, sides: dict[str, Path], size: Size, held_out: dict[str, int]) -> None:
-    files = {language: {"path": _relative_to(path.parent, file), "sha256": sha256_of(file)} for language, file in sides.items()}
-    document: dict[str, Any] = {
-        "name": name,
-        "languages": list(sides),
-        "licence": None,
-        "note": "",
-        "size": size.model_dump(),
-        "splits": {"train": [{"files": files}], **{split: [{"holdout": pairs}] for split, pairs in held_out.items()}},
+def _list_held_out(entry: Path, measured: _Measured, sizes: Mapping[str, int], listed: Mapping[str, HeldOut]) -> None:
+    """Write the list of the sentences that the entry holds out, in either direction; those listed already stay."""
+    if sizes:
+        write_list(entry, {language: choose(ranks, sizes, listed.get(language, {})) for language, ranks in measured.ranks.items()})
+    else:
+        list_file(entry).unlink(missing_ok=True)
+
+
+def _files(sides: _Sides, folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the item `files` of an entry in `folder`."""
+    files = {
+        language: LocalFile(path=_relative_to(folder, side.file), sha256=sha256_of(side.file), column=side.column)
+        for language, side in sides.items()
     }
+    return {language: file.model_dump(exclude_none=True) for language, file in files.items()}
+
+
+def _write(document: dict[str, Any], path: Path, yaml: YAML) -> None:
     text = io.StringIO()
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.dump(document, text)
     with new_file(path) as temporary:
         temporary.write_text(text.getvalue(), encoding="utf-8", newline="\n")
+
+
+def _plain_yaml() -> YAML:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    return yaml
 
 
 def _relative_to(folder: Path, file: Path) -> str:

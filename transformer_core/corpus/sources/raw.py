@@ -1,7 +1,5 @@
 """data/raw: the splits of an entry as two aligned files each, and a manifest with their sums and origins."""
 
-import hashlib
-import heapq
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,14 +10,13 @@ from pydantic import Field
 
 from transformer_core.config import Section, validate_document
 from transformer_core.corpus.sources.catalogue import Source
+from transformer_core.corpus.sources.holdout import choose, is_usable, listed_sentences, rank
 from transformer_core.corpus.sources.readers import Origin, SourceReader
-from transformer_core.corpus.text import Pair, normalise, read_chunks
+from transformer_core.corpus.text import Pair, read_chunks
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, sha256_of, write_json
 
 MANIFEST = "manifest.json"
-# Decides, with the sentence, which pairs are held out: another key would choose others.
-_HOLDOUT_SEED = b"holdout 1"
 
 
 class SideRecord(Section):
@@ -121,22 +118,19 @@ def _write_split(reader: SourceReader, split: str, sources: list[Source], folder
 def _hold_out(reader: SourceReader, holdouts: dict[str, int], folder: Path) -> dict[str, int]:
     """Move pairs from train to the splits that are held out of it, and return the counts (`Manifest.held_out`).
 
-    The rank of a source sentence depends on the sentence and the seed alone, so neither the order of the corpus nor added text changes
-    the order of two sentences. The first sentences go to test, the next to valid, each with its first pair that is empty on no side. All
-    other pairs with such a sentence leave train too, or test would hold a sentence that training saw.
+    A sentence that `choose` has chosen is held out with its first pair that is empty on no side. All other pairs with such a sentence
+    leave train too, or test would hold a sentence that training saw.
 
     Memory: 16 bytes and a set entry for each different source sentence.
     """
-    usable = {_rank(pair.source) for pair in _train_pairs(folder, reader.direction) if _usable(pair)}
+    usable = {rank(pair.source) for pair in _train_pairs(folder, reader.direction) if is_usable(pair)}
     wanted = sum(holdouts.values())
     if wanted >= len(usable):
         raise UserError(
             f"{reader.found.path}: {wanted:,} pairs are to be held out, but train has {len(usable):,} different source sentences",
             "Hold out fewer or add text.",
         )
-    first = heapq.nsmallest(wanted, usable)
-    tests = holdouts.get("test", 0)
-    split_of = dict.fromkeys(first[:tests], "test") | dict.fromkeys(first[tests:], "valid")
+    split_of = choose(usable, holdouts, listed_sentences(reader.found.path, reader.source))
     counts = _move(folder, split_of, reader.direction)
     return {**{split: counts[split] for split in holdouts}, "left_train": counts["left_train"]}
 
@@ -151,13 +145,13 @@ def _move(folder: Path, split_of: dict[bytes, str], direction: tuple[str, str]) 
             split: [stack.enter_context((folder / f"{split}.{language}.new").open("wb")) for language in direction] for split in splits
         }
         for pair in _train_pairs(folder, direction):
-            rank = _rank(pair.source)
-            split = split_of.get(rank, "train")
+            sentence = rank(pair.source)
+            split = split_of.get(sentence, "train")
             if split != "train":
                 counts["left_train"] += 1
-                if rank in placed or not _usable(pair):
+                if sentence in placed or not is_usable(pair):
                     continue
-                placed.add(rank)
+                placed.add(sentence)
             counts[split] += 1
             for file, line in zip(files[split], (pair.source, pair.target), strict=True):
                 file.write(line + b"\n")
@@ -170,12 +164,3 @@ def _move(folder: Path, split_of: dict[bytes, str], direction: tuple[str, str]) 
 def _train_pairs(folder: Path, direction: tuple[str, str]) -> Iterator[Pair[bytes]]:
     source, target = (folder / f"train.{language}" for language in direction)
     return chain.from_iterable(chunk.pairs() for chunk in read_chunks(source, target))
-
-
-def _usable(pair: Pair[bytes]) -> bool:
-    return bool(pair.source.strip() and pair.target.strip())
-
-
-def _rank(line: bytes) -> bytes:
-    sentence = normalise(line.decode("utf-8", errors="replace")).encode()
-    return hashlib.blake2b(sentence, digest_size=16, key=_HOLDOUT_SEED).digest()

@@ -83,7 +83,7 @@ class SourceReader:
 
     def _open_files(self, files: dict[str, LocalFile]) -> Opened:
         chosen = [files[language] for language in self.direction]
-        paths = [_located(self.found.path.parent, file.path) for file in chosen]
+        paths = [located(self.found.path.parent, file.path) for file in chosen]
         origins = []
         for path, file in zip(paths, chosen, strict=True):
             if not path.is_file():
@@ -179,7 +179,7 @@ def _pairs_of_trees(path: Path) -> Iterator[Pair[bytes]]:
         raise UserError(f"{path}:{error}", TREE_EXAMPLE) from None
 
 
-def _located(folder: Path, name: str) -> Path:
+def located(folder: Path, name: str) -> Path:
     """Return the path of a file named from a folder, relative to the working directory: messages say own.en, not corpora/../own.en.
 
     The file's name is not resolved, because its suffix tells the format.
