@@ -20,6 +20,7 @@ FILES = (
     ".gitignore",
     "corpora/README.md",
     "dvc.yaml",
+    "local_files/README.md",
     "prefect.toml",
     "prefect.yaml",
 )

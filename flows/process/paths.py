@@ -7,6 +7,7 @@ from transformer_core.errors import UserError
 SPLITS = ("train", "valid", "test")
 
 CORPORA = Path("corpora")
+LOCAL_FILES = Path("local_files")
 RAW = Path("data/raw")
 MANIFEST = RAW / "manifest.json"
 CLEAN = Path("data/clean")

@@ -31,7 +31,7 @@ from transformer_core.files import read_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.prefect]  # about 6 minutes all together, a minute or two each
 
-STAGES = ["download", "clean", "bpe", "binarize", "train", "average", "decode", "evaluate", "publish"]
+STAGES = ["local_files", "download", "clean", "bpe", "binarize", "train", "average", "decode", "evaluate", "publish"]
 
 
 def test_everything_is_deployed_before_there_is_a_pool_of_gpus(client: SyncPrefectClient, deployed: str) -> None:
@@ -101,7 +101,7 @@ def test_a_run_by_cron_finds_everything_cached(client: SyncPrefectClient) -> Non
     assert run.state is not None
     assert run.state.is_completed(), run.state.message
     assert table(client, run.id) == dict.fromkeys(STAGES, "cached")
-    # The server has these as the run's own times: nine stages of nothing, each with a DVC, and the flow around them.
+    # The server has these as the run's own times: ten stages of nothing, each with a DVC, and the flow around them.
     print(f"a run of nothing took {run.total_run_time.total_seconds():.1f} s")
 
 

@@ -1,7 +1,6 @@
 """A catalogue entry in `corpora/` for a user's aligned text files: written for new files, brought up to date for changed ones."""
 
 import io
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -14,7 +13,7 @@ from ruamel.yaml import YAML
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, LocalFile, Size, Source, entry_names, load_entry
 from transformer_core.corpus.sources.formats import file_lines, file_pairs
 from transformer_core.corpus.sources.holdout import HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
-from transformer_core.corpus.sources.readers import located
+from transformer_core.corpus.sources.readers import located, named_from
 from transformer_core.corpus.text import decode_line
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import new_file, sha256_of
@@ -212,7 +211,7 @@ def _list_held_out(entry: Path, measured: _Measured, sizes: Mapping[str, int], l
 def _files(sides: _Sides, folder: Path) -> dict[str, dict[str, Any]]:
     """Return the item `files` of an entry in `folder`."""
     files = {
-        language: LocalFile(path=_relative_to(folder, side.file), sha256=sha256_of(side.file), column=side.column)
+        language: LocalFile(path=named_from(folder, side.file), sha256=sha256_of(side.file), column=side.column)
         for language, side in sides.items()
     }
     return {language: file.model_dump(exclude_none=True) for language, file in files.items()}
@@ -230,11 +229,3 @@ def _plain_yaml() -> YAML:
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     return yaml
-
-
-def _relative_to(folder: Path, file: Path) -> str:
-    """Return a relative path for a file inside the working directory, so that a repository can be moved; else an absolute one."""
-    absolute = file.resolve()
-    if absolute.is_relative_to(Path.cwd().resolve()):
-        return Path(os.path.relpath(absolute, folder.resolve())).as_posix()
-    return str(absolute)

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import logging
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -63,7 +64,7 @@ class SourceReader:
         if wanted.files is not None:
             return self._open_files(wanted.files)
         if wanted.folder is not None:
-            return self._open_folder(wanted.folder)
+            return self._open_files(self._files_in(wanted.folder))
         if wanted.https is not None:
             return self._open_https(wanted.https)
         if wanted.mtdata is not None:
@@ -81,24 +82,32 @@ class SourceReader:
         """The source and the target language."""
         return self.source, self.target
 
+    def local_files(self, wanted: Source) -> list[Path]:
+        """Return the paths of a source's local files, whether or not they exist; none for a source of another kind."""
+        if wanted.trees is not None:
+            return self._tree_files(wanted.trees)
+        files = wanted.files or (self._files_in(wanted.folder) if wanted.folder else {})
+        return [located(self.found.path.parent, files[language].path) for language in self.direction if files]
+
     def _open_files(self, files: dict[str, LocalFile]) -> Opened:
         chosen = [files[language] for language in self.direction]
         paths = [located(self.found.path.parent, file.path) for file in chosen]
+        given_in = f"{self.found.path}: transformer-core data update {self.found.entry.name}"
         origins = []
         for path, file in zip(paths, chosen, strict=True):
             if not path.is_file():
                 raise UserError(f"{path}: no such file", f"{self.found.path} names it.")
-            checked = check_sum(path, Sum(file.sha256) if file.sha256 else None)
+            checked = check_sum(path, Sum(file.sha256, given_in=given_in) if file.sha256 else None)
             origins.append({"file": file.path, "sha256": checked.sha256})
         return Opened(file_pairs(paths, self.direction, [file.column for file in chosen]), origins)
 
-    def _open_folder(self, folder: Folder) -> Opened:
+    def _files_in(self, folder: Folder) -> dict[str, LocalFile]:
         files = {}
         for language in self.direction:
             names = [f"{folder.path}/{folder.stem}.{language}{suffix}" for suffix in (".gz", ".xz", "")]
             there = [name for name in names if (self.found.path.parent / name).is_file()]
             files[language] = LocalFile(path=(there or names[-1:])[0])
-        return self._open_files(files)
+        return files
 
     def _open_https(self, addresses: dict[str, Address]) -> Opened:
         chosen = [addresses[language] for language in self.direction]
@@ -154,13 +163,19 @@ class SourceReader:
         origin = {"generator": "synthetic", "pairs": str(settings.pairs), "seed": str(settings.seed)}
         return Opened(pairs(), [origin], (" ".join(row.phenomena) for row in again))
 
-    def _open_trees(self, pattern: str) -> Opened:
-        folder = OWN_ENTRIES if self.found.path.parent == PACKAGED_ENTRIES else self.found.path.parent
+    @property
+    def _folder_of_trees(self) -> Path:
+        return OWN_ENTRIES if self.found.path.parent == PACKAGED_ENTRIES else self.found.path.parent
+
+    def _tree_files(self, pattern: str) -> list[Path]:
         absolute = Path(pattern)
-        root = Path(absolute.anchor) if absolute.is_absolute() else folder
-        files = sorted(path for path in root.glob(str(absolute.relative_to(absolute.anchor))) if path.is_file())
+        root = Path(absolute.anchor) if absolute.is_absolute() else self._folder_of_trees
+        return sorted(path for path in root.glob(str(absolute.relative_to(absolute.anchor))) if path.is_file())
+
+    def _open_trees(self, pattern: str) -> Opened:
+        files = self._tree_files(pattern)
         if not files:
-            raise UserError(f"{folder / pattern}: no such file", self.found.entry.note)
+            raise UserError(f"{self._folder_of_trees / pattern}: no such file", self.found.entry.note)
         sums = "".join(check_sum(path, None).sha256 for path in files)
         origin = {"trees": pattern, "files": str(len(files)), "sha256": sha256(sums.encode()).hexdigest()}
         return Opened(itertools.chain.from_iterable(map(_pairs_of_trees, files)), [origin])
@@ -187,6 +202,14 @@ def located(folder: Path, name: str) -> Path:
     path = folder / name
     absolute = path.parent.resolve() / path.name
     return absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute
+
+
+def named_from(folder: Path, file: Path) -> str:
+    """Return the name of a file from a folder, the inverse of `located`: relative inside the working directory, so that it can be moved."""
+    absolute = file.resolve()
+    if absolute.is_relative_to(Path.cwd().resolve()):
+        return Path(os.path.relpath(absolute, folder.resolve())).as_posix()
+    return str(absolute)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,74 @@
+"""Stage local_files: the local files of the corpus have their recorded sums, and DVC sees when they change.
+
+The stage depends on a folder of links to the files, so `dvc status` and `dvc repro` notice a change. No stage depends on this one: without
+the files (on another machine, in a clone) the other stages are restored from DVC's cache.
+"""
+
+from pathlib import Path
+
+from flows.process.paths import CORPORA, LOCAL_FILES, MANIFEST, RAW, STATE
+from flows.process.runner import run_stage
+from transformer_core.config import Params
+from transformer_core.corpus.sources.catalogue import Source, check_direction, find_entry
+from transformer_core.corpus.sources.fetching import Fetcher
+from transformer_core.corpus.sources.raw import read_manifest
+from transformer_core.corpus.sources.readers import SourceReader, named_from
+from transformer_core.errors import UserError
+
+
+def run(params: Params) -> str:
+    """Check the local files of `download.corpus` that are on this machine, and link them."""
+    wanted = params.download
+    found = find_entry(wanted.corpus, CORPORA)
+    check_direction(found, wanted.source, wanted.target)
+    reader = SourceReader(found, wanted.source, wanted.target, Fetcher(found.entry.name, STATE / "downloads"))
+    splits: dict[str, list[Source]] = dict(found.entry.splits)
+    linked: list[Path] = []
+    missing = 0
+    for split, sources in splits.items():
+        for source in sources:
+            files = reader.local_files(source)
+            if all(file.is_file() for file in files):
+                check(reader, split, source)
+                linked += files
+            else:
+                missing += 1
+    link(list(dict.fromkeys(linked)))
+    closing = f"{LOCAL_FILES}: {wanted.corpus}, local files: {len(set(linked)):,}"
+    return f"{closing}; not checked, because not all files are here: {missing} of its sources" if missing else closing
+
+
+def check(reader: SourceReader, split: str, source: Source) -> None:
+    """Refuse local files that changed: since their sums were written to the entry, or, without sums, since data/raw was made.
+
+    Raises:
+        UserError: exit code 65.
+    """
+    pinned = {file.path for file in (source.files or {}).values() if file.sha256}
+    used = sums_in_raw(reader)
+    for origin in reader.open(source, split).origins if reader.local_files(source) else []:  # Opening checks the entry's sums.
+        name = origin.get("file") or origin["trees"]
+        if name not in pinned and used.get((split, name), origin["sha256"]) != origin["sha256"]:
+            raise UserError(f"{reader.found.path}: {name} has changed since {RAW} was made", "Make it again: dvc repro --force download")
+
+
+def sums_in_raw(reader: SourceReader) -> dict[tuple[str, str], str]:
+    """The sums of the local files that data/raw was made from, by split and name; empty if it is of another corpus."""
+    if not MANIFEST.exists() or (manifest := read_manifest(RAW)).corpus != reader.found.entry.name:
+        return {}
+    names = ((origin, origin.get("file") or origin.get("trees")) for origin in manifest.origin)
+    return {(origin["split"], name): origin["sha256"] for origin, name in names if name}
+
+
+def link(files: list[Path]) -> None:
+    """Replace the links by those to `files`."""
+    LOCAL_FILES.mkdir(exist_ok=True)
+    for old in LOCAL_FILES.iterdir():
+        if old.is_symlink():
+            old.unlink()
+    for number, file in enumerate(files, start=1):
+        (LOCAL_FILES / f"{number}-{file.name}").symlink_to(named_from(LOCAL_FILES, file))
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_stage("local_files", run))
