@@ -1,6 +1,5 @@
-"""A change of the user's own text is seen by DVC, wherever the text is; nothing but that needs the text again."""
+"""DVC sees a change of the user's own text, wherever it is, and restores what was made of it where the text is missing."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -8,34 +7,64 @@ import pytest
 from tests.clone import Clone, tiny_clone
 
 STAGES = ("local_files", "download")
-UP_TO_DATE = "Data and pipelines are up to date.\n"
-
-
-def append(file: Path, lines: list[str]) -> None:
-    with file.open("a", encoding="utf-8") as opened:
-        opened.writelines(f"{line}\n" for line in lines)
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a clone whose corpus `own` is own.en in the clone and own.de outside, and the outputs of both stages."""
-    root = tmp_path_factory.mktemp("own")
-    (root / "clone").mkdir()
-    clone = tiny_clone(root / "clone")
-    append(clone.root / "data/own.en", []) if (clone.root / "data").mkdir() else append(clone.root / "data/own.en", words("dog"))
-    append(root / "own.de", words("Hund"))
-    clone.run("transformer-core", "data", "new", "own", "data/own.en", "../own.de", "--force")
-    clone.commit("own")
-    clone.run("dvc", "repro", *STAGES)
-    return root
-
-
-def words(noun: str, first: int = 0, last: int = 200) -> list[str]:
-    return [f"{noun} {number}" for number in range(first, last)]
+COMMAND = ("transformer-core", "data")
 
 
 @pytest.fixture
-def clone(prepared: Path, tmp_path: Path) -> Clone:
-    """A copy of it, moved: own.en is in it, own.de beside it, where the entry of the original names it."""
-    shutil.copytree(prepared, tmp_path, symlinks=True, dirs_exist_ok=True)
-    return Clone(tmp_path / "clone")
+def clone(tmp_path: Path) -> Clone:
+    """A clone whose corpus `own` is own.en in the clone and own.de outside it, with the outputs of both stages."""
+    (tmp_path / "clone/data").mkdir(parents=True)
+    clone = tiny_clone(tmp_path / "clone")
+    append(clone, 0, 200)
+    clone.run(*COMMAND, "new", "own", "data/own.en", "../own.de", "--force")
+    clone.commit("own")
+    clone.run("dvc", "repro", *STAGES)
+    return clone
+
+
+def append(clone: Clone, first: int, last: int) -> None:
+    for file in ("data/own.en", "../own.de"):
+        with (clone.root / file).open("a", encoding="utf-8") as opened:
+            opened.writelines(f"{file[-2:]} {number}\n" for number in range(first, last))
+
+
+def held_out(clone: Clone) -> list[bytes]:
+    return [(clone.root / f"data/raw/{split}.{language}").read_bytes() for split in ("valid", "test") for language in ("en", "de")]
+
+
+def test_a_change_of_local_text_is_seen_and_taken_in_by_an_update(clone: Clone) -> None:
+    assert clone.run("dvc", "status", *STAGES) == "Data and pipelines are up to date.\n"
+    before = held_out(clone)
+    append(clone, 200, 400)
+    status = clone.run("dvc", "status", *STAGES)
+    assert status == "local_files:\n\tchanged deps:\n\t\tmodified:           local_files\n"
+    refused = clone.run("dvc", "repro", *STAGES, code=255)
+    assert "data/own.en: wrong sha256: wanted " in refused
+    assert "or correct the sum in corpora/own.yaml: transformer-core data update own.\n" in refused
+    clone.run(*COMMAND, "update", "own")
+    assert "data/raw: own, en to de, pairs: train 360, valid 20, test 20\n" in clone.run("dvc", "repro", *STAGES)
+    assert held_out(clone) == before
+    assert clone.run("dvc", "status", *STAGES) == "Data and pipelines are up to date.\n"
+
+
+def test_without_sums_in_the_entry_a_change_is_seen_by_those_of_data_raw(clone: Clone) -> None:
+    entry = clone.root / "corpora/own.yaml"
+    lines = entry.read_text(encoding="utf-8").splitlines(keepends=True)
+    entry.write_text("".join(line for line in lines if "sha256" not in line), encoding="utf-8")
+    clone.run("dvc", "repro", *STAGES)
+    append(clone, 200, 201)
+    refused = clone.run("dvc", "repro", *STAGES, code=255)
+    assert "corpora/own.yaml: ../data/own.en has changed since data/raw was made. Make it again: dvc repro --force download\n" in refused
+    clone.run("dvc", "repro", "--force", "download")
+    assert "local_files: own, local files: 2\n" in clone.run("dvc", "repro", *STAGES)
+
+
+def test_a_clone_without_the_text_takes_what_was_made_of_it_from_the_cache(clone: Clone, tmp_path: Path) -> None:
+    (tmp_path / "own.de").rename(tmp_path / "moved.de")
+    clone.run("git", "clone", "-q", ".", "../other")
+    other = Clone(tmp_path / "other")
+    other.run("dvc", "cache", "dir", "--local", str(clone.root / ".dvc/cache"))
+    done = other.run("dvc", "repro", *STAGES)
+    assert "local_files: own, local files: 0; not checked, because not all files are here: 1 of its sources\n" in done
+    assert "Stage 'download' is cached - skipping run" in done
+    assert held_out(other) == held_out(clone)
