@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_core.config import Params
-from transformer_core.corpus.sources.catalogue import Size, Source, check_direction, find_entry
-from transformer_core.corpus.sources.fetching import lock_file, locked_sums
+from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Size, Source, check_direction, find_entry
+from transformer_core.corpus.sources.fetching import Fetcher, lock_file, locked_sums
+from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.tokens.binary import token_type
 from transformer_core.models.architectures import parameters_by_part
 from transformer_core.presets import resolve
@@ -58,14 +59,18 @@ def plan_data(params: Params) -> DataPlan:
     """Plan `download.corpus` in the direction and with the sizes of `params`.
 
     Raises:
-        UserError: exit code 78; the corpus is unknown, or not in these languages.
+        UserError: exit code 78; the corpus, or a name of mtdata or sacreBLEU in its own entry, is unknown or not in these languages.
     """
     wanted = params.download
     found = find_entry(wanted.corpus)
     check_direction(found, wanted.source, wanted.target)
+    splits: dict[str, list[Source]] = dict(found.entry.splits)
+    if found.path.parent != PACKAGED_ENTRIES:  # Of those the names are tested, and mtdata takes seconds to load.
+        reader = SourceReader(found, wanted.source, wanted.target, Fetcher(found.entry.name, Path()))
+        for source in (one for sources in splits.values() for one in sources):
+            reader.check_names(source)
     direction = wanted.source, wanted.target
     locked = locked_sums(lock_file(found.entry.name))
-    splits: dict[str, list[Source]] = dict(found.entry.splits)
     files = [file for split, sources in splits.items() for source in sources for file in _files(split, source, direction, locked)]
     size = found.entry.size
     temporary, kept = _disk(params, size) if size else ({}, {})

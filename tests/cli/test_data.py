@@ -140,6 +140,19 @@ def test_a_data_plan_names_files_sums_terms_and_disk_and_fetches_nothing(
     assert all(path.is_symlink() for path in tmp_path.iterdir())
 
 
+def test_a_data_plan_refuses_a_test_set_that_sacrebleu_does_not_have(call: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "corpora").mkdir()
+    (tmp_path / "corpora/web.yaml").write_text(
+        "name: web\nlanguages: [en, de]\nlicence: CC0\nnote: ''\nsplits:\n"
+        "  train: [{synthetic: {pairs: 9, seed: 1}}]\n  valid: [{holdout: 1}]\n  test: [{sacrebleu: wmt14/ful}]\nsynthetic: true\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "params.yaml").write_text(recipes.read("synthetic").replace("corpus: synthetic", "corpus: web"), encoding="utf-8")
+    code, line = call("data", "plan").refusal()
+    assert code == 78
+    assert line.startswith("corpora/web.yaml: sacrebleu: wmt14/ful: sacreBLEU has no such test set. Did you mean wmt14/full or ")
+
+
 def test_every_recipe_has_a_data_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no corpus is called"):

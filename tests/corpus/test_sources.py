@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from transformer_core.config import TREES
-from transformer_core.corpus.sources.catalogue import Address, Entry, Folder, Found, LocalFile, Source, Splits, Synthetic
+from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Address, Entry, Folder, Found, LocalFile, Source, Splits, Synthetic
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import unpack
 from transformer_core.corpus.sources.readers import SourceReader
@@ -175,7 +175,7 @@ def test_a_test_set_of_sacrebleu_must_have_its_sum_and_be_known(reader: SourceRe
     (tmp_path / "mirror/tiny/test-full.tgz").write_bytes(b"other")
     with pytest.raises(UserError, match=r"test-full\.tgz: wrong md5: wanted a8cd784e006feb32ac6f3d9ec7eb389a, found"):
         reader.open(Source(sacrebleu="wmt14/full"), "test")
-    with pytest.raises(UserError, match="sacrebleu: wmt99: sacreBLEU has no such test set") as caught:
+    with pytest.raises(UserError, match=r"sacrebleu: wmt99: sacreBLEU has no such test set\. Did you mean wmt") as caught:
         reader.open(Source(sacrebleu="wmt99"), "test")
     assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
 
@@ -204,7 +204,7 @@ reader = SourceReader(found, "en", "de", fetcher)
 for source in [*found.entry.splits.train, *found.entry.splits.valid]:
     opened = reader.open(source, "train")
     print(opened.origins[0]["mtdata"], [(pair.source, pair.target) for pair in opened.pairs])
-for name, languages in (("Statmt-none-1-deu-eng", "en de"), ("Statmt-europarl_wmt13-7-deu-eng", "en fr")):
+for name, languages in (("Statmt-europal_wmt13-7-deu-eng", "en de"), ("Statmt-europarl_wmt13-7-deu-eng", "en fr")):
     try:
         SourceReader(found, *languages.split(), fetcher).open(Source(mtdata=name), "train")
     except UserError as error:
@@ -231,8 +231,9 @@ def test_the_corpora_of_wmt14_are_read_by_their_names_in_mtdata(tmp_path: Path) 
         f"Statmt-commoncrawl_wmt13-1-deu-eng {pairs}",
         f"OPUS-news_commentary-v9.0-deu-eng {pairs}",
         f"Statmt-newstest-2013-eng-deu {pairs}",
-        "78 mtdata: Statmt-none-1-deu-eng: mtdata has no such corpus. mtdata list -id names them.",
-        "78 mtdata: Statmt-europarl_wmt13-7-deu-eng: is not in the languages en and fr",
+        f"78 {PACKAGED_ENTRIES}/wmt14-en-de.yaml: mtdata: Statmt-europal_wmt13-7-deu-eng: mtdata has no such corpus. Did you mean "
+        "Statmt-europarl_wmt13-7-deu-eng or Statmt-europarl-7-deu-eng or Statmt-europarl-9-deu-eng?",
+        f"78 {PACKAGED_ENTRIES}/wmt14-en-de.yaml: mtdata: Statmt-europarl_wmt13-7-deu-eng: is not in the languages en and fr",
         "",
     ], done.stderr
     assert list((tmp_path / "downloads").iterdir()) == []

@@ -1,6 +1,7 @@
 """The kinds of sources of a catalogue entry, each opened as a stream of sentence pairs."""
 
 import copy
+import difflib
 import itertools
 import logging
 import os
@@ -89,6 +90,13 @@ class SourceReader:
         files = wanted.files or (self._files_in(wanted.folder) if wanted.folder else {})
         return [located(self.found.path.parent, files[language].path) for language in self.direction if files]
 
+    def check_names(self, wanted: Source) -> None:
+        """Check the name of a source in mtdata or sacreBLEU, without the network. Raises `UserError` (78) as `open`."""
+        if wanted.mtdata is not None:
+            _mtdata_corpus(wanted.mtdata, self.direction, self.found.path)
+        if wanted.sacrebleu is not None:
+            self._sacrebleu_dataset(wanted.sacrebleu)
+
     def _open_files(self, files: dict[str, LocalFile]) -> Opened:
         chosen = [files[language] for language in self.direction]
         paths = [located(self.found.path.parent, file.path) for file in chosen]
@@ -124,20 +132,24 @@ class SourceReader:
             yield from file_pairs(paths, self.direction, [address.column for address in addresses])
 
     def _open_mtdata(self, name: str) -> Opened:
-        corpus = _mtdata_corpus(name, self.direction)
+        corpus = _mtdata_corpus(name, self.direction, self.found.path)
         fetched = [self.fetcher.fetch(url) for url in corpus.urls]
         pairs = _pairs_of_mtdata(corpus, [file.path for file in fetched], self.fetcher)
         return Opened(pairs, _origins(corpus.urls, fetched, mtdata=name))
 
-    def _open_sacrebleu(self, name: str) -> Opened:
+    def _sacrebleu_dataset(self, name: str) -> Any:
         from sacrebleu.dataset import DATASETS
 
         where, language_pair = f"{self.found.path}: sacrebleu: {name}", "-".join(self.direction)
         if name not in DATASETS:
-            raise configuration_error(f"{where}: sacreBLEU has no such test set", "sacrebleu --list names them.")
+            raise configuration_error(f"{where}: sacreBLEU has no such test set", _nearest(name, DATASETS, "sacrebleu --list"))
         dataset = DATASETS[name]
         if language_pair not in dataset.langpairs:
             raise configuration_error(f"{where}: has no direction {language_pair}", f"It has {', '.join(dataset.langpairs)}.")
+        return dataset
+
+    def _open_sacrebleu(self, name: str) -> Opened:
+        dataset, language_pair = self._sacrebleu_dataset(name), "-".join(self.direction)
         urls, digests = dataset.data or [], dataset.md5 or []
         fetched = [self.fetcher.fetch(url, Sum(digest, "md5")) for url, digest in zip(urls, digests, strict=True)]
         archives = [file.path.resolve().as_uri() for file in fetched]
@@ -221,23 +233,31 @@ class _MtdataCorpus:
     swapped: bool
 
 
-def _mtdata_corpus(name: str, direction: tuple[str, str]) -> _MtdataCorpus:
+def _nearest(name: str, known: Iterable[str], command: str) -> str:
+    near = difflib.get_close_matches(name, known, n=3)
+    return f"Did you mean {' or '.join(near)}?" if near else f"{command} names them."
+
+
+def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> _MtdataCorpus:
     # mtdata logs through the root logger unless that has a handler already. Its first import builds an index, which takes a while.
     logging.basicConfig(level=logging.WARNING)
     from mtdata.index import INDEX  # type: ignore[import-untyped]
     from mtdata.iso.bcp47 import bcp47  # type: ignore[import-untyped]
 
+    where = f"{path}: mtdata: {name}"
     entry = next((entry for entry in INDEX.get_entries() if str(entry.did) == name), None)
     if entry is None:
-        raise configuration_error(f"mtdata: {name}: mtdata has no such corpus", "mtdata list -id names them.")
+        # It has too many corpora to compare the name with all.
+        alike = [one for other in INDEX.get_entries() if set((one := str(other.did)).split("-")[-2:]) == set(name.split("-")[-2:])]
+        raise configuration_error(f"{where}: mtdata has no such corpus", _nearest(name, alike, "mtdata list -id"))
     urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
     if entry.in_ext == "opus_xces" or any("//huggingface.co/" in url for url in urls):
-        raise configuration_error(f"mtdata: {name}: comes in a form that is not read here", "Get it with mtdata and name its files.")
+        raise configuration_error(f"{where}: comes in a form that is not read here", "Get it with mtdata and name its files.")
     wanted = [bcp47(language) for language in direction]
     for swapped, languages in ((False, wanted), (True, wanted[::-1])):
         if all(language.is_compatible(other) for language, other in zip(languages, entry.did.langs, strict=True)):
             return _MtdataCorpus(entry, urls, swapped)
-    raise configuration_error(f"mtdata: {name}: is not in the languages {' and '.join(direction)}")
+    raise configuration_error(f"{where}: is not in the languages {' and '.join(direction)}")
 
 
 def _pairs_of_mtdata(corpus: _MtdataCorpus, files: list[Path], fetcher: Fetcher) -> Iterator[Pair[bytes]]:
