@@ -64,7 +64,7 @@ def render_kubernetes(values: dict[str, Any], patch: Path | None) -> str:
     command = ["kubectl", "patch", "--local", "--type", "strategic", "--patch-file", str(patch), "--filename", "-", "--output", "yaml"]
     done = subprocess.run(command, input=job, capture_output=True, text=True, check=False)
     if done.returncode:
-        reason = done.stderr.strip().removeprefix("error: ")
+        reason = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
         raise configuration_error(f"{patch}: {reason}", "It must be a patch of the Job, as in docs/cluster.md.")
     return service + separator + done.stdout
 

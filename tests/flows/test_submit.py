@@ -257,6 +257,16 @@ def test_a_patch_that_is_none_is_refused_in_one_line(submit: Submit, tmp_path: P
     assert reason in line
 
 
+def test_a_patch_without_kubectl_is_one_line(submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = shutil.which("git")
+    assert git is not None
+    (tmp_path / "only-git").mkdir()
+    (tmp_path / "only-git/git").symlink_to(git)
+    monkeypatch.setenv("PATH", str(tmp_path / "only-git"))
+    line = submit(*KUBERNETES_JOB, "--patch", "patch.yaml", "--dry-run", code=69)
+    assert line == "kubectl: not found on this machine. --patch needs it, even with --dry-run.\n"
+
+
 def test_the_claim_of_the_docs_is_valid_and_the_one_that_a_job_mounts(submit: Submit) -> None:
     path = TEMPLATES / "state-claim.yaml"
     assert f"kubectl apply --filename {path.relative_to(REPOSITORY)}" in (REPOSITORY / "docs/cluster.md").read_text(encoding="utf-8")
