@@ -1,23 +1,29 @@
 # docker build --tag transformer-pipeline .
 # docker run --rm --volume transformer-pipeline-cache:/home/pipeline/project/.dvc/cache transformer-pipeline            (make repro)
-# docker run --rm transformer-pipeline make test
+# The client of a DVC remote, and other packages: --build-arg PACKAGES='dvc[s3]'
 # A smaller image, without CUDA: --build-arg PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+# What `make test` needs, too: --build-arg EXTRAS=dev
 FROM python:3.11-slim
 
-# Debian drops old patch versions from its mirrors, so a pinned version of git or make would soon not build.
+# The ssh client is for repositories and DVC remotes; NCCL loads libibverbs and its providers for InfiniBand and RoCE.
+# Debian drops old patch versions from its mirrors, so a pinned version of a package would soon not build.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends git make \
+    && apt-get install --yes --no-install-recommends git ibverbs-providers libibverbs1 make openssh-client \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 1000 --create-home pipeline
 
 USER 1000:1000
 WORKDIR /home/pipeline/project
+# Prefect's worker for Kubernetes starts a run as `prefect flow-run execute`.
+ENV PATH=/home/pipeline/project/.venv/bin:$PATH
 # pip and git refuse or warn about folders of another user, so everything here belongs to this one; the volume's mount point too.
 RUN mkdir -p .dvc/cache transformer_core flows
 
 # The packages change seldom and cost gigabytes: their layer depends on these files alone.
 ARG PIP_EXTRA_INDEX_URL=
+ARG EXTRAS=
+ARG PACKAGES=
 COPY --chown=1000:1000 pyproject.toml constraints.txt Makefile README.md ./
 COPY --chown=1000:1000 transformer_core/__init__.py transformer_core/
 COPY --chown=1000:1000 flows/__init__.py flows/

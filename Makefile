@@ -3,6 +3,9 @@
 # make test-all  the slow tests too
 # Each makes .venv when it is missing or older than pyproject.toml and constraints.txt, and installs nothing otherwise.
 PYTHON ?= python3
+# Extras of the project, and further packages, such as PACKAGES='dvc[s3]'.
+EXTRAS ?= dev
+PACKAGES ?=
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 # A file of tests a core: most of the time they wait for processes that they have started.
@@ -32,5 +35,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.11 ...")'
 	@echo "Installing into .venv: some minutes and gigabytes the first time ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.$(EXTRAS:%=[%])' $(PACKAGES:%='%')
 	@touch $@

@@ -1,6 +1,7 @@
 """The flow: the stages of dvc.yaml in order, one Prefect task each; DVC decides which run, Prefect retries, shows and stops them."""
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import psutil
 from prefect import Flow, flow, get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
@@ -250,6 +252,20 @@ def reach_prefect() -> None:
     if trouble:
         remedy = "Start it, unset PREFECT_API_URL for a temporary one, or do without Prefect: dvc repro"
         raise UserError(f"Prefect at {client.api_url} is away: {first_line(trouble)}", remedy, ExitCode.UNAVAILABLE)
+    if not PREFECT_API_URL.value():
+        _end_children_with_this_process()
+
+
+def _end_children_with_this_process() -> None:
+    """Have a shell stop the present children of this process (a temporary server) when this process ends, even if it is killed.
+
+    The shell waits for the end of a pipe, whose other end stays open in this process alone.
+    """
+    script = 'trap "" INT TERM USR1; exec >/dev/null 2>&1; read -r _; kill "$@"'
+    children = [str(child.pid) for child in psutil.Process().children()]
+    read_end, _ = os.pipe()
+    os.posix_spawn("/bin/sh", ["sh", "-c", script, "sh", *children], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)])
+    os.close(read_end)
 
 
 def _stop_behind(error: BaseException | None) -> str:

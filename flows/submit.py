@@ -1,7 +1,7 @@
 """Training over several machines without Prefect: a Slurm or Kubernetes job in which each node runs flows/cluster/node.py.
 
     python -m flows.submit slurm --nodes 2 --gpus 8 --time 24:00:00 [--dry-run]
-    python -m flows.submit kubernetes --image REGISTRY/transformer-pipeline --nodes 2 --gpus 8 [--dry-run]
+    python -m flows.submit kubernetes --image REGISTRY/transformer-pipeline --nodes 2 --gpus 8 [--patch patch.yaml] [--dry-run]
 
 The name of a Kubernetes job ends with a hash of commit, settings and options, since Kubernetes cannot change a job: the same submission
 finds the present job, a different one creates another.
@@ -29,7 +29,7 @@ from flows.process.repro import ancestors
 from flows.process.runner import reports_errors
 from flows.process.settings import tracked
 from transformer_core.cli.arguments import positive_int
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import ExitCode, UserError, configuration_error
 
 STAGE = "train"
 TEMPLATES = {"slurm": "slurm.sbatch", "kubernetes": "kubernetes-job.yaml"}
@@ -47,6 +47,26 @@ def render(kind: str, values: dict[str, Any]) -> str:
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False)
     environment.filters |= {"shell": shlex.quote, "json": json.dumps}
     return environment.from_string(text).render(values)
+
+
+def render_kubernetes(values: dict[str, Any], patch: Path | None) -> str:
+    """The service and the job, the job changed by a patch as `kubectl patch` changes objects: it merges lists such as `env` by name.
+
+    Raises:
+        UserError: exit code 69, kubectl is not installed; 78, it cannot apply the patch.
+    """
+    text = render("kubernetes", values)
+    if patch is None:
+        return text
+    service, separator, job = text.rpartition("---\n")
+    if shutil.which("kubectl") is None:
+        raise UserError("kubectl: not found on this machine", "--patch needs it, even with --dry-run.", ExitCode.UNAVAILABLE)
+    command = ["kubectl", "patch", "--local", "--type", "strategic", "--patch-file", str(patch), "--filename", "-", "--output", "yaml"]
+    done = subprocess.run(command, input=job, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
+        raise configuration_error(f"{patch}: {reason}", "It must be a patch of the Job, as in docs/cluster.md.")
+    return service + separator + done.stdout
 
 
 def submit(kind: str, job: str) -> None:
@@ -82,8 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "python": sys.executable,
     }
     if kind == "kubernetes":
-        values["name"] = f"{values['name']}-{sha256(render(kind, values).encode()).hexdigest()[:8]}"
-    job = render(kind, values)
+        patch = values.pop("patch")
+        values["name"] += f"-{sha256(render_kubernetes(values, patch).encode()).hexdigest()[:8]}"
+        job = render_kubernetes(values, patch)
+    else:
+        job = render(kind, values)
     if dry_run:
         print(job, end="")
         return ExitCode.DONE
@@ -104,6 +127,8 @@ def _parser() -> argparse.ArgumentParser:
     kubernetes.add_argument("--image", required=True, help="built from the Dockerfile")
     kubernetes.add_argument("--state-claim", default="transformer-state", metavar="NAME", help="persistent volume claim, ReadWriteMany")
     kubernetes.add_argument("--secret", default="transformer-pipeline", metavar="NAME", help="whose keys become environment variables")
+    kubernetes.add_argument("--namespace", metavar="NAME", help="of the job and its service (default: that of kubectl's context)")
+    kubernetes.add_argument("--patch", type=Path, metavar="FILE", help="fields to merge into the job, in the format of kubectl patch")
     for one in (slurm, kubernetes):
         one.add_argument("--nodes", type=positive_int, default=1)
         one.add_argument("--gpus", type=int, default=0, metavar="N", help="of each node (default: 0, train on CPUs)")

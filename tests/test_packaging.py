@@ -121,6 +121,16 @@ def test_an_old_python_is_refused_in_one_line(installed: Path) -> None:
     assert not (installed / ".venv" / ".installed").exists()
 
 
+def test_an_image_is_installed_without_packages_for_developers_and_with_those_that_its_build_names(installed: Path) -> None:
+    arguments = re.findall(r"^ARG (EXTRAS|PACKAGES)=(.*)$", (REPOSITORY / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert arguments == [("EXTRAS", ""), ("PACKAGES", "")]
+    command = ["make", "--dry-run", "--always-make", "install"]
+    for chosen, end in (({"EXTRAS": "", "PACKAGES": "dvc[s3] dvc[ssh]"}, "'.' 'dvc[s3]' 'dvc[ssh]'"), ({}, "'.[dev]'")):
+        environment = {name: value for name, value in os.environ.items() if name not in {"EXTRAS", "PACKAGES"}} | chosen
+        said = subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True, check=True).stdout
+        assert re.search(rf"pip install .* --editable {re.escape(end)}\s*$", said, re.MULTILINE), said
+
+
 def test_the_dockerfile_passes_its_linter() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     done = subprocess.run([hadolint, REPOSITORY / "Dockerfile"], capture_output=True, text=True, check=False)

@@ -83,8 +83,10 @@ def check_out(work: Work, clone: Path) -> None:
     try:
         git(clone, "fetch", "--quiet", "--force", work.repository, "+refs/heads/*:refs/remotes/origin/*")
     except subprocess.CalledProcessError as error:
-        reason = str(error.stderr).strip().rpartition("\n")[2]
-        raise UserError(f"{work.repository}: {reason}", "Can this machine read it?", ExitCode.UNAVAILABLE) from None
+        # The last lines are general advice; a warning may come first, such as ssh's about a new host.
+        reason = next((line for line in str(error.stderr).splitlines() if line and not line.lower().startswith("warning: ")), "")
+        remedy = "Let this machine read it: docs/cluster.md, A private repository."
+        raise UserError(f"{work.repository}: {reason.removeprefix('fatal: ')}", remedy, ExitCode.UNAVAILABLE) from None
     try:
         git(clone, "checkout", "--quiet", "--force", "--detach", work.commit)
     except subprocess.CalledProcessError:

@@ -439,3 +439,18 @@ def test_without_a_server_a_signal_to_the_group_still_ends_well(number: signal.S
     assert process.returncode == 75, output
     assert Path("saved").exists()
     assert (number == signal.SIGTERM) or "Traceback" not in output
+
+
+@pytest.mark.prefect
+@pytest.mark.slow
+@pytest.mark.usefixtures("toy")
+def test_without_a_server_a_killed_flow_leaves_no_process(nobody_left: list[int]) -> None:
+    """About 10 seconds for a temporary server, which cannot see that the flow is gone."""
+    behave("train", TRAIN_UNTIL_STOPPED)
+    process = start_flow(None)
+    nobody_left.append(process.pid)
+    wait_for_stage(process)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not processes_of(process.pid), "the end of all processes")
+    assert Path("saved").exists()

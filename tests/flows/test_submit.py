@@ -76,6 +76,7 @@ def submit(repository: Path, capfd: pytest.CaptureFixture[str]) -> Submit:
     return submitted
 
 
+KUBERNETES_JOB = ["kubernetes", "--image", "registry.example/transformer-pipeline:1"]
 SLURM = ["slurm", "--nodes", "2", "--gpus", "8", "--time", "24:00:00", "--partition", "gpu"]
 
 
@@ -161,26 +162,43 @@ def test_what_is_not_committed_is_not_submitted(submit: Submit, repository: Path
 
 @pytest.mark.parametrize("gpus", [0, 8])
 def test_a_kubernetes_job_is_valid_and_its_pods_find_each_other(submit: Submit, gpus: int) -> None:
-    text = submit("kubernetes", "--image", "registry.example/transformer-pipeline:1", "--nodes", "2", "--gpus", str(gpus), "--dry-run")
-    service, settings, job = YAML(typ="safe").load_all(text)
-    for document in (service, settings, job):
+    text = submit(*KUBERNETES_JOB, "--nodes", "2", "--gpus", str(gpus), "--dry-run")
+    service, job = YAML(typ="safe").load_all(text)
+    for document in (service, job):
         kubernetes_validate.validate(document, KUBERNETES, strict=True)
-    assert json.loads(settings["data"]["settings.json"]) == tracked()
-    pod = job["spec"]["template"]["spec"]
+        assert "namespace" not in document["metadata"]
     assert (job["spec"]["completions"], job["spec"]["parallelism"], job["spec"]["completionMode"]) == (2, 2, "Indexed")
+    template = job["spec"]["template"]
+    pod = template["spec"]
     assert pod["terminationGracePeriodSeconds"] > GRACE_SECONDS
     environment = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
     assert environment["TRANSFORMER_RENDEZVOUS"] == f"{job['metadata']['name']}-0.{service['metadata']['name']}:29400"
     assert pod["subdomain"] == service["metadata"]["name"]
-    assert pod["volumes"][2]["configMap"]["name"] == settings["metadata"]["name"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
     assert pod["containers"][0].get("resources", {}).get("limits") == ({"nvidia.com/gpu": 8} if gpus else None)
+
+
+def test_a_kubernetes_job_holds_its_settings_so_that_nothing_is_left_when_it_is_removed(submit: Submit) -> None:
+    service, job = YAML(typ="safe").load_all(submit(*KUBERNETES_JOB, "--dry-run"))
+    assert job["metadata"]["name"] not in service["metadata"]["name"]
+    assert job["spec"]["ttlSecondsAfterFinished"] > 0
+    pod = job["spec"]["template"]["spec"]
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "settings")
+    (item,) = volume["downwardAPI"]["items"]
+    (key,) = re.findall(r"^metadata\.annotations\['(.+)'\]$", item["fieldRef"]["fieldPath"])
+    assert json.loads(job["spec"]["template"]["metadata"]["annotations"][key]) == tracked()
+    (mount,) = (one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "settings")
+    assert pod["containers"][0]["args"][-2:] == ["--settings", f"{mount['mountPath']}/{item['path']}"]
+
+
+def job_name(text: str) -> str:
+    _, job = YAML(typ="safe").load_all(text)
+    return str(job["metadata"]["name"])
 
 
 def test_a_kubernetes_job_of_other_settings_or_another_commit_has_another_name(submit: Submit, repository: Path) -> None:
     def name(*options: str) -> str:
-        found = re.search(r"job-name: (\S+)", submit("kubernetes", "--image", "i", *options, "--dry-run"))
-        assert found is not None
-        return found[1]
+        return job_name(submit(*KUBERNETES_JOB, *options, "--dry-run"))
 
     first = name()
     assert re.fullmatch(r"transformer-train-[0-9a-f]{8}", first)
@@ -193,6 +211,70 @@ def test_a_kubernetes_job_of_other_settings_or_another_commit_has_another_name(s
     params.write_text(text)
     subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "b"], check=True)
     assert name() != first
+
+
+def patch_of_the_docs() -> str:
+    (patch,) = re.findall(r"^```yaml\n(# patch\.yaml\n.*?)^```", (REPOSITORY / "docs/cluster.md").read_text(encoding="utf-8"), re.M | re.S)
+    return str(patch)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl merges the patch")
+def test_a_patch_changes_any_field_of_a_kubernetes_job(submit: Submit, tmp_path: Path) -> None:
+    (tmp_path / "patch.yaml").write_text(patch_of_the_docs(), encoding="utf-8")
+    options = [*KUBERNETES_JOB, "--gpus", "8", "--namespace", "nmt", "--dry-run"]
+    _, plain = YAML(typ="safe").load_all(submit(*options))
+    text = submit(*options, "--patch", str(tmp_path / "patch.yaml"))
+    service, job = YAML(typ="safe").load_all(text)
+    for document in (service, job):
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
+        assert document["metadata"]["namespace"] == "nmt"
+    assert job["spec"]["ttlSecondsAfterFinished"] == 86400
+    before, pod = plain["spec"]["template"]["spec"], job["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "trainer"
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8, "rdma/hca": 1, "memory": "200Gi"}
+    for key in ("env", "volumeMounts"):
+        names = {one["name"] for one in container[key]}
+        assert names > {one["name"] for one in before["containers"][0][key]}, key
+    assert {one["name"] for one in pod["volumes"]} > {one["name"] for one in before["volumes"]}
+    # The pods find node 0 by the name, which is another one with the patch.
+    assert job["metadata"]["name"] != plain["metadata"]["name"]
+    environment = {one["name"]: one.get("value") for one in container["env"]}
+    assert environment["TRANSFORMER_RENDEZVOUS"].startswith(f"{job['metadata']['name']}-0.")
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl merges the patch")
+@pytest.mark.parametrize(("patch", "reason"), [(None, "no such file"), ("spec: [\n", "line 1"), ("- 1\n", "invalid JSON document")])
+def test_a_patch_that_is_none_is_refused_in_one_line(submit: Submit, tmp_path: Path, patch: str | None, reason: str) -> None:
+    path = tmp_path / "patch.yaml"
+    if patch is not None:
+        path.write_text(patch, encoding="utf-8")
+    (line,) = submit(*KUBERNETES_JOB, "--patch", str(path), "--dry-run", code=78).splitlines()
+    assert line.startswith(f"{path}: ")
+    assert reason in line
+
+
+def test_a_patch_without_kubectl_is_one_line(submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = shutil.which("git")
+    assert git is not None
+    (tmp_path / "only-git").mkdir()
+    (tmp_path / "only-git/git").symlink_to(git)
+    monkeypatch.setenv("PATH", str(tmp_path / "only-git"))
+    line = submit(*KUBERNETES_JOB, "--patch", "patch.yaml", "--dry-run", code=69)
+    assert line == "kubectl: not found on this machine. --patch needs it, even with --dry-run.\n"
+
+
+def test_the_claim_of_the_docs_is_valid_and_the_one_that_a_job_mounts(submit: Submit) -> None:
+    path = TEMPLATES / "state-claim.yaml"
+    assert f"kubectl apply --filename {path.relative_to(REPOSITORY)}" in (REPOSITORY / "docs/cluster.md").read_text(encoding="utf-8")
+    claim = YAML(typ="safe").load(path)
+    kubernetes_validate.validate(claim, KUBERNETES, strict=True)
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert f"claimName: {claim['metadata']['name']}\n" in submit(*KUBERNETES_JOB, "--dry-run")
+    assert json.dumps(claim["metadata"]["name"]) in (TEMPLATES / "kubernetes-pool.json").read_text(encoding="utf-8")
 
 
 def manifest_of(variables: dict[str, Any]) -> Any:
@@ -222,6 +304,20 @@ def test_a_run_in_the_kubernetes_pool_is_a_valid_job_with_gpus_and_time_to_save(
     environment = {one["name"]: one.get("value") for one in container["env"]}
     assert environment["MLFLOW_TRACKING_URI"] == "http://m"
     assert environment["PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR"] == "reschedule"
+    assert {"imagePullSecrets", "serviceAccountName", "nodeSelector", "tolerations"} & set(pod) == set()
+    # The image must have this command in its path.
+    assert container["args"][0] == "prefect"
+    assert re.search(r"^ENV PATH=/home/pipeline/project/\.venv/bin:\$PATH$", (REPOSITORY / "Dockerfile").read_text(encoding="utf-8"), re.M)
+
+
+def test_variables_of_the_kubernetes_pool_choose_nodes_and_credentials() -> None:
+    secrets, labels, tolerations = [{"name": "registry"}], {"accelerator": "h100"}, [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    variables = {"image_pull_secrets": secrets, "node_selector": labels, "tolerations": tolerations, "service_account_name": "trainer"}
+    manifest = manifest_of(variables)
+    kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+    pod = manifest["spec"]["template"]["spec"]
+    assert (pod["imagePullSecrets"], pod["nodeSelector"], pod["tolerations"]) == (secrets, labels, tolerations)
+    assert pod["serviceAccountName"] == "trainer"
 
 
 def test_the_kubernetes_pool_asks_for_what_the_worker_knows() -> None:
