@@ -52,7 +52,7 @@ BASELINES = {
 
 
 def names() -> list[str]:
-    """Return the names of all recipes, sorted: the packaged ones, one per row of the paper's Table 3 and one per baseline."""
+    """Return the names of all recipes, sorted: those with a file, one for each row of the paper's Table 3, one for each baseline."""
     files = resources.files(__package__).iterdir()
     packaged = [file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)]
     return sorted([*packaged, *_rows(), *BASELINES])
@@ -160,7 +160,7 @@ def _baseline(name: str) -> CommentedMap:
 
 
 def _yaml() -> YAML:
-    yaml = YAML()  # The default, a round trip, keeps comments.
+    yaml = YAML()  # The default type, a round trip, keeps comments.
     yaml.width = 1_000  # Keeps lines unbroken.
     return yaml
 
