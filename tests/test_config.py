@@ -7,6 +7,8 @@ from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.presets import TABLE_3
 
+pytestmark = pytest.mark.usefixtures("empty_directory")
+
 WHOLE = recipes.read("synthetic")
 SECTIONS = "download, clean, bpe, binarize, model, train, average, decode, evaluate, publish, machine"
 PROBABILITY = "a number of at least 0 and below 1"
@@ -79,11 +81,6 @@ FAULTS = [
         ':37: not valid YAML (found duplicate key "warmup" with value "2" (original value: "1"))',
     ),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def loaded(text: str) -> Params:

@@ -11,7 +11,7 @@ from flows.process.paths import STATE
 from transformer_core import recipes
 from transformer_core.config import PARAMS_FILE, Params, check_across_sections, read_yaml, validate_document
 from transformer_core.errors import configuration_error
-from transformer_core.files import new_file, sha256_of
+from transformer_core.files import new_file, sha256_of, write_text
 from transformer_core.presets import resolve
 
 BACKUPS = STATE / "params"
@@ -47,7 +47,7 @@ def write_params(recipe: str | None, overrides: Mapping[str, Any]) -> Path | Non
         backup = BACKUPS / f"{sha256_of(PARAMS_FILE)[:8]}.yaml"
         with new_file(backup) as temporary:
             temporary.write_bytes(PARAMS_FILE.read_bytes())
-    _write(text, PARAMS_FILE)
+    write_text(PARAMS_FILE, text)
     return backup
 
 
@@ -61,7 +61,7 @@ def apply_settings(sections: Mapping[str, Any], root: Path) -> None:
     path = root / PARAMS_FILE
     document = {**sections, MACHINE: read_yaml(path).get(MACHINE) or {}}
     check(document)
-    _write(_text(document), path)
+    write_text(path, _text(document))
 
 
 def check(document: object) -> None:
@@ -91,8 +91,3 @@ def _yaml() -> YAML:
     yaml = YAML()  # The default type, a round trip, keeps comments.
     yaml.width = 1_000
     return yaml
-
-
-def _write(text: str, path: Path) -> None:
-    with new_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")

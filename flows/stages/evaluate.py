@@ -46,7 +46,7 @@ from transformer_core.evaluation.metrics import (
     sentence_chrf,
 )
 from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing
-from transformer_core.files import new_file, read_json, sha256_of, write_json
+from transformer_core.files import new_file, read_json, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model
 
 STAGES_BEFORE = ("download", "clean", "bpe", "binarize", "train", "average", "decode")
@@ -62,8 +62,7 @@ def run(params: Params) -> str:
     write_json(METRICS, figures)
     for path, column, groups in ((BY_LENGTH, "source_words", report.by_length), (BY_PHENOMENON, "phenomenon", report.by_phenomenon)):
         write_groups(path, column, groups)
-    with new_file(REPORT) as temporary:
-        temporary.write_text(page, encoding="utf-8", newline="\n")
+    write_text(REPORT, page)
     record(figures, report, task)
     print(score_table(figures))
     return f"{task.headline(figures)} on the test set of {corpus_name(figures)}: {REPORT}"

@@ -87,7 +87,7 @@ def _draw_word(arguments: argparse.Namespace, maps: "AttentionMaps") -> int:
     """Write the picture of the attention of one word, and print its path."""
     from transformer_core.evaluation.attention_figures import shown_layer, word_figure
     from transformer_core.evaluation.words import words_of
-    from transformer_core.files import new_file
+    from transformer_core.files import write_text
 
     if "encoder" not in maps.weights:
         raise configuration_error("--word: this model has no encoder attention", f"It has: {', '.join(maps.weights)}.")
@@ -98,8 +98,7 @@ def _draw_word(arguments: argparse.Namespace, maps: "AttentionMaps") -> int:
     figure = word_figure(maps, place, layer, heads, alone=True)
     file = arguments.out / _WORD
     try:
-        with new_file(file) as temporary:
-            temporary.write_text(figure.svg, encoding="utf-8", newline="\n")
+        write_text(file, figure.svg)
     except OSError as error:
         raise _not_writable(arguments.out, error) from None
     print(f"{file}: what “{figure.word}” attends to (layer {layer} of {layers}; heads {_listed(heads)})")
@@ -125,7 +124,7 @@ def _times(count: int) -> str:
 def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int], heads: Sequence[int], folder: Path) -> list[str]:
     """Write the pictures and the numbers, after all are drawn, and return the files' names."""
     from transformer_core.evaluation.heat_maps import find_fonts, heat_maps, save_png
-    from transformer_core.files import new_file
+    from transformer_core.files import write_text
 
     fonts = find_fonts([*maps.source, *maps.read, *maps.predicted])
     chosen = {kind: maps.layers(kind, layers) for kind in kinds}
@@ -133,8 +132,7 @@ def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int]
     try:
         for name, figure in figures.items():
             save_png(figure, folder / name)
-        with new_file(folder / _NUMBERS) as temporary:
-            temporary.write_text(json.dumps(maps.document(kinds, layers, heads), ensure_ascii=False) + "\n", encoding="utf-8")
+        write_text(folder / _NUMBERS, json.dumps(maps.document(kinds, layers, heads), ensure_ascii=False) + "\n")
     except OSError as error:
         raise _not_writable(folder, error) from None
     if fonts.missing:

@@ -14,7 +14,7 @@ from ruamel.yaml.error import YAMLError
 
 from transformer_core.config import Params, validate_document
 from transformer_core.errors import configuration_error
-from transformer_core.files import new_file
+from transformer_core.files import write_text
 from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, table_3_row
 
 _SUFFIX = ".yaml"
@@ -109,8 +109,7 @@ def write(text: str, path: Path, *, force: bool) -> None:
     document = _yaml().load(text)
     if machine := _read_document(path).get("machine"):
         document["machine"] = machine
-    with new_file(path) as temporary:
-        temporary.write_text(_text(document), encoding="utf-8", newline="\n")
+    write_text(path, _text(document))
 
 
 def _document(name: str) -> CommentedMap:
