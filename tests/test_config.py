@@ -19,7 +19,6 @@ FACTOR = "Did you mean 'learning_rate_factor'?"
 FEWER = "Keep more checkpoints or average fewer."
 TOO_FEW = "give fewer checkpoints than average.count (5) takes. Save more often or average fewer."
 BOTH = "Weights belong to their vocabulary: name the same model directory in both."
-TWICE = 'found duplicate key "warmup" with value "2" (original value: "1")'
 NO_BLEU = "the task is parsing (download.target tree), which has no bleu"
 TOO_LONG = "does not fit the smaller of train.tokens_per_microbatch (640) and train.tokens_per_update (2560). Lower it or raise them."
 
