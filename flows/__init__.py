@@ -1,1 +1,1 @@
-"""The pipeline around the work: stages for DVC, the Prefect flow, the MLflow record."""
+"""The pipeline around transformer_core: stages for DVC, the Prefect flow, the MLflow record."""

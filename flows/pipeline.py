@@ -1,4 +1,4 @@
-"""The flow: the stages of dvc.yaml in order, one Prefect task each; DVC decides which run, Prefect retries, shows and stops them."""
+"""The flow: the stages of dvc.yaml in order, one Prefect task each. DVC decides which stages run; Prefect shows, retries and stops them."""
 
 import argparse
 import os
@@ -45,7 +45,7 @@ MODEL_CONFIG = CHECKPOINTS / "config.json"
 
 
 def close_down(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """After a run that failed, crashed or was cancelled, end its runs on other machines and leave advice as an artifact.
+    """Cancel the runs on other machines of a run that failed, crashed or was cancelled, and write advice as an artifact.
 
     Prefect passes the arguments by name; if the run itself was killed, its worker calls this.
     """
@@ -61,12 +61,12 @@ def close_down(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> No
 def pipeline(
     recipe: str | None = None, overrides: dict[str, Any] | None = None, first_stage: str | None = None, last_stage: str | None = None
 ) -> State[int] | int:
-    """Run every stage of dvc.yaml in order, up to the first that fails, and keep a summary as artifacts.
+    """Run the stages of dvc.yaml in order, up to the first that fails, and write a summary as artifacts.
 
     Args:
-        recipe: the recipe to write to params.yaml; None leaves the present file.
+        recipe: the recipe to write to params.yaml; None keeps the present file.
         overrides: values by key to change in params.yaml, as {"train.updates": 50}.
-        first_stage: the stage to begin with, on the present outputs of those before it.
+        first_stage: the stage to begin with; earlier stages keep their present outputs.
         last_stage: the stage to end with.
 
     Returns:
@@ -81,7 +81,7 @@ def pipeline(
         return Failed(message=str(error), data=int(error.exit_code))
     outcomes: dict[str, Outcome] = {}
     for name in names:
-        # Called, not submitted: a signal ends the processes of a task only on the main thread.
+        # Called, not submitted, because a signal ends only the processes of tasks on the main thread.
         state = stage_task(name, machine)(return_state=True)
         outcomes[name] = cast(Outcome, state.result(raise_on_failure=False))
         if state.is_failed():
@@ -92,7 +92,7 @@ def pipeline(
 
 
 def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
-    """Show the summary: on the terminal, in MLflow, and as artifacts: a table, a text with the score, the link to MLflow."""
+    """Write the summary to the terminal, to MLflow, and as artifacts: a table, a text with the score, the link to MLflow."""
     table = table_of(outcomes, machine.price_per_hour)
     training = fingerprint() if TRAIN in outcomes and not outcomes[TRAIN].code else ""
     link = training_link(machine, training) if training else ""
@@ -110,10 +110,10 @@ def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
 
 
 def stages_between(first: str | None, last: str | None, names: list[str]) -> list[str]:
-    """The stages from one to another, both included; None is the first or the last of all.
+    """Return the stages from one to another, both included; None is the first or the last of all.
 
     Raises:
-        UserError: exit code 78; there is no such stage, or the last comes before the first.
+        UserError: exit code 78; no such stage, or the last comes before the first.
     """
     for parameter, name in (("first_stage", first), ("last_stage", last)):
         if name is not None and name not in names:
@@ -125,12 +125,12 @@ def stages_between(first: str | None, last: str | None, names: list[str]) -> lis
 
 
 def retried_task(name: str, run_name: str, condition: Callable[..., bool]) -> Callable[[Callable[[], Any]], Task[[], Any]]:
-    """Decorator: a Prefect task without a cache of its own, retried with a growing delay while the condition holds."""
+    """Return a decorator for a Prefect task without a cache, retried with a growing delay while the condition holds."""
     return task(
         name=name,
         task_run_name=run_name,
         cache_policy=NO_CACHE,
-        retries=RETRIES + 1,  # The last one is never made, see `is_transient`.
+        retries=RETRIES + 1,  # The last retry never runs, see `is_transient`.
         retry_delay_seconds=exponential_backoff(FIRST_RETRY_SECONDS),
         retry_jitter_factor=0.5,
         retry_condition_fn=condition,
@@ -138,28 +138,28 @@ def retried_task(name: str, run_name: str, condition: Callable[..., bool]) -> Ca
 
 
 def stage_task(name: str, machine: Machine) -> Task[[], Any]:
-    """The Prefect task of a stage, named after it."""
+    """Return the Prefect task of a stage, named after it."""
 
     @retried_task(name, name, is_transient)
     def run() -> State[Outcome] | Outcome:
         outcome = run_here_or_in_pool(name, machine)
-        # A returned state is retried like an exception, and shown as the stage's own line rather than as a traceback.
+        # A returned state is retried like an exception, but shown as one line, not as a traceback.
         return Failed(message=outcome.message, data=outcome) if outcome.code else outcome
 
     return run
 
 
 def is_transient(_task: Task[..., Any], task_run: TaskRun, state: State[Outcome]) -> bool:
-    """Whether to run a failed stage again: not for bad data or settings, and `RETRIES` times at most.
+    """Return whether to run a failed stage again: not after errors in data or settings, and at most `RETRIES` times.
 
-    The count is kept here because Prefect, once its own is used up, logs an empty traceback.
+    The limit is checked here, because Prefect logs an empty traceback at its own limit.
     """
     outcome = state.result(raise_on_failure=False)
     return isinstance(outcome, Outcome) and outcome.code in TRANSIENT and task_run.run_count <= RETRIES
 
 
 def run_here_or_in_pool(name: str, machine: Machine) -> Outcome:
-    """Run a stage here or in its pool of `machine.pools`; outputs of other machines are then fetched, so that the stage is up to date."""
+    """Run a stage here or in its pool of `machine.pools`, and fetch the outputs from there, so that the stage is up to date here."""
     pool, nodes = machine.pools.get(name), (machine.nodes or 1) if name == TRAIN else 1
     if pool is None:
         return run_in_dvc(name, machine)
@@ -173,10 +173,10 @@ def run_here_or_in_pool(name: str, machine: Machine) -> Outcome:
 
 
 def run_in_dvc(name: str, machine: Machine) -> Outcome:
-    """Let DVC run the stage or take it from its cache; its lines go to the log of the running task.
+    """Run a stage with DVC, or take it from DVC's cache; its output goes to the log of the running task.
 
-    DVC skips a stage whose output exists. That of `publish` is a file, which says nothing about the registry: if the registry has no such
-    model (another server, a deleted one), the stage is forced.
+    DVC skips a stage whose output exists. The output of `publish` is a file, which does not show whether the registry has the model: if it
+    has not (another server, a deleted model), the stage is forced.
     """
     started = time.monotonic()
     outcome = _repro(name, started, machine)
@@ -191,7 +191,7 @@ def run_in_dvc(name: str, machine: Machine) -> Outcome:
 
 
 def in_registry() -> bool:
-    """Whether the model that results/published.json names is in the registry.
+    """Return whether the registry has the model that results/published.json names.
 
     Raises:
         UserError: exit code 69; MLflow is away.
@@ -221,12 +221,12 @@ def _repro(name: str, started: float, machine: Machine, *options: str) -> Outcom
 
 
 def fingerprint() -> str:
-    """The fingerprint of the training whose checkpoints are here; empty if there are none."""
+    """Return the fingerprint of the training whose checkpoints are here; empty if there are none."""
     return str(read_json(MODEL_CONFIG)["training"]["fingerprint"]) if MODEL_CONFIG.exists() else ""
 
 
 def training_link(machine: Machine, training: str) -> str:
-    """The address of a training's run in MLflow, by its fingerprint; empty if MLflow has none or is away."""
+    """Return the address of a training's run in MLflow, by its fingerprint; empty if MLflow has no such run or is away."""
     uri = tracking_uri(machine)
     try:
         client = server.connect(uri)
@@ -238,7 +238,7 @@ def training_link(machine: Machine, training: str) -> str:
 
 
 def reach_prefect() -> None:
-    """Check the configured Prefect server, or start a temporary one that ignores Ctrl-C, because it must outlive the stages.
+    """Check the configured Prefect server, or start a temporary one, which ignores Ctrl-C because it must outlive the stages.
 
     Raises:
         UserError: exit code 69; the configured server is away.
@@ -269,7 +269,7 @@ def _end_children_with_this_process() -> None:
 
 
 def _stop_behind(error: BaseException | None) -> str:
-    """The stop signal behind an error: after a signal to the whole group the server is away too, and Prefect fails to report to it."""
+    """Return the stop signal that caused an error, or "": a signal to the whole group also ends the server, and Prefect's reports fail."""
     while error is not None:
         if isinstance(error, Interrupted | TerminationSignal):
             return str(error) if isinstance(error, Interrupted) else f"stopped by {signal.Signals(error.signal).name}"
@@ -291,7 +291,7 @@ def run_flow(chosen: Flow[..., Any], parameters: Mapping[str, Any]) -> int:
     stop_on_signals()
     try:
         reach_prefect()
-        # A temporary server that the same signal has ended does not come back: Prefect would retry for a minute.
+        # Few retries, because a temporary server that the same signal ended does not come back; Prefect would try for a minute.
         with temporary_settings({} if PREFECT_API_URL.value() else {PREFECT_CLIENT_MAX_RETRIES: 1}):
             state = cast(State[Any], chosen(**parameters, return_state=True))
     except (Interrupted, Exception) as error:
@@ -305,7 +305,7 @@ def run_flow(chosen: Flow[..., Any], parameters: Mapping[str, Any]) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> dict[str, Any]:
-    """The flow's parameters from a command line."""
+    """Return the flow's parameters from a command line."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.pipeline", description=main.__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

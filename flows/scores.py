@@ -1,4 +1,4 @@
-"""`python -m flows.scores`: the scores of the last run as a table (`dvc metrics show` has them too, in one line of 200 columns)."""
+"""`python -m flows.scores`: the scores of the last run as a table (`dvc metrics show` prints them in one line of 200 columns)."""
 
 from flows.process.paths import METRICS, require
 from flows.process.runner import reports_errors
@@ -9,7 +9,7 @@ from transformer_core.files import read_json
 
 @reports_errors
 def main() -> int:
-    """Print the table; exit code 65 if no run has been scored, or the last one by an earlier version."""
+    """Print the table. Raises `UserError` (65): no scores, or scores of an earlier version."""
     require(METRICS)
     try:
         print(score_table(read_json(METRICS)))

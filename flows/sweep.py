@@ -1,11 +1,11 @@
-"""Sweeps: the same pipeline over many settings, the rows of one table.
+"""Sweeps: the pipeline over many settings, as the rows of one table.
 
     python -m flows.sweep table3 --recipe multi30k --seeds 3 --updates 2000
     python -m flows.sweep table2 --recipe synthetic
     python -m flows.sweep params train.warmup=200,400 train.seed=1,2
 
-Each row and seed is trained in a workspace of its own with the cache of this repository, unless it has a result already. The table, as
-CSV, markdown and a picture, is in results/sweeps/NAME.
+Each row and seed without a result is trained in its own workspace, with the cache of this repository. The table is in results/sweeps/NAME,
+as CSV, markdown and a picture.
 """
 
 import argparse
@@ -52,7 +52,7 @@ _SECONDS_BETWEEN_SIGNALS = 5
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep: the jobs in the order of the table, the repository and commit whose code they run, and the heading."""
+    """A sweep: the jobs in the order of the table, the repository and commit of their code, and the heading."""
 
     jobs: Sequence[Job]
     url: str
@@ -61,22 +61,22 @@ class Sweep:
 
     @property
     def missing(self) -> list[Job]:
-        """The jobs that have no result yet."""
+        """The jobs without a result."""
         return [job for job in self.jobs if not job.result.exists()]
 
     @property
     def identity(self) -> str:
-        """The name of its record: the same for the same jobs."""
+        """The name of the sweep's record: the same for the same jobs."""
         return f"sweep-{self.about.name}-{sha256(' '.join(job.key for job in self.jobs).encode()).hexdigest()[:12]}"
 
 
 def plan(
     name: str, settings: Sequence[str], recipe: str | None, rows: Sequence[str] | None, seeds: int, updates: int | None, scale: int | None
 ) -> Sweep:
-    """Plan the jobs of a sweep and check the settings of all of them.
+    """Plan the jobs of a sweep and check the settings of all.
 
     Raises:
-        UserError: exit code 78; an unknown recipe, row or key, a value that the schema refuses, or code that is not committed.
+        UserError: exit code 78; an unknown recipe, row or key, an invalid value, or code that is not committed.
     """
     url, commit = committed()
     base = validate_document(Params, tracked() | {"machine": {}}, PARAMS_FILE) if recipe is None else recipes.load(recipe)
@@ -111,14 +111,14 @@ def sweep(planned: Sweep, at_once: int) -> State[int] | int:
         if job.result.exists():  # A kill may have prevented the removal of its workspace.
             shutil.rmtree(job.workspace, ignore_errors=True)
     repository = Repository.here(planned.url, planned.commit, load_params().machine)
-    with suppress(Exception):  # Created here, so that the experiment's files are not in a workspace; MLflow may be away.
+    with suppress(Exception):  # Creates the experiment, so that its files are not in a workspace; MLflow may be away.
         server.experiment_id(server.connect(str(repository.machine["tracking_uri"])))
     first, *others = planned.missing
     stopping = Event()
-    # Alone, so that the stages before the training run once and are cached for all others.
+    # The first job runs alone, so that the stages before the training run once and are cached for the others.
     outcomes = [_run(first, repository, stopping)]
     if at_once == 1:
-        # Called, not submitted: a signal ends the processes of a task only on the main thread.
+        # Called, not submitted, because a signal ends only the processes of tasks on the main thread.
         outcomes += [_run(job, repository, stopping) for job in others]
     else:
         outcomes += _side_by_side(others, repository, at_once, stopping)
@@ -148,7 +148,7 @@ def _run(job: Job, repository: Repository, stopping: Event) -> Outcome:
 
 
 def job_task(job: Job, repository: Repository, stopping: Event) -> Task[[], Any]:
-    """The Prefect task of a job, retried like a stage of the pipeline unless the whole sweep is stopping."""
+    """Return the Prefect task of a job, retried like a stage of the pipeline unless the whole sweep is stopping."""
 
     @retried_task("row", job.name, lambda *given: not stopping.is_set() and is_transient(*given))
     def run() -> State[Outcome] | Outcome:
@@ -164,7 +164,7 @@ def job_task(job: Job, repository: Repository, stopping: Event) -> Task[[], Any]
 
 
 def write_table(planned: Sweep) -> str:
-    """Write the table of the jobs with a result, and return its text."""
+    """Write the table of the jobs with a result, and return its markdown."""
     results = [read_json(job.result) for job in planned.jobs if job.result.exists()]
     table = tables.beside_the_paper(tables.summarize(results), planned.about.name)
     text = tables.markdown(table, results, planned.about)

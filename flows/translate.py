@@ -1,4 +1,4 @@
-"""`python -m flows.translate NAME@champion < in > out`: the lines of a file, translated by a model of the registry."""
+"""`python -m flows.translate NAME@champion < in > out`: translate lines with a model of the registry."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from transformer_core.config import load_params, tracking_uri
 
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch the model and run `transformer-core translate`, with its options and its exit codes."""
+    """Fetch the model and run `transformer-core translate` with its options; return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.translate",
         description="Translate lines of standard input with a model of the registry that params.yaml or $MLFLOW_TRACKING_URI names.",

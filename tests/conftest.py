@@ -64,6 +64,12 @@ def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def prefect_server(_isolated: None) -> Iterator[str]:
     """The address of a Prefect server, started once (about 10 seconds) and used by every flow in this process."""

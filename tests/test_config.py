@@ -7,6 +7,8 @@ from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.presets import TABLE_3
 
+pytestmark = pytest.mark.usefixtures("empty_directory")
+
 WHOLE = recipes.read("synthetic")
 SECTIONS = "download, clean, bpe, binarize, model, train, average, decode, evaluate, publish, machine"
 PROBABILITY = "a number of at least 0 and below 1"
@@ -17,7 +19,6 @@ FACTOR = "Did you mean 'learning_rate_factor'?"
 FEWER = "Keep more checkpoints or average fewer."
 TOO_FEW = "give fewer checkpoints than average.count (5) takes. Save more often or average fewer."
 BOTH = "Weights belong to their vocabulary: name the same model directory in both."
-TWICE = 'found duplicate key "warmup" with value "2" (original value: "1")'
 NO_BLEU = "the task is parsing (download.target tree), which has no bleu"
 TOO_LONG = "does not fit the smaller of train.tokens_per_microbatch (640) and train.tokens_per_update (2560). Lower it or raise them."
 
@@ -79,11 +80,6 @@ FAULTS = [
         ':37: not valid YAML (found duplicate key "warmup" with value "2" (original value: "1"))',
     ),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def loaded(text: str) -> Params:

@@ -47,10 +47,15 @@ def new_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8, atomically."""
+    with new_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
 def write_json(path: Path, document: object) -> None:
     """Write a document as indented JSON, atomically."""
-    with new_file(path) as temporary:
-        temporary.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from transformer_core.errors import ExitCode, UserError, configuration_error
-from transformer_core.files import new_file, sha256_of
+from transformer_core.files import sha256_of, write_text
 
 # Files of the repository that are copied to a project; dvc.yaml is adapted.
 FILES = (
@@ -63,11 +63,11 @@ def new_project(folder: Path) -> list[Path]:
     kept = []
     for path, content in ((folder / name, content) for name, content in contents.items()):
         if not path.exists():
-            _write(content, path)
+            write_text(path, content)
         elif path.name != PARAMS_FILE.name and path.read_bytes() != content.encode():
             kept.append(path)
     for stage, paths in code.items():
-        _write("".join(f"{sha256_of(_INSTALLED / path)}  {path}\n" for path in _files(paths)), folder / SUMS / f"{stage}.sha256")
+        write_text(folder / SUMS / f"{stage}.sha256", "".join(f"{sha256_of(_INSTALLED / path)}  {path}\n" for path in _files(paths)))
     return kept
 
 
@@ -99,11 +99,6 @@ def _files(paths: list[str]) -> list[str]:
     """Return the files among `paths` and in the folders among them, relative to `_INSTALLED`, without `__pycache__`."""
     found = [file for path in paths for file in ((_INSTALLED / path).rglob("*") if (_INSTALLED / path).is_dir() else [_INSTALLED / path])]
     return sorted(file.relative_to(_INSTALLED).as_posix() for file in found if file.is_file() and "__pycache__" not in file.parts)
-
-
-def _write(text: str, path: Path) -> None:
-    with new_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _git_init(folder: Path) -> None:

@@ -1,1 +1,1 @@
-"""A stage as a process: settings, paths, signals and exit code, child processes, and DVC as one of them."""
+"""A stage as a process: settings, paths, signals, exit codes and child processes, among them DVC."""

@@ -1,4 +1,4 @@
-"""A command as a child process with everything it starts: its lines, its time limit, and an end that leaves no process behind."""
+"""A command as a child process: its output, its time limit, and the end of all processes that it started."""
 
 import os
 import re
@@ -20,7 +20,7 @@ SECONDS_BETWEEN_UPDATES = 60.0
 _TAG = "TRANSFORMER_CHILD"
 _POLL_SECONDS = 0.1
 _SURVIVOR_SECONDS = 5.0
-_UPDATE = re.compile(r"update ([\d,]+) of ([\d,]+): ")  # The line that flows/record/recorder.py prints every ten seconds.
+_UPDATE = re.compile(r"update ([\d,]+) of ([\d,]+): ")  # A line that flows/record/recorder.py prints every ten seconds.
 
 
 class TimeLimitError(Exception):
@@ -28,13 +28,13 @@ class TimeLimitError(Exception):
 
 
 class StageLog:
-    """The lines of a stage on their way to a scheduler's log.
+    """The output lines of a stage, passed on to a scheduler's log.
 
-    Of the updates of a training, one a minute and the last are logged; all of them move the progress bar.
+    Of the lines for a training's updates, one a minute and the last are logged; all of them move the progress bar.
 
     Args:
         write: called with each line to log.
-        show: called with the share of the training that is done, in percent.
+        show: called with the percentage of the training that is done.
     """
 
     def __init__(self, write: Callable[[str], None], show: Callable[[float], None] = lambda _: None) -> None:
@@ -65,14 +65,14 @@ def run_child(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> int:
-    """Run a command to the end of everything it started and return its exit code (negative: the signal that ended it).
+    """Run a command until all its processes have ended, and return its exit code (negative: the signal that ended it).
 
     The child stays in this session and process group, so that a signal to the group (a cancel by Prefect's worker, Ctrl-C in a terminal)
-    reaches it too. Standard error and output arrive as one stream, a line at a time; of a line redrawn with carriage returns, only the
+    reaches it too. Standard output and error are one stream, passed on line by line; of a line redrawn with carriage returns, only the
     last drawing is passed on. `environment` is added to the inherited one; `directory` is the working directory.
 
-    When anything is raised here (a signal handler, the time limit, `on_line`), every process of the child gets SIGTERM and
-    `GRACE_SECONDS` to save, in which `on_line` still receives its lines; survivors are killed, and the exception propagates.
+    If an exception is raised here (by a signal handler, the time limit or `on_line`), all processes of the child get SIGTERM and
+    `GRACE_SECONDS` to save, while `on_line` still receives their lines; then the rest are killed, and the exception propagates.
 
     Raises:
         TimeLimitError: the command ran for `limit_seconds`.
@@ -91,7 +91,7 @@ def run_child(
 
 
 def terminate_children() -> None:
-    """Send SIGTERM to all processes started by calls of `run_child` in other threads; those calls then return its exit code."""
+    """Send SIGTERM to all processes that `run_child` started in other threads; those calls then return the exit code."""
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error, OSError):  # It may have ended.
             if _TAG in process.environ():
@@ -115,7 +115,7 @@ def _ended_on_error(tag: str, lines: "_Lines") -> Iterator[None]:
 
 
 def _kill(tag: str) -> None:
-    """Kill until no process is left; repeatedly, because a process may start another during the search."""
+    """Kill all processes with the tag, repeatedly, because a process may start another during the search."""
     deadline = time.monotonic() + _SURVIVOR_SECONDS
     while (left := _tagged(tag)) and time.monotonic() < deadline:
         _signal(left, signal.SIGKILL)
@@ -123,13 +123,13 @@ def _kill(tag: str) -> None:
 
 
 def _tagged(tag: str) -> list[psutil.Process]:
-    """The child and all it started, found by the tag that they inherit in their environment.
+    """Return the child and all processes that it started, by the tag that they inherit in their environment.
 
-    Not by parent and child: a process that outlives its parent (a stage whose dvc was killed) has lost that link, and it must be awaited.
+    A search by parent would miss a process whose parent was killed (a stage whose dvc has died).
     """
     found = []
     for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):  # Processes of other users, and those that end during the search.
+        with suppress(psutil.Error, OSError):  # Processes of other users, and processes that end during the search.
             if tag in process.environ().get(_TAG, "") and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
@@ -142,7 +142,7 @@ def _signal(processes: list[psutil.Process], number: int) -> None:
 
 
 class _Lines:
-    """The output of a child, passed on line by line as long as any process holds the write end of the pipe."""
+    """The output of a child, passed on line by line while any process holds the write end of the pipe."""
 
     def __init__(self, child: "subprocess.Popen[bytes]", on_line: Callable[[str], None]) -> None:
         assert child.stdout is not None
@@ -151,7 +151,7 @@ class _Lines:
         self._rest = b""
 
     def pass_on(self, seconds: float | None) -> bool:
-        """Pass lines on until the end of the output (True) or for so many seconds (False)."""
+        """Pass lines on until the output ends (return True) or the seconds are over (return False)."""
         deadline = None if seconds is None else time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(self._pipe, selectors.EVENT_READ)

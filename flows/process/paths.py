@@ -1,4 +1,4 @@
-"""Paths of the stages' outputs, relative to the repository (the same paths as in dvc.yaml), and the stage that makes each."""
+"""Paths of the stages' outputs, relative to the repository, as in dvc.yaml, and the stage that makes each."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ AVERAGED = Path("models/averaged")
 TRAINING = Path("results/training")
 TRAINING_METRICS = TRAINING / "metrics.json"
 UPDATES, VALIDATION, SKIPPED = (TRAINING / f"{name}.csv" for name in ("updates", "validation", "skipped"))
-# The column of validation.csv for the score of outputs, one name for every task, so that one plot of dvc.yaml shows it.
+# The column of validation.csv for the main score; the same for every task, so that one plot of dvc.yaml shows it.
 VALIDATION_SCORE = "score"
 DECODED = Path("results/decode")
 METRICS = Path("results/metrics.json")

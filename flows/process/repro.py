@@ -1,4 +1,4 @@
-"""DVC: its order of the stages, its commands, the restoring of outputs that another machine made, and the reason of a failure.
+"""DVC: the order of the stages, its commands, the restoring of other machines' outputs, and the reason of a failure.
 
 python -m flows.process.repro restore STAGE ...     from the local cache or the DVC remote; exit code 1 where a stage would have to run
 """
@@ -17,26 +17,26 @@ from transformer_core.errors import ExitCode, UserError, configuration_error, fi
 from transformer_core.files import read_json
 
 KILLED, TERMINATED = SIGNALLED + signal.SIGKILL, SIGNALLED + signal.SIGTERM
-# Failures worth a retry: a service that is away, a stop after which the state is saved, a death by signal.
+# Failures worth a retry: a service is away, a stage was stopped and has saved its state, or a signal killed it.
 TRANSIENT = frozenset({ExitCode.UNAVAILABLE, ExitCode.INTERRUPTED, KILLED, TERMINATED})
 NOT_CACHED = 1
-_STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # In DVC's words: dvc.stage.exceptions.StageCmdFailedError.
+_STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # The message of dvc.stage.exceptions.StageCmdFailedError.
 
 
 def stage_names() -> list[str]:
-    """The stages of the DVC repository here, in an order in which they can run.
+    """Return the stages of the DVC repository in the working directory, in an order in which they can run.
 
     Raises:
-        UserError: exit code 78; there is no repository, or its dvc.yaml is wrong.
+        UserError: exit code 78; no repository, or its dvc.yaml is invalid.
     """
     return list(TopologicalSorter(_needed(Path())).static_order())
 
 
 def ancestors(name: str, root: Path = Path()) -> list[str]:
-    """The stages that a stage needs, directly or not, in an order in which they can run.
+    """Return the stages that a stage depends on, directly or not, in an order in which they can run.
 
     Raises:
-        UserError: as `stage_names`; or there is no such stage.
+        UserError: as `stage_names`, or no such stage.
     """
     needed = _needed(root)
     if name not in needed:
@@ -62,17 +62,17 @@ def _needed(root: Path) -> dict[str, list[str]]:
 
 
 def dvc(*arguments: str) -> list[str]:
-    """A command of DVC that waits while another one runs in the repository."""
+    """Return a command line of DVC that waits while another DVC command runs in the repository."""
     return [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
 
 
 def search_path() -> str:
-    """$PATH for DVC: `python` in dvc.yaml must be this interpreter, whichever comes first in the user's path."""
+    """Return $PATH for DVC, in which `python` is this interpreter."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def failure(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tuple[int, str]:
-    """Exit code and reason of a stage that failed: from the stage's own report, or, if it was killed before that, from DVC."""
+    """Return exit code and reason of a failed stage: from its own report or, if it was killed before writing one, from DVC."""
     report = exit_file(name, root)
     if report.exists():
         found = read_json(report)
@@ -84,15 +84,15 @@ def failure(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tu
 
 
 def restore(names: Sequence[str]) -> str | None:
-    """Restore the outputs of stages, given in an order in which they can run, from the local run-cache and the DVC remote's.
+    """Restore the outputs of stages, given in an order in which they can run, from the run-caches here and in the DVC remote.
 
-    Nothing is run. (`dvc repro --dry` cannot tell: it looks runs up by dvc.lock, not by the files in the workspace.)
+    No stage runs. (`dvc repro --dry` does not help: it looks runs up by dvc.lock, not by the files in the workspace.)
 
     Returns:
         The first stage that neither run-cache has, or None if all are restored.
 
     Raises:
-        UserError: exit code 78 if no remote is configured, 69 if it is away.
+        UserError: exit code 78 if no remote is configured, 69 if the remote is away.
     """
     from dvc.config import NoRemoteError  # type: ignore[import-untyped]
     from dvc.exceptions import DvcException
@@ -110,7 +110,7 @@ def restore(names: Sequence[str]) -> str | None:
                             repo.stage_cache.restore(stage, pull=True)
                 except RunCacheNotFoundError:
                     return name
-                repo.reproduce(name, single_item=True)  # Finds it in the cache and writes dvc.lock.
+                repo.reproduce(name, single_item=True)  # Finds the outputs in the cache and writes dvc.lock.
     except NoRemoteError:
         message = "no DVC remote is configured, and machines exchange outputs of stages through it"
         raise configuration_error(message, "Name one and commit it: dvc remote add --default store URL") from None

@@ -1,4 +1,4 @@
-"""The process of a stage: its lock, its signals, its exit code, the file that tells a scheduler how it ended, the time it took."""
+"""The process of a stage: its lock, its signals, its exit code, the report of its exit for schedulers, its duration."""
 
 import ctypes
 import os
@@ -23,9 +23,9 @@ from transformer_core.errors import ExitCode, Interrupted, UserError
 from transformer_core.files import exclusive_lock, read_json, write_json
 
 BUG = 1
-SIGNALLED = 128  # plus the number of a signal: the exit code that shells give a process that the signal ended
+SIGNALLED = 128  # Plus the number of a signal: the exit code that shells give a process that the signal ended.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-STARTER = "TRANSFORMER_STARTER"  # in the environment: the process that called `run_child`
+STARTER = "TRANSFORMER_STARTER"  # Environment variable: id of the process that called `run_child`.
 _SHELLS = frozenset({"sh", "dash", "bash", "zsh", "fish", "ksh"})
 _PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.5
@@ -34,7 +34,7 @@ Arguments = ParamSpec("Arguments")
 
 
 class StageError(Exception):
-    """A stage, or DVC or git on its behalf, ended with `exit_code`; the message says why."""
+    """A stage, or DVC or git for it, ended with `exit_code`; the message is the reason."""
 
     def __init__(self, exit_code: int, message: str) -> None:
         super().__init__(f"{message} (exit code {exit_code})")
@@ -42,7 +42,7 @@ class StageError(Exception):
 
 
 def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
-    """Decorator of a command's main function: print an error of the user or of a stage as one line, and return its exit code."""
+    """Decorate a command's main function: print a `UserError` or `StageError` as one line, and return its exit code."""
 
     @wraps(main)
     def wrapped(*positional: Arguments.args, **named: Arguments.kwargs) -> int:
@@ -61,13 +61,13 @@ def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
 def run_stage(name: str, body: Callable[[Params], str]) -> int:
     """Run a stage and return the exit code of its process.
 
-    SIGTERM, SIGINT, SIGUSR1 and the death of the process that started it (`exit_with_parent`) raise `Interrupted` in `body` at the first
-    signal; later ones are ignored during clean-up. A stage that has a state to save (train) installs its own handlers with
-    `signal.signal` inside `body` and raises `Interrupted` itself once it has saved; nothing here puts the handlers back.
+    The first of SIGTERM, SIGINT, SIGUSR1 and the death of the process that started this one (`exit_with_parent`) raises `Interrupted` in
+    `body`; later signals are ignored during clean-up. A stage with a state to save (train) installs its own handlers in `body` and raises
+    `Interrupted` after it has saved; they are not restored here.
 
-    At its end `.state/exit/NAME.json` holds {code, message, remedy}. The file is absent while the stage runs, and remains absent
-    only where the process was killed outright. If the stage is already running in this repository, this process ends with 75: the other
-    one ends by itself (often it is saving after a stop), so a retry is right.
+    At the end, `.state/exit/NAME.json` has {code, message, remedy}. The file is absent while the stage runs and after SIGKILL. If the stage
+    is already running in this repository, the exit code is 75: the other process will end (often it is saving after a stop), so a retry
+    is right.
     """
     report = exit_file(name)
     try:
@@ -92,21 +92,21 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
 
 
 def _run_body(name: str, body: Callable[[Params], str]) -> str:
-    from transformer_core.presets import resolve  # Here: stages that build no model do not depend on this code.
+    from transformer_core.presets import resolve  # Here, because stages that build no model do not depend on this code.
 
     try:
         params = load_params()
-        resolve(params.model)  # Sizes that cannot be built are refused before the first stage has cost anything.
+        resolve(params.model)  # So that the first stage already refuses sizes that cannot be built.
         began = time.monotonic()
         closing = body(params)
     finally:
-        _ignore_stop_signals()  # The report of the exit must be written.
+        _ignore_stop_signals()  # So that the report of the exit is written.
     record_seconds(name, params, time.monotonic() - began)
     return closing
 
 
 def exit_file(name: str, root: Path = Path()) -> Path:
-    """The file in which stage `name` of the repository at `root` reports its exit."""
+    """Return the path of the report of the exit of stage `name` in the repository at `root`."""
     return root / STATE / "exit" / f"{name}.json"
 
 
@@ -116,14 +116,14 @@ def report_exit(path: Path, code: int, message: str, remedy: str = "") -> None:
 
 
 def record_seconds(stage: str, params: Params, seconds: float) -> None:
-    """Keep the duration of a stage that has succeeded, with its settings, in `.state/times/STAGE.json`: an output of DVC must not vary."""
+    """Write the duration of a successful stage, with its settings, to `.state/times/STAGE.json`; an output of DVC must not vary."""
     write_json(_times_file(stage), {"seconds": round(seconds, 1), "settings": _settings(stage, params)})
 
 
 def seconds_of(stage: str, params: Params) -> float | None:
-    """The duration of a stage's last run here, if that had the same settings, its own and those of the stages before.
+    """Return the duration of a stage's last run here; None if its settings, or those of a stage before, were different.
 
-    None means that DVC took its outputs from the cache.
+    None means that DVC took the outputs from the cache.
     """
     file = _times_file(stage)
     record = read_json(file) if file.exists() else {"settings": None}
@@ -135,7 +135,7 @@ def _times_file(stage: str) -> Path:
 
 
 def _settings(stage: str, params: Params) -> dict[str, Any]:
-    """The sections of params.yaml up to the stage's own; they are in the order of the stages."""
+    """Return the sections of params.yaml up to the stage's own; they are in the order of the stages."""
     sections = params.model_dump(mode="json")
     before = takewhile(lambda name: name != stage, sections)
     return {name: sections[name] for name in (*before, stage) if name in sections}
@@ -144,7 +144,7 @@ def _settings(stage: str, params: Params) -> dict[str, Any]:
 def echo(line: str, stream: TextIO) -> None:
     """Print a line. If the stream is broken (a dead `tee`, a full disk), this and all later output is discarded.
 
-    A result must not be lost because its log cannot be written; and Python, which flushes once more at exit, would exit with 120.
+    A result must not be lost because its log cannot be written. Python also flushes at exit, and would exit with 120.
     """
     try:
         print(line, file=stream, flush=True)
@@ -153,7 +153,7 @@ def echo(line: str, stream: TextIO) -> None:
 
 
 def stop_on_signals() -> None:
-    """From now on raise `Interrupted` in the main thread at the first stop signal, and ignore later ones."""
+    """Install handlers that raise `Interrupted` in the main thread at the first stop signal and ignore later ones."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         _ignore_stop_signals()
@@ -169,15 +169,15 @@ def _ignore_stop_signals() -> None:
 
 
 def shell_code(code: int) -> int:
-    """The exit code that a shell gives a process: 128 plus the signal that ended it, where Python has minus the signal."""
+    """Convert Python's exit code of a process, minus the signal that ended it, to a shell's, 128 plus the signal."""
     return code if code >= 0 else SIGNALLED - code
 
 
 def exit_with_parent(parent: bool) -> None:
-    """Send this process SIGTERM when a process that started it dies: its parent, if asked for, and the caller of `run_child` above it.
+    """Send this process SIGTERM when a process that started it dies: its parent, if `parent`, and the caller of `run_child` above it.
 
-    The kernel's parent-death signal is immediate, but it exists on Linux alone and knows only the parent, which below dvc may be a
-    shell. A thread that polls twice a second looks past shells.
+    The kernel's parent-death signal is immediate, but exists only on Linux and only for the direct parent, which may be a shell that dvc
+    started. A thread that polls twice a second looks past shells.
     """
     followed: list[psutil.Process | None] = []
     if parent:
@@ -197,7 +197,7 @@ def _process(number: int) -> psutil.Process | None:
 
 
 def _watch(followed: Sequence[psutil.Process | None]) -> None:
-    with suppress(psutil.NoSuchProcess):  # It may end between the two questions.
+    with suppress(psutil.NoSuchProcess):  # It may end between the two calls.
         while all(one is not None and one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in followed):
             time.sleep(_WATCH_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)

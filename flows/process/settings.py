@@ -1,4 +1,4 @@
-"""The settings of one run of the flow, a recipe and keys that differ from it, written into params.yaml."""
+"""The settings of one run of the flow: a recipe and changed keys, written to params.yaml."""
 
 import io
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from flows.process.paths import STATE
 from transformer_core import recipes
 from transformer_core.config import PARAMS_FILE, Params, check_across_sections, read_yaml, validate_document
 from transformer_core.errors import configuration_error
-from transformer_core.files import new_file, sha256_of
+from transformer_core.files import new_file, sha256_of, write_text
 from transformer_core.presets import resolve
 
 BACKUPS = STATE / "params"
@@ -19,19 +19,17 @@ MACHINE = "machine"
 
 
 def write_params(recipe: str | None, overrides: Mapping[str, Any]) -> Path | None:
-    """Write a recipe (None: the present params.yaml) with some keys changed to params.yaml.
-
-    The present section `machine` goes before the recipe's. Nothing is written unless all settings are valid.
+    """Write a recipe with some keys changed to params.yaml, if all settings are valid. The present section `machine` is kept.
 
     Args:
-        recipe: its name.
+        recipe: its name; None for the present params.yaml.
         overrides: values by dotted key, as {"train.updates": 50}.
 
     Returns:
         A backup of the previous file, or None if nothing has changed.
 
     Raises:
-        UserError: exit code 78; no such recipe or key, or a value that the schema refuses.
+        UserError: exit code 78; no such recipe or key, or an invalid value.
     """
     if recipe is None and not overrides:
         return None
@@ -49,25 +47,25 @@ def write_params(recipe: str | None, overrides: Mapping[str, Any]) -> Path | Non
         backup = BACKUPS / f"{sha256_of(PARAMS_FILE)[:8]}.yaml"
         with new_file(backup) as temporary:
             temporary.write_bytes(PARAMS_FILE.read_bytes())
-    _write(text, PARAMS_FILE)
+    write_text(PARAMS_FILE, text)
     return backup
 
 
 def tracked() -> dict[str, Any]:
-    """The sections of params.yaml but `machine`: the settings that another machine's clone runs with."""
+    """Return the sections of params.yaml but `machine`: the settings for other machines' clones."""
     return {name: section for name, section in read_yaml(PARAMS_FILE).items() if name != MACHINE}
 
 
 def apply_settings(sections: Mapping[str, Any], root: Path) -> None:
-    """Write another machine's tracked sections to the params.yaml at `root`, beside its own section `machine`."""
+    """Write another machine's tracked sections to the params.yaml at `root`; its section `machine` is kept."""
     path = root / PARAMS_FILE
     document = {**sections, MACHINE: read_yaml(path).get(MACHINE) or {}}
     check(document)
-    _write(_text(document), path)
+    write_text(path, _text(document))
 
 
 def check(document: object) -> None:
-    """Refuse settings that the schema refuses or that no model can be built from (`UserError`, exit code 78)."""
+    """Raise `UserError` (exit code 78) for settings that the schema refuses or from which no model can be built."""
     params = validate_document(Params, document, PARAMS_FILE)
     check_across_sections(params)
     resolve(params.model)
@@ -90,11 +88,6 @@ def _text(document: object) -> str:
 
 
 def _yaml() -> YAML:
-    yaml = YAML()  # Round trip: comments stay.
+    yaml = YAML()  # The default type, a round trip, keeps comments.
     yaml.width = 1_000
     return yaml
-
-
-def _write(text: str, path: Path) -> None:
-    with new_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")

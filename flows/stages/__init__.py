@@ -1,1 +1,1 @@
-"""One module a stage: each knows params.yaml and the paths, calls transformer_core and writes the journal."""
+"""One module for each stage: it reads params.yaml and the inputs, calls transformer_core, and writes outputs and journal."""

@@ -1,4 +1,4 @@
-"""Stage average: the last or the best checkpoints to one complete model directory."""
+"""Stage average: the mean of the last or the best checkpoints, as a complete model directory."""
 
 from flows.process.paths import AVERAGED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL
 from flows.process.runner import run_stage
@@ -10,7 +10,7 @@ from transformer_core.training.checkpoint import average, best_updates, checkpoi
 
 
 def run(params: Params) -> str:
-    """Average the weights of `average.count` checkpoints and put config and subword model beside them."""
+    """Average the weights of `average.count` checkpoints, and write them with config and subword model."""
     updates = _chosen(params.average)
     files = {update_of(file): file for file in checkpoint_files(CHECKPOINTS)}
     config = read_config(CHECKPOINTS / CONFIG).model_copy(update={"averaged": params.average.count})
@@ -21,11 +21,7 @@ def run(params: Params) -> str:
 
 
 def _chosen(settings: Average) -> list[int]:
-    """The updates of the checkpoints to average, in order.
-
-    Raises:
-        UserError: exit code 65; fewer checkpoints than asked for.
-    """
+    """Return the updates of the checkpoints to average, ascending. Raises `UserError` (65): fewer checkpoints than asked for."""
     there = [update_of(file) for file in checkpoint_files(CHECKPOINTS)]
     if settings.of == "best":
         record = read_json(CHECKPOINT_SCORES)

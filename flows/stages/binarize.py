@@ -1,4 +1,4 @@
-"""Stage binarize: cleaned text becomes token ids on disk, memory-mapped by training and decoding."""
+"""Stage binarize: cleaned text becomes token ids on disk, which training and decoding memory-map."""
 
 from flows.process.paths import BINARIZED, CLEAN, SPLITS, SUBWORD_MODEL
 from flows.process.runner import run_stage
@@ -11,7 +11,7 @@ from transformer_core.files import new_directory
 
 
 def run(params: Params) -> str:
-    """Write data/binarized: training pairs of at most `binarize.max_tokens` a side, every pair of validation and test."""
+    """Write data/binarized: training pairs of at most `binarize.max_tokens` a side, and all pairs of validation and test."""
     source, target = params.download.source, params.download.target
     max_tokens = params.binarize.max_tokens
     subword = Subword.load(SUBWORD_MODEL)

@@ -15,12 +15,12 @@ from transformer_core.files import new_directory
 
 
 def run(params: Params) -> str:
-    """Write data/bpe/spm.model: that of `bpe.init_from`, or a new one."""
+    """Write data/bpe/spm.model: the one of `bpe.init_from`, or a new one."""
     if params.bpe.init_from is not None:
         return _taken(Path(params.bpe.init_from), params.bpe.vocab_size)
     settings, languages = params.bpe, [params.download.source, params.download.target]
     if params.download.task == "parsing":
-        # A symbol of a tree is one token, and no text to learn from: SentencePiece marks the space before it.
+        # A symbol of a tree is one token and not learnt from text; the mark is SentencePiece's for the space before it.
         symbols = symbols_of(read_lines(CLEAN / f"train.{languages.pop()}"), mark=f"{SPACE_MARK}{{}}".format)
         settings = settings.model_copy(update={"user_symbols": [*settings.user_symbols, *symbols]})
     paths = [CLEAN / f"train.{language}" for language in languages]

@@ -1,4 +1,4 @@
-"""Stage clean: data/raw becomes data/clean, repaired, with the unusable training pairs dropped, and a report of the counts."""
+"""Stage clean: data/raw becomes data/clean, repaired and without unusable training pairs, with a report of the counts."""
 
 from flows.process.paths import CLEAN, RAW
 from flows.process.runner import run_stage

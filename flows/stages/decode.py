@@ -1,4 +1,4 @@
-"""Stage decode: the averaged model and the binarized sources to hypotheses and n-best lists of valid and test."""
+"""Stage decode: hypotheses and n-best lists of valid and test, from the averaged model and the binarized sources."""
 
 import json
 import time
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def run(params: Params) -> str:
-    """Translate valid and test, with every line's n-best list and the speed beside it."""
+    """Translate valid and test; write the hypotheses, the n-best lists and the statistics."""
     torch.set_num_threads(params.machine.threads or cores())
     translator = _engine(params)
     meta = read_meta(BINARIZED)
@@ -43,7 +43,7 @@ def run(params: Params) -> str:
 def _engine(params: Params) -> "Translator | CTranslate2Engine":
     if params.decode.engine == "torch":
         return Translator.load(AVERAGED, precision=params.decode.precision)
-    from transformer_core.decoding.ctranslate2 import CTranslate2Engine  # Here, for the package is an extra.
+    from transformer_core.decoding.ctranslate2 import CTranslate2Engine  # Here, because the package is an extra.
 
     return CTranslate2Engine.load(AVERAGED, params.machine.threads or cores(), "int8" if params.decode.precision == "int8" else "float32")
 
@@ -63,7 +63,7 @@ def _decode(translator: "Translator | CTranslate2Engine", split: str, params: Pa
 
 
 def _statistics(lengths: list[int], lists: list[list[Hypothesis]], max_extra: int, seconds: float) -> dict[str, float]:
-    """Speed, and how the search went: an output as long as it may be was cut off there, as a rule because it repeats itself."""
+    """Return speed and figures of the search; `cut_off` counts outputs of the maximum length, which usually repeat themselves."""
     best = [hypotheses[0] for hypotheses in lists]
     tokens = sum(one.tokens for one in best)
     return {

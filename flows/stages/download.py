@@ -1,4 +1,4 @@
-"""Stage download: a catalogue entry becomes data/raw, both sides of every split, with a manifest."""
+"""Stage download: a catalogue entry becomes data/raw: both sides of every split, and a manifest."""
 
 import shutil
 

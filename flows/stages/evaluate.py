@@ -1,4 +1,4 @@
-"""Stage evaluate: scores of the outputs for valid and test, as a whole and by group of sentences, and the report."""
+"""Stage evaluate: scores of valid and test, in total and by group of sentences, and the report."""
 
 import hashlib
 import json
@@ -46,7 +46,7 @@ from transformer_core.evaluation.metrics import (
     sentence_chrf,
 )
 from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing
-from transformer_core.files import new_file, read_json, sha256_of, write_json
+from transformer_core.files import new_file, read_json, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model
 
 STAGES_BEFORE = ("download", "clean", "bpe", "binarize", "train", "average", "decode")
@@ -54,7 +54,7 @@ CLEANING, MODEL, DECODING = CLEAN / "report.json", AVERAGED / "config.json", DEC
 
 
 def run(params: Params) -> str:
-    """Score, write the figures and the report, record the evaluation in its journal, and print the table."""
+    """Score the outputs, write figures, report and journal, and print the table."""
     task = task_of(params.download.target)
     report = gather(params)
     page = render_parsing(report) if isinstance(report, ParsingReport) else render(report)
@@ -62,18 +62,17 @@ def run(params: Params) -> str:
     write_json(METRICS, figures)
     for path, column, groups in ((BY_LENGTH, "source_words", report.by_length), (BY_PHENOMENON, "phenomenon", report.by_phenomenon)):
         write_groups(path, column, groups)
-    with new_file(REPORT) as temporary:
-        temporary.write_text(page, encoding="utf-8", newline="\n")
+    write_text(REPORT, page)
     record(figures, report, task)
     print(score_table(figures))
     return f"{task.headline(figures)} on the test set of {corpus_name(figures)}: {REPORT}"
 
 
 def gather(params: Params) -> Report | ParsingReport:
-    """Read the outputs of the stages before and score them.
+    """Read the outputs of the earlier stages and score them.
 
     Raises:
-        UserError: exit code 65; a file is missing, not UTF-8, or differs in its number of lines from the files it belongs to; references
+        UserError: exit code 65; a file is missing, not UTF-8, or has another number of lines than the files beside it; or references
             look tokenised and evaluate.allow_tokenised is off.
     """
     require(MANIFEST, CLEANING, TRAINING_METRICS, UPDATES, VALIDATION, MODEL, AVERAGED / SUBWORD, DECODING)
@@ -129,12 +128,12 @@ def _parsed(common: Mapping[str, Any], valid: Sequence[Sequence[str]], phenomena
 
 
 def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended | str:
-    """The attention of the model in one sentence of the test set, or the reason why there is no figure.
+    """Return the attention of the model in one sentence of the test set, or the reason for having no figure.
 
-    The translation is tokenised again from its text; now and then its tokens differ from those of the search.
+    The translation is tokenised again from its text; occasionally its tokens differ from those of the search.
 
     Raises:
-        UserError: exit code 65; the model's directory is damaged.
+        UserError: exit code 65; the model directory is damaged.
     """
     model, _ = load_model(AVERAGED)
     if not keeps_weights(model):
@@ -148,24 +147,24 @@ def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended 
 
 
 def stage_seconds(params: Params, training: float) -> dict[str, float | None]:
-    """Seconds of each stage before this one here; for a training that was resumed or came from a cache, the time of its updates."""
+    """Return the seconds of each earlier stage here; for a training that was resumed or cached, the time of its updates."""
     seconds = {stage: seconds_of(stage, params) for stage in STAGES_BEFORE}
     return {**seconds, "train": max(seconds["train"] or 0, training)}
 
 
 def training_tags(fingerprint: str) -> dict[str, str]:
-    """The training's tags from its journal; none if it came from a cache."""
+    """Return the training's tags from its journal; empty if the training came from a cache."""
     tags = [event["values"] for event in read_events(JOURNALS / f"{fingerprint}.jsonl") if event["type"] == "tags"]
     return for_people({name: value for values in tags for name, value in values.items()})
 
 
 def for_people(tags: Mapping[str, str]) -> dict[str, str]:
-    """The tags without those for MLflow's pages."""
+    """Return the tags without those for MLflow's pages."""
     return {name: value for name, value in tags.items() if not name.startswith("mlflow.")}
 
 
 def locked_outputs() -> dict[str, str]:
-    """DVC's hashes of the outputs that this stage reads; none if DVC does not run it, because they may differ then."""
+    """Return DVC's hashes of the outputs of the earlier stages; empty if DVC does not run this stage, since they may differ."""
     if "DVC_STAGE" not in os.environ or not LOCK.exists():
         return {}
     stages = read_yaml(LOCK)["stages"]
@@ -173,7 +172,7 @@ def locked_outputs() -> dict[str, str]:
 
 
 def headline(report: Report | ParsingReport, task: Task) -> dict[str, Any]:
-    """The content of metrics.json: scores of the test split at the top, of the validation split under "valid", in percent."""
+    """Return the content of metrics.json: scores of test at the top level, of valid under "valid", in percent."""
     scores = report.scores["test"]
     return {
         **_rounded(scores, task.scores),
@@ -208,19 +207,19 @@ def _moses_bleu(scores: Scores | parsing.ParsingScores) -> dict[str, float]:
 
 
 def _rounded(scores: object, names: Sequence[str]) -> dict[str, float]:
-    """Scores in percent, rounded to two decimals."""
+    """Return scores in percent, rounded to two decimals."""
     return {name: round(getattr(scores, name), 2) for name in names}
 
 
 def read_numbers(path: Path) -> list[dict[str, float]]:
-    """The rows of a CSV file of numbers, by column."""
+    """Return the rows of a CSV file of numbers, by column."""
     import pandas as pd
 
     return cast("list[dict[str, float]]", pd.read_csv(path, dtype=float).to_dict("records"))
 
 
 def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
-    """Write the main score by group as CSV: the label under `column`, sentences, score."""
+    """Write the main score by group as CSV, with the labels in `column`."""
     import pandas as pd
 
     rows = [(group.label, group.sentences, group.score) for group in groups]
@@ -230,14 +229,14 @@ def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
 
 
 def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> None:
-    """Write the journal of this evaluation, a child of the training's run, named by a hash of training, outputs, search and scores."""
+    """Write the journal of this evaluation, a child of the training's run; its name is a hash of training, outputs, search and scores."""
     hypotheses = [DECODED / "test.hyp", DECODED / "valid.hyp"]
     digest = hashlib.sha256()
     for path in hypotheses:
         digest.update(path.read_bytes())
     training, decoding = report.model["training"], report.decoding
     settings = {name: value for name, value in decoding.items() if name not in report.scores}
-    # The training counts: two whose outputs are all empty have the same hypotheses.
+    # With the training, because two trainings whose outputs are all empty have the same hypotheses.
     digest.update(json.dumps([figures, settings, training["fingerprint"]], sort_keys=True).encode())
 
     searched = f"beam {decoding['beam']}, alpha {decoding['alpha']}"

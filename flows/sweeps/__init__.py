@@ -1,1 +1,1 @@
-"""Sweeps: rows of settings, a workspace for each training of a row, and the table of what came out."""
+"""Sweeps: rows of settings, a workspace for each training of a row, and the table of the results."""

@@ -1,4 +1,4 @@
-"""Rows of a sweep: their changes to params.yaml."""
+"""Rows of a sweep, each a change to params.yaml."""
 
 import difflib
 import itertools
@@ -13,7 +13,7 @@ from transformer_core.errors import configuration_error
 from transformer_core.presets import BASE, TABLE_3, ModelSize, TransformerSize, resolve
 
 _WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
-# The systems of the paper's Table 2 that this project can train: architecture, preset, other keys.
+# The section `model` of each system of the paper's Table 2 that this project can train.
 _TABLE_2: dict[str, dict[str, Any]] = {
     "recurrent": {"architecture": "recurrent", "preset": "base", "attention": "none"},
     "recurrent-additive": {"architecture": "recurrent", "preset": "base", "attention": "additive"},
@@ -25,11 +25,11 @@ _TABLE_2: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """A row: its name, the sections of params.yaml that it replaces, and the keys that it changes.
+    """A row of a sweep.
 
     Attributes:
-        sections: by name.
-        overrides: values by dotted key, as `--set` takes them.
+        sections: sections of params.yaml that it replaces, by name.
+        overrides: values by dotted key, as in `--set`.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Row:
 
 
 def scale_for(params: Params) -> int:
-    """The power of two by which the paper's widths are divided so that base is not wider than the model of `params`."""
+    """Return the power of two that divides the paper's widths so that base is not wider than the model of `params`."""
     width, scale = resolve(params.model).d_model, 1
     while BASE.d_model > width * scale:
         scale *= 2
@@ -46,7 +46,7 @@ def scale_for(params: Params) -> int:
 
 
 def table3_rows(scale: int) -> list[Row]:
-    """The rows of the paper's Table 3, every width divided by `scale`; checkpoints are not averaged, as there."""
+    """Return the rows of the paper's Table 3, every width divided by `scale`; as in the paper, checkpoints are not averaged."""
     rows = []
     for preset, row in TABLE_3.items():
         overrides = {"train.label_smoothing": row.label_smoothing, "average.of": "last", "average.count": 1}
@@ -55,15 +55,15 @@ def table3_rows(scale: int) -> list[Row]:
 
 
 def table2_rows(scale: int) -> list[Row]:
-    """The systems of the paper's Table 2 that can be trained here, every width divided by `scale`."""
+    """Return the systems of the paper's Table 2 that can be trained here, every width divided by `scale`."""
     return [Row(name, {"model": _scaled(model, resolve(Model(**model)), scale)}, {}) for name, model in _TABLE_2.items()]
 
 
 def grid_rows(settings: Sequence[str]) -> list[Row]:
-    """Every combination of the values in settings of the form KEY=V1,V2.
+    """Return a row for each combination of the values in settings of the form KEY=V1,V2.
 
     Raises:
-        UserError: exit code 78; a setting of another form.
+        UserError: exit code 78; no setting, or one of another form.
     """
     keys, values = [], []
     for setting in settings:
@@ -82,7 +82,7 @@ def grid_rows(settings: Sequence[str]) -> list[Row]:
 
 
 def choose(rows: Sequence[Row], names: Sequence[str] | None) -> list[Row]:
-    """The rows of these names, in the order of the table; all if no name is given.
+    """Return the rows with the given names, in the order of the table; all rows if there are no names.
 
     Raises:
         UserError: exit code 78; no such row.
@@ -96,13 +96,13 @@ def choose(rows: Sequence[Row], names: Sequence[str] | None) -> list[Row]:
 
 
 def document_of(row: Row, base: Mapping[str, Any], seed: int | None, updates: int | None) -> dict[str, Any]:
-    """The tracked sections of params.yaml for one training of a row; None leaves seed or updates as they are.
+    """Return the tracked sections of params.yaml for one training of a row; None keeps the recipe's seed or updates.
 
-    The place of the norms is no subject of the paper's tables, so that a Transformer keeps the recipe's `model.norm`: in a training of few
-    updates, six layers with the paper's post-norm learn next to nothing.
+    A Transformer keeps the recipe's `model.norm`, because the paper's tables do not vary it, and six layers with the paper's post-norm
+    learn almost nothing in few updates.
 
     Raises:
-        UserError: exit code 78; the row changes a key of no section.
+        UserError: exit code 78; the row changes a key that is in no section.
     """
     document = {name: dict(section) for name, section in base.items()} | {name: dict(section) for name, section in row.sections.items()}
     if "norm" in base["model"] and document["model"].get("architecture", "transformer") == "transformer":

@@ -1,4 +1,4 @@
-"""The table of a sweep: figures of each row over its seeds, beside the paper's, as CSV, markdown and a picture."""
+"""The table of a sweep: figures of each row over its seeds, with the paper's figures, as CSV, markdown and a picture."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class About:
     Attributes:
         scale: divisor of the paper's widths.
         settings: the grid of a sweep of params, as given.
-        price_per_hour: of the machine, for the cost of a training; None if not set.
+        price_per_hour: `machine.price_per_hour`; None for a table without costs.
     """
 
     name: str
@@ -35,7 +35,7 @@ class About:
 
 
 def summarize(results: Sequence[dict[str, Any]]) -> "pd.DataFrame":
-    """A line for each row, in the order of the results: means over seeds, and half the width of their 95% intervals (Student's t).
+    """Return a line for each row, in the order of the results: means over seeds, and half the width of 95% intervals (Student's t).
 
     The interval of a row with one seed is NaN.
     """
@@ -59,7 +59,7 @@ def summarize(results: Sequence[dict[str, Any]]) -> "pd.DataFrame":
 
 
 def beside_the_paper(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
-    """The table with the paper's figures of the same rows, if it is Table 3."""
+    """Add the paper's figures of the same rows if the table is Table 3."""
     if name != "table3":
         return table
     import pandas as pd
@@ -72,7 +72,7 @@ def beside_the_paper(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
 
 
 def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: About) -> str:
-    """The table under a heading with corpus and training; Table 2 is followed by the paper's figures."""
+    """Return the table with a heading for corpus and training; Table 2 is followed by the paper's figures."""
     first = results[0]
     synthetic = " (generated text: it says nothing about translation of real text)" if first["synthetic"] else ""
     smaller = f" Scaled down: every width of the paper is divided by {about.scale}." if about.scale > 1 else ""
@@ -101,7 +101,7 @@ def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: Ab
 
 
 def write(table: "pd.DataFrame", text: str, score: str, folder: Path) -> None:
-    """Write table.csv, table.md and table.svg into a folder, all or none of them; `score` names the main score."""
+    """Write table.csv, table.md and table.svg to a folder, all or none; `score` names the main score."""
     with new_directory(folder) as temporary:
         table.to_csv(temporary / "table.csv", index=False)
         (temporary / "table.md").write_text(text, encoding="utf-8")
@@ -127,7 +127,7 @@ def _or_nothing(value: float, form: str) -> str:
 
 
 def _plot(table: "pd.DataFrame", score: str, path: Path) -> None:
-    """The main score of valid and perplexity of each row, with intervals where there are several seeds."""
+    """Plot the main score and the perplexity of valid of each row, with intervals if there are several seeds."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 1.2 + 0.3 * len(table)), layout="constrained")

@@ -1,7 +1,7 @@
-"""One training of a row, in a clone of its own that shares the DVC cache.
+"""One training of a row, in its own clone, which shares the DVC cache.
 
-`dvc exp run --temp` would do the same, but its folder is lost after a kill, and with it the state of the training and its journal. A clone
-is kept until its training has ended, and the next start continues in it.
+`dvc exp run --temp` also has its own folder, but loses it after a kill, with the state of the training and its journal. A clone is kept
+until its training has ended, and the next start continues in it.
 """
 
 import hashlib
@@ -30,13 +30,13 @@ from transformer_core.files import read_json, write_json
 LAST_STAGE = "evaluate"
 SWEEPS = STATE / "sweeps"
 _SQLITE = "sqlite:///"
-# Version of the format of a result.
+# Version of the format of results.
 _FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Job:
-    """One training of a row: tracked sections of params.yaml, and the key of its result."""
+    """One training of a row: the tracked sections of params.yaml, and the key of its result."""
 
     row: str
     seed: int
@@ -45,17 +45,17 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The row and the seed."""
+        """Row and seed."""
         return f"{self.row}, seed {self.seed}"
 
     @property
     def result(self) -> Path:
-        """The file of the figures, written at the end of the training."""
+        """Path of the figures, which are written at the end of the training."""
         return SWEEPS / "results" / f"{self.key}.json"
 
     @property
     def workspace(self) -> Path:
-        """The clone in which the training runs."""
+        """Path of the clone in which the training runs."""
         return SWEEPS / "workspaces" / self.key[:16]
 
 
@@ -64,10 +64,10 @@ class Repository:
     """The source of the workspaces of a sweep.
 
     Attributes:
-        root: its folder.
+        root: folder of the repository.
         url: address from which other machines clone it.
-        commit: the code that the trainings run.
-        cache: the folder of the DVC cache.
+        commit: commit of the code that the trainings run.
+        cache: folder of the DVC cache.
         machine: section `machine` with an absolute tracking address.
     """
 
@@ -79,7 +79,7 @@ class Repository:
 
     @classmethod
     def here(cls, url: str, commit: str, machine: Machine) -> "Repository":
-        """The repository in the working directory."""
+        """Return the repository in the working directory."""
         cache = subprocess.run(dvc("cache", "dir"), check=True, capture_output=True, text=True).stdout.strip()
         uri = tracking_uri(machine)
         if uri.startswith(_SQLITE):
@@ -88,23 +88,23 @@ class Repository:
 
 
 def code_digest(commit: str) -> str:
-    """SHA-256 over the code and the catalogue of a commit that the stages up to evaluate depend on."""
+    """Return the SHA-256 of a commit's code and catalogue, as far as the stages up to evaluate depend on them."""
     stages = read_yaml(Path("dvc.yaml"))["stages"]
     wanted = sorted({path for name in (*ancestors(LAST_STAGE), LAST_STAGE) for path in stages[name].get("deps", [])})
     return hashlib.sha256(git(Path(), "ls-tree", commit, "--", *wanted).encode()).hexdigest()
 
 
 def job_of(row: str, seed: int, document: Mapping[str, Any], digest: str) -> Job:
-    """The training of a row with a seed; its key changes with any setting of the stages up to evaluate, and with their code."""
+    """Return the training of a row with a seed; its key depends on the settings and the code of the stages up to evaluate."""
     relevant = {name: section for name, section in document.items() if name != "publish"}
     key = hashlib.sha256(json.dumps([_FORMAT, digest, relevant], sort_keys=True).encode()).hexdigest()
     return Job(row, seed, document, key)
 
 
 def run_job(job: Job, repository: Repository, log: StageLog) -> None:
-    """Train, decode and score in the job's workspace, keep the figures, and remove the workspace.
+    """Train, decode and score in the job's workspace, write the figures, and remove the workspace.
 
-    If `machine.pools` sends stages to other machines, the workspace runs the flow `pipeline`, which does so; otherwise DVC alone.
+    With `machine.pools`, the workspace runs the flow `pipeline`, which sends stages to other machines; otherwise it runs DVC.
 
     Raises:
         StageError: a stage failed; the workspace is kept, and the next call continues in it.
@@ -117,14 +117,14 @@ def run_job(job: Job, repository: Repository, log: StageLog) -> None:
     code = run_child(command, log, environment={"PATH": search_path()}, directory=clone)
     if code:
         raise StageError(code, f"{job.name}: {log.last_line}") if in_pools else StageError(*_reason(job, code, log.last_line))
-    if (clone / JOURNALS).exists():  # Their unsent rest is sent from here.
+    if (clone / JOURNALS).exists():  # So that events not sent yet are sent from this repository.
         shutil.copytree(clone / JOURNALS, JOURNALS, dirs_exist_ok=True)
     write_json(job.result, _figures(job, clone))
     shutil.rmtree(clone)
 
 
 def _prepare(clone: Path, job: Job, repository: Repository) -> None:
-    """Check out the commit, with the repository's DVC cache and remote, the address for nodes, and the job's settings."""
+    """Check out the commit; configure the repository's DVC cache and remote, its address for nodes, and the job's settings."""
     check_out(Work(LAST_STAGE, str(repository.root), repository.commit), clone)
     git(clone, "config", "remote.origin.url", repository.url)
     own = repository.root / ".dvc" / "config.local"
@@ -136,7 +136,7 @@ def _prepare(clone: Path, job: Job, repository: Repository) -> None:
 
 
 def _reason(job: Job, code: int, last_line: str) -> tuple[int, str]:
-    """Exit code and reason of the last stage that reported its exit."""
+    """Return exit code and reason of the last stage that reported its exit."""
     ended = sorted((job.workspace / STATE / "exit").glob("*.json"), key=lambda file: file.stat().st_mtime)
     stage = ended[-1].stem if ended else LAST_STAGE
     code, reason = failure(stage, code, last_line, job.workspace)
@@ -144,10 +144,10 @@ def _reason(job: Job, code: int, last_line: str) -> tuple[int, str]:
 
 
 def _figures(job: Job, clone: Path) -> dict[str, Any]:
-    """The figures of the table.
+    """Return the figures of a training.
 
-    `flops` are of the matrix products of the whole training, at the mean length of its targets; `perplexity` is of valid, a subword, of
-    the last checkpoint; `score` is the task's main score, of test.
+    `flops` counts the matrix products of the whole training, at the mean length of the targets; `perplexity` is that of the last checkpoint
+    on valid, per subword; `score` is the task's main score on test.
     """
     from transformer_core.models.architectures import cost_of_training  # Here: torch takes seconds to load.
     from transformer_core.models.directory import CONFIG, read_config

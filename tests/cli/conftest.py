@@ -40,11 +40,6 @@ class Done(NamedTuple):
 Call = Callable[..., Done]
 
 
-def refused(done: Done) -> tuple[int, str]:
-    """Exit code and the one line on standard error of a command that printed nothing."""
-    return done.refusal()
-
-
 def write(name: str, lines: list[str]) -> None:
     """Write a file of lines in the folder of the test."""
     Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

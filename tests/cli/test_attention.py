@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.cli.conftest import Call, refused
+from tests.cli.conftest import Call
 from tests.evaluation.drawn import Drawn
 
 
@@ -120,7 +120,7 @@ def test_characters_that_no_font_draws_are_named_once(call: Call, monkeypatch: p
     ],
 )
 def test_what_cannot_be_shown_is_one_line_and_leaves_nothing(arguments: str, code: int, line: str, call: Call, tmp_path: Path) -> None:
-    found, said = refused(call("attention", "--out", "a", "--model", "transformer", *shlex.split(arguments)))
+    found, said = call("attention", "--out", "a", "--model", "transformer", *shlex.split(arguments)).refusal()
     assert found == code
     assert line in said
     assert not (tmp_path / "a").exists()
@@ -130,5 +130,5 @@ def test_what_cannot_be_shown_is_one_line_and_leaves_nothing(arguments: str, cod
 def test_a_folder_that_cannot_be_made_is_named(arguments: tuple[str, ...], call: Call, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("mine", encoding="utf-8")
     done = call("attention", "--model", "transformer", "--out", "a", *arguments)
-    assert refused(done) == (78, "--out: a cannot be written to (File exists)")
+    assert done.refusal() == (78, "--out: a cannot be written to (File exists)")
     assert (tmp_path / "a").read_text(encoding="utf-8") == "mine"

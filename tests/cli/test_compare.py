@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Call, refused, write
+from tests.cli.conftest import Call, write
 
 SOURCE = ["A man rides a bike.", "Two dogs play in the snow.", "The woman has not read the book."]
 REFERENCES = ["Ein Mann fährt Rad.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen."]
@@ -73,6 +73,6 @@ def test_what_cannot_be_compared_is_one_line(arguments: str, code: int, fault: s
     write("short.hyp", A[:2])
     Path("bad.hyp").write_bytes(b"eins\nzw\xffei\ndrei\n")
     Path("empty").touch()
-    found, line = refused(call("compare", *arguments.split()))
+    found, line = call("compare", *arguments.split()).refusal()
     assert found == code
     assert fault in line

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.cli.conftest import Call, refused
+from tests.cli.conftest import Call
 
 
 def test_without_a_model_the_papers_encodings_are_drawn(call: Call, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_sizes_or_a_model_can_be_chosen(arguments: str, made: str, call: Call) -
 )
 def test_what_cannot_be_drawn_is_one_line_and_leaves_nothing(arguments: str, code: int, line: str, call: Call, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("a file", encoding="utf-8")
-    found, said = refused(call("positions", "--out", "a.svg", *arguments.split()))
+    found, said = call("positions", "--out", "a.svg", *arguments.split()).refusal()
     assert found == code
     assert line in said
     assert not list(tmp_path.glob("*.svg"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Call, refused, write
+from tests.cli.conftest import Call, write
 
 SOURCES = ["the dog sees a cat", "a cat sees the house", "the house"]
 TARGETS = ["der Hund sieht eine Katze", "", "das Haus"]
@@ -93,13 +93,13 @@ def test_lines_without_a_source_are_impossible_or_certain_and_left_out_of_the_pe
 
 def test_sides_of_unequal_length_are_refused_before_anything_is_scored(call: Call) -> None:
     write("b.de", ["ein Haus"] * 4)
-    code, line = refused(call("score", "--model", "transformer", "a.en", "b.de"))
+    code, line = call("score", "--model", "transformer", "a.en", "b.de").refusal()
     assert (code, line.split(". ")[0]) == (65, "a.en: 3 lines, but b.de has 4")
 
 
 def test_a_line_that_is_no_text_is_named(call: Call) -> None:
     Path("b.de").write_bytes(b"das\nd\xff\nHaus\n")
-    code, line = refused(call("score", "--model", "transformer", "a.en", "b.de"))
+    code, line = call("score", "--model", "transformer", "a.en", "b.de").refusal()
     assert (code, line) == (65, "b.de:2: not valid UTF-8 (byte 0xff at column 2). Re-encode the file as UTF-8.")
 
 
@@ -115,7 +115,7 @@ def test_a_line_that_is_no_text_is_named(call: Call) -> None:
     ],
 )
 def test_what_cannot_be_scored_is_one_line(arguments: str, code: int, fault: str, call: Call) -> None:
-    found, line = refused(call("score", *shlex.split(arguments)))
+    found, line = call("score", *shlex.split(arguments)).refusal()
     assert found == code
     assert fault in line
 
@@ -125,7 +125,7 @@ def test_a_sentence_longer_than_the_learned_positions_is_named(side: str, call: 
     long, short = ["das", "das Haus das Haus das Haus"], ["das", "das"]
     write("b.en", long if side == "source" else short)
     write("b.de", long if side == "target" else short)
-    code, line = refused(call("score", "--model", "learned", "b.en", "b.de"))
+    code, line = call("score", "--model", "learned", "b.en", "b.de").refusal()
     assert code == 65
     assert re.match(rf"b\.{'en' if side == 'source' else 'de'}:2: \d+ tokens, but this model has learned 6 positions\. Split", line)
 
@@ -133,5 +133,5 @@ def test_a_sentence_longer_than_the_learned_positions_is_named(side: str, call: 
 def test_empty_files_are_bad_data(call: Call) -> None:
     write("a.en", [])
     write("a.de", [])
-    code, said = refused(call("score", "--model", "transformer", "a.en", "a.de"))
+    code, said = call("score", "--model", "transformer", "a.en", "a.de").refusal()
     assert (code, said) == (65, "a.en: holds no line, so there is nothing to score")

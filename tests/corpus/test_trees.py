@@ -82,6 +82,7 @@ def test_any_output_becomes_a_tree_over_the_sentence(tree: Tree, symbols: list[s
         ("(S (NP XX XX )VP XX )NP XX )S", "(S (NP (DT The) (NN dog) (VBZ barks)) (. .))"),
         ("(S XX XX XX XX XX XX )S", "(S (DT The) (NN dog) (VBZ barks) (. .))"),
         ("(S (NP XX", "(S (NP (DT The) (NN dog) (VBZ barks) (. .)))"),
+        ("(S XX XX XX XX", "(S (DT The) (NN dog) (VBZ barks) (. .))"),
         ("(S (NP )NP XX XX XX XX )S", "(S (DT The) (NN dog) (VBZ barks) (. .))"),
     ],
 )

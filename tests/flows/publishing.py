@@ -6,6 +6,7 @@ import torch
 
 from flows.process.paths import AVERAGED, DECODED, METRICS, RAW, REPORT, TRAINING
 from tests.models.on_disk import write_model
+from transformer_core.corpus.text import write_lines
 from transformer_core.files import write_json
 from transformer_core.models.directory import Training
 from transformer_core.models.transformer import Transformer
@@ -43,14 +44,8 @@ def before_publish(model_directory: Path) -> None:
     write_json(METRICS, FIGURES)
     REPORT.write_text("<h1>BLEU</h1>")
     write_json(RAW / "manifest.json", MANIFEST)
-    (RAW / "test.de").write_text("".join(f"{line}\n" for line in REFERENCES), encoding="utf-8")
-    translated(REFERENCES)
+    write_lines(RAW / "test.de", REFERENCES)
+    write_lines(DECODED / "test.hyp", REFERENCES)
     TRAINING.mkdir()
     (TRAINING / "updates.csv").write_text("update,loss,tokens_per_second\n1,3.5,1000\n2,3.0,1001\n3,2.5,1002\n")
     (TRAINING / "validation.csv").write_text("update,nll,score,seconds\n3,2.75,12.5,0.5\n")
-
-
-def translated(hypotheses: list[str]) -> None:
-    """Write the translations of the test set."""
-    DECODED.mkdir(parents=True, exist_ok=True)
-    (DECODED / "test.hyp").write_text("".join(f"{line}\n" for line in hypotheses), encoding="utf-8")

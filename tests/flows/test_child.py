@@ -12,6 +12,8 @@ from flows.process import child
 from flows.process.child import StageLog, TimeLimitError, run_child
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.usefixtures("empty_directory")
+
 # A stage that takes a moment to save, below a shell that does not replace itself by it (as below dvc).
 STAGE = """
 import pathlib, signal, sys, time
@@ -34,11 +36,6 @@ def stop(*_):
 signal.signal(signal.SIGTERM, stop)
 run_child(sys.argv[1:], print)
 """
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def stage_below_a_shell(handler: str = "save") -> list[str]:

@@ -14,6 +14,7 @@ from flows.stages import evaluate as stage
 from tests.flows.test_evaluate_stage import HYPOTHESES, TARGET, lay_out
 from transformer_core import recipes
 from transformer_core.config import load_params
+from transformer_core.corpus.text import write_lines
 from transformer_core.errors import ExitCode
 from transformer_core.files import write_json
 
@@ -25,19 +26,14 @@ BAD = ["Ein Mann fährt Rad.", "Zwei Katzen schlafen.", "Die Frau hat das Buch g
 Evaluate = Callable[..., None]
 
 
-def write(path: Path, lines: list[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
 @pytest.fixture
 def evaluate(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
     """A repository with a test set, and what records an evaluation in it as the stage does."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
     Path("params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
     write_json(Path("data/raw/manifest.json"), {"source": "en", "target": "de"})
-    write(Path("data/raw/test.en"), SOURCE)
-    write(Path("data/raw/test.de"), REFERENCES)
+    write_lines(Path("data/raw/test.en"), SOURCE)
+    write_lines(Path("data/raw/test.de"), REFERENCES)
 
     def recorded(name: str, fingerprint: str, hypotheses: list[str] | None, beam: int = 4, **parameters: str) -> None:
         journal = Journal(name, parent=fingerprint)
@@ -46,7 +42,7 @@ def evaluate(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
         journal.parameters({"decode": {"beam": beam}, "references_sha256": digest, **parameters})
         journal.metrics(40, {"bleu": 50.0 + beam})
         if hypotheses is not None:
-            write(Path("results/decode/test.hyp"), hypotheses)
+            write_lines(Path("results/decode/test.hyp"), hypotheses)
             journal.artifact(Path("results/decode/test.hyp"))
         journal.end()
         sync(mlflow_store)
@@ -90,7 +86,7 @@ def test_what_stage_evaluate_records_can_be_compared(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
     lay_out(Path())
     for hypotheses in (HYPOTHESES, TARGET):
-        write(Path("results/decode/test.hyp"), hypotheses)
+        write_lines(Path("results/decode/test.hyp"), hypotheses)
         stage.run(load_params())
         sync(mlflow_store)
     client = connect(mlflow_store)
@@ -172,7 +168,7 @@ def test_a_run_from_before_references_were_recorded_is_refused(
 ) -> None:
     journal = Journal("evaluation-0", parent="abc123")
     journal.tags({"kind": "evaluation"})
-    write(Path("results/decode/test.hyp"), GOOD)
+    write_lines(Path("results/decode/test.hyp"), GOOD)
     journal.artifact(Path("results/decode/test.hyp"))
     sync(mlflow_store)
     evaluate("evaluation-1", "abc123", GOOD)

@@ -75,6 +75,7 @@ def test_a_name_of_this_host_that_means_the_loopback_is_not_what_others_reach(mo
             named.own_address()
     # Two nodes on one machine, on purpose.
     assert NodeGroup(2, 0, "127.0.0.1:29400").own_address() == "127.0.0.1"
+    assert NodeGroup(2, 0, "127.0.0.1:29400").interfaces().keys() == {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
     assert NodeGroup(2, 0, "node-a:29400", "10.0.0.7").own_address() == "10.0.0.7"
 
 

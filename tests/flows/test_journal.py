@@ -7,10 +7,7 @@ import pytest
 
 from flows.record.journal import JOURNALS, Dataset, Journal, flatten, position_file, read_events
 
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_directory")
 
 
 def events(kind: str, run: str = "run") -> list[dict[str, Any]]:

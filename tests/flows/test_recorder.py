@@ -13,10 +13,7 @@ from flows.record.recorder import Recorder, sampling
 from tests.waiting import wait_for
 from transformer_core.training.records import UpdateRecord
 
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_directory")
 
 
 def record(update: int) -> UpdateRecord:

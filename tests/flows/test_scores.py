@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from flows.process.paths import METRICS
@@ -7,6 +5,8 @@ from flows.record.tasks import score_table
 from flows.scores import main
 from transformer_core.errors import ExitCode
 from transformer_core.files import write_json
+
+pytestmark = pytest.mark.usefixtures("empty_directory")
 
 FIGURES = {
     "bleu": 38.4,
@@ -25,11 +25,6 @@ FIGURES = {
     "over_long": 1.3,
     "valid": {"bleu": 39.0, "bleu_low": 37.5, "bleu_high": 40.5, "chrf": 65.0, "ter": 41.5, "paper_bleu": 40.1},
 }
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def test_scores_of_both_splits_are_under_their_names(capsys: pytest.CaptureFixture[str]) -> None:

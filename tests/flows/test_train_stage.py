@@ -13,21 +13,17 @@ from ruamel.yaml import YAML
 from flows.record.journal import read_events
 from flows.record.recorder import fingerprint_of
 from flows.stages import train as stage
+from tests.flows.publishing import MANIFEST, REPOSITORY
 from tests.flows.stages import stage_here
 from transformer_core.config import Bpe, load_params
+from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
 from transformer_core.corpus.tokens.binary import Meta, write_meta
 from transformer_core.corpus.tokens.subword import Subword, train_subword
 from transformer_core.files import exclusive_lock, write_json
 
-REPOSITORY = Path(__file__).parents[2]
 SOURCES = [f"the {noun} sees {number} {noun}s" for noun in ("dog", "horse", "other bird") for number in range(20)]
 TARGETS = [f"der {noun} sieht {number} davon" for noun in ("Hund", "Kater", "andere Vogel") for number in range(20)]
-SPLIT = {"pairs": 60, "files": {language: {"sha256": "0" * 64, "lines": 60} for language in ("en", "de")}}
-MANIFEST = {
-    "corpus": "tiny", "source": "en", "target": "de", "licence": None, "synthetic": True, "held_out": {}, "origin": [],
-    "splits": {"train": SPLIT, "valid": SPLIT, "test": SPLIT},
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -47,7 +43,7 @@ def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
     meta = Meta(vocabulary_hash=subword.hash, vocab_size=subword.vocab_size, source="en", target="de", splits=splits)
     write_meta(Path("data/binarized"), meta)
     write_json(Path("data/raw/manifest.json"), MANIFEST)
-    Path("data/raw/valid.de").write_text("".join(f"{line}\n" for line in TARGETS), encoding="utf-8")
+    write_lines(Path("data/raw/valid.de"), TARGETS)
     yaml = YAML(typ="safe", pure=True)
     params = yaml.load(REPOSITORY / "params.yaml")
     # As a subword model that was taken from elsewhere, of which params.yaml does not know the kind.

@@ -1,4 +1,4 @@
-"""The command line `transformer-core`: one module for each command. They import heavy packages in functions, so that help is fast."""
+"""The command line `transformer-core`, one module for each command. Heavy packages are imported in functions, so that help is fast."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from typing import NoReturn
 from transformer_core.cli import attention, compare, data, doctor, estimate, export, info, new, positions, recipe, score, states, translate
 from transformer_core.errors import ExitCode, UserError, configuration_error
 
-_BROKEN_PIPE = 128 + 13  # As a shell reports for a filter that SIGPIPE ended.
+_BROKEN_PIPE = 128 + 13  # The exit code that a shell gives a filter that SIGPIPE ended.
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("transformer-core: interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # Python flushes standard output again at exit; that must not fail a second time.
+        # Python flushes standard output again at exit, and that would fail too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     return code

@@ -1,4 +1,4 @@
-"""`python -m transformer_core.cli` is `transformer-core`, also where the package is not installed."""
+"""`python -m transformer_core.cli`: the command `transformer-core` where the package is not installed."""
 
 from transformer_core.cli import main
 

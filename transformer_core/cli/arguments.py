@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def _checked(convert: Callable[[str], T], holds: Callable[[T], object], words: str) -> Callable[[str], T]:
-    """Return a type for argparse: `convert`, and an error with `words` unless it succeeds and `holds`."""
+    """Return a type for argparse: `convert`, with an error that says `words` if that fails or the value does not satisfy `holds`."""
 
     def checked(text: str) -> T:
         with suppress(ValueError):
@@ -30,7 +30,7 @@ def _checked(convert: Callable[[str], T], holds: Callable[[T], object], words: s
 
 
 def _whole(text: str) -> int:
-    if not text.isdecimal():  # `int` takes also "+1", "1_000" and " 1 ".
+    if not text.isdecimal():  # `int` also accepts "+1", "1_000" and " 1 ".
         raise ValueError
     return int(text)
 
@@ -50,7 +50,7 @@ def add_device_argument(parser: argparse._ActionsContainer) -> None:
 
 
 def chosen_device(name: str | None) -> "torch.device | None":
-    """Return the device of --device, None without it. Raises `UserError` (78): a GPU that the machine does not have."""
+    """Return the device of --device, None if not given. Raises `UserError` (78): the machine has no such GPU."""
     import torch
 
     from transformer_core.errors import configuration_error

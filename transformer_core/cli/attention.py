@@ -1,4 +1,4 @@
-"""`transformer-core attention`: what a model attends to while it translates one sentence, as pictures and as numbers."""
+"""`transformer-core attention`: the attention weights of a model for one sentence, as pictures and as numbers."""
 
 import argparse
 import json
@@ -43,7 +43,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write a picture for each kind of attention, and the numbers; print the translation where none was given, and what was written."""
+    """Write a picture for each kind of attention and the numbers; print the translation if none was given, and the files' names."""
     from transformer_core.corpus.tokens.subword import EOS
     from transformer_core.decoding.translator import load_for_decoding
     from transformer_core.evaluation.attention import attention_maps
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    """Refuse options that do not go together."""
+    """Raise `UserError` (78) for options that exclude each other."""
     if arguments.word is None:
         if arguments.occurrence is not None:
             raise configuration_error("--occurrence: says which --word, and none is named")
@@ -84,10 +84,10 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def _draw_word(arguments: argparse.Namespace, maps: "AttentionMaps") -> int:
-    """Write what one word attends to, and say where it is."""
+    """Write the picture of the attention of one word, and print its path."""
     from transformer_core.evaluation.attention_figures import shown_layer, word_figure
     from transformer_core.evaluation.words import words_of
-    from transformer_core.files import new_file
+    from transformer_core.files import write_text
 
     if "encoder" not in maps.weights:
         raise configuration_error("--word: this model has no encoder attention", f"It has: {', '.join(maps.weights)}.")
@@ -98,8 +98,7 @@ def _draw_word(arguments: argparse.Namespace, maps: "AttentionMaps") -> int:
     figure = word_figure(maps, place, layer, heads, alone=True)
     file = arguments.out / _WORD
     try:
-        with new_file(file) as temporary:
-            temporary.write_text(figure.svg, encoding="utf-8", newline="\n")
+        write_text(file, figure.svg)
     except OSError as error:
         raise _not_writable(arguments.out, error) from None
     print(f"{file}: what “{figure.word}” attends to (layer {layer} of {layers}; heads {_listed(heads)})")
@@ -107,7 +106,7 @@ def _draw_word(arguments: argparse.Namespace, maps: "AttentionMaps") -> int:
 
 
 def _place(words: list[str], wanted: str, occurrence: int) -> int:
-    """The place of the word among the words, by its occurrence from 1."""
+    """Return the index of an occurrence (from 1) of the wanted word. Raises `UserError` (78): no such word or occurrence."""
     from transformer_core.corpus.text import normalise
 
     places = [place for place, word in enumerate(words) if word == normalise(wanted)]
@@ -123,9 +122,9 @@ def _times(count: int) -> str:
 
 
 def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int], heads: Sequence[int], folder: Path) -> list[str]:
-    """Names of the files written. Everything is drawn before anything is written."""
+    """Write the pictures and the numbers, after all are drawn, and return the files' names."""
     from transformer_core.evaluation.heat_maps import find_fonts, heat_maps, save_png
-    from transformer_core.files import new_file
+    from transformer_core.files import write_text
 
     fonts = find_fonts([*maps.source, *maps.read, *maps.predicted])
     chosen = {kind: maps.layers(kind, layers) for kind in kinds}
@@ -133,8 +132,7 @@ def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int]
     try:
         for name, figure in figures.items():
             save_png(figure, folder / name)
-        with new_file(folder / _NUMBERS) as temporary:
-            temporary.write_text(json.dumps(maps.document(kinds, layers, heads), ensure_ascii=False) + "\n", encoding="utf-8")
+        write_text(folder / _NUMBERS, json.dumps(maps.document(kinds, layers, heads), ensure_ascii=False) + "\n")
     except OSError as error:
         raise _not_writable(folder, error) from None
     if fonts.missing:
@@ -156,7 +154,7 @@ def _tokens(model: "TranslationModel", subword: "Subword", sentence: str, name: 
 
 
 def _translated(model: "TranslationModel", source: list[int]) -> list[int]:
-    """The best output as the search found it: its text encoded again may be other tokens."""
+    """Return the tokens of the best output of the search; encoding its text again could give other tokens."""
     import torch
 
     from transformer_core.decoding.beam import Search, beam_search
@@ -185,12 +183,12 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _numbers(text: str) -> list[int]:
-    """An argument that is whole numbers above 0, separated by commas."""
+    """Convert an argument of whole numbers above 0, separated by commas."""
     return sorted({positive_int(number) for number in text.split(",")})
 
 
 def _sentence(text: str) -> str:
-    """An argument that is text: Python lets bytes that are none through."""
+    """Check that an argument is valid UTF-8; Python passes other bytes on as surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

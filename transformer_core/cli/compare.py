@@ -1,4 +1,4 @@
-"""`transformer-core compare`: two systems' translations of the same sentences side by side."""
+"""`transformer-core compare`: two systems' translations of the same sentences, side by side."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the comparison; a word on standard error where the references look tokenised."""
+    """Print the comparison; warn on standard error if the references look tokenised."""
     from transformer_core.evaluation.comparison import scores_table, sentences_text, side_by_side
     from transformer_core.evaluation.metrics import looks_tokenised, read_aligned
 

@@ -46,7 +46,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run_new(arguments: argparse.Namespace) -> int:
-    """Write a catalogue entry for the files, and the recipe own-data filled in for it as params.yaml."""
+    """Write a catalogue entry for the files, and params.yaml from the recipe own-data."""
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
     from transformer_core.corpus.sources.catalogue import load_entry

@@ -15,7 +15,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a line for each check. The exit code is that of the first problem, else 0 (warnings are not problems)."""
+    """Print a line for each check; return the exit code of the first problem, or 0 (warnings are not problems)."""
     from transformer_core.doctor import examine
 
     findings = examine()

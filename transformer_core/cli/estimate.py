@@ -1,4 +1,4 @@
-"""`transformer-core estimate`: tokens, FLOPs, hours and money of a training."""
+"""`transformer-core estimate`: tokens, FLOPs, hours and cost of a training."""
 
 import argparse
 import json
@@ -6,7 +6,7 @@ import math
 
 from transformer_core.cli.arguments import Commands, add_model_arguments, chosen_model, non_negative_float, positive_float, positive_int
 
-# The paper's Table 2 and section 5.2: eight P100s, with 9.5 sustained TFLOPS each in its FLOPs.
+# From the paper's Table 2 and section 5.2: eight P100s, whose FLOPs the paper computes with 9.5 sustained TFLOPS each.
 _PAPER = {"base": "3.3e18 FLOPs, 12 hours", "big": "2.3e19 FLOPs, 3.5 days"}
 
 
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         rate = measured_rate(size, vocab_size, train, arguments.length, params.machine.threads or default_threads(devices))
     tokens = train.updates * train.tokens_per_update
     flops = tokens * cost_of_training(size, vocab_size, arguments.length).flops_a_token
-    # Devices take micro-batches in turn; in the last turn of an update some may have none.
+    # Devices take micro-batches in turn; in the last turn of an update some may be idle.
     busy = train.microbatches / math.ceil(train.microbatches / devices)
     hours = tokens / (rate * busy) / 3600
     price = params.machine.price_per_hour if arguments.price is None else arguments.price

@@ -1,4 +1,4 @@
-"""`transformer-core new`: lay out a project where the code is installed and not cloned."""
+"""`transformer-core new`: create the files of a project for an installed package, without a clone."""
 
 import argparse
 from pathlib import Path
@@ -14,7 +14,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Lay it out and say which files are the user's own."""
+    """Create the files and print which existing ones were kept."""
     from transformer_core.project import new_project
 
     for path in new_project(arguments.folder):

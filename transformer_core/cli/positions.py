@@ -26,7 +26,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Draw, and say what was drawn and where it is."""
+    """Draw the picture; print its path and content."""
     from transformer_core.evaluation.figures import save_svg
     from transformer_core.evaluation.positions import position_figure
 
@@ -55,14 +55,14 @@ def _encodings(arguments: argparse.Namespace) -> "list[Encodings]":
 
 
 def _several(text: str) -> int:
-    """An argument that is a whole number, 2 or more: one position has no distance to another."""
+    """Convert an argument to a whole number, 2 or more: the picture shows distances between positions."""
     if (number := positive_int(text)) < 2:
         raise argparse.ArgumentTypeError(f"must be 2 or more, got {text!r}")
     return number
 
 
 def _svg(text: str) -> Path:
-    """An argument that names an SVG file."""
+    """Convert an argument to the path of an SVG file."""
     if not text.lower().endswith(".svg"):
         raise argparse.ArgumentTypeError(f"must end in .svg, got {text!r}")
     return Path(text)

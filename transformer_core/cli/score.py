@@ -1,4 +1,4 @@
-"""`transformer-core score`: how probable a model holds the translations in a file."""
+"""`transformer-core score`: log-probabilities that a model gives to the translations in a file."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ from transformer_core.errors import UserError
 if TYPE_CHECKING:
     from transformer_core.decoding.scoring import Score
 
-_PAIRS_AT_ONCE = 1_024  # Enough for batches of like length.
+_PAIRS_AT_ONCE = 1_024  # Enough for batches of similar length.
 
 
 def add_to(commands: Commands) -> None:
@@ -37,13 +37,13 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write log-probability and tokens of each pair, and on standard error the perplexity of all whose source is not empty."""
+    """Write log-probability and tokens of each pair, and to standard error the perplexity of all whose source is not empty."""
     from transformer_core.corpus.text import read_pairs
     from transformer_core.corpus.tokens.subword import EOS
     from transformer_core.decoding.scoring import score_pairs
     from transformer_core.decoding.translator import check_length, load_for_decoding
 
-    pairs = list(read_pairs(arguments.source, arguments.target))  # All of it, so that a fault in the last line is told before the work.
+    pairs = list(read_pairs(arguments.source, arguments.target))  # At once, so that an error in the last line is raised before scoring.
     if not pairs:
         raise UserError(f"{arguments.source}: holds no line, so there is nothing to score")
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
@@ -76,7 +76,7 @@ def _row(score: "Score", tokens: bool) -> str:
 
 
 def _document(score: "Score") -> str:
-    """A score as JSON; null for infinity, which JSON lacks."""
+    """Return a score as JSON, with null for infinity."""
     tokens = [
         {"piece": piece, "log_probability": _finite(found)} for piece, found in zip(score.pieces, score.log_probabilities, strict=True)
     ]

@@ -86,7 +86,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Translate until the input ends. An empty line stays empty."""
+    """Translate all lines of the input; an empty line stays empty."""
     from transformer_core.corpus.text import read_lines
     from transformer_core.decoding.translator import Translator
     from transformer_core.files import new_file
@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass
 class _Limit:
-    """Token ids of lines; those of more than `most` tokens are cut or left empty, with a note on standard error.
+    """Token ids of lines; a line of more than `most` tokens is cut or left empty, with a note on standard error.
 
     Attributes:
         refused: whether a line was left empty.

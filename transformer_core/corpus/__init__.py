@@ -1,1 +1,1 @@
-"""The corpus from its sources to token ids: rooms sources, cleaning and tokens, with text and trees below them. Never imports torch."""
+"""The corpus from its sources to token ids: packages sources, cleaning and tokens, which use text and trees. It never imports torch."""

@@ -1,7 +1,7 @@
-"""Lines of text and pairs of them. A line ends at "\\n" and nowhere else, and is strict UTF-8.
+"""Lines of text and pairs of lines. A line ends at "\\n" only and is strict UTF-8.
 
 `str.splitlines` and Python's universal newlines also break at U+0085, U+2028 and others, which occur inside lines of real corpora.
-Read that way, one side has more lines than the other, and every pair after the first such line is wrong.
+With them, one side would have more lines than the other, and every pair after the first such line would be wrong.
 """
 
 import re
@@ -16,36 +16,36 @@ from typing import IO, AnyStr, BinaryIO, Generic, NamedTuple
 from transformer_core.errors import UserError
 from transformer_core.files import new_file
 
-# Pairs that a worker process takes at a time.
+# Number of pairs in a worker's task.
 PAIRS_PER_CHUNK = 10_000
 
-# Tab, line feed, vertical tab, form feed, carriage return, the four separators and U+0085 are white space: they separate words.
+# Control characters without those that are white space: tab, line feed, vertical tab, form feed, carriage return, U+001C to U+001F, U+0085.
 _CONTROLS = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if not chr(code).isspace()]
-# Soft hyphen, zero-width space, direction marks, word joiner and invisible operators, byte order mark. U+200C and U+200D stay: they
-# are spelling in Persian and Indic scripts and hold emoji together.
+# Soft hyphen, zero-width space, direction marks, word joiner and invisible operators, byte order mark. Not U+200C and U+200D: Persian and
+# Indic spelling and compound emoji need them.
 _INVISIBLE = [0xAD, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2065), *range(0x2066, 0x206A), 0xFEFF]
 _REMOVED = dict.fromkeys((*_CONTROLS, *_INVISIBLE))
 _ENTITY = re.compile(r"&(?:[a-zA-Z]\w{1,7}|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 
-# The C1 control characters that are quotes, dashes and the ellipsis (U+0085) in Windows-1252 text that was read as Latin-1. Windows-1252
-# leaves five codes undefined.
+# C1 control characters in Windows-1252 text that was read as Latin-1: quotes, dashes, the ellipsis (U+0085). Windows-1252 leaves five codes
+# undefined.
 _WINDOWS_1252 = {code: bytes([code]).decode("cp1252") for code in range(0x80, 0xA0) if code not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
 
 
 class Pair(NamedTuple, Generic[AnyStr]):
-    """A sentence and its translation: bytes as they came, or decoded text."""
+    """A sentence and its translation, as raw bytes or as text."""
 
     source: AnyStr
     target: AnyStr
 
 
 def as_windows_1252(text: str) -> str:
-    """Replace C1 control characters by the characters that Windows-1252 has at their codes."""
+    """Replace C1 control characters by the Windows-1252 characters of the same code."""
     return text if text.isprintable() else text.translate(_WINDOWS_1252)
 
 
 def without_controls(text: str) -> str:
-    """Remove control characters and characters without width; white space stays, whatever its code."""
+    """Remove control characters and characters without width, but no white space."""
     return text if text.isprintable() else text.translate(_REMOVED)
 
 
@@ -60,7 +60,7 @@ def with_single_spaces(text: str) -> str:
 
 
 # Name and function of each repair. In this order a second pass changes nothing: a character between a letter and its accent is removed
-# before they are composed, and the spaces that composing makes (U+2000 becomes U+2002) are folded after it.
+# before composition, and spaces that composition makes (U+2000 becomes U+2002) are replaced after it.
 REPAIRS: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("mojibake", as_windows_1252),
     ("control_characters", without_controls),
@@ -70,18 +70,18 @@ REPAIRS: tuple[tuple[str, Callable[[str], str]], ...] = (
 
 
 def is_normal(text: str) -> bool:
-    """Whether `REPAIRS` certainly leave a text as it is; much cheaper than running them. False does not prove that they change it."""
-    # Printable text has no control characters, none without width, and no white space but U+0020.
+    """Return whether a fast test shows that `REPAIRS` do not change a text; after False they may or may not."""
+    # Printable text has no control characters, no characters without width, and no white space but U+0020.
     return text.isprintable() and unicodedata.is_normalized("NFC", text) and "  " not in text and text[:1] != " " != text[-1:]
 
 
 def has_entity(text: str) -> bool:
-    """Whether a character is written as an HTML entity, as Moses' tokeniser does: &apos; or &#124;."""
+    """Return whether a text contains an HTML entity, as Moses' tokeniser writes them: &apos; or &#124;."""
     return "&" in text and _ENTITY.search(text) is not None
 
 
 def normalise(text: str) -> str:
-    """Apply all `REPAIRS`: to training text when it is cleaned, and to every text before it is translated."""
+    """Apply all `REPAIRS`, as cleaning does to training text and translation to its input."""
     for _, repair in REPAIRS:
         text = repair(text)
     return text
@@ -96,7 +96,7 @@ def open_bytes(path: Path) -> BinaryIO:
 
 
 def read_raw_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file as bytes, without their "\\n"; a last line without one counts too.
+    """Yield the lines of a file as bytes, without their "\\n"; the last line may have none.
 
     Raises:
         UserError: exit code 65; no such file.
@@ -130,7 +130,7 @@ def aligned(source: Iterable[AnyStr], target: Iterable[AnyStr], source_path: Pat
     """Pair the lines of two sides.
 
     Raises:
-        UserError: exit code 65, once the shorter side has ended; names both files with their line counts.
+        UserError: exit code 65, after the last line of the shorter side; names both files with their line counts.
     """
     sides = zip_longest(source, target)
     for pairs, (left, right) in enumerate(sides):
@@ -153,14 +153,14 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair[str]]:
     """Yield the sentence pairs of two aligned UTF-8 files.
 
     Raises:
-        UserError: exit code 65; a file that is missing or not valid UTF-8, or sides of unequal length (once the shorter has ended).
+        UserError: exit code 65; a file is missing or not valid UTF-8, or the sides differ in length (raised after the shorter's last line).
     """
     return aligned(read_lines(source), read_lines(target), source, target)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive lines of both sides of a corpus, each ended by a line feed; `first` is the number of the first (from 1)."""
+    """Consecutive lines of both sides of a corpus, each ended by a line feed; `first` is the first line's number, from 1."""
 
     first: int
     source: bytes
@@ -172,10 +172,10 @@ class Chunk:
 
 
 def read_chunks(source: Path, target: Path) -> Iterator[Chunk]:
-    """Yield two aligned files in chunks of `PAIRS_PER_CHUNK` pairs, not decoded: the tasks of worker processes.
+    """Yield two aligned files in chunks of `PAIRS_PER_CHUNK` pairs, not decoded: the tasks of workers.
 
     Raises:
-        UserError: exit code 65; a missing file, or sides of unequal length (once the shorter has ended).
+        UserError: exit code 65; a file is missing, or the sides differ in length (raised after the shorter's last line).
     """
     with ExitStack() as stack:
         files = [stack.enter_context(open_bytes(path)) for path in (source, target)]
@@ -190,11 +190,7 @@ def read_chunks(source: Path, target: Path) -> Iterator[Chunk]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> int:
-    """Write lines, each ended by "\\n", completely or not at all, and return their number.
-
-    Raises:
-        ValueError: a line contains a "\\n", so it would be read back as two.
-    """
+    """Write lines, each ended by "\\n", all or none, and return their number. Raises `ValueError`: a line contains a "\\n"."""
     with new_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         return sum(_write_line(file, line) for line in lines)
 

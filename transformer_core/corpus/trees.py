@@ -1,4 +1,4 @@
-"""Phrase-structure trees: read from brackets, cleaned as the field does, and linearised as the symbols of a parsing model's target.
+"""Phrase-structure trees: read from brackets, cleaned in the usual way, and linearised as the symbols that a parsing model outputs.
 
 The linearised form is that of Vinyals et al. (2015), "Grammar as a Foreign Language", section 2.1, which the paper's section 6.3 follows:
 "(S (NP XX XX )NP (VP XX )VP XX )S" for "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))". Every word and its tag become XX.
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 WORD_SYMBOL = "XX"
-# The label where no single constituent spans all words.
+# The root's label if no single constituent spans all words.
 TOP = "TOP"
 TREE_EXAMPLE = "A tree is (S (NP (DT The) (NN dog)) (VP (VBZ barks)))"
 _EMPTY = "-NONE-"
@@ -19,12 +19,12 @@ _TOKEN = re.compile(r"[()]|[^\s()]+")
 
 @dataclass(frozen=True)
 class Tree:
-    """A constituent with its parts, or a word under its tag.
+    """A constituent with its parts, or a word with its tag.
 
     Attributes:
         label: of the constituent, or the word's part-of-speech tag.
-        children: the parts of a constituent, at least one; none under a word's tag.
-        word: under a tag; "" of a constituent.
+        children: the parts of a constituent, at least one; empty for a word.
+        word: the word; "" for a constituent.
     """
 
     label: str
@@ -33,14 +33,14 @@ class Tree:
 
 
 class Event(NamedTuple):
-    """A step through a tree from left to right: a constituent begins, a word, a constituent ends."""
+    """A step through a tree from left to right: the begin of a constituent, a word, or the end of a constituent."""
 
     kind: Literal["open", "word", "close"]
     tree: Tree
 
 
 def events(tree: Tree) -> Iterator[Event]:
-    """Yield the events of a tree; without recursion, since a tree from a file may be deeper than Python's stack."""
+    """Yield the events of a tree, without recursion, because a tree from a file may be deeper than Python's stack."""
     waiting: list[Event] = [_first(tree)]
     while waiting:
         event = waiting.pop()
@@ -65,7 +65,7 @@ def words(tree: Tree) -> str:
 
 
 def bracketed(tree: Tree) -> str:
-    """Return the tree in one line of the Penn Treebank's brackets, which `read_tree` reads."""
+    """Return the tree in the Penn Treebank's brackets, in one line, as `read_tree` reads it."""
     parts = []
     for kind, node in events(tree):
         if kind == "close":
@@ -76,7 +76,7 @@ def bracketed(tree: Tree) -> str:
 
 
 def linearised(tree: Tree) -> str:
-    """Return the symbols of a tree, separated by spaces."""
+    """Return the linearised form of a tree: its symbols, separated by spaces."""
     symbols = []
     for kind, node in events(tree):
         symbols.append(WORD_SYMBOL if kind == "word" else f"{'(' if kind == 'open' else ')'}{node.label}")
@@ -92,7 +92,7 @@ class _Open:
 
 
 def read_tree(text: str) -> Tree:
-    """Read the one tree in a text of brackets, cleaned as `read_trees` does. Raises `ValueError`: another number of trees, or malformed."""
+    """Read the tree in a bracketed text, cleaned as by `read_trees`. Raises `ValueError`: malformed, or not one tree with a word."""
     found = [tree for _, tree in read_trees([text])]
     if len(found) != 1 or found[0] is None:
         raise ValueError(f"{len(found)} trees, or one without a word, where one tree should be")
@@ -100,11 +100,11 @@ def read_tree(text: str) -> Tree:
 
 
 def read_trees(lines: Iterable[str]) -> Iterator[tuple[int, Tree | None]]:
-    """Yield the trees in bracketed text, over one or many lines each, with the number (from 1) of the line in which they end.
+    """Yield the trees in bracketed text, each with the number (from 1) of the line in which it ends; a tree may have many lines.
 
-    They are cleaned as parsers are trained and scored: traces (-NONE-) and constituents with nothing else are removed, functions and
-    indices are cut off labels (NP-SBJ-1 and NP=2 become NP; -LRB- stays), and so is the empty, TOP or ROOT bracket around a whole tree.
-    None is a tree of which nothing is left.
+    Trees are cleaned as usual for training and scoring parsers: traces (-NONE-) and constituents with nothing else are removed, functions
+    and indices are removed from labels (NP-SBJ-1 and NP=2 become NP; -LRB- stays), and so is a bracket around the whole tree that is
+    empty, TOP, ROOT or S1. None is a tree of which nothing is left.
 
     Raises:
         ValueError: malformed brackets; the message begins with the line's number.
@@ -134,13 +134,13 @@ def read_trees(lines: Iterable[str]) -> Iterator[tuple[int, Tree | None]]:
 
 
 def _closed(node: _Open) -> Tree | None:
-    """Return the constituent or the tagged word in a bracket; None if nothing is left of it."""
+    """Return the constituent or the tagged word of a closed bracket; None if nothing is left of it."""
     loose = [child for child in node.children if not child.label]
     if node.label == _EMPTY:
         return None
     if len(node.children) == len(loose) == 1:
         return Tree(_without_function(node.label) or TOP, word=loose[0].word)
-    # A word beside others and without a tag of its own is its own tag.
+    # A word without a bracket of its own, beside others, becomes its own tag.
     children = tuple(child if child.label else Tree(child.word, word=child.word) for child in node.children)
     return Tree(_without_function(node.label) or TOP, children) if children else None
 
@@ -167,16 +167,16 @@ class Repaired:
 
 
 def repaired(symbols: str, gold: Sequence[Tree]) -> Repaired:
-    """Read the tree in a model's output, over the words and tags of the gold tree; any text gives one.
+    """Return a tree over the words and tags of the gold tree for a model's output, whatever the output is.
 
-    Symbols are read in order. Text that is not a symbol is ignored. ")X" closes the innermost open X and all that was opened in it; it is
-    ignored if no X is open. XX beyond the last word are ignored. At the end, missing words go to the innermost open constituent that has
-    a word, or to the whole, and all constituents are closed. Those without a word are removed. If no single constituent spans all words,
-    TOP does, which EVALB ignores.
+    Symbols are read in order; other text is ignored. ")X" closes the innermost open X and all constituents in it, and is ignored if no X is
+    open. XX beyond the last word is ignored. At the end, missing words go to the innermost open constituent that has a word, or to the
+    root, and all constituents are closed. Constituents without a word are removed. If no single constituent spans all words, the root is
+    TOP, which EVALB ignores.
 
     Args:
         symbols: the output, with white space between symbols.
-        gold: the words with their tags, at least one (`leaves`); EVALB ignores punctuation by its tags.
+        gold: the words with their tags (`leaves`), at least one; EVALB ignores punctuation by its tags.
     """
     whole = _Open(TOP)
     stack, used, malformed = [whole], 0, False

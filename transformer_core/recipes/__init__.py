@@ -14,7 +14,7 @@ from ruamel.yaml.error import YAMLError
 
 from transformer_core.config import Params, validate_document
 from transformer_core.errors import configuration_error
-from transformer_core.files import new_file
+from transformer_core.files import write_text
 from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, table_3_row
 
 _SUFFIX = ".yaml"
@@ -52,7 +52,7 @@ BASELINES = {
 
 
 def names() -> list[str]:
-    """Return the names of all recipes, sorted: the packaged ones, one per row of the paper's Table 3 and one per baseline."""
+    """Return the names of all recipes, sorted: those with a file, one for each row of the paper's Table 3, one for each baseline."""
     files = resources.files(__package__).iterdir()
     packaged = [file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)]
     return sorted([*packaged, *_rows(), *BASELINES])
@@ -109,8 +109,7 @@ def write(text: str, path: Path, *, force: bool) -> None:
     document = _yaml().load(text)
     if machine := _read_document(path).get("machine"):
         document["machine"] = machine
-    with new_file(path) as temporary:
-        temporary.write_text(_text(document), encoding="utf-8", newline="\n")
+    write_text(path, _text(document))
 
 
 def _document(name: str) -> CommentedMap:
@@ -160,7 +159,7 @@ def _baseline(name: str) -> CommentedMap:
 
 
 def _yaml() -> YAML:
-    yaml = YAML()  # The default, a round trip, keeps comments.
+    yaml = YAML()  # The default type, a round trip, keeps comments.
     yaml.width = 1_000  # Keeps lines unbroken.
     return yaml
 

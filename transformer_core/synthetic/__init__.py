@@ -1,6 +1,6 @@
-"""A generated English-German corpus: sentence pairs of a synchronous grammar, labelled with the phenomena that are difficult in each.
+"""A generated English-German corpus: sentence pairs of a synchronous grammar, each labelled with its grammatical phenomena.
 
-The German sentence is a function of the English one, so a model that has learned the grammar can translate every sentence correctly.
+The English sentence determines the German one, so a model that has learned the grammar can translate every sentence correctly.
 """
 
 from transformer_core.synthetic.phenomena import PHENOMENA

@@ -1,7 +1,7 @@
-"""Clauses: the parts of one clause in both languages, and the orders in which German puts them.
+"""Clauses: the parts of one clause in both languages, and their word orders in German.
 
-German parts bring the blank before them along, so that a part that is empty leaves no trace; in trees there may be too many blanks. A
-German subordinate clause brings both its commas. `sentences.finish` tidies blanks in trees and, of German marks that meet, leaves the last.
+A German part begins with a blank, so that an empty part adds nothing. A German subordinate clause has a comma on both sides;
+`sentences.finish` keeps the last of adjacent marks. Trees may have too many blanks, which `sentences.finished_tree` removes.
 """
 
 from typing import NamedTuple
@@ -16,11 +16,11 @@ NOT = Text("(RB not)", " nicht", phenomena.NEGATION_NICHT)
 
 
 class Complement(NamedTuple):
-    """The complement of a verb. English comes after the verb; German in the middle of the clause, by rank.
+    """The complement of a verb: after the verb in English (`tree`), in up to five places of the clause in German.
 
-    Pronouns come `early`, before adverbials of time; `definite` noun phrases after these, or before them where there is a "not" or an
-    adverb like "already"; then `indefinite` ones; predicates, goals and prepositional objects come `late`, after "nicht"; clauses
-    after the closing verb (`tail`). `negative`: there is a kein.
+    The German order is: pronouns (`early`), adverbials of time, `definite` noun phrases (before the time if the clause has "not" or an
+    adverb like "already"), `indefinite` noun phrases, "nicht", then predicates, goals and prepositional objects (`late`); clauses come
+    after the final verb (`tail`). `negative`: whether it contains kein.
     """
 
     tree: str = ""
@@ -34,7 +34,7 @@ class Complement(NamedTuple):
 
     @classmethod
     def of_object(cls, verb: Verb, found: NounPhrase) -> "Complement":
-        """One object, accusative or dative as its phrase already is."""
+        """Return the complement of one object, whose phrase is in the accusative or the dative."""
         tree = found.tree
         if verb.preposition:
             tree = f"(PP {preposition(verb.preposition)} {tree})"
@@ -46,27 +46,27 @@ class Complement(NamedTuple):
 
     @classmethod
     def of_preposition(cls, verb: Verb, found: NounPhrase) -> "Complement":
-        """A prepositional object in German: waits for the bus, wartet auf den Bus; remembers her, erinnert sich an sie."""
+        """Return an object that has a preposition in German: waits for the bus, wartet auf den Bus; remembers her, erinnert sich an sie."""
         inner = prepositional(verb.preposition, verb.german_preposition[:-1], found)
         tree = inner.tree if verb.preposition else found.tree
         return cls(tree, late=f" {inner.german}", tail=found.tail, labels=inner.labels, negative=found.negative)
 
     @classmethod
     def gap(cls, verb: Verb) -> "Complement":
-        """The object is a relative or question word elsewhere; a preposition stays behind in English."""
+        """Return the complement of a verb whose object is a relative or question word elsewhere: the English preposition, if any."""
         return cls(f"(PP {preposition(verb.preposition)})" if verb.preposition else "")
 
     @classmethod
     def of_adverbial(cls, adverbial: Text) -> "Complement":
-        """A complement that comes after "nicht"."""
+        """Return an adverbial as a complement, in German after "nicht"."""
         return cls(adverbial.tree, late=f" {adverbial.german}", labels=adverbial.labels)
 
 
 class Clause(NamedTuple):
-    """A clause without its order.
+    """A clause before its parts are put in order.
 
-    English is subject + auxiliary + `adverb` + main verb + `rest`. German is subject, finite verb, `reflexive`, `middle`, the verb's
-    second part and `tail`, or with the finite verb after all but the tail. `front` is an adverbial that is to come before the clause.
+    English is subject, auxiliary, `adverb`, main verb, `rest`. German is subject, finite verb, `reflexive`, `middle`, the verb's second
+    part, `tail`; in a subordinate clause the finite verb comes directly before the tail. `front` is an adverbial before the clause.
     """
 
     verb: Verb
@@ -85,39 +85,39 @@ class Clause(NamedTuple):
         return self.verb.reflexives[self.subject.person]
 
     def tree(self) -> str:
-        """The English statement: a noun phrase and a verb phrase."""
+        """Return the English statement: a noun phrase and a verb phrase."""
         return f"{self.subject.tree} {self.verb_phrase()}"
 
     def verb_phrase(self) -> str:
-        """The English statement without its subject."""
+        """Return the English statement without its subject."""
         form = self.form
         if form.auxiliary:
             return f"(VP {form.auxiliary} {self.adverb} {form.main} {self.rest}{form.close})"
         return f"{self.adverb} {form.main} {self.rest}{form.close}"
 
     def question(self) -> str:
-        """English with the auxiliary before the subject."""
+        """Return the English question: the auxiliary before the subject."""
         form = self.form
         return f"(SQ {form.auxiliary} {self.subject.tree} {self.adverb} {form.main} {self.rest}{form.close})"
 
     def subject_first(self) -> str:
-        """German main clause that starts with its subject."""
+        """Return the German main clause that starts with its subject."""
         return f"{self.subject.german}{self.after_subject()}"
 
     def after_subject(self) -> str:
-        """The same without its subject, a blank before it."""
+        """Return `subject_first` without the subject; it begins with a blank."""
         return f" {self.form.finite}{self.reflexive}{self.middle}{self.form.bracket}{self.tail}"
 
     def verb_first(self) -> str:
-        """German from the finite verb on, the subject behind it: a question, or what follows when something else comes first."""
+        """Return the German clause with the finite verb before the subject: a question, or a main clause without its first part."""
         return f"{self.form.finite} {self._subject_and_reflexive()}{self.middle}{self.form.bracket}{self.tail}"
 
     def verb_last(self) -> str:
-        """German subordinate clause without its conjunction and commas."""
+        """Return the German subordinate clause without its conjunction and commas."""
         return f"{self._subject_and_reflexive()}{self.middle} {self.form.last}{self.tail}"
 
     def _subject_and_reflexive(self) -> str:
-        """Behind a verb or a conjunction, "sich" goes before a subject that is not a pronoun."""
+        """Return German subject and reflexive pronoun: after a verb or a conjunction, "sich" precedes a subject that is not a pronoun."""
         subject, reflexive = self.subject, self.reflexive
         return f"{reflexive[1:]} {subject.german}" if reflexive and not subject.is_pronoun else subject.german + reflexive
 
@@ -133,7 +133,7 @@ def assemble(
     front: Text | None = None,
     question: bool = False,
 ) -> Clause:
-    """Put a clause together from its parts; `middle` is an adverb or NOT. A kein takes the place of nicht."""
+    """Assemble a clause from its parts; `middle` is an adverb or NOT. German has kein instead of nicht where there is one."""
     form = (verb.supported if middle is NOT or question else verb.forms)[tense][subject.person]
     labels = subject.labels | form.labels | found.labels
     early, definite, adverb, rest, nicht, german_when = found.early, found.definite, "", found.tree, "", ""
@@ -152,24 +152,24 @@ def assemble(
 
 
 def statement(clause: Clause) -> Text:
-    """A main clause that starts with its subject, or with the adverbial in its front; English parts one of several words with a comma."""
+    """Return a main clause that starts with its subject or its `front`; in English a comma follows a `front` of several words."""
     if clause.front is not None:
         return fronted(clause.front, clause, comma=clause.front.tree.count(")") > 2)
     return Text(f"(S {clause.tree()})", clause.subject_first(), clause.labels)
 
 
 def fronted(front: Text, clause: Clause, comma: bool) -> Text:
-    """A main clause that starts with something else; German has the verb second."""
+    """Return a main clause that starts with `front`; German has the verb second."""
     tree = f"(S {front.tree}{' (, ,)' if comma else ''} {clause.tree()})"
     return Text(tree, f"{front.german} {clause.verb_first()}", front.labels | clause.labels | phenomena.VERB_SECOND)
 
 
 def subordinate(conjunction: Conjunction, clause: Clause) -> Text:
-    """A conjunction and its clause; German with both commas and the verb last."""
+    """Return a conjunction and its clause; German has both commas and the verb last."""
     tree = f"(SBAR {conjunction.tree} (S {clause.tree()}))"
     return Text(tree, f", {conjunction.german} {clause.verb_last()},", clause.labels | conjunction.labels | phenomena.VERB_LAST)
 
 
 def object_case(verb: Verb) -> int:
-    """The case of the object that a gap is left for."""
+    """Return the German case of a verb's object."""
     return case_of(verb.german_preposition) if verb.frame == "p" else DATIVE if verb.frame == "d" else ACCUSATIVE

@@ -1,11 +1,11 @@
-"""Every form of a verb in both languages at once, so that choosing a tense and a person is one look-up."""
+"""Every form of a verb in both languages, computed once, so that a tense and a person are one look-up."""
 
 from typing import Literal, NamedTuple, get_args
 
 from transformer_core.synthetic import phenomena
 from transformer_core.synthetic.morphology import ER, ICH, SIE, german_present, german_preterite
 
-# "since" is what has been going on: has been working, arbeitet seit.
+# "since" is an action that continues: has been working, arbeitet seit.
 Tense = Literal[
     "present", "progressive", "past", "perfect", "pluperfect", "future", "since", "can", "must", "should", "want", "may",
     "could", "had to", "wanted", "infinitive",
@@ -30,10 +30,10 @@ _PARTICLES = {"back": "ADVP (RB", "forward": "ADVP (RB", "asleep": "ADJP (JJ", "
 
 
 class VerbForm(NamedTuple):
-    """One tense and person of a verb, English as pieces of a tree and German.
+    """One tense and person of a verb, in English as pieces of a tree and in German.
 
-    The English verb phrase is `auxiliary`, what comes between, `main`, its complement and `close`, in a "(VP ...)" of its own where there
-    is an auxiliary. German is `finite` in the second place and `bracket` (a blank before it) at the end of the clause, or `last` there.
+    The English verb phrase is `auxiliary`, an adverb or the subject, `main`, the complement and `close`, inside a "(VP ...)" if there is an
+    auxiliary. German has `finite` in the second place and `bracket` (with a blank before it) at the end, or `last` at the end.
     """
 
     auxiliary: str
@@ -45,11 +45,11 @@ class VerbForm(NamedTuple):
     labels: int
 
 
-Forms = dict[Tense, tuple[VerbForm, ...]]  # At [tense][person].
+Forms = dict[Tense, tuple[VerbForm, ...]]  # By [tense][person].
 
 
 class EnglishVerb(NamedTuple):
-    """The principal parts of an English verb; `particle` is one or more words behind it."""
+    """The principal parts of an English verb; `particle` is one or more words after it."""
 
     base: str
     third: str
@@ -59,7 +59,7 @@ class EnglishVerb(NamedTuple):
     particle: str = ""
 
     def form(self, tense: Tense, person: int, supported: bool) -> tuple[str, str, str]:
-        """Auxiliary, main verb and the brackets that close it."""
+        """Return the auxiliary, the main verb and the brackets that close it."""
         auxiliary, mains = self._words(tense, person, supported)
         opening = " ".join(f"{'(S (VP' if tag == 'TO' else '(VP'} ({tag} {word})" for tag, word in mains)
         depth = len(mains) + opening.count("(S ")
@@ -68,7 +68,7 @@ class EnglishVerb(NamedTuple):
         return f"({_TAGS[auxiliary]} {auxiliary})" if auxiliary else "", opening, ")" * depth
 
     def _words(self, tense: Tense, person: int, supported: bool) -> tuple[str, list[tuple[str, str]]]:
-        """The auxiliary, and the other verbs behind their tags."""
+        """Return the auxiliary, and the other verbs as (tag, word)."""
         third = person == ER
         base, to, have = ("VB", self.base), ("TO", "to"), "has" if third else "have"
         be = "am" if person == ICH else "is" if third else "are"
@@ -101,7 +101,7 @@ _WITH_TO: dict[Tense, EnglishVerb] = {"want": _WANT, "wanted": _WANT, "must": _M
 
 
 class GermanVerb(NamedTuple):
-    """The principal parts of a German verb; without a `preterite` the English past is a perfect, made with `sein` or haben."""
+    """The principal parts of a German verb. If `preterite` is "", the English past is a perfect. `sein`: the auxiliary, else haben."""
 
     prefix: str
     infinitive: str
@@ -111,7 +111,7 @@ class GermanVerb(NamedTuple):
     preterite: str
 
     def form(self, tense: Tense, person: int) -> tuple[str, str, str, int]:
-        """Verb in the second place, rest of the verb at the end, all of it at the end, and labels."""
+        """Return the verb in the second place, its rest at the end, the whole verb at the end, and the labels."""
         prefix, infinitive = self.prefix, self.prefix + self.infinitive
         if tense in _GERMAN_MODALS:
             finite = _GERMAN_MODALS[tense][person]
@@ -130,10 +130,7 @@ class GermanVerb(NamedTuple):
 
 
 def conjugate(english: EnglishVerb, german: GermanVerb, labels: int, *, supported: bool = False) -> Forms:
-    """The forms of the six persons in every tense.
-
-    `supported`: with an auxiliary in English throughout, as "not" and questions need it: does read.
-    """
+    """Return the forms of the six persons in every tense. `supported`: always with an English auxiliary, for "not" and questions."""
 
     def form(tense: Tense, person: int) -> VerbForm:
         finite, bracket, last, more = german.form(tense, person)

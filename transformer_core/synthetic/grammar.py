@@ -1,7 +1,7 @@
-"""The recursive part of the grammar: clauses, the clauses that they contain, and the noun phrases with relative clauses in these.
+"""The recursive part of the grammar: clauses, the clauses in them, and noun phrases with relative clauses.
 
-Throughout, `time` is past, recent (which has a perfect), present or future, and `depth` the number of clauses around one: the deeper, the
-plainer.
+In all functions, `time` is past, recent (which has a perfect), present or future; `depth` is the number of clauses around one, and deeper
+clauses are simpler.
 """
 
 import re
@@ -15,24 +15,24 @@ from transformer_core.synthetic.morphology import ACCUSATIVE, DATIVE, ER, NOMINA
 from transformer_core.synthetic.phrases import BARE, NOT_A, NOT_BARE, A, NounPhrase, noun_phrase, pronoun
 from transformer_core.synthetic.sampling import SOMEBODY, Sampler
 
-# Frames that are never negated, like amounts: the number or the game would be what is denied.
+# Frames that are never negated, like amounts: the negation would be of the number or the game.
 _POSITIVE = ("m", "play")
 # Subjects whose verb is never negated: "every man does not" could mean two things.
 _WHOLE = ("(NP (DT every)", "(NP (DT all)", "(NP (NP (DT every)", "(NP (NP (DT all)")
-# Names and what already belongs to somebody: they take no relative clause.
+# Names and noun phrases with an owner: they take no relative clause.
 _CLOSED = re.compile(r"^\(NP \(NNP|\(PRP\$|\(POS")
 _RELATIVE_PRONOUNS = cells("", RELATIVE_PRONOUNS)
-# Frames that are in the present when what they tell is in the future: she hopes that it will rain.
+# Frames that are in the present where their clause is in the future: she hopes that it will rain.
 _OF_NOW = ("c", "w")
 
 
 def verb_for(sampler: Sampler, subject: NounPhrase) -> Verb:
-    """A verb without a clause that can be said of a subject."""
+    """Draw a verb that suits a subject and takes no clause."""
     return sampler.pick(sampler.lexicon.by_subject[subject.noun.kind])
 
 
 def main_clause(sampler: Sampler, time: str, *, front: bool = False) -> Clause:
-    """A clause with a subject and a verb of its own; `front`: an adverbial may come before it."""
+    """Draw a clause with its subject and verb; `front`: an adverbial may come before it."""
     verb = sampler.pick(sampler.lexicon.weighted)
     subject = sampler.subject(verb.subjects)
     if not subject.is_pronoun and sampler.random() < 0.06:
@@ -54,11 +54,15 @@ def clause_of(
     dated: bool = True,
     tense: Tense | None = None,
 ) -> Clause:
-    """A clause of a verb; the rest is drawn.
+    """Draw the rest of a clause of a verb.
 
-    `subject` is in the nominative, one that the verb can be said of; drawn where it is None. `front`: an adverbial may come before the
-    clause. `hole`: the object is left out, because a relative or question word replaces it. `question`: English puts an auxiliary before
-    the subject. `dated`: the time may be said. `tense`, where it is not left to chance; such a clause is not negated.
+    Args:
+        subject: in the nominative, one that suits the verb; drawn if None.
+        front: whether an adverbial may come before the clause.
+        hole: whether the object is left out, because a relative or question word replaces it.
+        question: whether English has an auxiliary before the subject.
+        dated: whether there may be an adverbial of time.
+        tense: drawn if None; a clause with a given tense is not negated.
     """
     subject = subject or sampler.subject(verb.subjects)
     deniable = tense is None and not subject.negative and not (hole and question) and not subject.tree.startswith(_WHOLE)
@@ -79,7 +83,7 @@ def clause_of(
 
 
 def tense_for(sampler: Sampler, verb: Verb, subject: NounPhrase, time: str) -> Tense:
-    """A tense that suits verb and time."""
+    """Draw a tense that suits verb and time."""
     chance = sampler.random()
     modal = not verb.state and subject.pronoun and subject.noun.kind in PEOPLE and verb.frame != "adj"
     options: tuple[Tense, ...]
@@ -94,7 +98,7 @@ def tense_for(sampler: Sampler, verb: Verb, subject: NounPhrase, time: str) -> T
     if verb.lasting and chance < 0.2:
         return "since"
     if verb.state:
-        # "These books cost ..." could be past or present.
+        # Where past and present are equal ("cost"), "these books cost ..." would have two translations.
         return "present" if verb.simple_present or subject.person == ER else "future"
     if chance < 0.3 and modal:
         options = ("can", "must", "should", "want", "may")
@@ -103,7 +107,7 @@ def tense_for(sampler: Sampler, verb: Verb, subject: NounPhrase, time: str) -> T
 
 
 def _middle_adverb(sampler: Sampler, verb: Verb, tense: Tense) -> Text | None:
-    """An adverb that comes before the English main verb: often reads, has already read."""
+    """Draw an adverb before the English main verb, or None: often reads, has already read."""
     if tense == "perfect":
         return sampler.pick(adverbials("perfect"))
     if tense == "present" and not verb.state and sampler.random() < 0.5:
@@ -112,7 +116,7 @@ def _middle_adverb(sampler: Sampler, verb: Verb, tense: Tense) -> Text | None:
 
 
 def _time(sampler: Sampler, verb: Verb, tense: Tense, time: str) -> Text | None:
-    """The time at which something happens, where that is said."""
+    """Draw an adverbial of time, or None."""
     if tense == "since":
         return sampler.duration(past=False)
     if tense == "perfect" or verb.frame == "m":
@@ -133,7 +137,7 @@ def _time(sampler: Sampler, verb: Verb, tense: Tense, time: str) -> Text | None:
 
 
 def _complement(sampler: Sampler, verb: Verb, subject: NounPhrase, time: str, negated: bool, depth: int) -> Complement:
-    """The complement of a verb, be it a noun phrase or a clause."""
+    """Draw the complement of a verb: noun phrases, an adverbial or a clause."""
     if verb.frame in GAPS:
         table = "" if verb.frame == "a" else "plain"
         found = sampler.object(verb.objects, object_case(verb), subject.pronoun, table, negated)
@@ -157,7 +161,7 @@ def _complement(sampler: Sampler, verb: Verb, subject: NounPhrase, time: str, ne
 
 
 def _phrase(sampler: Sampler, verb: Verb, subject: NounPhrase, negated: bool) -> Complement:
-    """The complement of a verb with another frame (see `words/verbs.tsv`); with `negated` an indefinite object becomes kein."""
+    """Draw the complement of a verb with another frame (see `words/verbs.tsv`); `negated`: an indefinite object takes kein."""
     match verb.frame:
         case "da" | "to":
             return _dative_accusative(sampler, verb, subject, negated)
@@ -205,7 +209,7 @@ def _dative_accusative(sampler: Sampler, verb: Verb, subject: NounPhrase, negate
 
 @cache
 def _predicates(verb: Verb, noun: Noun) -> tuple[Adjective, ...]:
-    """The adjectives that a verb can say of a noun."""
+    """Return the adjectives that can be predicates of a noun with a verb."""
     return tuple(adjective for adjective in noun.predicates if not verb.objects or adjective.english in verb.objects)
 
 
@@ -220,17 +224,17 @@ def _job(sampler: Sampler, verb: Verb, subject: NounPhrase, negated: bool) -> Co
 
 @cache
 def _jobs(words: Lexicon, sex: str) -> tuple[Noun, ...]:
-    """The jobs of a man ("he") or a woman ("she")."""
+    """Return the jobs of a man ("he") or a woman ("she")."""
     return tuple(noun for noun in words.nouns["person"] if noun.job and noun.pronoun == sex)
 
 
 def again(subject: NounPhrase) -> NounPhrase:
-    """A pronoun for someone who was mentioned."""
+    """Return the pronoun of a subject that was mentioned, or the subject itself if it has none."""
     return pronoun(subject.pronoun, subject.noun, NOMINATIVE) if subject.pronoun else subject
 
 
 def infinitive_clause(sampler: Sampler, subject: NounPhrase, time: str, depth: int) -> Complement:
-    """To buy a car: ein Auto zu kaufen, its unspoken subject that of the clause around it."""
+    """Draw an infinitive clause whose unspoken subject is that of the clause around it: to buy a car, ein Auto zu kaufen."""
     verb = sampler.pick(sampler.lexicon.activities)
     found = _complement(sampler, verb, subject, time, False, depth + 1)
     dated = time == "future" and not found.tail and sampler.random() < 0.3
@@ -241,7 +245,7 @@ def infinitive_clause(sampler: Sampler, subject: NounPhrase, time: str, depth: i
 
 
 def with_relative(sampler: Sampler, head: NounPhrase, time: str, depth: int) -> NounPhrase:
-    """A noun phrase with a relative clause behind it; names, amounts and what already belongs to somebody stay as they are."""
+    """Add a relative clause to a noun phrase; names, amounts and noun phrases with an owner are returned unchanged."""
     noun, time = head.noun, "present" if time == "future" else time
     if not head.pronoun or _CLOSED.search(head.tree):
         return head

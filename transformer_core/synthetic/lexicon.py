@@ -1,6 +1,6 @@
-"""The content words, with all their forms in both languages, compiled from the tables in the folder `words`, which explain their columns.
+"""The content words with all their forms in both languages, compiled from the tables in the folder `words`, which explain their columns.
 
-Words are compared by identity: there is one object for each entry, and they are keys of caches.
+Words are compared by identity, because they are keys of caches; each entry has one object.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,13 +18,13 @@ PEOPLE = ("person", "family", "parent")
 CLAUSAL = ("c", "w", "z")
 GAPS = ("a", "d", "p")
 _NOT_THINGS = {*PEOPLE, "amount", "period"}
-# How often a verb of a frame is drawn; of the others, twice.
+# Relative frequency of the verbs of a frame; 2 for other frames.
 _WEIGHTS = {"i": 2, "g": 4, "l": 3, "by": 8, "foot": 4, "put": 4, "on": 4, "play": 6, "job": 4, "adj": 4, "m": 3, "c": 3, "w": 6, "z": 4}
 _REFLEXIVES = {"sich": "mich dich sich uns sich sich", "sich3": "mir dir sich uns sich sich"}
 
 
 class Text(NamedTuple):
-    """A stretch of text: English in the brackets of the Penn Treebank, one or more of them, and German."""
+    """A piece of text: English as one or more trees in the brackets of the Penn Treebank, and German."""
 
     tree: str
     german: str
@@ -32,7 +32,7 @@ class Text(NamedTuple):
 
 
 class Conjunction(NamedTuple):
-    """A subordinating conjunction: English tree and German, the time of its clause, and the tense that it asks for."""
+    """A subordinating conjunction: English tree and German, the time of its clause, and the tense that it requires, if any."""
 
     tree: str
     german: str
@@ -44,8 +44,8 @@ class Conjunction(NamedTuple):
 class Adjective:
     """An adjective from a row of the table; `tree` and each form of `forms` [declension][cell] end in a blank.
 
-    Of the adjectives with the same `order` only one comes before a noun. `german` is the predicate, "" where there is none. `vowel`: the
-    English article before it is "an".
+    A noun has at most one adjective of each `order`. `german` is the form as a predicate, "" if it cannot be one. `vowel`: the English
+    article before it is "an".
     """
 
     def __init__(self, row: dict[str, str], labels: int) -> None:
@@ -56,11 +56,11 @@ class Adjective:
 
 
 class Noun:
-    """A noun from a row of the table, and perhaps a `complement` (tree and German) that always follows it.
+    """A noun from a row of the table, with the `complement` (tree and German), if any, that always follows it.
 
-    `trees` are (singular, plural), `forms` is at `number * 4 + case`. `vowel`: the English article is "an". `job`: somebody can be it.
-    `at` is the English and the German preposition of being there, `to` the German one of going there with its case, 3 or 4. `predicates`:
-    those of its `adjectives` that can be said of it.
+    `trees` are (singular, plural); `forms` are indexed by `number * 4 + case`. `vowel`: the English article is "an". `job`: it is a job of
+    people. `at` has the English and the German preposition for a place; `to` the German one for a goal, with its case, 3 or 4.
+    `predicates` are those of its `adjectives` that can be a predicate.
     """
 
     def __init__(self, row: dict[str, str], complement: str, adjectives: Iterable[Adjective], labels: int) -> None:
@@ -80,9 +80,9 @@ class Noun:
 class Verb:
     """A verb from a row of the table, with its complement; its `english` has particle and preposition.
 
-    `forms` are at [tense][person], `supported` the same with an English auxiliary throughout, `reflexives` at person (a blank before, ""
-    for most verbs). `german_preposition` ends in its case, 3 or 4. `lasting`: it goes on for some time. `simple_present`: that differs
-    from the past.
+    `forms` are indexed by [tense][person]; `supported` likewise, always with an English auxiliary; `reflexives` by person, with a blank
+    before each, "" for most verbs. `german_preposition` ends in its case, 3 or 4. `lasting`: the action takes some time.
+    `simple_present`: the English present differs from the past.
     """
 
     def __init__(self, row: dict[str, str], labels: int) -> None:
@@ -102,32 +102,32 @@ class Verb:
 
 
 class Lexicon:
-    """All content words; `weighted`, `simple`, `by_subject` and `activities` hold a verb as often as it is to be drawn."""
+    """All content words; `weighted`, `simple`, `by_subject` and `activities` contain each verb as often as its weight."""
 
     def __init__(self, nouns: Sequence[Noun], verbs: tuple[Verb, ...]) -> None:
         self.nouns = {kind: tuple(noun for noun in nouns if noun.kind == kind) for kind in dict.fromkeys(noun.kind for noun in nouns)}
         self.verbs = verbs
         self.weighted = tuple(verb for verb in verbs for _ in range(_WEIGHTS.get(verb.frame, 2)))
-        # Those that take no clause; of these, those that may be said of a kind of noun; of these, what somebody may try or promise.
+        # Verbs that take no clause; of these, by kind, those that suit a noun as subject; of these, actions that people try or promise.
         self.simple = tuple(verb for verb in self.weighted if verb.frame not in CLAUSAL)
         self.by_subject = {kind: tuple(verb for verb in self.simple if kind in verb.subjects) for kind in self.nouns}
         done = (verb for verb in self.by_subject["person"] if not verb.state and verb.frame not in ("adj", "job"))
         self.activities = tuple(verb for verb in done if not verb.german_preposition.startswith("um"))  # "um um etwas zu bitten" is ugly.
-        # Those with one object, by its kind.
+        # Verbs with one object, by its kind.
         self.by_object = {kind: tuple(verb for verb in verbs if kind in verb.objects and verb.frame in GAPS) for kind in self.nouns}
-        # Those with a thing in the accusative; of these, those with one meaning; those that may be done to a kind of thing, "it".
+        # Verbs with a thing in the accusative; of these, those with one translation; and, by the thing's kind, actions on it.
         accusative = (verb for verb in verbs if verb.frame == "a" and "person" in verb.subjects)
         self.transitive = tuple(verb for verb in accusative if set(verb.objects) - _NOT_THINGS)
         self.plain_transitive = tuple(verb for verb in self.transitive if not verb.labels & AMBIGUOUS_WORD)
         fit = tuple(verb for verb in self.transitive if not verb.state and not verb.particle and verb.simple_present)
         self.handling = {kind: tuple(verb for verb in fit if kind in verb.objects) for kind in self.nouns}
-        # "Be" with an adjective.
+        # Verb "be" with an adjective.
         self.be = next(verb for verb in verbs if verb.english == "be" and verb.frame == "adj")
 
 
 @cache
 def lexicon() -> Lexicon:
-    """The lexicon, compiled once a process (about 0.1 s)."""
+    """Return the lexicon, compiled once in each process (about 0.1 s)."""
     labels = _labels((row["english"], row["german"] or row["stem"]) for row in rows("adjectives"))
     adjectives = [Adjective(row, labels[row["english"]]) for row in rows("adjectives")]
     labels = _labels((row["english"], row["german"]) for row in rows("nouns"))
@@ -139,27 +139,27 @@ def lexicon() -> Lexicon:
 
 @cache
 def rows(table: str) -> list[dict[str, str]]:
-    """The rows of a table of words, by column."""
+    """Return the rows of a table of words, by column."""
     text = Path(__file__).with_name("words").joinpath(f"{table}.tsv").read_text(encoding="utf-8")
     header, *lines = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
-    return [dict(zip_longest(header, line, fillvalue="")) for line in lines]  # Empty cells at the end of a line are left out there.
+    return [dict(zip_longest(header, line, fillvalue="")) for line in lines]  # The files leave out empty cells at the end of a line.
 
 
 @cache
 def names(group: str) -> tuple[tuple[str, str, str], ...]:
-    """English, German and what is beside them, of a group in the table `names`."""
+    """Return the columns `english`, `german` and `more` of a group in the table `names`."""
     return tuple((row["english"], row["german"], row["more"]) for row in rows("names") if row["group"] == group)
 
 
 @cache
 def adverbials(use: str) -> tuple[Text, ...]:
-    """The fixed adverbials with a use in the table `adverbials`."""
+    """Return the adverbials with a use in the table `adverbials`."""
     return tuple(Text(row["tree"], row["german"]) for row in rows("adverbials") if row["use"] == use)
 
 
 @cache
 def conjunctions(use: str) -> tuple[Conjunction, ...]:
-    """The conjunctions with a use in the table `conjunctions`, each as often as its weight says."""
+    """Return the conjunctions with a use in the table `conjunctions`, each as often as its weight."""
     found = []
     for row in (row for row in rows("conjunctions") if row["use"] == use):
         tense, labels = cast(Tense | None, row["tense"] or None), AMBIGUOUS_WORD if row["ambiguous"] else 0
@@ -168,18 +168,18 @@ def conjunctions(use: str) -> tuple[Conjunction, ...]:
 
 
 def case_of(preposition: str) -> int:
-    """The case that is written behind a German preposition: 4 accusative, 3 dative."""
+    """Return the case of a German preposition, from the digit at its end: 4 accusative, 3 dative."""
     return ACCUSATIVE if preposition.endswith("4") else DATIVE
 
 
 def _kinds(cell: str) -> tuple[str, ...]:
-    """The kinds of nouns in a cell, groups resolved."""
+    """Return the kinds of nouns in a cell, groups resolved."""
     groups = {row["group"]: row["kinds"] for row in rows("kinds")}
     return tuple(kind for name in cell.split() for kind in groups.get(name, name).split())
 
 
 def _labels(pairs: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """The label of each English word: whether it has more than one German one."""
+    """Return the label of each English word: AMBIGUOUS_WORD if it has more than one German translation, else 0."""
     translations: dict[str, set[str]] = {}
     for english, german in pairs:
         translations.setdefault(english, set()).add(german)
@@ -191,11 +191,11 @@ def _starts_with_vowel(word: str) -> bool:
 
 
 def _verb_lemma(row: dict[str, str]) -> str:
-    """The English of a verb with its particle and preposition."""
+    """Return an English verb with its particle and preposition."""
     return " ".join(filter(None, (row["english"], row["particle"], row["preposition"])))
 
 
 def _leaves(words: str, tag: str) -> str:
-    """Leaves of a noun of one or two words, the last with the tag."""
+    """Return the leaves of a noun of one or more words, the last with the tag."""
     *first, last = words.split()
     return "".join(f"(NN {word}) " for word in first) + f"({tag} {last})"

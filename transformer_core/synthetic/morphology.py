@@ -1,7 +1,7 @@
 """Inflection: pure functions from a lemma and its principal parts to its forms.
 
-Cases count 0 nominative, 1 accusative, 2 dative, 3 genitive; genders 0 masculine, 1 feminine, 2 neuter, 3 plural of any gender. The forms
-of a determiner or an adjective are one tuple, at `gender * 4 + case` (a "cell").
+Cases are 0 nominative, 1 accusative, 2 dative, 3 genitive; genders 0 masculine, 1 feminine, 2 neuter, 3 plural of any gender. The forms
+of a determiner or an adjective are one tuple, indexed by `gender * 4 + case` (a "cell").
 """
 
 NOMINATIVE, ACCUSATIVE, DATIVE, GENITIVE = range(4)
@@ -10,7 +10,7 @@ WEAK, MIXED, STRONG = range(3)
 # Persons: I, you (informal), he/she/it, we, you (formal), they.
 ICH, DU, ER, WIR, FORMAL, SIE = range(6)
 
-# Of the definite article, of words declined like der (dies-, jed-, viel-) and like ein (kein, mein, unser), of adjectives.
+# Forms of the definite article; endings of words declined like der (dies-, jed-, viel-) and like ein (kein, mein, unser), of adjectives.
 DER = "der den dem des die die der der das das dem des die die den der"
 LIKE_DER = "er en em es e e er er es es em es e e en er"
 LIKE_EIN = "- en em es e e er er - - em es e e en er"
@@ -23,19 +23,19 @@ RELATIVE_PRONOUNS = "der den dem dessen die die der deren das das dem dessen die
 
 
 def cells(stem: str, endings: str) -> tuple[str, ...]:
-    """The sixteen cells of a determiner."""
+    """Return the sixteen cells of a determiner."""
     return tuple(stem + ending.strip("-") for ending in endings.split())
 
 
 def adjective_cells(stem: str) -> tuple[tuple[str, ...], ...]:
-    """The sixteen cells in weak (after der), mixed (after ein) and strong declension (after nothing)."""
+    """Return the sixteen cells in weak (after der), mixed (after ein) and strong declension (without a determiner)."""
     return tuple(cells(stem, endings) for endings in _ADJECTIVES)
 
 
 def noun_cases(nominative: str, gender: int, plural: str, *, weak: bool = False, genitive: str = "") -> tuple[str, ...]:
-    """Four cases of the singular, then four of the plural, which is "" for a noun that is not counted.
+    """Return the four cases of the singular, then of the plural; `plural` is "" for a noun that is not counted.
 
-    `weak`: declined like der Student, every case but the nominative is the plural's form. `genitive`: the singular's where it is not in -s.
+    `weak`: declined like der Student: every case but the nominative equals the plural. `genitive`: that of the singular if it is not in -s.
     """
     oblique = plural if weak else nominative
     genitive = genitive or (nominative if gender == FEMININE else oblique if weak else nominative + "s")
@@ -44,7 +44,7 @@ def noun_cases(nominative: str, gender: int, plural: str, *, weak: bool = False,
 
 
 def german_present(infinitive: str, present: str) -> tuple[str, ...]:
-    """The present of the six persons, from the infinitive and the third person singular or, of an irregular verb, the four forms."""
+    """Return the present of the six persons; `present` is the third person singular or, for an irregular verb, the four forms."""
     first, *others = present.split()
     if others:
         second, third, plural = others
@@ -56,6 +56,6 @@ def german_present(infinitive: str, present: str) -> tuple[str, ...]:
 
 
 def german_preterite(third: str) -> tuple[str, ...]:
-    """The preterite of the six persons, from the third person singular: war, hatte, konnte."""
+    """Return the preterite of the six persons, from the third person singular: war, hatte, konnte."""
     plural = third + ("n" if third.endswith("e") else "en")
     return (third, third + "st", third, plural, plural, plural)

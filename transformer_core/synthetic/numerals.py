@@ -1,4 +1,4 @@
-"""Numbers, ordinals and clock times in words, each as English and German."""
+"""Numbers, ordinals and clock times in words, in English and German."""
 
 from functools import cache, lru_cache
 
@@ -9,13 +9,13 @@ LARGEST = 999_999
 
 @cache
 def _table() -> dict[int, dict[str, str]]:
-    """The table `numbers`: up to nineteen, then tens."""
+    """Return the table `numbers` by number: 0 to 19, then tens."""
     return {int(row["number"]): row for row in rows("numbers")}
 
 
-@lru_cache(maxsize=1 << 14)  # Of a million, most are rare.
+@lru_cache(maxsize=1 << 14)  # Of a million numbers, most are rare.
 def cardinal(number: int) -> tuple[str, str]:
-    """A number from 0 to 999,999 in British English words and as one German word, as in counting.
+    """Return a number from 0 to 999,999 in British English words, and as one German word as in counting.
 
     21 is "twenty-one" and "einundzwanzig", 1001 "one thousand and one" and "eintausendeins".
 
@@ -43,14 +43,14 @@ def _before_noun(german: str) -> str:
 
 
 def ordinal(number: int) -> tuple[str, str]:
-    """An ordinal from 1 to 99, German with the ending that it has after "am" and "im": "twenty-first", "einundzwanzigsten"."""
+    """Return an ordinal from 1 to 99, in German with the ending after "am" and "im": "twenty-first", "einundzwanzigsten"."""
     if number in _table():
         return _table()[number]["english ordinal"], _table()[number]["german ordinal"]
     return f"{cardinal(number // 10 * 10)[0]}-{ordinal(number % 10)[0]}", f"{cardinal(number)[1]}sten"
 
 
 def clock(hour: int, minute: int) -> tuple[str, str]:
-    """A time of day, `hour` from 1 to 12, `minute` a multiple of five: (3, 45) is "a quarter to four" and "Viertel vor vier"."""
+    """Return a time, `hour` from 1 to 12, `minute` a multiple of five: (3, 45) is "a quarter to four" and "Viertel vor vier"."""
     (english, german), (next_english, next_german) = cardinal(hour), cardinal(hour % 12 + 1)
     distance = min(minute, 60 - minute)
     english_distance, german_distance = ("a quarter", "Viertel") if distance == 15 else cardinal(distance)

@@ -1,4 +1,4 @@
-"""The grammatical phenomena that a pair is labelled with: one bit each, so that the labels of a sentence are those of its parts, or-ed."""
+"""The grammatical phenomena that label a pair: one bit each, so that the labels of a sentence are the bitwise or of its parts' labels."""
 
 from functools import cache
 
@@ -29,5 +29,5 @@ PHENOMENA: tuple[str, ...] = tuple(name.lower() for name in list(vars()) if name
 
 @cache
 def names(labels: int) -> tuple[str, ...]:
-    """The names of the bits that are set, in the order of `PHENOMENA`."""
+    """Return the names of the bits that are set, in the order of `PHENOMENA`."""
     return tuple(name for bit, name in enumerate(PHENOMENA) if labels >> bit & 1)

@@ -1,4 +1,4 @@
-"""Noun and prepositional phrases: realised in both languages, from choices already made."""
+"""Noun and prepositional phrases in both languages, from given words."""
 
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -12,7 +12,7 @@ from transformer_core.synthetic.numerals import cardinal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Determiner:
-    """A determiner; its words end in a blank. `german` and `labels` are at `gender * 4 + case`; `negative`: it is kein."""
+    """A determiner; its words end in a blank. `german` and `labels` are indexed by `gender * 4 + case`; `negative`: it is kein."""
 
     tree: str
     german: tuple[str, ...]
@@ -25,9 +25,9 @@ class Determiner:
 class NounPhrase(NamedTuple):
     """A noun phrase in one case.
 
-    `person` is the verb's; `pronoun` names the pronoun that may refer back to it, `noun` says what may be said of it; `gender` is the
-    German one (3 plural); `definite` decides about the order of the clause; `negative`: it has a kein; `tail` is the German that comes
-    after it, and perhaps after the verb (a relative clause).
+    `person` is that of its verb; `pronoun` names the pronoun that may refer back to it; `noun` decides which verbs suit it; `gender` is the
+    German one (3 plural); `definite` decides its place in the German clause; `negative`: it has kein; `tail` is a German relative clause,
+    which comes after it or after the verb.
     """
 
     tree: str
@@ -44,7 +44,7 @@ class NounPhrase(NamedTuple):
 
 
 def _determiner(english: str, tag: str, german: tuple[str, ...], declension: int, *, definite: bool, labels: int = 0) -> Determiner:
-    """A determiner whose cells are labelled as case where they differ from the nominative."""
+    """Return a determiner; cells that differ from the nominative have the label CASE."""
     marked = tuple(labels | (phenomena.CASE if form != german[cell // 4 * 4] else 0) for cell, form in enumerate(german))
     spaced = tuple(form + " " if form else "" for form in german)
     tree = f"({tag} {english}) " if english else ""
@@ -59,7 +59,7 @@ NO = _determiner("no", "DT", cells("kein", LIKE_EIN), MIXED, definite=False, lab
 NOT_A = replace(NO, tree=A.tree)
 NOT_BARE = replace(NO, tree="")
 WHICH = _determiner("which", "WDT", cells("welch", LIKE_DER), WEAK, definite=True)
-# By their names in the table `determiners`.
+# Determiners by their names in the table `determiners`.
 DETERMINERS = {
     "the": THE,
     "a": A,
@@ -93,7 +93,7 @@ _CONTRACTIONS = {"in dem": "im", "in das": "ins", "an dem": "am", "an das": "ans
 
 @cache
 def pronoun(name: str, noun: Noun, case: int) -> NounPhrase:
-    """A personal pronoun, `name` being a key of `POSSESSIVES` or "it", that refers to a noun."""
+    """Return a personal pronoun that refers to a noun; `name` is a key of `POSSESSIVES` or "it"."""
     if name == "it":
         person, english, german, labels = ER, "it it", _IT[noun.gender], phenomena.PRONOUN_AGREEMENT
     else:
@@ -105,7 +105,7 @@ def pronoun(name: str, noun: Noun, case: int) -> NounPhrase:
 
 
 def noun_phrase(determiner: Determiner, adjectives: tuple[Adjective, ...], noun: Noun, number: int, case: int) -> NounPhrase:
-    """A determiner, adjectives and a noun, agreeing in gender, number (0 singular, 1 plural) and case."""
+    """Return a determiner, adjectives and a noun that agree in gender, number (0 singular, 1 plural) and case."""
     return (_noun_phrase if adjectives else _same_noun_phrase)(determiner, adjectives, noun, number, case)
 
 
@@ -125,11 +125,11 @@ def _noun_phrase(determiner: Determiner, adjectives: tuple[Adjective, ...], noun
     return NounPhrase(tree, german, person, gender, reference, noun, determiner.definite, False, labels, determiner.negative)
 
 
-_same_noun_phrase = cache(_noun_phrase)  # Nine of ten without an adjective come again: some thousands.
+_same_noun_phrase = cache(_noun_phrase)  # Without adjectives there are some thousands, and nine of ten draws are repeats.
 
 
 def owned(owner: NounPhrase, adjectives: tuple[Adjective, ...], noun: Noun, number: int, case: int) -> NounPhrase:
-    """The teacher's old car: das alte Auto des Lehrers; Anna's old car: Annas altes Auto.
+    """Return a noun phrase with its owner: the teacher's old car, das alte Auto des Lehrers; Anna's old car, Annas altes Auto.
 
     `owner` is in the genitive and has a determiner, or is a name that does not end in a sibilant.
     """
@@ -140,9 +140,9 @@ def owned(owner: NounPhrase, adjectives: tuple[Adjective, ...], noun: Noun, numb
     return head._replace(tree=tree, german=german, definite=True, labels=head.labels | owner.labels | phenomena.GENITIVE)
 
 
-@lru_cache(maxsize=1 << 14)  # Of a million, most are rare.
+@lru_cache(maxsize=1 << 14)  # Of a million numbers, most are rare.
 def numeral(number: int) -> Determiner:
-    """A number of two or more as a determiner; in a quantifier phrase where it is more than one word."""
+    """Return a number of two or more as a determiner; in a quantifier phrase (QP) if it has more than one word."""
     english, german = cardinal(number)
     leaves = " ".join(f"({'CC' if word == 'and' else 'CD'} {word})" for word in english.split())
     found = _determiner("", "", (german,) * 16, STRONG, definite=False, labels=phenomena.NUMBER)
@@ -150,7 +150,7 @@ def numeral(number: int) -> Determiner:
 
 
 def prepositional(english: str, german: str, inner: NounPhrase) -> Text:
-    """A preposition and its noun phrase, contracted with the article where German does that: im, ins, zum, zur."""
+    """Return a preposition and its noun phrase; German contracts some prepositions with the article: im, ins, zum, zur."""
     joined = f"{german} {inner.german}"
     article_end = len(german) + 4
     contracted = _CONTRACTIONS.get(joined[:article_end])
@@ -160,5 +160,5 @@ def prepositional(english: str, german: str, inner: NounPhrase) -> Text:
 
 
 def preposition(english: str) -> str:
-    """The leaf of an English preposition."""
+    """Return the leaf of an English preposition."""
     return f"({'TO' if english == 'to' else 'IN'} {english})"

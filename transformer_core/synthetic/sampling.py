@@ -13,10 +13,10 @@ from transformer_core.synthetic.phrases import POSSESSIVES, THE, Determiner, Nou
 
 T = TypeVar("T")
 
-# Kinds of people to draw from, as often as they are to come.
+# Kinds of people to draw from, each as often as its weight.
 SOMEBODY = ("person", "person", "person", "family", "parent")
 _OWNERS = ("i", "he", "she", "we", "they")
-# The pronouns that may be the object and cannot mean the subject, by the subject's pronoun; with any other subject it may be any.
+# Object pronouns that cannot refer to the subject, by the subject's pronoun; with any other subject all are possible.
 _OTHERS = {
     "i": ("he", "she", "they"),
     "we": ("he", "she", "they"),
@@ -28,7 +28,7 @@ _OTHERS = {
 
 @cache
 def _tables() -> dict[str, tuple[tuple[Determiner | str, int], ...]]:
-    """For each row of the table `determiners` its (determiner, number), each as often as its weight says."""
+    """Return the choices (determiner, number) of each row of the table `determiners`, each as often as its weight."""
     tables = {}
     for row in rows("determiners"):
         weights = [entry.split("=") for entry in row["weights"].split()]
@@ -40,7 +40,7 @@ def _tables() -> dict[str, tuple[tuple[Determiner | str, int], ...]]:
 
 
 class Sampler:
-    """A stream of random choices; a seed, digested by `random.Random` in a documented way, makes the same ones on every machine."""
+    """A stream of random choices: the same on every machine for a seed, because `random.Random` documents its use of a string seed."""
 
     def __init__(self, seed: str) -> None:
         self.random = Random(seed).random
@@ -54,19 +54,19 @@ class Sampler:
         self._units = {english: german for english, german, _ in names("unit")}
 
     def pick(self, options: Sequence[T]) -> T:
-        """One of them, each as likely."""
+        """Draw one of the options, all equally likely."""
         return options[int(self.random() * len(options))]
 
     def number(self, low: int, high: int) -> int:
-        """A whole number between the two, both included."""
+        """Draw a whole number from `low` to `high`, both included."""
         return low + int(self.random() * (high - low + 1))
 
     def noun(self, kinds: tuple[str, ...]) -> Noun:
-        """A noun of one of the kinds, each kind as likely."""
+        """Draw a noun of one of the kinds, all kinds equally likely."""
         return self.pick(self.lexicon.nouns[self.pick(kinds)])
 
     def adjectives(self, noun: Noun) -> tuple[Adjective, ...]:
-        """None, one or two that suit a noun, in the English order."""
+        """Draw no, one or two adjectives that suit a noun, in the English order."""
         chance = self.random()
         if chance > 0.3 or not noun.adjectives:
             return ()
@@ -78,7 +78,7 @@ class Sampler:
         return (first,)
 
     def subject(self, kinds: tuple[str, ...]) -> NounPhrase:
-        """A subject for a verb that is said of these kinds."""
+        """Draw a subject for a verb with these kinds of subject."""
         kind = self.pick(kinds)
         if kind == "weather":
             return NounPhrase("(NP (PRP it))", "es", ER, MASCULINE, "", self.somebody, True, True)
@@ -93,7 +93,7 @@ class Sampler:
         return self.with_determiner(noun, table, NOMINATIVE)
 
     def name(self, case: int) -> NounPhrase:
-        """A person's first name, or Mr or Mrs with a surname; German has Herrn outside the nominative. The genitive's -s is left out."""
+        """Draw a first name, or Mr or Mrs and a surname; German has Herrn outside the nominative. The genitive is without its -s."""
         if self.random() < 0.7:
             return self.pick(self._first_names["man" if self.random() < 0.5 else "woman"])
         surname, man = self.pick(names("surname"))[0], self.random() < 0.5
@@ -105,9 +105,10 @@ class Sampler:
         return NounPhrase(f"(NP {tree})", german, ER, MASCULINE, sex, self.somebody, True, False, labels)
 
     def object(self, kinds: tuple[str, ...], case: int, subject: str, table: str = "", negated: bool = False) -> NounPhrase:
-        """An object of a verb whose subject has the pronoun `subject`.
+        """Draw an object of a verb whose subject has the pronoun `subject`.
 
-        `table` names the determiners to draw from; where it is empty, there may be a kein. `negated`: "not" at the verb may become one.
+        `table` names the determiners to draw from; if it is empty, kein is possible. `negated`: English has "not" at the verb, and an
+        indefinite object takes kein.
         """
         kind = self.pick(kinds)
         if kind == "amount":
@@ -128,7 +129,7 @@ class Sampler:
         return self.with_determiner(noun, table, case, subject, negated)
 
     def with_determiner(self, noun: Noun, table: str, case: int, subject: str = "", negated: bool = False) -> NounPhrase:
-        """A noun with a determiner from a row of the table `determiners`, perhaps with adjectives."""
+        """Draw a determiner from a row of the table `determiners`, and adjectives, for a noun."""
         choice, number = self.pick(self._tables[table])
         adjectives = self.adjectives(noun)
         if not isinstance(choice, str):
@@ -152,7 +153,7 @@ class Sampler:
         return noun_phrase(POSSESSIVES[self.pick(_OWNERS)], (), self.noun(("family", "parent")), 0, GENITIVE)
 
     def amount(self, unit: str, low: int, high: int) -> NounPhrase:
-        """A number of units, round ones more often; none that ends in "one", whose German form before a noun wavers."""
+        """Draw a number of units, more often a round one; never one that ends in "one", since its German form before a noun varies."""
         count = self.number(low, high)
         if high > 1000 and self.random() < 0.5:
             count = max(count // 1000, 1) * 1000
@@ -168,7 +169,7 @@ class Sampler:
         return NounPhrase(tree, german, SIE, PLURAL, "", self.somebody, False, False, number.labels[0])
 
     def time(self, group: str) -> Text:
-        """An adverbial of time: `group` is past, present, habit or future."""
+        """Draw an adverbial of time; `group` is past, present, habit or future."""
         chance = self.random()
         if chance < 0.2:
             return self.pick(_clock_times())
@@ -177,7 +178,7 @@ class Sampler:
         return self.pick(adverbials(group))
 
     def _date(self, group: str) -> Text:
-        """A date in figures or words; one in the future has no year."""
+        """Draw a date in figures or words; one in the future has no year."""
         english, german, days = self.pick(names("month"))
         day, chance = self.number(1, int(days)), self.random()
         if chance < 0.35:
@@ -194,18 +195,18 @@ class Sampler:
         return Text(f"(PP (IN in) (NP (NNP {english}) (CD {year})))", f"im {german} {year}", phenomena.DATE)
 
     def _ago(self) -> Text:
-        """Three days ago: vor drei Tagen."""
+        """Draw a past time such as "three days ago", "vor drei Tagen"."""
         count = self._some_time()
         return Text(f"(ADVP {count.tree} (RB ago))", f"vor {_dative(count)}", count.labels | phenomena.CASE)
 
     def _around_event(self) -> Text:
-        """Before, after or during an event; German has the dative or, after "während", the genitive."""
+        """Draw a time before, after or during an event; German has the dative or, after "während", the genitive."""
         english, german, case = self.pick((("before", "vor", DATIVE), ("after", "nach", DATIVE), ("during", "während", GENITIVE)))
         found = phrases.prepositional(english, german, noun_phrase(THE, (), self.noun(("event",)), 0, case))
         return found._replace(labels=found.labels | (phenomena.GENITIVE if case == GENITIVE else phenomena.AMBIGUOUS_WORD))
 
     def duration(self, past: bool) -> Text:
-        """For three years: "seit drei Jahren" of what goes on, "drei Jahre lang" of what is over (`past`)."""
+        """Draw a duration such as "for three years": "seit drei Jahren" for a present action, "drei Jahre lang" for a `past` one."""
         count = self._some_time()
         german = f"{count.german} lang" if past else f"seit {_dative(count)}"
         return Text(f"(PP (IN for) {count.tree})", german, count.labels | phenomena.AMBIGUOUS_WORD)
@@ -214,7 +215,7 @@ class Sampler:
         return self._measured(self.number(2, 20), self.pick(("days", "weeks", "months", "years")))
 
     def place(self, kinds: tuple[str, ...], *, goal: bool = False) -> Text:
-        """At or, with `goal`, to a city or a place, with the prepositions and the case that go with it."""
+        """Draw a city or a place, with the prepositions and the case for being there or, with `goal`, going there."""
         kind = self.pick(kinds)
         if kind == "city":
             english, at, to = self.pick(names("place"))
@@ -225,7 +226,7 @@ class Sampler:
         return phrases.prepositional("to", noun.to[:-1], self.with_determiner(noun, "place", case_of(noun.to)))
 
     def surface(self, kinds: tuple[str, ...], case: int) -> Text:
-        """On a piece of furniture or, for what hangs, a wall: accusative for where to, dative for where."""
+        """Draw a piece of furniture or, for a thing that hangs, a wall, with "on": accusative for a direction, dative for a place."""
         return self._at(self.noun(("wall",) if "hanging" in kinds else ("furniture",)), case)
 
     def _at(self, noun: Noun, case: int) -> Text:
@@ -234,7 +235,7 @@ class Sampler:
 
 @cache
 def _clock_times() -> tuple[Text, ...]:
-    """Every five minutes of the clock in words, then every quarter of an hour of the day in figures."""
+    """Return every five minutes of the clock in words, then every quarter of an hour from 6:00 to 23:45 in figures."""
     tags = {"a": "DT", "quarter": "NN", "half": "NN", "past": "IN", "to": "TO", "o'clock": "RB"}
     words = [clock(hour, minute) for hour in range(1, 13) for minute in (0, 0, 0, *range(5, 60, 5), 15, 30, 45)]
     times = [(" ".join(f"({tags.get(word, 'CD')} {word})" for word in english.split()), german) for english, german in words]

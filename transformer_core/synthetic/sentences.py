@@ -1,4 +1,4 @@
-"""Whole sentences: clauses joined, letters made capital and commas put right."""
+"""Whole sentences: clauses joined, with capital letters and punctuation."""
 
 import re
 from collections.abc import Callable
@@ -17,13 +17,13 @@ Kind = Callable[[Sampler, str], Text]
 MOST_WORDS = 60
 _TIMES = ("past", "past", "past", "past", "recent", "present", "present", "present", "future", "future")
 _THINGS = ("flat", "upright", "hanging", "device", "vehicle", "clothes", "instrument", "furniture", "animal", "text")
-# Of a tree: a leaf's word, and the first leaf's first letter.
+# In a tree: the word of a leaf, and the first letter of the first leaf.
 _LEAF = re.compile(r" ([^ ()][^)]*)")
 _FIRST_LETTER = re.compile(r"(?<= )[^\s()]")
 
 
 class Sentence(NamedTuple):
-    """A finished pair: text as people write it, and the labels as bits; `tree` is finished by `finished_tree`."""
+    """A pair: text with capital letters and punctuation, labels as bits, and the tree as the input of `finished_tree`."""
 
     english: str
     german: str
@@ -32,7 +32,7 @@ class Sentence(NamedTuple):
 
 
 def sentence(sampler: Sampler) -> Sentence:
-    """A sentence of at most 60 English words."""
+    """Draw a sentence of at most 60 English words."""
     while True:
         asks, time = sampler.random() < 0.09, sampler.pick(_TIMES)
         text = sampler.pick(_QUESTIONS)(sampler, time) if asks else _statements(sampler, time)
@@ -42,7 +42,7 @@ def sentence(sampler: Sampler) -> Sentence:
 
 
 def finish(text: Text, mark: str) -> Sentence:
-    """English as the leaves of its tree, capital first letters, and the mark at the end; of a German comma before a mark only the mark."""
+    """Return the sentence with capital first letters and the mark; English is the tree's leaves, German loses a comma before a mark."""
     english = " ".join(_LEAF.findall(text.tree)).replace(" 's", "'s").replace(" ,", ",").replace(" can not ", " cannot ")
     german = text.german + mark
     while ",," in german:
@@ -52,13 +52,13 @@ def finish(text: Text, mark: str) -> Sentence:
 
 
 def finished_tree(found: Sentence) -> str:
-    """The tree of the English sentence, its blanks tidied, its first letter capital, the mark added."""
+    """Return the tree of the English sentence without extra blanks, with a capital first letter and the mark."""
     tree = " ".join(found.tree.split()).replace(" )", ")")
     return f"{_FIRST_LETTER.sub(found.english[0], tree, count=1)[:-1]} (. {found.english[-1]}))"
 
 
 def _statements(sampler: Sampler, time: str) -> Text:
-    """One or more main clauses with all that belongs to them, of one time."""
+    """Draw one or more statements of one time, joined by "and" or "but"."""
     text = sampler.pick(_KINDS)(sampler, time)
     while sampler.random() < 0.16:
         tree, german = sampler.pick((("(CC and)", " und"), ("(CC and)", " und"), ("(CC but)", ", aber"), ("(CC but)", ", aber")))
@@ -68,18 +68,18 @@ def _statements(sampler: Sampler, time: str) -> Text:
 
 
 def _plain(sampler: Sampler, time: str) -> Text:
-    """A main clause."""
+    """Draw a single main clause."""
     return statement(main_clause(sampler, time, front=True))
 
 
 def _attitude(sampler: Sampler, time: str) -> Text:
-    """Unfortunately, ...: Leider ..."""
+    """Draw an adverb of attitude before a main clause: Unfortunately, ...: Leider ..."""
     front = sampler.pick(adverbials("attitude"))
     return fronted(front, main_clause(sampler, time), comma=front.german not in ("vielleicht", "wahrscheinlich"))
 
 
 def _clause_behind(sampler: Sampler, time: str) -> Text:
-    """... because ..."""
+    """Draw a main clause and a subordinate one after it: ... because ..."""
     said = main_clause(sampler, time, front=sampler.random() < 0.3)
     conjunction = sampler.pick(conjunctions(time))
     linked = _linked(sampler, said, conjunction.time, conjunction.tense)
@@ -87,12 +87,12 @@ def _clause_behind(sampler: Sampler, time: str) -> Text:
 
 
 def _with_reason(first: Text, second: Text) -> Text:
-    """A main clause and a subordinate one behind it."""
+    """Join a main clause and a subordinate one after it."""
     return Text(f"{first.tree[:-1]} {second.tree})", first.german + second.german, first.labels | second.labels)
 
 
 def _clause_before(sampler: Sampler, time: str) -> Text:
-    """When ..., ...: the whole clause fills the first place, the verb follows it."""
+    """Draw a subordinate clause before a main clause, in German directly before the main verb: When ..., ..."""
     since = time == "present" and sampler.random() < 0.35
     conjunction = conjunctions("since")[0] if since else sampler.pick(conjunctions(time))
     verb, tense = sampler.pick(sampler.lexicon.simple), conjunction.tense
@@ -102,9 +102,9 @@ def _clause_before(sampler: Sampler, time: str) -> Text:
 
 
 def _linked(sampler: Sampler, said: Clause, time: str, tense: Tense | None) -> Clause:
-    """A clause about the subject of the one before, now a pronoun, or about another; with another verb.
+    """Draw a clause with another verb, about the subject of the clause before, as a pronoun, or about another subject.
 
-    A pronoun always means that subject: what is "short", or "eats", is not the same of things and of people.
+    A pronoun always refers to that subject, because the verbs and adjectives that suit things and people differ.
     """
     before = said.subject
     if before.pronoun and sampler.random() < 0.5:
@@ -119,7 +119,7 @@ def _linked(sampler: Sampler, said: Clause, time: str, tense: Tense | None) -> C
 
 
 def _two_verbs(sampler: Sampler, time: str) -> Text:
-    """One subject that does two things."""
+    """Draw one subject with two verbs."""
     first = main_clause(sampler, time)
     verb = verb_for(sampler, first.subject) if first.subject.pronoun else first.verb
     if verb is first.verb or first.tail or first.subject.negative:
@@ -128,26 +128,26 @@ def _two_verbs(sampler: Sampler, time: str) -> Text:
 
 
 def _coordinated(first: Clause, second: Clause) -> Text:
-    """Two clauses with one subject."""
+    """Join two clauses with one subject by "and"."""
     tree = f"(S {first.subject.tree} (VP {first.verb_phrase()} (CC and) {second.verb_phrase()}))"
     return Text(tree, f"{first.subject_first()} und{second.after_subject()}", first.labels | second.labels)
 
 
 def _compound(first: Clause, link: str, second: Clause, german: str, labels: int = 0) -> Text:
-    """Two main clauses, given an English conjunction and German from the comma on."""
+    """Join two main clauses by an English conjunction; `german` is the second one with its conjunction."""
     tree = f"(S (S {first.tree()}) (, ,) (CC {link}) (S {second.tree()}))"
     return Text(tree, f"{first.subject_first()}, {german}", first.labels | second.labels | labels)
 
 
 def _consequence(sampler: Sampler, time: str) -> Text:
-    """..., so ...: ..., deshalb ..., verb second."""
+    """Draw two main clauses: ..., so ...: ..., deshalb ... (verb second)."""
     said = main_clause(sampler, time)
     second = _linked(sampler, said, time, None)
     return _compound(said, "so", second, f"deshalb {second.verb_first()}", phenomena.VERB_SECOND)
 
 
 def _thing(sampler: Sampler, time: str) -> Text:
-    """Somebody does something to a thing, and "it" follows: er, sie or es by the thing's gender."""
+    """Draw an action on a thing, and a second clause with "it": er, sie or es, or ihn, sie or es, by the thing's gender."""
     noun = sampler.noun(_THINGS)
     verb = sampler.pick(sampler.lexicon.handling[noun.kind])
     subject = sampler.subject(SOMEBODY)
@@ -166,7 +166,7 @@ def _thing(sampler: Sampler, time: str) -> Text:
 
 
 def _purpose(sampler: Sampler, time: str) -> Text:
-    """... in order to ...: ..., um ... zu ..."""
+    """Draw an action and its purpose: ... in order to ...: ..., um ... zu ..."""
     verb, subject = sampler.pick(sampler.lexicon.activities), sampler.subject(SOMEBODY)
     first = clause_of(sampler, verb, time, subject=subject)
     aim = infinitive_clause(sampler, subject, time, 1)
@@ -175,7 +175,7 @@ def _purpose(sampler: Sampler, time: str) -> Text:
 
 
 def _object_first(sampler: Sampler, time: str) -> Text:
-    """This book I have already read: Dieses Buch habe ich schon gelesen."""
+    """Draw a main clause that starts with its object: This book I have already read: Dieses Buch habe ich schon gelesen."""
     verb = sampler.pick(sampler.lexicon.transitive)
     noun = sampler.noun(tuple(kind for kind in verb.objects if kind not in (*PEOPLE, "amount", "period")))
     number = int(noun.counted and sampler.random() < 0.3)
@@ -189,7 +189,7 @@ def _object_first(sampler: Sampler, time: str) -> Text:
 
 
 def _existence(sampler: Sampler, time: str) -> Text:
-    """There is a museum in the city: In der Stadt gibt es ein Museum."""
+    """Draw "there is" with a noun and a place: There is a museum in the city: In der Stadt gibt es ein Museum."""
     noun = sampler.noun(("building", "firm", "plant", "animal", "vehicle", "person"))
     what = sampler.with_determiner(noun, "existence", ACCUSATIVE)
     place = sampler.place(("city", "settlement", "nature"))
@@ -215,7 +215,7 @@ _KINDS: tuple[Kind, ...] = (
 
 # Questions, each of one clause
 
-# English, German, labels; whether the question itself may say a time.
+# English, German, labels, and whether the question may contain an adverbial of time.
 _QUESTION_WORDS = (
     ("why", "warum", 0, True),
     ("why", "warum", 0, True),
@@ -224,19 +224,19 @@ _QUESTION_WORDS = (
 
 
 def _asked(word: str, german: str, clause: Clause, labels: int = 0) -> Text:
-    """A question with a question word or phrase before the auxiliary."""
+    """Return a question with a question word or phrase before the auxiliary."""
     labels |= clause.labels | phenomena.QUESTION | phenomena.VERB_SECOND
     return Text(f"(SBARQ {word} {clause.question()})", f"{german} {clause.verb_first()}", labels)
 
 
 def _yes_or_no(sampler: Sampler, time: str) -> Text:
-    """Has the teacher read the book?"""
+    """Draw a question without a question word: Has the teacher read the book?"""
     clause = clause_of(sampler, sampler.pick(sampler.lexicon.simple), time, question=True)
     return Text(clause.question(), clause.verb_first(), clause.labels | phenomena.QUESTION)
 
 
 def _addressed(sampler: Sampler, time: str) -> Text:
-    """Anna, have you ...: hast du; Mr Weber, have you ...: haben Sie."""
+    """Draw a question to somebody named: Anna, have you ...: hast du; Mr Weber, have you ...: haben Sie."""
     name = sampler.name(NOMINATIVE)
     you = pronoun("sie" if " " in name.german else "du", sampler.somebody, NOMINATIVE)
     clause = clause_of(sampler, sampler.pick(sampler.lexicon.activities), time, subject=you, question=True)
@@ -244,20 +244,20 @@ def _addressed(sampler: Sampler, time: str) -> Text:
 
 
 def _why_or_when(sampler: Sampler, time: str) -> Text:
-    """Why did ...? Warum ...?"""
+    """Draw a question for the reason or the time: Why did ...? Warum ...?"""
     word, german, labels, dated = sampler.pick(_QUESTION_WORDS)
     clause = clause_of(sampler, sampler.pick(sampler.lexicon.simple), time, question=True, dated=dated)
     return _asked(f"(WHADVP (WRB {word}))", german, clause, labels)
 
 
 def _what(sampler: Sampler, time: str) -> Text:
-    """What did ...? Was ...? Not of verbs that only their object tells apart."""
+    """Draw a question for the object: What did ...? Was ...? Only with verbs whose translation does not depend on the object."""
     clause = clause_of(sampler, sampler.pick(sampler.lexicon.plain_transitive), time, question=True, hole=True)
     return _asked("(WHNP (WP what))", "was", clause)
 
 
 def _which(sampler: Sampler, time: str) -> Text:
-    """Which book did ...? Welches Buch ...?"""
+    """Draw a question for one of several objects: Which book did ...? Welches Buch ...?"""
     verb = sampler.pick(sampler.lexicon.transitive)
     noun = sampler.noun(verb.objects)
     number = int(noun.counted and sampler.random() < 0.3)
@@ -267,7 +267,7 @@ def _which(sampler: Sampler, time: str) -> Text:
 
 
 def _who(sampler: Sampler, time: str) -> Text:
-    """Who has ...? Wer hat ...?"""
+    """Draw a question for the subject: Who has ...? Wer hat ...?"""
     subject = NounPhrase("(WHNP (WP who))", "wer", ER, MASCULINE, "he", sampler.somebody, True, False, 0)
     clause = clause_of(sampler, sampler.pick(sampler.lexicon.activities), time, subject=subject)
     return Text(f"(SBARQ {subject.tree} (SQ {clause.verb_phrase()}))", clause.subject_first(), clause.labels | phenomena.QUESTION)

@@ -1,4 +1,4 @@
-"""Any number of pairs, the same bytes for a seed whatever the machine and the number of processes, in splits that share no sentence."""
+"""Any number of pairs, in splits that share no sentence; the bytes depend on the seed, not on the machine or the number of processes."""
 
 import zlib
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ from transformer_core.synthetic.sentences import finished_tree, sentence
 
 Split = Literal["train", "valid", "test"]
 PAIRS_PER_CHUNK = 1_000
-# With fewer chunks a process, starting it costs more than it saves.
+# With fewer chunks for a process, starting it takes longer than it saves.
 CHUNKS_PER_WORKER = 4
-# Of the hash of an English sentence modulo 10: 0 to 7 train, 8 valid, 9 test.
+# Splits by the hash of an English sentence modulo 10.
 _HASHES: dict[str, range] = {"train": range(8), "valid": range(8, 9), "test": range(9, 10)}
 
 
 class SyntheticPair(NamedTuple):
     """An English sentence, its German translation, the phenomena in them, and the English sentence's bracketed phrase structure.
 
-    `tree` is in the brackets of the Penn Treebank, its leaves being the tokens of `source`; "" where trees were not asked for.
+    `tree` is in the brackets of the Penn Treebank, its leaves are the tokens of `source`; "" if trees were not asked for.
     """
 
     source: str
@@ -32,15 +32,15 @@ class SyntheticPair(NamedTuple):
 
 
 def generate(split: Split, pairs: int, seed: int, workers: int | None = None, *, trees: bool = False) -> Iterator[SyntheticPair]:
-    """Pairs of a split, one after the other; a longer stream begins with the shorter one.
+    """Yield pairs of a split; a longer stream begins with the pairs of a shorter one.
 
-    A sentence's own hash decides to which split it belongs, so splits are disjoint whatever their seeds and sizes.
+    The hash of a sentence decides its split, so splits are disjoint for all seeds and sizes.
 
     Args:
         split: train, valid or test.
         pairs: number of pairs.
         seed: any whole number.
-        workers: processes; None takes one for each core, fewer for short streams. They do not change what is generated.
+        workers: processes; None takes one for each core, fewer for short streams. The pairs do not depend on it.
         trees: whether pairs have their trees.
 
     Raises:
@@ -56,7 +56,7 @@ def generate(split: Split, pairs: int, seed: int, workers: int | None = None, *,
 
 
 def _chunk(split: str, seed: int, trees: bool, number: int) -> list[tuple[Any, ...]]:
-    """The rows of one chunk, which depend on nothing but these four."""
+    """Return the rows of one chunk, a function of the arguments alone."""
     sampler, hashes = Sampler(f"{split} {seed} {number}"), _HASHES[split]
     found: list[tuple[Any, ...]] = []
     while len(found) < PAIRS_PER_CHUNK:

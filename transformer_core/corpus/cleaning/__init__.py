@@ -1,1 +1,1 @@
-"""From data/raw to data/clean."""
+"""Cleaning: from data/raw to data/clean."""

@@ -1,6 +1,6 @@
 """Repairs every line, drops unusable training pairs, and counts both, in bounded memory.
 
-Validation and test are repaired in the same way and never filtered: line i stays line i.
+Validation and test are repaired in the same way but not filtered: line i stays line i.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ from transformer_core.processes import in_order, workers_for
 REPORT = "report.json"
 INVALID_UTF8 = "invalid_utf8"
 EXAMPLES = 5
-# Lengths of this many words and more are counted together; a byte holds them.
+# Longer sentences are counted as of this length, so that a length fits a byte.
 LONGEST_COUNTED = 200
 _EXAMPLE_CHARACTERS = 300
 _ROWS_AT_ONCE = 10_000  # `bincount` converts each byte to 8.
@@ -42,7 +42,7 @@ _HELD_OUT = ("valid", "test")
 
 
 class SplitReport(Section):
-    """Validation or test: numbers of pairs, of pairs with an empty side (which stay), and of lines that each repair changed."""
+    """Validation or test: number of pairs, of pairs with an empty side (which stay), and of lines changed by each repair."""
 
     pairs: int
     empty: int
@@ -53,11 +53,11 @@ class CleaningReport(Section):
     """report.json.
 
     Attributes:
-        dropped: pairs by the first rule that dropped them.
-        repaired: lines by repair.
-        entities: lines, kept or not, with an HTML entity (&apos;): a sign of text that was tokenised before.
+        dropped: number of pairs by the first rule that drops them.
+        repaired: number of changed lines by repair.
+        entities: number of lines, kept or dropped, with an HTML entity (&apos;): a sign of tokenised text.
         examples: some dropped pairs of each rule, repaired.
-        lengths_in: by language, sentences by their number of words; `lengths_out` likewise.
+        lengths_in: by language, number of sentences by their words; `lengths_out` likewise.
     """
 
     pairs_in: int
@@ -72,7 +72,7 @@ class CleaningReport(Section):
 
 
 def clean_corpus(raw: Path, folder: Path, source: str, target: str, settings: Clean, workers: int | None = None) -> CleaningReport:
-    """Clean the three splits of `raw` into an empty `folder`, with report.json; the same bytes with any number of workers.
+    """Clean the three splits of `raw` into an empty `folder`, with report.json; the bytes do not depend on the number of workers.
 
     Where the target is `tree`, bracketed trees become their symbols (`trees.linearised`) after all rules have been applied.
 
@@ -80,8 +80,8 @@ def clean_corpus(raw: Path, folder: Path, source: str, target: str, settings: Cl
         workers: processes; None takes one for each core, fewer for little text.
 
     Raises:
-        UserError: exit code 65; a missing file, sides of unequal length, invalid UTF-8 (unless training pairs with it are to be
-            dropped), a target that should be a tree over the source's words and is not, or no training pair left.
+        UserError: exit code 65; a missing file, sides of unequal length, invalid UTF-8 (unless it drops training pairs), a target
+            that is not a tree over the source's words where it should be, or no training pair left.
     """
     splits = {split: _repair_split(raw, folder, split, source, target) for split in _HELD_OUT}
     paths = raw / f"train.{source}", raw / f"train.{target}"
@@ -125,12 +125,12 @@ class _Tally:
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
     def drop(self, rule: str, pair: Pair[str]) -> None:
-        """Count a dropped pair, and show it as an example."""
+        """Count a dropped pair, and keep it as an example."""
         self.dropped[rule] += 1
         self.show(rule, pair)
 
     def show(self, rule: str, pair: tuple[str, str]) -> None:
-        """Keep a pair as an example if there are few."""
+        """Keep a pair as an example if there are fewer than `EXAMPLES`."""
         examples = self.examples.setdefault(rule, [])
         if len(examples) < EXAMPLES:
             examples.append((_shortened(pair[0]), _shortened(pair[1])))
@@ -150,10 +150,10 @@ class _Part:
     """The result for a chunk.
 
     Attributes:
-        words: (pairs, 2) number of words of all pairs, at most `LONGEST_COUNTED`.
-        kept: (pairs,) whether the rules for one pair keep it.
+        words: (pairs, 2) number of words, at most `LONGEST_COUNTED`.
+        kept: (pairs,) whether all rules for one pair keep it.
         text: the kept lines of source and target.
-        digests: of the kept pairs, concatenated, for each rule that drops repeats.
+        digests: concatenated digests of the kept pairs, by each rule that drops repeats.
     """
 
     words: NDArray[np.uint8]
@@ -175,7 +175,7 @@ class _Work:
     to_symbols: bool
 
     def __call__(self, chunk: Chunk) -> _Part:
-        """Repair the pairs of a chunk and drop those that a rule for one pair drops."""
+        """Repair the pairs of a chunk and apply the rules for one pair."""
         asked = rules(self.settings, self.source, self.target)
         raw = chunk.pairs()
         part = _Part(np.zeros((len(raw), 2), np.uint8), np.zeros(len(raw), np.bool_))
@@ -214,14 +214,14 @@ class _Work:
 
 
 class _Train:
-    """The training text: first written part by part, as the rules for one pair leave it; then once more without repeats."""
+    """The training text: written part by part after the rules for one pair, then again without repeats."""
 
     def __init__(self, folder: Path, source: str, target: str, settings: Clean) -> None:
         self._languages = source, target
         self._paths = [folder / f"train.{language}" for language in self._languages]
         self._all = [folder / f"{language}.parts" for language in self._languages]
         self._files = [path.open("wb") for path in self._all]
-        # In the order in which they are asked; a pair counts for the first.
+        # In the order in which they are applied; a pair counts for the first rule.
         repeats = {"duplicate": settings.drop_duplicates, "case_duplicate": settings.drop_case_duplicates}
         self._repeats = {name: Repeats(folder / f"{name}.parts") for name, drops in repeats.items() if drops}
         invalid = [INVALID_UTF8] if settings.on_invalid_utf8 == "drop" else []
@@ -241,7 +241,7 @@ class _Train:
         self._tally.add(part.tally)
 
     def report(self, splits: dict[str, SplitReport]) -> CleaningReport:
-        """Write the text without its repeats; nothing is added after it."""
+        """Write the text without its repeats and return the report; nothing can be added afterwards."""
         for file in self._files:
             file.close()
         words = np.concatenate(self._words)
@@ -269,7 +269,7 @@ class _Train:
         )
 
     def _show_repeats(self, rule: str, numbers: list[int]) -> None:
-        """Show the pairs of these numbers (ascending, in the text with repeats) as examples."""
+        """Keep the pairs of these numbers (ascending, in the text with repeats) as examples."""
         for number, pair in enumerate(islice(read_pairs(*self._all), numbers[-1] + 1 if numbers else 0)):
             if number in numbers:
                 self._tally.show(rule, pair)
@@ -279,7 +279,7 @@ def _with_symbols(pair: Pair[str], path: Path, number: int) -> Pair[str]:
     """Replace the bracketed tree in line `number` of the file at `path` by its symbols.
 
     Raises:
-        UserError: exit code 65; not a tree, or one over other words than the source's.
+        UserError: exit code 65; not a tree, or a tree over other words than the source's.
     """
     try:
         tree = read_tree(pair.target)

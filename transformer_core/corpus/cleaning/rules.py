@@ -1,4 +1,4 @@
-"""The rules that drop training pairs: those that look at one pair alone, and repeats."""
+"""The rules that drop training pairs: rules for one pair alone, and repeats."""
 
 import hashlib
 import unicodedata
@@ -22,20 +22,20 @@ _LEAST_SHARE_OF_A_SCRIPT = 0.01
 _MOST_FOREIGN = 0.5
 
 
-# Whether to drop a repaired pair, given the words of its sides.
+# Returns whether to drop a repaired pair, given the number of words of each side.
 Rule = Callable[[Pair[str], tuple[int, int]], bool]
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One side of validation and test: its sentences, case-folded, and the scripts that its letters are from."""
+    """One side of validation and test: its sentences, case-folded, and the scripts of its letters."""
 
     sentences: frozenset[str]
     scripts: frozenset[str]
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "HeldOut":
-        """Collect the texts of one side. A script counts from a hundredth of the letters on."""
+        """Collect the texts of one side; a script counts if at least one in a hundred letters is from it."""
         texts = list(texts)
         letters: Counter[str] = Counter()
         for character, count in Counter(chain.from_iterable(texts)).items():
@@ -46,7 +46,7 @@ class HeldOut:
 
 
 def rules(settings: Clean, source: HeldOut, target: HeldOut) -> dict[str, Rule]:
-    """Return the rules for one pair alone, by name, in the order in which they are asked."""
+    """Return the rules for one pair alone, by name, in the order of application."""
     chosen: dict[str, Rule] = {"empty": lambda pair, _: not (pair.source and pair.target)}
     if (most := settings.max_words) is not None:
         chosen["too_long"] = lambda _, words: max(words) > most
@@ -73,7 +73,7 @@ def words_in(text: str) -> int:
 
 
 class _Foreign:
-    """Whether more than half of the letters of a text are from other scripts than these; known letters are cached."""
+    """Decides whether more than half of a text's letters are from other scripts than the given ones; caches known letters."""
 
     def __init__(self, scripts: frozenset[str]) -> None:
         self._scripts = scripts
@@ -95,10 +95,10 @@ def _script(character: str) -> str:
 
 
 class Repeats:
-    """Finds repeated digests in bounded memory: partitions on disk by digest, each sorted alone.
+    """Finds repeated digests in bounded memory: partitions on disk by digest, sorted one at a time.
 
     Args:
-        folder: for the partitions; created here, removed by `found`.
+        folder: for the partitions; created here and removed by `found`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -122,7 +122,7 @@ class Repeats:
             file.write(part.tobytes())
 
     def found(self) -> NDArray[np.bool_]:
-        """Return (items,) whether each equals an earlier one, and remove the partitions."""
+        """Return (items,) whether each item equals an earlier one, and remove the partitions."""
         repeated = np.zeros(self._count, dtype=np.bool_)
         for file, path in zip(self._files, self._paths, strict=True):
             file.close()

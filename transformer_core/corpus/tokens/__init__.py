@@ -1,1 +1,1 @@
-"""Token ids: the subword vocabulary, binarized splits, and their batches."""
+"""Token ids: the subword vocabulary, binarized splits and batches."""

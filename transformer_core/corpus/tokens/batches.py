@@ -1,4 +1,4 @@
-"""The pairs of each update: a pure function of corpus, seed, epoch and the two token budgets (never of the machine)."""
+"""The pairs of each update: a pure function of corpus, seed, epoch and the two token budgets, the same on every machine."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ class Update:
     """One global batch.
 
     Attributes:
-        microbatches: the pair numbers of each.
-        source_tokens: number in all pairs, eos included; `target_tokens` likewise.
-        positions: number on both sides, padding included.
+        microbatches: the pair numbers of each micro-batch.
+        source_tokens: number of source tokens in all pairs, eos included; `target_tokens` likewise.
+        positions: number of positions on both sides, padding included.
     """
 
     microbatches: tuple[Indices, ...]
@@ -32,23 +32,23 @@ class Update:
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in the endless sequence of updates: the epoch, and the number of its updates that are done."""
+    """A place in the endless sequence of updates: the epoch, and the number of its updates already done."""
 
     epoch: int
     done: int
 
 
 class BatchPlan:
-    """Global batches of about `tokens_per_update` source and as many target tokens (paper 5.1), pairs of similar length together.
+    """Global batches of about `tokens_per_update` source and as many target tokens (paper 5.1), with pairs of similar length together.
 
-    Each epoch orders the pairs by length with ties in random order, cuts them into micro-batches, shuffles these and fills updates
-    with whole ones. A micro-batch is bounded by its padded size, rows times the longest side; an update by real tokens on either side.
+    Each epoch orders the pairs by length, with ties in random order, cuts them into micro-batches, shuffles these and fills updates with
+    whole ones. A micro-batch is bounded by its padded size, rows times the longest side; an update by its tokens on each side.
 
     Args:
         source_lengths: (pairs,) number of tokens of each source, eos included; `target_lengths` likewise.
-        tokens_per_update: bound of the source tokens, and of the target tokens, of an update.
-        tokens_per_microbatch: bound of rows times longest side of a micro-batch; no pair may be longer than either budget.
-        seed: of the shuffles.
+        tokens_per_update: maximum number of source tokens, and of target tokens, of an update.
+        tokens_per_microbatch: maximum of rows times longest side of a micro-batch; no pair may be longer than either budget.
+        seed: seed of the shuffles.
 
     Raises:
         ValueError: a pair is longer than a budget.
@@ -89,7 +89,7 @@ class BatchPlan:
         return list(self._fill(microbatches, random.permutation(len(microbatches.starts))))
 
     def largest(self) -> list[Indices]:
-        """Return the micro-batches of the first epoch that need most memory: with the most positions, and with the longest pair."""
+        """Return the micro-batches of the first epoch that need most memory: that with most positions, and that with the longest pair."""
         microbatches = self._microbatches(np.random.default_rng([self._seed, 0]))
         return [microbatches.pairs(int(microbatches.positions.argmax())), microbatches.pairs(len(microbatches.starts) - 1)]
 
@@ -105,7 +105,7 @@ class BatchPlan:
     def _by_length(self, random: np.random.Generator) -> Indices:
         """Order the pairs by their longer side, then the target, then the source; in random order where these are equal."""
         shuffled = random.permutation(len(self._source_lengths))
-        # One number for all three keys: at 36 million pairs each array takes 288 MB.
+        # One number for all three keys, because at 36 million pairs each array takes 288 MB.
         keys = np.maximum(self._source_lengths, self._target_lengths).astype(np.uint64)
         for lengths in (self._target_lengths, self._source_lengths):
             keys <<= np.uint64(_LENGTH_BITS)
@@ -129,20 +129,20 @@ class BatchPlan:
 
 
 def microbatch_starts(longest: Lengths, rows_times_longest: int) -> Iterator[int]:
-    """Yield the start of each micro-batch, given the ascending lengths of the longer sides, none above the budget."""
+    """Yield the start of each micro-batch, for ascending lengths of the pairs' longer sides, none above the budget."""
     start = 0
     while start < len(longest):
         yield start
-        # Lengths ascend, so rows * longest ascends too, and the last row that fits is found by bisection.
+        # Lengths ascend, so rows * longest ascends, and bisection finds the last row that fits.
         window = longest[start : start + rows_times_longest // int(longest[start])]
         sizes = window * np.arange(1, len(window) + 1)
         start += int(np.searchsorted(sizes, rows_times_longest, side="right"))
 
 
 def even_microbatch_starts(longest: Lengths, rows_times_longest: int, multiple: int) -> list[int]:
-    """Cut into at most the next multiple of as many micro-batches, so that the largest is as small as possible.
+    """Return the starts of micro-batches whose largest is as small as possible, at most as many as before, rounded up to a multiple.
 
-    Devices that had equal numbers of micro-batches before then have about equal work.
+    Devices with equal numbers of micro-batches then have about equal work.
     """
 
     def starts(budget: int) -> list[int]:
@@ -155,7 +155,7 @@ def even_microbatch_starts(longest: Lengths, rows_times_longest: int, multiple: 
 
 @dataclass(frozen=True)
 class _Microbatches:
-    """All micro-batches of an epoch: the start of each among the ordered pairs, its tokens, and its positions, padding included."""
+    """All micro-batches of an epoch: the start of each in the ordered pairs, its tokens, and its positions, padding included."""
 
     ordered: Indices
     starts: Indices

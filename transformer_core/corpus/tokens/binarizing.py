@@ -1,4 +1,4 @@
-"""Writes binarized pairs: cleaned text becomes token ids in shards, in several processes and bounded memory."""
+"""Binarizing: cleaned text becomes shards of token ids, in several processes and bounded memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class EncodedPairs:
         tokens: source and target of each pair, concatenated.
         lengths: (pairs, 2).
         lines: (pairs,) line numbers from 1.
-        dropped: number of pairs between them that were too long.
+        dropped: number of pairs left out because they were too long.
     """
 
     tokens: TokenIds
@@ -39,7 +39,7 @@ class EncodedPairs:
     def of(
         cls, sources: Sequence[list[int]], targets: Sequence[list[int]], first: int, vocab_size: int, max_tokens: int | None
     ) -> "EncodedPairs":
-        """Take the pairs from line `first` on, without those with a side longer than `max_tokens`."""
+        """Collect the pairs from line `first` on, without those with a side longer than `max_tokens`."""
         lengths = np.array([[*map(len, sources)], [*map(len, targets)]], np.int64).T
         fits = np.ones(len(lengths), np.bool_) if max_tokens is None else lengths.max(axis=1) <= max_tokens
         kept = np.flatnonzero(fits)
@@ -49,7 +49,7 @@ class EncodedPairs:
 
     @classmethod
     def joined(cls, parts: Sequence["EncodedPairs"]) -> "EncodedPairs":
-        """Concatenate at least one part."""
+        """Concatenate one or more parts."""
         tokens = cast(TokenIds, np.concatenate([part.tokens for part in parts]))
         lengths, lines = np.concatenate([part.lengths for part in parts]), np.concatenate([part.lines for part in parts])
         return cls(tokens, lengths, lines, sum(part.dropped for part in parts))
@@ -58,13 +58,13 @@ class EncodedPairs:
 def encode_split(
     source: Path, target: Path, subword: Subword, max_tokens: int | None = None, workers: int | None = None
 ) -> Iterator[EncodedPairs]:
-    """Yield the pairs of two cleaned files as token ids, each sentence with its eos; the parts do not depend on the workers.
+    """Yield the pairs of two cleaned files as token ids, each sentence with its eos; the parts do not depend on `workers`.
 
     Args:
         workers: processes; None takes one for each core, fewer for little text.
 
     Raises:
-        UserError: exit code 65; a file that is missing or not valid UTF-8, or sides of unequal length.
+        UserError: exit code 65; a file is missing or not valid UTF-8, or the sides differ in length.
     """
     work = _Encode(subword, max_tokens, source, target)
     # disable=None: no bar where there is no terminal.
@@ -75,7 +75,7 @@ def encode_split(
 
 
 def write_split(folder: Path, parts: Iterable[EncodedPairs]) -> SplitCounts:
-    """Write parts as shards to a new folder; a shard ends with the part that fills it."""
+    """Write parts as shards to a new folder; a shard consists of whole parts."""
     folder.mkdir(parents=True)
     files: dict[str, str] = {}
     pairs = dropped = shards = 0
@@ -125,5 +125,5 @@ class _Encode:
 def _lines(text: bytes, path: Path, first: int) -> list[str]:
     try:
         return text.decode().split("\n")[:-1]
-    except UnicodeDecodeError:  # One by one, for the error that names the line.
+    except UnicodeDecodeError:  # One by one, so that the error names the line.
         return [decode_line(line, path, number) for number, line in enumerate(text.split(b"\n")[:-1], start=first)]

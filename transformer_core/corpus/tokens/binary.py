@@ -1,7 +1,7 @@
 """Token ids on disk, memory-mapped.
 
-Shard n of a split is three arrays: NNNNN.tokens.npy has source and target of each pair, concatenated; NNNNN.offsets.npy the place at which
-each of these sentences begins, and the end; NNNNN.lines.npy the line of the text that each pair comes from.
+Shard n of a split has three arrays: NNNNN.tokens.npy has source and target of each pair, concatenated; NNNNN.offsets.npy the offset of each
+of these sentences, and the end; NNNNN.lines.npy the number of each pair's line in the text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TokenIds = NDArray[np.uint16] | NDArray[np.uint32]
 
 
 class SplitCounts(Section):
-    """The sizes of a split; tokens count each sentence's eos, `files` are SHA-256 sums by name."""
+    """The sizes of a split; tokens include each sentence's eos, `files` are SHA-256 sums by name."""
 
     pairs: NonNegativeInt
     source_tokens: NonNegativeInt
@@ -53,8 +53,8 @@ class Sentences:
     """One side of a split: its sentences in order, each with its eos.
 
     Args:
-        shards: (tokens, offsets) of each; sentence i of a shard is `tokens[offsets[2 * i + side]:offsets[2 * i + side + 1]]`.
-        side: 0 is the source, 1 the target.
+        shards: (tokens, offsets) of each shard; its sentence i is `tokens[offsets[2 * i + side]:offsets[2 * i + side + 1]]`.
+        side: 0 for the source, 1 for the target.
     """
 
     def __init__(self, shards: Sequence[tuple[TokenIds, NDArray[np.int64]]], side: Literal[0, 1]) -> None:
@@ -75,7 +75,7 @@ class Sentences:
 
     @cached_property
     def lengths(self) -> NDArray[np.uint32]:
-        """(sentences,) number of tokens, eos counted."""
+        """(sentences,) number of tokens, eos included."""
         found = np.empty(len(self), np.uint32)
         for (_, offsets), end in zip(self._shards, self._ends, strict=True):
             part = np.diff(offsets)[self._side :: 2]
@@ -85,7 +85,7 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of a split: their numbers in it, and the token ids of both sides, each sentence with its eos."""
+    """Pairs of a split: their numbers, and the token ids of both sides, each sentence with its eos."""
 
     numbers: NDArray[np.int64]
     sources: Sequence[TokenIds]
@@ -96,11 +96,11 @@ class Pairs:
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """(2, pairs) number of tokens of each source and target, eos counted."""
+        """(2, pairs) number of tokens of each source and target, eos included."""
         return np.array([[*map(len, self.sources)], [*map(len, self.targets)]], np.int64)
 
     def take(self, rows: NDArray[np.int64]) -> Pairs:
-        """Select pairs by their places."""
+        """Select pairs by their indices."""
         return Pairs(self.numbers[rows], *([side[row] for row in rows.tolist()] for side in (self.sources, self.targets)))
 
 
@@ -137,7 +137,7 @@ def write_meta(directory: Path, meta: Meta) -> None:
 
 
 def read_meta(directory: Path) -> Meta:
-    """Read `directory/meta.json`. Raises `UserError`: exit code 65 where it is missing; 78 where it is not of this format."""
+    """Read `directory/meta.json`. Raises `UserError`: exit code 65 if it is missing or not JSON, 78 if it is of another format."""
     path = directory / META
     try:
         document = read_json(path)
@@ -152,7 +152,7 @@ def open_split(directory: Path, split: str) -> BinarizedSplit:
     """Open a split of binarized pairs, memory-mapped.
 
     Raises:
-        UserError: exit code 65; a file that is missing, too short, or does not belong to the others.
+        UserError: exit code 65; a file is missing, too short, or does not match the others.
     """
     counts = _counts(directory, split)
     shards = [_open_shard(directory / split, number) for number in range(counts.shards)]
@@ -165,7 +165,7 @@ def open_split(directory: Path, split: str) -> BinarizedSplit:
 
 
 def check_split(directory: Path, split: str) -> None:
-    """Compare the SHA-256 sums of a split's files with those of meta.json. Raises `UserError` (65): names the file that has changed."""
+    """Compare the SHA-256 sums of a split's files with meta.json. Raises `UserError` (65): a file is missing or has changed."""
     for name, digest in _counts(directory, split).files.items():
         path = directory / split / name
         if not path.is_file():

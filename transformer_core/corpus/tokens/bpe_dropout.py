@@ -1,4 +1,4 @@
-"""BPE-dropout (Provilkov et al. 2020): each time a word is trained on, it is segmented with some merges left out at random."""
+"""BPE-dropout (Provilkov et al. 2020): in every epoch, words are segmented again with some merges left out at random."""
 
 from collections.abc import Sequence
 
@@ -12,12 +12,12 @@ from transformer_core.corpus.tokens.subword import EOS, PAD, SPACE_MARK, Subword
 
 Tokens = NDArray[np.int64]
 
-# The rank of two neighbours that do not merge, after all others.
+# The rank of neighbours that do not merge, after all others.
 _NONE = np.iinfo(np.int64).max
 
 
 class Merges:
-    """The merges of a BPE model. Its file lists pieces, not pairs: two neighbours merge where their concatenation is a piece.
+    """The merges of a BPE model. Its file lists pieces, not pairs: neighbours can merge if their concatenation is a piece.
 
     Args:
         subword: a BPE model.
@@ -30,9 +30,9 @@ class Merges:
     def __init__(self, subword: Subword) -> None:
         processor, tokens = subword.processor, range(subword.vocab_size)
         textless = [processor.is_control(token) or processor.is_unknown(token) or processor.is_byte(token) for token in tokens]
-        # No piece contains a space, so tokens without text merge with nothing.
+        # No piece contains a space, so tokens without text never merge.
         spelt = [" " if textless[token] else str(processor.id_to_piece(token)) for token in tokens]
-        # Without any merge SentencePiece returns the characters, and a user's symbols as they are.
+        # With alpha 1 SentencePiece makes no merge and returns the characters, and a user's symbols whole.
         texts = [piece.replace(SPACE_MARK, " ") for piece in spelt]
         parts = processor.encode(texts, enable_sampling=True, alpha=1.0, nbest_size=-1, num_threads=1)
         characters = [_characters(token, parts[token], spelt) for token in tokens]
@@ -53,13 +53,13 @@ class Merges:
     def together(self, words: Tokens, made: Tokens, probability: float, random: np.random.Generator) -> Tokens:
         """Merge the characters of words with BPE-dropout (Provilkov et al. 2020, algorithm 1).
 
-        In each step, every possible merge of a word is left out with a probability, and the best of the others is made, the leftmost of
-        equals. A word is done when none is left.
+        In each step, every possible merge of a word is left out with a probability, and the best of the others, the leftmost of equals, is
+        made. A word is done when no merge remains in a step.
 
         Args:
             words: (W, L) characters, with PAD before and after.
-            made: (W,) number of merges made without dropout before the first one that is left out for certain.
-            probability: of leaving out a merge after that.
+            made: (W,) number of merges to make without dropout; the next one is always left out.
+            probability: of leaving out a merge after these.
 
         Returns:
             (W, L) the words' tokens, with PAD before and after.
@@ -92,11 +92,11 @@ class Merges:
 class BpeDropout:
     """Segments the updates of a batch plan again: a pure function of (corpus, vocabulary, section `train`, place in the plan).
 
-    SentencePiece samples segmentations too, but since 0.2.2 differently in each process, whatever the seed. It also does not draw again
-    for a merge that it left out, which at 0.05 makes as many tokens as the paper's algorithm at 0.1.
+    SentencePiece samples segmentations too, but since 0.2.2 differently in each process for every seed. It also never draws again for a
+    merge that it left out, which at 0.05 gives as many tokens as the paper's algorithm at 0.1.
 
-    A side that would become longer than the split's longest sentence keeps its plain segmentation, so that the budget of a micro-batch and
-    the number of learned positions still suffice.
+    A sentence that would become longer than the split's longest one keeps its plain segmentation, so that it fits the budget of a
+    micro-batch and the learned positions.
 
     Args:
         subword: a BPE model, the one that the split was binarized with.
@@ -116,7 +116,7 @@ class BpeDropout:
         """Segment the pairs of an update again, and cut them into micro-batches by their new lengths.
 
         Args:
-            update: of the plan.
+            update: an update of the plan.
             at: the cursor before it.
 
         Returns:
@@ -124,7 +124,7 @@ class BpeDropout:
         """
         plain = self._split.pairs(np.concatenate(update.microbatches))
         sentences = [*plain.sources, *plain.targets]
-        # From 1, because [seed, epoch, 0] is the same to numpy as [seed, epoch], the seed of the epoch's plan.
+        # From 1, because numpy treats [seed, epoch, 0] as [seed, epoch], the seed of the epoch's plan.
         random = np.random.default_rng([self._seed, at.epoch, at.done + 1])
         sampled = resegmented(sentences, self._merges, self._probability, random)
         anew = [new if len(new) <= self._longest else old for new, old in zip(sampled, sentences, strict=True)]
@@ -152,7 +152,7 @@ def resegmented(sentences: Sequence[TokenIds], merges: Merges, probability: floa
     begins = np.flatnonzero(np.append(True, merges.begins[tokens[1:]]))
     lengths, merged = np.diff(begins, append=len(tokens)), np.add.reduceat(merges.counts[tokens], begins)
     made, characters = _until_left_out(merged, probability, random), lengths + merged
-    # Words are grouped by the bits of their length, so that a few long ones do not widen the rows of all; group 0 stays as it is.
+    # Words are grouped by the bits of their length, so that a few long ones do not widen all rows; group 0 keeps its segmentation.
     sizes = np.where(made == merged, 0, np.maximum(np.frexp(characters - 1)[1], 4))
     parts, anew_lengths = {0: tokens[np.repeat(sizes == 0, lengths)]}, lengths.copy()
     for size in np.unique(sizes[sizes > 0]).tolist():
@@ -168,10 +168,10 @@ def resegmented(sentences: Sequence[TokenIds], merges: Merges, probability: floa
 
 
 def _until_left_out(merged: Tokens, probability: float, random: np.random.Generator) -> Tokens:
-    """Draw the number of merges of each word before the first one that is left out; all of them in most words.
+    """Draw the number of merges of each word before the first one that is left out; in most words that is all of them.
 
     Args:
-        merged: (words,) number of merges of the plain segmentation, whose order a word follows until one is left out.
+        merged: (words,) number of merges of the plain segmentation, which are the same until one is left out.
     """
     upto = np.cumsum(merged)
     left_out = np.flatnonzero(random.random(upto[-1]) < probability)
@@ -196,7 +196,7 @@ def _without(rows: Tokens, places: Tokens) -> Tokens:
 
 
 def _characters(token: int, parts: list[int], spelt: list[str]) -> list[int]:
-    """Return the parts of a token, without the space mark that SentencePiece puts before a text; the token itself if it has none."""
+    """Return the parts of a token, without the space mark that SentencePiece adds before a text; the token itself if there are none."""
     for own in (parts, parts[1:]):
         if "".join(spelt[part] for part in own) == spelt[token]:
             return own
@@ -204,7 +204,7 @@ def _characters(token: int, parts: list[int], spelt: list[str]) -> list[int]:
 
 
 def _pairs_and_ranks(best_first: list[int], spelt: list[str]) -> tuple[Tokens, Tokens]:
-    """Return the pairs that spell a piece, as left token * V + right token, ascending, and the places of the pieces in `best_first`."""
+    """Return the pairs that spell a piece, as left token * V + right token, ascending, and the ranks of the pieces in `best_first`."""
     tokens = {spelt[token]: token for token in best_first}
     found = sorted(
         (tokens[piece[:cut]] * len(spelt) + tokens[piece[cut:]], rank)

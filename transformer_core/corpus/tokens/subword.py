@@ -1,4 +1,4 @@
-"""The joint subword vocabulary (paper 5.1: byte-pair encoding shared by source and target), by SentencePiece."""
+"""The joint subword vocabulary (paper 5.1: byte-pair encoding shared by source and target), with SentencePiece."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAD, UNK, BOS, EOS = range(4)
 
 # SentencePiece writes spaces as U+2581 and would decode that character as a space.
 SPACE_MARK, _PLAIN = "\u2581", "_"
-# SentencePiece ignores longer lines in training without an error; cleaning bounds words, not bytes.
+# SentencePiece silently ignores longer lines in training; cleaning limits words, not bytes.
 _LONGEST_LINE_BYTES = 1 << 20
 
 
@@ -37,7 +37,7 @@ class Subword:
 
     Args:
         processor: the SentencePiece model.
-        hash: SHA-256 of the model file; equal for equal vocabularies.
+        hash: SHA-256 of the model file.
     """
 
     processor: sentencepiece.SentencePieceProcessor
@@ -64,18 +64,18 @@ class Subword:
         return int(self.processor.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text, eos at the end; the text is normalised first, as training text was."""
+        """Return the token ids of a text and eos; the text is normalised first, as training text was."""
         return [*self.processor.encode(_prepared(text)), EOS]
 
     def encode_clean(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode many texts that have been normalised."""
+        """Return the token ids of normalised texts, each with eos."""
         marked = [text.replace(SPACE_MARK, _PLAIN) for text in texts]
         encoded: list[list[int]] = self.processor.encode(marked, add_eos=True, num_threads=1)
         return encoded
 
     @property
     def is_bpe(self) -> bool:
-        """Whether this is a BPE model. SentencePiece does not tell; of its four types BPE alone samples segmentations and ranks none."""
+        """Whether this is a BPE model. SentencePiece does not say, but of its types only BPE can sample segmentations and not rank them."""
         samples = _works(lambda: self.processor.encode("a", enable_sampling=True, alpha=0.5, nbest_size=-1))
         return samples and not _works(lambda: self.processor.nbest_encode("a", nbest_size=2))
 
@@ -94,7 +94,7 @@ def padded(rows: Sequence[Sequence[int] | NDArray[np.integer[Any]]]) -> NDArray[
 
 
 def sampled(lines: Iterable[str], total: int, wanted: int, seed: int) -> Iterator[str]:
-    """Sample `wanted` of the `total` lines uniformly, in their order; all if there are no more.
+    """Sample `wanted` of the `total` lines uniformly, in their order; all lines if there are not more.
 
     The same seed draws the same line numbers on both sides of a corpus.
     """
@@ -109,11 +109,11 @@ def sampled(lines: Iterable[str], total: int, wanted: int, seed: int) -> Iterato
 def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
     """Learn a subword model from lines of all languages and write it to `path`.
 
-    The bytes depend on the lines, their order and the settings alone. The model contains no file name, and the number of threads, which
-    changes it, is fixed.
+    The bytes depend on the lines, their order and the settings only: the model contains no file name, and the number of threads, which
+    would change it, is fixed.
 
     Raises:
-        UserError: exit code 65 for no text at all; 78 for a vocabulary size that the corpus does not allow, with the bound.
+        UserError: exit code 65 if there is no text; 78 if the corpus does not allow the vocabulary size, with the bound.
     """
     model = io.BytesIO()
     with TemporaryDirectory() as folder:
