@@ -23,13 +23,13 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from flows.cluster.node import committed, push
+from flows.cluster.node import check_pushed, committed, push
 from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import ancestors
 from flows.process.runner import reports_errors
 from flows.process.settings import tracked
 from transformer_core.cli.arguments import positive_int
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import ExitCode, UserError, configuration_error
 
 STAGE = "train"
 TEMPLATES = {"slurm": "slurm.sbatch", "kubernetes": "kubernetes-job.yaml"}
@@ -70,9 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = vars(_parser().parse_args(arguments))
     kind, dry_run = given.pop("kind"), given.pop("dry_run")
     repository, commit = committed()
+    check_pushed(repository, commit)
+    repository = given.pop("repository") or repository
+    if kind == "kubernetes" and Path(repository).exists():
+        raise configuration_error(f"{repository}: a folder of this machine, which no pod can read", "Name a git remote, or --repository URL.")
     values = {
         **given,
-        "repository": given.pop("repository") or repository,
+        "repository": repository,
         "commit": commit,
         "settings": json.dumps(tracked()),
         "stage": STAGE,
@@ -88,8 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(job, end="")
         return ExitCode.DONE
     log = StageLog(lambda line: print(line, file=sys.stderr))
-    for name in ancestors(STAGE):
-        push(name, Path(), log)
+    push(ancestors(STAGE), Path(), log)
     submit(kind, job)
     return ExitCode.DONE
 
