@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.cluster.group import NodeGroup, free_port
+from flows.cluster.group import NodeGroup, address_for_others, free_port
 from tests.flows.test_train_stage import prepare
 from transformer_core.errors import UserError
 
@@ -30,6 +30,14 @@ def test_a_machine_without_a_group_in_its_environment_trains_alone(monkeypatch: 
     assert NodeGroup.from_environment() is None
     tell(monkeypatch, NODES="1")
     assert NodeGroup.from_environment() is None
+
+
+def test_a_node_of_a_pool_takes_its_address_and_the_time_to_wait_from_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell(monkeypatch, ADDRESS="10.77.0.3", JOIN_SECONDS="60")
+    assert NodeGroup(3, 2, "10.77.0.1:29400") == NodeGroup(3, 2, "10.77.0.1:29400", "10.77.0.3", 60)
+    tell(monkeypatch, JOIN_SECONDS="15 minutes")
+    with pytest.raises(UserError, match="TRANSFORMER_JOIN_SECONDS=15 minutes: must be a number of seconds"):
+        NodeGroup(3, 2, "10.77.0.1:29400")
 
 
 def test_a_group_reads_back_its_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +78,8 @@ def test_a_name_of_this_host_that_means_the_loopback_is_not_what_others_reach(mo
     if outward:
         assert named.own_address() in outward
         assert "lo" not in named.interfaces().values()
+        # The pipeline's server on the machine of node 0.
+        assert address_for_others("127.0.0.1", 4200) in outward
     else:
         with pytest.raises(UserError, match="no address but the loopback's"):
             named.own_address()
