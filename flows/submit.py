@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_pushed(repository, commit)
     repository = given.pop("repository") or repository
     if kind == "kubernetes" and Path(repository).exists():
-        raise configuration_error(f"{repository}: a folder of this machine, which no pod can read", "Name a git remote, or --repository URL.")
+        raise configuration_error(f"{repository}: a folder of this machine, which no pod can read", "Name one: --repository URL")
     values = {
         **given,
         "repository": repository,

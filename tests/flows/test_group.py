@@ -15,7 +15,9 @@ import psutil
 import pytest
 
 from flows.cluster.group import NodeGroup, address_for_others, free_port
+from flows.record.journal import JOURNALS
 from tests.flows.test_train_stage import prepare
+from tests.waiting import wait_for
 from transformer_core.errors import UserError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -137,6 +139,10 @@ def wait_until_training(process: "subprocess.Popen[str]") -> None:
     raise AssertionError("it ended before an update")
 
 
+def journals(folder: Path) -> list[str]:
+    return [path.read_text(encoding="utf-8") for path in (folder / JOURNALS).glob("*.jsonl")]
+
+
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
     """Exit code and last line of the output."""
     output = process.communicate(timeout=300)[1]
@@ -150,11 +156,12 @@ def test_half_a_group_does_not_wait_for_ever(nodes: Nodes) -> None:
     assert output.startswith("node 0 of 2: the ranks ended with 1: another node was lost or did not come to 127.0.0.1:")
 
 
-@pytest.mark.slow  # about 50 s: three times two processes
+@pytest.mark.slow  # about 60 s: three times two processes
 def test_a_group_stops_saves_and_goes_on_as_one_and_ends_where_a_node_is_lost(nodes: Nodes, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     both = [nodes.start(rank, shared) for rank in (0, 1)]
     wait_until_training(both[0])
+    assert wait_for(lambda: any("system/node_1/cpu_utilization_percentage" in text for text in journals(tmp_path / "0")), process=both[0])
     both[1].terminate()  # either of them
     codes, output = zip(*map(ended, both), strict=True)
     assert codes == (75, 75), output
