@@ -97,12 +97,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return ExitCode.DONE
 
 
+def _text(path: str) -> str:
+    """The text of a file, as the type of an argument."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from None
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m flows.submit", description=main.__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
     slurm = kinds.add_parser("slurm", help="through sbatch; the project is installed at the same path on every node")
     slurm.add_argument("--time", required=True, metavar="HH:MM:SS", help="limit; shortly before it the training saves and is queued again")
-    slurm.add_argument("--partition", metavar="NAME")
+    for name in ("--partition", "--account", "--qos"):
+        slurm.add_argument(name, metavar="NAME")
+    slurm.add_argument("--mem", default="0", metavar="SIZE", help="memory of each node, such as 200G (default: 0, all of it)")
+    prelude = "shell commands that each node runs first: modules, variables, a container"
+    slurm.add_argument("--prelude", type=_text, metavar="FILE", help=prelude)
     kubernetes = kinds.add_parser("kubernetes", help="through kubectl; an Indexed Job and the service by which its pods find node 0")
     kubernetes.add_argument("--image", required=True, help="built from the Dockerfile")
     kubernetes.add_argument("--state-claim", default="transformer-state", metavar="NAME", help="persistent volume claim, ReadWriteMany")

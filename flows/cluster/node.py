@@ -44,7 +44,7 @@ def run(work: Work, clone: Path, log: StageLog, group: NodeGroup | None = None) 
 
     Raises:
         StageError: it failed; the code is the stage's.
-        UserError: 78 if commit, remote or run-cache are incomplete, 69 if repository or remote are away, 75 if the clone is in use: the
+        UserError: 78 if commit, remote or run-cache are incomplete, 69 if repository or remote are away or the clone is in use: the
             previous run is still saving.
     """
     with exclusive_lock(clone.with_suffix(".lock"), "a stage of its clone"):

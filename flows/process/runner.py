@@ -66,7 +66,7 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
     `signal.signal` inside `body` and raises `Interrupted` itself once it has saved; nothing here puts the handlers back.
 
     At its end `.state/exit/NAME.json` holds {code, message, remedy}. The file is absent while the stage runs, and remains absent
-    only where the process was killed outright. If the stage is already running in this repository, this process ends with 75: the other
+    only where the process was killed outright. If the stage is already running in this repository, this process ends with 69: the other
     one ends by itself (often it is saving after a stop), so a retry is right.
     """
     report = exit_file(name)

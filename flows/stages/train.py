@@ -117,7 +117,7 @@ def train(params: Params) -> None:
 
     Raises:
         Interrupted: stopped, state saved.
-        UserError: exit code 75; another process trains the same, perhaps from another clone or machine with the same $TRANSFORMER_STATE.
+        UserError: exit code 69; another process trains the same, perhaps from another clone or machine with the same $TRANSFORMER_STATE.
     """
     stop_asked = _stop_flag()
     fingerprint = fingerprint_of(params)
