@@ -23,7 +23,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from flows.cluster.node import committed, push
+from flows.cluster.node import check_pushed, committed, push
 from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import ancestors
 from flows.process.runner import reports_errors
@@ -90,9 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = vars(_parser().parse_args(arguments))
     kind, dry_run = given.pop("kind"), given.pop("dry_run")
     repository, commit = committed()
+    check_pushed(repository, commit)
+    repository = given.pop("repository") or repository
+    if kind == "kubernetes" and Path(repository).exists():
+        raise configuration_error(f"{repository}: a folder of this machine, which no pod can read", "Name one: --repository URL")
     values = {
         **given,
-        "repository": given.pop("repository") or repository,
+        "repository": repository,
         "commit": commit,
         "settings": json.dumps(tracked()),
         "stage": STAGE,
@@ -111,10 +115,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(job, end="")
         return ExitCode.DONE
     log = StageLog(lambda line: print(line, file=sys.stderr))
-    for name in ancestors(STAGE):
-        push(name, Path(), log)
+    push(ancestors(STAGE), Path(), log)
     submit(kind, job)
     return ExitCode.DONE
+
+
+def _text(path: str) -> str:
+    """The text of a file, as the type of an argument."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -122,7 +133,11 @@ def _parser() -> argparse.ArgumentParser:
     kinds = parser.add_subparsers(dest="kind", required=True)
     slurm = kinds.add_parser("slurm", help="through sbatch; the project is installed at the same path on every node")
     slurm.add_argument("--time", required=True, metavar="HH:MM:SS", help="limit; shortly before it the training saves and is queued again")
-    slurm.add_argument("--partition", metavar="NAME")
+    for name in ("--partition", "--account", "--qos"):
+        slurm.add_argument(name, metavar="NAME")
+    slurm.add_argument("--mem", default="0", metavar="SIZE", help="memory of each node, such as 200G (default: 0, all of it)")
+    prelude = "shell commands that each node runs first: modules, variables, a container"
+    slurm.add_argument("--prelude", type=_text, metavar="FILE", help=prelude)
     kubernetes = kinds.add_parser("kubernetes", help="through kubectl; an Indexed Job and the service by which its pods find node 0")
     kubernetes.add_argument("--image", required=True, help="built from the Dockerfile")
     kubernetes.add_argument("--state-claim", default="transformer-state", metavar="NAME", help="persistent volume claim, ReadWriteMany")

@@ -1,9 +1,12 @@
+import errno
+import fcntl
 import json
 from pathlib import Path
 
 import pytest
 
-from transformer_core.files import new_directory, new_file, read_json, sha256_of, write_json
+from transformer_core.errors import UserError
+from transformer_core.files import exclusive_lock, new_directory, new_file, read_json, sha256_of, write_json
 
 
 def test_a_new_file_appears_whole(tmp_path: Path) -> None:
@@ -63,3 +66,14 @@ def test_the_sum_of_a_file_is_its_sha256(tmp_path: Path) -> None:
     (tmp_path / "abc").write_bytes(b"abc")
     # FIPS 180-2, appendix B.1.
     assert sha256_of(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:  # Of a Lustre folder that is mounted without -o flock.
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    said = r"lock: this file system does not lock files \(flock: Function not implemented\)"
+    with pytest.raises(UserError, match=said) as raised, exclusive_lock(tmp_path / "lock", "this training"):
+        pass
+    assert raised.value.exit_code == 78

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import ExitCode, UserError, configuration_error
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def exclusive_lock(path: Path, what: str) -> Iterator[None]:
         what: name of the work done under the lock, for the message.
 
     Raises:
-        UserError: exit code 75; another process holds the lock.
+        UserError: exit code 69 if another process holds the lock; 78 if the file system has no locks.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
@@ -88,7 +88,10 @@ def exclusive_lock(path: Path, what: str) -> Iterator[None]:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             message = f"{path}: {what} is running in process {holder}"
-            raise UserError(message, "Wait until it ends or stop it, then run again.", ExitCode.INTERRUPTED) from None
+            raise UserError(message, "Wait until it ends or stop it, then run again.", ExitCode.UNAVAILABLE) from None
+        except OSError as error:
+            message = f"{path}: this file system does not lock files (flock: {error.strerror})"
+            raise configuration_error(message, "Mount it with locks (Lustre: -o flock; NFS: version 4), or use another folder.") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

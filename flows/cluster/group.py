@@ -2,13 +2,14 @@
 
 TRANSFORMER_NODES=2  TRANSFORMER_NODE_RANK=0..1  TRANSFORMER_RENDEZVOUS=10.0.0.1:29400 (an address of node 0)
 TRANSFORMER_ADDRESS=10.0.0.2   this node's own address, for the others; default: the one from which it reaches the rendezvous
+TRANSFORMER_JOIN_SECONDS=900   how long a node waits for the others
 """
 
 import ipaddress
 import os
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import psutil
@@ -16,18 +17,28 @@ import psutil
 from transformer_core.errors import configuration_error
 
 # A queue may allocate nodes one by one; a node that has waited so long for another gives up, and its scheduler tries again.
-JOIN_SECONDS = 900
+JOIN_SECONDS = "900"
+
+
+def _join_seconds() -> int:
+    text = os.environ.get("TRANSFORMER_JOIN_SECONDS", JOIN_SECONDS)
+    if not text.isdigit():
+        raise configuration_error(f"TRANSFORMER_JOIN_SECONDS={text}: must be a number of seconds")
+    return int(text)
 
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """This node's place: `rank` of `nodes`; node 0 holds the rendezvous and rank 0, which writes the outputs of the training."""
+    """This node's place: `rank` of `nodes`; node 0 holds the rendezvous and rank 0, which writes the outputs of the training.
+
+    The defaults of `address` and `join_seconds` are those of this machine's environment.
+    """
 
     nodes: int
     rank: int
     rendezvous: str
-    address: str = ""
-    join_seconds: int = JOIN_SECONDS
+    address: str = field(default_factory=lambda: os.environ.get("TRANSFORMER_ADDRESS", ""))
+    join_seconds: int = field(default_factory=_join_seconds)
 
     @classmethod
     def from_environment(cls) -> Self | None:
@@ -42,16 +53,15 @@ class NodeGroup:
         try:
             nodes, rank = int(nodes_text), int(os.environ["TRANSFORMER_NODE_RANK"])
             rendezvous = os.environ["TRANSFORMER_RENDEZVOUS"]
-            join_seconds = int(os.environ.get("TRANSFORMER_JOIN_SECONDS", JOIN_SECONDS))
             address_of(rendezvous)
         except KeyError as error:
             raise configuration_error(f"TRANSFORMER_NODES={nodes_text}, but {error.args[0]} is not set") from None
         except ValueError as error:
-            remedy = "RENDEZVOUS is host:port, the others are numbers."
+            remedy = "TRANSFORMER_RENDEZVOUS is host:port, the others are numbers."
             raise configuration_error(f"TRANSFORMER_NODES={nodes_text}: {error}", remedy) from None
         if not 0 <= rank < nodes:
             raise configuration_error(f"TRANSFORMER_NODE_RANK={rank}: must be from 0 to {nodes - 1}")
-        return cls(nodes, rank, rendezvous, os.environ.get("TRANSFORMER_ADDRESS", ""), join_seconds)
+        return cls(nodes, rank, rendezvous)
 
     def environment(self) -> dict[str, str]:
         """The variables that `from_environment` reads."""
@@ -94,8 +104,17 @@ class NodeGroup:
         if self.address:
             return self.address
         host, port = address_of(self.rendezvous)
-        address = address_towards(host, port)
-        return outward_address() if _is_loopback(address) and not (host == "localhost" or _is_loopback(host)) else address
+        return address_towards(host, port) if host == "localhost" or _is_loopback(host) else address_for_others(host, port)
+
+
+def address_for_others(host: str, port: int) -> str:
+    """The address of this machine from which it reaches a host; if the host is this machine itself, the one that others reach.
+
+    Raises:
+        UserError: exit code 78; this machine has no address but the loopback's.
+    """
+    address = address_towards(host, port)
+    return outward_address() if _is_loopback(address) else address
 
 
 def address_of(endpoint: str) -> tuple[str, int]:

@@ -44,7 +44,7 @@ def run(work: Work, clone: Path, log: StageLog, group: NodeGroup | None = None) 
 
     Raises:
         StageError: it failed; the code is the stage's.
-        UserError: 78 if commit, remote or run-cache are incomplete, 69 if repository or remote are away, 75 if the clone is in use: the
+        UserError: 78 if commit, remote or run-cache are incomplete, 69 if repository or remote are away or the clone is in use: the
             previous run is still saving.
     """
     with exclusive_lock(clone.with_suffix(".lock"), "a stage of its clone"):
@@ -63,7 +63,7 @@ def run(work: Work, clone: Path, log: StageLog, group: NodeGroup | None = None) 
         if code:
             raise StageError(*failure(work.stage, code, log.last_line, clone))
         if first:
-            push(work.stage, clone, log)
+            push([work.stage], clone, log)
 
 
 def clone_for(repository: str, rank: int) -> Path:
@@ -83,14 +83,11 @@ def check_out(work: Work, clone: Path) -> None:
     try:
         git(clone, "fetch", "--quiet", "--force", work.repository, "+refs/heads/*:refs/remotes/origin/*")
     except subprocess.CalledProcessError as error:
-        # The last lines are general advice; a warning may come first, such as ssh's about a new host.
-        reason = next((line for line in str(error.stderr).splitlines() if line and not line.lower().startswith("warning: ")), "")
-        remedy = "Let this machine read it: docs/cluster.md, A private repository."
-        raise UserError(f"{work.repository}: {reason.removeprefix('fatal: ')}", remedy, ExitCode.UNAVAILABLE) from None
+        raise _unreadable(work.repository, error) from None
     try:
         git(clone, "checkout", "--quiet", "--force", "--detach", work.commit)
     except subprocess.CalledProcessError:
-        raise configuration_error(f"{work.repository}: no branch has commit {work.commit[:12]}", "Push it: git push") from None
+        raise _not_pushed(work.repository, work.commit) from None
 
 
 def restore(stages: Sequence[str], clone: Path, log: StageLog) -> bool:
@@ -99,37 +96,78 @@ def restore(stages: Sequence[str], clone: Path, log: StageLog) -> bool:
     Raises:
         StageError: there is no remote, or it is away.
     """
-    command = [sys.executable, "-m", "flows.process.repro", "restore", *stages]
-    code = run_child(command, log, environment={"PATH": search_path()}, directory=clone) if stages else ExitCode.DONE
+    code = _exchange("restore", stages, clone, log)
     if code not in (ExitCode.DONE, NOT_CACHED):
         raise StageError(code, log.last_line)
     return code == ExitCode.DONE
 
 
-def push(stage: str, clone: Path, log: StageLog) -> None:
-    """Push a stage's outputs and the run-cache to the DVC remote.
+def push(stages: Sequence[str], clone: Path, log: StageLog) -> None:
+    """Push the outputs of stages and the run-cache to the DVC remote.
 
     Raises:
-        StageError: exit code 69; the remote is away.
+        StageError: there is no remote, or it is away.
     """
-    code = run_child(dvc("push", "--quiet", "--run-cache", stage), log, directory=clone)
+    code = _exchange("push", stages, clone, log)
     if code:
-        raise StageError(ExitCode.UNAVAILABLE, f"{stage}: dvc push: {log.last_line.removeprefix('ERROR: ')}")
+        raise StageError(code, log.last_line)
+
+
+def _exchange(action: str, stages: Sequence[str], clone: Path, log: StageLog) -> int:
+    command = [sys.executable, "-m", "flows.process.repro", action, *stages]
+    return run_child(command, log, environment={"PATH": search_path()}, directory=clone) if stages else ExitCode.DONE
 
 
 def committed() -> tuple[str, str]:
     """The address from which another machine can clone this repository, and the commit that is the same as here.
 
     Raises:
-        UserError: exit code 78; something is not committed.
+        UserError: exit code 78; this is no git repository, or something is not committed.
     """
+    try:
+        commit = git(Path(), "log", "--max-count=1", "--format=%H")
+    except subprocess.CalledProcessError as error:
+        raise configuration_error(_reason(error), "Other machines clone a commit: run this at the top of a git repository.") from None
     changed = git(Path(), "status", "--porcelain", "--", ".", *_NOT_COMMITTED)
     if changed:
         name = changed.splitlines()[0][2:].strip()
         raise configuration_error(f"{name}: not committed, and another machine runs what is", "Commit and push it, then run again.")
     remotes = git(Path(), "remote").split()
     repository = git(Path(), "remote", "get-url", remotes[0]) if remotes else git(Path(), "rev-parse", "--show-toplevel")
-    return repository, git(Path(), "rev-parse", "HEAD")
+    return repository, commit
+
+
+def check_pushed(repository: str, commit: str) -> None:
+    """Check that another machine will find the commit in a branch of the repository.
+
+    Raises:
+        UserError: exit code 69 if the repository cannot be read, 78 if none of its branches has the commit.
+    """
+    try:
+        tips = {line.split()[0] for line in git(Path(), "ls-remote", "--heads", repository).splitlines()}
+        if tips and commit not in tips:
+            git(Path(), "fetch", "--quiet", repository, *tips)
+    except subprocess.CalledProcessError as error:
+        raise _unreadable(repository, error) from None
+    if git(Path(), "rev-list", "--max-count=1", commit, "--not", *tips):
+        raise _not_pushed(repository, commit)
+
+
+def _unreadable(repository: str, error: subprocess.CalledProcessError) -> UserError:
+    remedy = "Let this machine read it: docs/cluster.md, A private repository."
+    return UserError(f"{repository}: {_reason(error)}", remedy, ExitCode.UNAVAILABLE)
+
+
+def _not_pushed(repository: str, commit: str) -> UserError:
+    return configuration_error(f"{repository}: no branch has commit {commit[:12]}", "Push it: git push")
+
+
+def _reason(error: subprocess.CalledProcessError) -> str:
+    """Return the first line of git's message that is no warning, such as ssh's about a new host; the last lines are general advice."""
+    lines = (line for line in str(error.stderr).splitlines() if line and not line.lower().startswith("warning: "))
+    return next(lines, "").removeprefix("fatal: ")
+        "fatal: "
+    )
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -25,8 +25,8 @@ from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 from prefect.states import Cancelling, Failed
 
-from flows.cluster.group import NodeGroup, address_towards, free_port
-from flows.cluster.node import Work, clone_for, committed, push, restore, run
+from flows.cluster.group import NodeGroup, address_for_others, free_port
+from flows.cluster.node import Work, check_pushed, clone_for, committed, push, restore, run
 from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import KILLED, TRANSIENT, ancestors
 from flows.process.runner import BUG, StageError
@@ -80,8 +80,8 @@ def run_in_pool(stage: str, pool: str, nodes: int) -> bool:
         with get_client(sync_client=True) as client:
             deployment = find_deployment(client, pool)
             repository, commit = committed()
-            for name in ancestors(stage):
-                push(name, Path(), log)
+            check_pushed(repository, commit)
+            push(ancestors(stage), Path(), log)
             _run_group(client, deployment, {"stage": stage, "repository": repository, "commit": commit, "settings": tracked()}, nodes)
     except UserError as error:
         raise StageError(error.exit_code, f"{stage}: {error}") from error
@@ -218,7 +218,7 @@ def _publish_rendezvous() -> str:
     """Find a port for the group on this machine's address and publish both in a tag of this run, which the pipeline reads."""
     with get_client(sync_client=True) as client:
         api = urlsplit(str(client.api_url))
-        address = os.environ.get("TRANSFORMER_ADDRESS") or address_towards(str(api.hostname), api.port or 443)
+        address = os.environ.get("TRANSFORMER_ADDRESS") or address_for_others(str(api.hostname), api.port or 443)
         rendezvous = f"{address}:{free_port(address)}"
         own = client.read_flow_run(UUID(str(flow_run.get_id())))
         client.update_flow_run(own.id, tags=[*own.tags, f"{_RENDEZVOUS}{rendezvous}"])

@@ -1,6 +1,7 @@
-"""DVC: the order of the stages, its commands, the restoring of other machines' outputs, and the reason of a failure.
+"""DVC: the order of the stages, its commands, the exchange of outputs with other machines, and the reason of a failure.
 
 python -m flows.process.repro restore STAGE ...     from the local cache or the DVC remote; exit code 1 where a stage would have to run
+python -m flows.process.repro push STAGE ...        to the DVC remote, with the run-cache
 """
 
 import argparse
@@ -8,7 +9,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -94,38 +96,60 @@ def restore(names: Sequence[str]) -> str | None:
     Raises:
         UserError: exit code 78 if no remote is configured, 69 if the remote is away.
     """
-    from dvc.config import NoRemoteError  # type: ignore[import-untyped]
-    from dvc.exceptions import DvcException
     from dvc.repo import Repo
     from dvc.stage.cache import RunCacheNotFoundError  # type: ignore[import-untyped]
 
+    with _remote_errors(), Repo() as repo:
+        repo.stage_cache.pull(None)
+        for name in names:
+            try:
+                with repo.lock:
+                    (stage,) = repo.stage.collect(name)
+                    if stage.changed():
+                        repo.stage_cache.restore(stage, pull=True)
+            except RunCacheNotFoundError:
+                return name
+            repo.reproduce(name, single_item=True)  # Finds it in the cache and writes dvc.lock.
+    return None
+
+
+def push(names: Sequence[str]) -> None:
+    """Push the outputs of stages and the run-cache to the DVC remote.
+
+    Raises:
+        UserError: exit code 78 if no remote is configured, 69 if it is away.
+    """
+    from dvc.repo import Repo
+
+    with _remote_errors(), Repo(_wait_for_lock=True) as repo:
+        repo.push(targets=list(names), run_cache=True)
+
+
+@contextmanager
+def _remote_errors() -> Iterator[None]:
+    """Report an error of the DVC remote as a `UserError`; its client libraries raise exceptions of many types."""
+    from dvc.config import NoRemoteError  # type: ignore[import-untyped]
+
     try:
-        with Repo() as repo:
-            repo.stage_cache.pull(None)
-            for name in names:
-                try:
-                    with repo.lock:
-                        (stage,) = repo.stage.collect(name)
-                        if stage.changed():
-                            repo.stage_cache.restore(stage, pull=True)
-                except RunCacheNotFoundError:
-                    return name
-                repo.reproduce(name, single_item=True)  # Finds the outputs in the cache and writes dvc.lock.
+        yield
     except NoRemoteError:
         message = "no DVC remote is configured, and machines exchange outputs of stages through it"
         raise configuration_error(message, "Name one and commit it: dvc remote add --default store URL") from None
-    except (DvcException, OSError) as error:
+    except Exception as error:
         raise UserError(f"the DVC remote is away: {first_line(error)}", "", ExitCode.UNAVAILABLE) from error
-    return None
 
 
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Restore the outputs of stages without running any."""
+    """Exchange the outputs of stages with the DVC remote, without running any stage."""
     parser = argparse.ArgumentParser(prog="python -m flows.process.repro", description=main.__doc__)
-    parser.add_argument("action", choices=["restore"])
+    parser.add_argument("action", choices=["restore", "push"])
     parser.add_argument("stages", nargs="+", metavar="STAGE")
-    missing = restore(parser.parse_args(arguments).stages)
+    given = parser.parse_args(arguments)
+    if given.action == "push":
+        push(given.stages)
+        return ExitCode.DONE
+    missing = restore(given.stages)
     if missing is not None:
         print(f"{missing}: in no run-cache")
         return NOT_CACHED

@@ -66,7 +66,7 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
     `Interrupted` after it has saved; they are not restored here.
 
     At the end, `.state/exit/NAME.json` has {code, message, remedy}. The file is absent while the stage runs and after SIGKILL. If the stage
-    is already running in this repository, the exit code is 75: the other process will end (often it is saving after a stop), so a retry
+    is already running in this repository, the exit code is 69: the other process will end (often it is saving after a stop), so a retry
     is right.
     """
     report = exit_file(name)

@@ -1,14 +1,8 @@
-"""The record of a training: tables for DVC's plots, the journal for MLflow, a line or bar on the terminal, use of the machine.
-
-MLflow has a monitor of the machine too. It asks the server about the run at every sample and ends when there is no answer, so that it
-cannot go through the journal.
-"""
+"""The record of a training: tables for DVC's plots, the journal for MLflow, a line or bar on the terminal."""
 
 import csv
-import itertools
 import json
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +11,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from tqdm import tqdm
 
@@ -26,6 +19,7 @@ from flows.process.runner import echo
 from flows.record.journal import Journal
 from flows.record.lineage import describe_training, lineage
 from flows.record.sending import Sender
+from flows.record.usage import sampling
 from transformer_core.config import Params, tracking_uri
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import Interrupted
@@ -36,9 +30,7 @@ from transformer_core.training.devices import Devices
 from transformer_core.training.records import Observer, UpdateRecord
 
 TABLES = (UPDATES, VALIDATION, SKIPPED)
-SECONDS_BETWEEN_SAMPLES = 10.0
 _SECONDS_BETWEEN_LINES = 10.0
-_CPU = "system/cpu_utilization_percentage"
 
 
 def fingerprint_of(params: Params) -> str:
@@ -77,7 +69,7 @@ def recording(params: Params, fingerprint: str, state: Path, devices: Devices, p
     try:
         with Sender(journal.path, tracking_uri(params.machine)):
             try:
-                with sampling(journal, devices.device):
+                with sampling(journal):
                     yield recorder
                 for table in TABLES:
                     journal.artifact(table, folder="training")
@@ -191,40 +183,3 @@ class _Terminal:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
-
-
-@contextmanager
-def sampling(journal: Journal, device: torch.device) -> Iterator[None]:
-    """Sample the use of the machine from a thread during the block; a resumed training continues the count of samples.
-
-    Of several GPUs, each training process sees its own.
-    """
-    stop, steps = threading.Event(), itertools.count(journal.next_step(_CPU))
-
-    def sample() -> None:
-        psutil.cpu_percent()  # The share is measured between two calls.
-        while not stop.wait(SECONDS_BETWEEN_SAMPLES):
-            journal.metrics(next(steps), _usage(device))
-
-    thread = threading.Thread(target=sample, name="usage", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _usage(device: torch.device) -> dict[str, float]:
-    """The machine's CPUs and memory, and the memory of this process's GPU, under the names that MLflow's pages know."""
-    memory = psutil.virtual_memory()
-    values = {
-        _CPU: psutil.cpu_percent(),
-        "system/system_memory_usage_megabytes": round(memory.used / 1e6, 1),
-        "system/system_memory_usage_percentage": round(100 * memory.used / memory.total, 1),
-    }
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        values["system/gpu_0_memory_usage_megabytes"] = round((total - free) / 1e6, 1)
-        values["system/gpu_0_memory_usage_percentage"] = round(100 * (total - free) / total, 1)
-    return values

@@ -32,6 +32,7 @@ from flows.process.paths import (
 )
 from flows.process.runner import STOP_SIGNALS, echo, run_stage
 from flows.record.recorder import TABLES, fingerprint_of, recording
+from flows.record.usage import reporting
 from transformer_core.config import Params, load_params
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
@@ -116,7 +117,7 @@ def train(params: Params) -> None:
 
     Raises:
         Interrupted: stopped, state saved.
-        UserError: exit code 75; another process trains the same, perhaps from another clone or machine with the same $TRANSFORMER_STATE.
+        UserError: exit code 69; another process trains the same, perhaps from another clone or machine with the same $TRANSFORMER_STATE.
     """
     stop_asked = _stop_flag()
     fingerprint = fingerprint_of(params)
@@ -142,6 +143,8 @@ def _train(params: Params, fingerprint: str, devices: Devices, stop_asked: Calla
         parameters, recorder = sum(parameter.numel() for parameter in model.parameters()), None
         if devices.rank == 0:
             recorder = stack.enter_context(recording(params, fingerprint, state, devices, parameters, score.name))
+        else:
+            stack.enter_context(reporting())
         split, subword = open_split(BINARIZED, "train"), Subword.load(SUBWORD_MODEL)
         trainer = Trainer(
             model,

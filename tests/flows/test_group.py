@@ -14,8 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.cluster.group import NodeGroup, free_port
+from flows.cluster.group import NodeGroup, address_for_others, free_port
+from flows.record.journal import JOURNALS
 from tests.flows.test_train_stage import prepare
+from tests.waiting import wait_for
 from transformer_core.errors import UserError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -30,6 +32,14 @@ def test_a_machine_without_a_group_in_its_environment_trains_alone(monkeypatch: 
     assert NodeGroup.from_environment() is None
     tell(monkeypatch, NODES="1")
     assert NodeGroup.from_environment() is None
+
+
+def test_a_node_of_a_pool_takes_its_address_and_the_time_to_wait_from_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell(monkeypatch, ADDRESS="10.77.0.3", JOIN_SECONDS="60")
+    assert NodeGroup(3, 2, "10.77.0.1:29400") == NodeGroup(3, 2, "10.77.0.1:29400", "10.77.0.3", 60)
+    tell(monkeypatch, JOIN_SECONDS="15 minutes")
+    with pytest.raises(UserError, match="TRANSFORMER_JOIN_SECONDS=15 minutes: must be a number of seconds"):
+        NodeGroup(3, 2, "10.77.0.1:29400")
 
 
 def test_a_group_reads_back_its_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +80,8 @@ def test_a_name_of_this_host_that_means_the_loopback_is_not_what_others_reach(mo
     if outward:
         assert named.own_address() in outward
         assert "lo" not in named.interfaces().values()
+        # The pipeline's server on the machine of node 0.
+        assert address_for_others("127.0.0.1", 4200) in outward
     else:
         with pytest.raises(UserError, match="no address but the loopback's"):
             named.own_address()
@@ -128,6 +140,10 @@ def wait_until_training(process: "subprocess.Popen[str]") -> None:
     raise AssertionError("it ended before an update")
 
 
+def journals(folder: Path) -> list[str]:
+    return [path.read_text(encoding="utf-8") for path in (folder / JOURNALS).glob("*.jsonl")]
+
+
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
     """Exit code and last line of the output."""
     output = process.communicate(timeout=300)[1]
@@ -141,11 +157,12 @@ def test_half_a_group_does_not_wait_for_ever(nodes: Nodes) -> None:
     assert output.startswith("node 0 of 2: the ranks ended with 1: another node was lost or did not come to 127.0.0.1:")
 
 
-@pytest.mark.slow  # about 50 s: three times two processes
+@pytest.mark.slow  # about 60 s: three times two processes
 def test_a_group_stops_saves_and_goes_on_as_one_and_ends_where_a_node_is_lost(nodes: Nodes, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     both = [nodes.start(rank, shared) for rank in (0, 1)]
     wait_until_training(both[0])
+    assert wait_for(lambda: any("system/node_1/cpu_utilization_percentage" in text for text in journals(tmp_path / "0")), process=both[0])
     both[1].terminate()  # either of them
     codes, output = zip(*map(ended, both), strict=True)
     assert codes == (75, 75), output

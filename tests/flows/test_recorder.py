@@ -1,16 +1,12 @@
-"""The record of a training: tables of whole lines, cut back to a saved state, and samples of the machine's use."""
+"""The record of a training: tables of whole lines, cut back to a saved state."""
 
-import threading
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 
-from flows.record import recorder as module
-from flows.record.journal import Journal, read_events
-from flows.record.recorder import Recorder, sampling
-from tests.waiting import wait_for
+from flows.record.journal import Journal
+from flows.record.recorder import Recorder
 from transformer_core.training.records import UpdateRecord
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
@@ -59,23 +55,3 @@ def test_validation_scores_are_in_a_table_of_their_own() -> None:
     begun.on_validation(50, 12.0, {"nll": 2.0, "perplexity": 7.389, "accuracy": 0.5, "bleu": 31.4})
     expected = "update,nll,perplexity,accuracy,score,seconds\n50,2.0,7.389,0.5,31.4,12.0\n"
     assert Path("validation.csv").read_text(encoding="utf-8") == expected
-
-
-def steps_in(journal: Journal) -> list[int]:
-    return [event["step"] for event in read_events(journal.path) if event["type"] == "metrics"]
-
-
-def test_the_use_of_the_machine_is_sampled_until_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_SAMPLES", 0.01)
-    for begun in (0, 2):  # The second time as a resumed training.
-        journal = Journal("f00d")
-        with sampling(journal, torch.device("cpu")):
-            assert wait_for(lambda: len(steps_in(journal)) >= begun + 2)  # noqa: B023
-        journal.end("KILLED")
-        assert "usage" not in [thread.name for thread in threading.enumerate()]
-        steps = steps_in(journal)
-        assert steps == list(range(len(steps)))
-        journal.path.write_text("".join(journal.path.read_text().splitlines(keepends=True)[:4]))  # Two samples, the last ones torn off.
-    (values, *_) = [event["values"] for event in read_events(journal.path) if event["type"] == "metrics"]
-    assert values["system/system_memory_usage_megabytes"] > 0
-    assert all(0 <= values[f"system/{name}_percentage"] <= 100 for name in ("cpu_utilization", "system_memory_usage"))

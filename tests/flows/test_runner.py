@@ -168,7 +168,7 @@ def test_while_a_stage_runs_it_has_not_ended_and_nobody_else_can_run_it(started:
 
     Path("running").unlink()
     second = here()
-    assert second.returncode == 75
+    assert second.returncode == 69
     assert second.stderr.startswith(f".state/locks/toy: stage toy is running in process {first.pid}. ")
     assert not Path("running").exists()
 

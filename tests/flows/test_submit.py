@@ -76,7 +76,15 @@ def submit(repository: Path, capfd: pytest.CaptureFixture[str]) -> Submit:
     return submitted
 
 
-KUBERNETES_JOB = ["kubernetes", "--image", "registry.example/transformer-pipeline:1"]
+def commit(folder: Path = Path()) -> None:
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["add", "-A"], [*author, "commit", "-q", "--allow-empty", "-m", "b"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+
+
+KUBERNETES_JOB = [
+    "kubernetes", "--image", "registry.example/transformer-pipeline:1", "--repository", "https://git.example/pipeline.git"
+]  # fmt: skip
 SLURM = ["slurm", "--nodes", "2", "--gpus", "8", "--time", "24:00:00", "--partition", "gpu"]
 
 
@@ -88,6 +96,20 @@ def test_a_slurm_job_is_shown_and_not_submitted_by_a_dry_run(submit: Submit, tmp
     asked = next(line for line in job.splitlines() if line.startswith("#SBATCH --signal=TERM@"))
     assert int(asked.partition("@")[2]) > GRACE_SECONDS
     assert "gpus-per-node" not in submit("slurm", "--time", "1:00:00", "--dry-run")
+
+
+def test_a_slurm_job_has_an_account_memory_and_commands_before_the_training(submit: Submit, tmp_path: Path) -> None:
+    (tmp_path / "prelude.sh").write_text("""module() { export LOADED="it's $*"; }\nmodule load cuda\nset -- run_in_container "${@:2}"\n""")
+    (tmp_path / "bin/run_in_container").write_text(
+        '#!/bin/bash\nprintf "%s\\n" "$LOADED" "$TRANSFORMER_NODE_RANK" "$1 $2 $3" > "$HERE/told"\n'
+    )
+    (tmp_path / "bin/run_in_container").chmod(0o755)
+    assert "#SBATCH --mem=0" in submit(*SLURM, "--dry-run").splitlines()  # All of a node, which the job has for itself.
+    submit(*SLURM, "--account", "mt", "--qos", "long", "--mem", "200G", "--prelude", str(tmp_path / "prelude.sh"))
+    job = (tmp_path / "job.sbatch").read_text().splitlines()
+    assert {"#SBATCH --account=mt", "#SBATCH --qos=long", "#SBATCH --mem=200G"} <= set(job)
+    assert run_job(tmp_path) == 0
+    assert (tmp_path / "told").read_text().splitlines() == ["it's load cuda", "1", "-m flows.cluster.node train"]
 
 
 def run_job(tmp_path: Path, ends: int | None = None, restarts: int = 0) -> int:
@@ -109,7 +131,7 @@ def test_a_submitted_slurm_job_starts_a_node_with_its_place_in_the_group(submit:
     )
     (tmp_path / "bin/bash").chmod(0o755)
     assert run_job(tmp_path) == 0
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     told = (tmp_path / "told").read_text().splitlines()
     settings = str(tmp_path / "settings-7.json")
     command = [
@@ -120,7 +142,7 @@ def test_a_submitted_slurm_job_starts_a_node_with_its_place_in_the_group(submit:
         "--repository",
         str(repository),
         "--commit",
-        commit,
+        head,
         "--settings",
         settings,
     ]
@@ -128,8 +150,9 @@ def test_a_submitted_slurm_job_starts_a_node_with_its_place_in_the_group(submit:
     assert not requeued(tmp_path)
 
 
-# Exit code of the node, restarts before it, and whether the job is queued again.
-ENDS = [(75, 99, True), (75, 100, False), (69, 0, True), (137, 2, True), (143, 3, False), (65, 0, False), (1, 0, False)]
+# Exit code of the node, restarts before it, and whether the job is queued again. At last, a node is lost four times in a row.
+ENDS = [(75, 99, True), (75, 100, False), (65, 0, False), (1, 0, False)]
+ENDS += [(69, 0, True), (137, 1, True), (75, 2, True), (69, 3, True), (137, 4, True), (143, 5, True), (143, 6, False)]
 
 
 def test_a_slurm_job_that_was_stopped_is_queued_again(submit: Submit, tmp_path: Path) -> None:
@@ -138,7 +161,7 @@ def test_a_slurm_job_that_was_stopped_is_queued_again(submit: Submit, tmp_path: 
         (tmp_path / "scontrol.calls").unlink(missing_ok=True)
         assert run_job(tmp_path, ends, restarts) == ends
         assert requeued(tmp_path) is again, (ends, restarts)
-        assert (tmp_path / "settings-7.json").exists() is again
+        assert bool(list(tmp_path.glob("settings-7.json*"))) is again
         if again:
             assert json.loads((tmp_path / "settings-7.json").read_text()) == tracked()
 
@@ -158,6 +181,46 @@ def test_what_is_not_committed_is_not_submitted(submit: Submit, repository: Path
     shutil.rmtree(repository / "corpora")
     (repository / "params.yaml").write_text((repository / "params.yaml").read_text() + "\n")
     assert "Submitted" in submit(*SLURM)
+
+
+def test_a_submission_without_a_dvc_remote_says_so(submit: Submit, repository: Path) -> None:
+    stages = "  train:\n    cmd: 'true'\n    deps: [one.txt]\n    outs: [train.txt]\n"
+    (repository / "dvc.yaml").write_text(f"stages:\n  one:\n    cmd: echo 1 > one.txt\n    outs: [one.txt]\n{stages}")
+    subprocess.run([sys.executable, "-m", "dvc", "repro", "-q", "one"], check=True)
+    commit()
+    assert submit(*SLURM, code=78).endswith(
+        "no DVC remote is configured, and machines exchange outputs of stages through it. Name one and commit it: "
+        "dvc remote add --default store URL (exit code 78)\n"
+    )
+
+
+def test_a_commit_that_other_machines_do_not_find_is_not_submitted(submit: Submit, tmp_path: Path) -> None:
+    remote = str(tmp_path / "remote")
+    for command in (["init", "-q", "--bare", remote], ["remote", "add", "origin", remote], ["push", "-q", "origin", "HEAD:main"]):
+        subprocess.run(["git", *command], check=True)
+    assert f"--repository {remote}" in submit(*SLURM, "--dry-run")
+    commit()
+    assert re.fullmatch(rf"{remote}: no branch has commit [0-9a-f]{{12}}\. Push it: git push\n", submit(*SLURM, "--dry-run", code=78))
+    subprocess.run(["git", "push", "-q", "origin", "HEAD:main"], check=True)
+    # Somebody else continues the branch.
+    subprocess.run(["git", "clone", "-q", "--branch", "main", remote, tmp_path / "other"], check=True)
+    commit(tmp_path / "other")
+    subprocess.run(["git", "push", "-q"], cwd=tmp_path / "other", check=True)
+    assert f"--repository {remote}" in submit(*SLURM, "--dry-run")
+    shutil.rmtree(remote)
+    assert submit(*SLURM, "--dry-run", code=69).endswith(
+        "does not appear to be a git repository. Let this machine read it: docs/cluster.md, A private repository.\n"
+    )
+
+
+def test_outside_git_a_submission_is_one_line(submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert submit(*SLURM, "--dry-run", code=78).startswith("not a git repository (or any of the parent directories): .git. Other ")
+
+
+def test_a_folder_is_no_repository_for_pods(submit: Submit, repository: Path) -> None:
+    said = submit("kubernetes", "--image", "i", "--dry-run", code=78)
+    assert said == f"{repository}: a folder of this machine, which no pod can read. Name one: --repository URL\n"
 
 
 @pytest.mark.parametrize("gpus", [0, 8])
@@ -209,7 +272,7 @@ def test_a_kubernetes_job_of_other_settings_or_another_commit_has_another_name(s
     params.write_text(text.replace("warmup: 400", "warmup: 401"))
     assert name() != first
     params.write_text(text)
-    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "b"], check=True)
+    commit()
     assert name() != first
 
 

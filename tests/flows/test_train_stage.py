@@ -83,7 +83,7 @@ def test_a_training_that_runs_elsewhere_with_the_same_states_is_left_alone(place
     assert ended.stderr.endswith(
         f"{state}/lock: this training is running in process {os.getpid()}. Wait until it ends or stop it, then run again.\n"
     )
-    assert ended.returncode == 75
+    assert ended.returncode == 69
 
 
 def test_a_stop_after_the_last_update_costs_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def _remove(found: dict[str, Path], names: list[str], root: Path) -> None:
         if name not in found:
             raise configuration_error(f"{root / name}: no state of a stopped training", "See: transformer-core states")
         if is_locked(found[name] / LOCK):
-            raise UserError(f"{found[name]}: this training is running", "Remove its state when it has ended.", ExitCode.INTERRUPTED)
+            raise UserError(f"{found[name]}: this training is running", "Remove its state when it has ended.", ExitCode.UNAVAILABLE)
     for name in chosen:
         shutil.rmtree(found[name])
         print(f"removed {found[name]}")

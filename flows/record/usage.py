@@ -1,0 +1,131 @@
+"""The use of the machines of a training: CPUs, memory and every GPU of each node, sampled by a thread of the first rank of the node.
+
+Node 0 records its own samples and those of the other nodes, which it gets through torchrun's store. MLflow has a monitor too, whose names
+of metrics are used here, so that its page of system metrics shows them. That monitor asks the server about the run at every sample and
+ends when there is no answer, so that it cannot go through the journal.
+"""
+
+import itertools
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+
+import psutil
+from torch.distributed import DistError, Store, TCPStore
+
+from flows.record.journal import Journal
+
+SECONDS_BETWEEN_SAMPLES = 10.0
+_TIMEOUT_SECONDS = 10.0
+_SYSTEM = "system/"
+_CPU = f"{_SYSTEM}cpu_utilization_percentage"
+_GPU_FIELDS = "index,utilization.gpu,power.draw,memory.used,memory.total"
+_MEBIBYTE = 2**20
+
+
+@contextmanager
+def sampling(journal: Journal) -> Iterator[None]:
+    """Record the use of all nodes during the block; a resumed training continues the count of samples."""
+    nodes, steps = int(os.environ.get("GROUP_WORLD_SIZE", "1")), itertools.count(journal.next_step(_CPU))
+    store = _torchrun_store() if nodes > 1 else None
+
+    def record(own: dict[str, float]) -> None:
+        journal.metrics(next(steps), own | (_received(store, nodes) if store else {}))
+
+    with _sampled(record):
+        yield
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Send the use of this node to node 0 during the block, if this is the first rank of another node."""
+    node, local_rank = int(os.environ.get("GROUP_RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+    store = _torchrun_store() if node > 0 and local_rank == 0 else None
+    if store is None:
+        yield
+        return
+
+    def send(own: dict[str, float]) -> None:
+        with suppress(DistError):  # Node 0 has ended.
+            store.set(_key(node), json.dumps(own))
+
+    with _sampled(send):
+        yield
+
+
+@contextmanager
+def _sampled(take: Callable[[dict[str, float]], None]) -> Iterator[None]:
+    stop = threading.Event()
+
+    def sample() -> None:
+        psutil.cpu_percent()  # The share is measured between two calls.
+        while not stop.wait(SECONDS_BETWEEN_SAMPLES):
+            take(_usage())
+
+    thread = threading.Thread(target=sample, name="usage", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(_TIMEOUT_SECONDS)
+
+
+def _torchrun_store() -> Store | None:
+    """A connection of its own to the store by which torchrun's ranks find each other; None if it cannot be reached."""
+    with suppress(DistError):
+        timeout = timedelta(seconds=_TIMEOUT_SECONDS)
+        return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timeout, wait_for_workers=False)
+    return None
+
+
+def _received(store: Store, nodes: int) -> dict[str, float]:
+    """The new samples of the other nodes, each under the name of its node."""
+    values = {}
+    with suppress(DistError):
+        for node in range(1, nodes):
+            if store.check([_key(node)]):
+                sample = json.loads(store.get(_key(node)))
+                values |= {name.replace(_SYSTEM, f"{_SYSTEM}node_{node}/", 1): value for name, value in sample.items()}
+                store.delete_key(_key(node))
+    return values
+
+
+def _key(node: int) -> str:
+    return f"usage/{node}"
+
+
+def _usage() -> dict[str, float]:
+    """The use of this machine: its CPUs, its memory and all of its GPUs."""
+    memory = psutil.virtual_memory()
+    return {
+        _CPU: psutil.cpu_percent(),
+        f"{_SYSTEM}system_memory_usage_megabytes": round(memory.used / 1e6, 1),
+        f"{_SYSTEM}system_memory_usage_percentage": round(100 * memory.used / memory.total, 1),
+        **_gpu_usage(),
+    }
+
+
+def _gpu_usage() -> dict[str, float]:
+    """The use of every GPU that nvidia-smi lists; it prints [N/A] for a number that a GPU does not measure."""
+    command = ["nvidia-smi", f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"]
+    try:
+        lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    values = {}
+    for line in lines:
+        index, utilization, watts, used, total = line.split(", ")
+        gpu = f"{_SYSTEM}gpu_{index}"
+        with suppress(ValueError):
+            values[f"{gpu}_utilization_percentage"] = float(utilization)
+        with suppress(ValueError):
+            values[f"{gpu}_power_usage_watts"] = float(watts)
+        with suppress(ValueError):
+            values[f"{gpu}_memory_usage_megabytes"] = round(float(used) * _MEBIBYTE / 1e6, 1)
+            values[f"{gpu}_memory_usage_percentage"] = round(100 * float(used) / float(total), 1)
+    return values
