@@ -166,8 +166,6 @@ def _reason(error: subprocess.CalledProcessError) -> str:
     """Return the first line of git's message that is no warning, such as ssh's about a new host; the last lines are general advice."""
     lines = (line for line in str(error.stderr).splitlines() if line and not line.lower().startswith("warning: "))
     return next(lines, "").removeprefix("fatal: ")
-        "fatal: "
-    )
 
 
 def git(folder: Path, *arguments: str) -> str:
