@@ -22,6 +22,8 @@ FILES = (
     "dvc.yaml",
     "prefect.toml",
     "prefect.yaml",
+    "pretrained/None",
+    "pretrained/README.md",
 )
 # Folder of a wheel to which setup.py copies them.
 PACKAGED = "project_files"

@@ -20,6 +20,7 @@ KILLED, TERMINATED = SIGNALLED + signal.SIGKILL, SIGNALLED + signal.SIGTERM
 # Failures worth a retry: a service that is away, a stop after which the state is saved, a death by signal.
 TRANSIENT = frozenset({ExitCode.UNAVAILABLE, ExitCode.INTERRUPTED, KILLED, TERMINATED})
 NOT_CACHED = 1
+DVC_FILE = ".dvc"
 _STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # In DVC's words: dvc.stage.exceptions.StageCmdFailedError.
 
 
@@ -29,11 +30,11 @@ def stage_names() -> list[str]:
     Raises:
         UserError: exit code 78; there is no repository, or its dvc.yaml is wrong.
     """
-    return list(TopologicalSorter(_needed(Path())).static_order())
+    return [name for name in TopologicalSorter(_needed(Path())).static_order() if not name.endswith(DVC_FILE)]
 
 
 def ancestors(name: str, root: Path = Path()) -> list[str]:
-    """The stages that a stage needs, directly or not, in an order in which they can run.
+    """The stages, and the .dvc files of `dvc add`, that a stage needs, directly or not, in an order in which they can run.
 
     Raises:
         UserError: as `stage_names`; or there is no such stage.
@@ -56,7 +57,9 @@ def _needed(root: Path) -> dict[str, list[str]]:
     try:
         with Repo(str(root)) as repo:
             graph = repo.index.graph
-            return {stage.name: [other.name for other in graph.successors(stage) if other.cmd] for stage in graph if stage.cmd}
+            # A .dvc file holds one stage, without a name.
+            names = {stage: stage.name if stage.cmd else Path(stage.path).relative_to(repo.root_dir).as_posix() for stage in graph}
+            return {name: [names[other] for other in graph.successors(stage)] for stage, name in names.items()}
     except DvcException as error:
         raise configuration_error(first_line(error), "Run this at the top of the repository; check it with: dvc status") from None
 
@@ -86,7 +89,7 @@ def failure(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tu
 def restore(names: Sequence[str]) -> str | None:
     """Restore the outputs of stages, given in an order in which they can run, from the local run-cache and the DVC remote's.
 
-    Nothing is run. (`dvc repro --dry` cannot tell: it looks runs up by dvc.lock, not by the files in the workspace.)
+    The data of .dvc files come from the cache and the remote. Nothing is run. (`dvc repro --dry` cannot tell: it looks runs up by dvc.lock, not by the files in the workspace.)
 
     Returns:
         The first stage that neither run-cache has, or None if all are restored.
@@ -103,6 +106,9 @@ def restore(names: Sequence[str]) -> str | None:
         with Repo() as repo:
             repo.stage_cache.pull(None)
             for name in names:
+                if name.endswith(DVC_FILE):
+                    repo.pull([name])
+                    continue
                 try:
                     with repo.lock:
                         (stage,) = repo.stage.collect(name)

@@ -26,7 +26,7 @@ from flows.process.runner import echo
 from flows.record.journal import Journal
 from flows.record.lineage import describe_training, lineage
 from flows.record.sending import Sender
-from transformer_core.config import Params, tracking_uri
+from transformer_core.config import PRETRAINED, Params, tracking_uri
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import Interrupted
 from transformer_core.files import sha256_of
@@ -47,7 +47,7 @@ def fingerprint_of(params: Params) -> str:
     data = {split: meta.splits[split].files for split in ("train", "valid")}
     settings = params.train.model_dump()
     if params.train.init_from is not None:
-        settings["init_from"] = sha256_of(Path(params.train.init_from) / WEIGHTS)
+        settings["init_from"] = sha256_of(PRETRAINED / params.train.init_from / WEIGHTS)
     tracked = {"format": FORMAT, "model": params.model.model_dump(), "train": settings, "vocabulary": meta.vocabulary_hash, "data": data}
     return sha256(json.dumps(tracked, sort_keys=True).encode()).hexdigest()
 
