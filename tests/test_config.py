@@ -110,7 +110,7 @@ def test_a_fault_is_one_line_that_names_file_key_and_remedy() -> None:
 def test_what_ctranslate2_cannot_have_is_refused_before_anything_is_trained() -> None:
     text = WHOLE.replace("engine: torch", "engine: ctranslate2").replace("penalty: wu", "penalty: power")
     for model, fault in (
-        ("neighbourhood: 8", "neighbourhood: CTranslate2 has no attention over a neighbourhood"),
+        ("neighbourhood: 8", "neighbourhood: cannot be converted to CTranslate2, got 8"),
         ("architecture: recurrent", "architecture: CTranslate2 has no recurrent model"),
     ):
         line = f": model.{fault}. Set decode.engine: torch."

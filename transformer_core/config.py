@@ -43,6 +43,11 @@ Convolutions = Annotated[
 Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
 DecodingPrecision = Literal[Precision, "int8"]
 CTranslate2Precision = Literal["float32", "int8"]
+# Keys of `model` whose effect the export to CTranslate2 keeps; dropout has none on a translation. Any other key is refused.
+CTRANSLATE2_KEYS = frozenset(
+    {"architecture", "layers", "d_model", "d_ff", "heads", "d_k", "d_v", "norm", "positions", "most_positions", "tied"}
+    | {"dropout", "attention_dropout", "relu_dropout"}
+)
 Penalty = Literal["wu", "power"]
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 # The row's value is read from its name: presets.py, which also has it, imports this module.
@@ -462,5 +467,5 @@ def _not_in_ctranslate2(params: Params) -> Iterator[tuple[str, str, str]]:
         yield "decode.precision", f"must be float32 or int8 with decode.engine ctranslate2, got {decode.precision!r}", ""
     if model.architecture != "transformer":
         yield "model.architecture", f"CTranslate2 has no {model.architecture} model", remedy
-    if model.neighbourhood is not None:
-        yield "model.neighbourhood", "CTranslate2 has no attention over a neighbourhood", remedy
+    for key, value in model.model_dump(exclude={"preset"} | CTRANSLATE2_KEYS, exclude_none=True).items():
+        yield f"model.{key}", f"cannot be converted to CTranslate2, got {value!r}", remedy
