@@ -89,7 +89,8 @@ def failure(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tu
 def restore(names: Sequence[str]) -> str | None:
     """Restore the outputs of stages, given in an order in which they can run, from the local run-cache and the DVC remote's.
 
-    The data of .dvc files come from the cache and the remote. Nothing is run. (`dvc repro --dry` cannot tell: it looks runs up by dvc.lock, not by the files in the workspace.)
+    The data of .dvc files come from the cache and the remote. Nothing is run. (`dvc repro --dry` cannot tell: it looks runs up by dvc.lock,
+    not by the files in the workspace.)
 
     Returns:
         The first stage that neither run-cache has, or None if all are restored.

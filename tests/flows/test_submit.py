@@ -38,7 +38,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("submit")
     root = folder / "repository"
     root.mkdir()
-    (root / "params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
+    (root / "params.yaml").write_bytes((REPOSITORY / "transformer_core/recipes/synthetic.yaml").read_bytes())
     (root / "dvc.yaml").write_text("stages:\n  train:\n    cmd: 'true'\n    outs: [train.txt]\n")
     author = ["-c", "user.name=a", "-c", "user.email=a@b"]
     dvc = [sys.executable, "-m", "dvc"]

@@ -49,7 +49,7 @@ def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
     write_json(Path("data/raw/manifest.json"), MANIFEST)
     Path("data/raw/valid.de").write_text("".join(f"{line}\n" for line in TARGETS), encoding="utf-8")
     yaml = YAML(typ="safe", pure=True)
-    params = yaml.load(REPOSITORY / "params.yaml")
+    params = yaml.load(REPOSITORY / "transformer_core/recipes/synthetic.yaml")
     # As a subword model that was taken from elsewhere, of which params.yaml does not know the kind.
     params["bpe"] |= {"init_from": "first", "vocab_size": 45}
     params["model"] |= {"layers": 1, "d_model": 16, "d_ff": 16, "heads": 2}
