@@ -22,6 +22,7 @@ from flows.process.child import StageLog, run_child
 from flows.process.repro import NOT_CACHED, ancestors, dvc, failure, search_path
 from flows.process.runner import StageError, echo, exit_file, reports_errors, stop_on_signals
 from flows.process.settings import apply_settings
+from transformer_core.config import read_yaml
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import exclusive_lock, read_json
 
@@ -121,13 +122,20 @@ def committed() -> tuple[str, str]:
     Raises:
         UserError: exit code 78; something is not committed.
     """
-    changed = git(Path(), "status", "--porcelain", "--", ".", *_NOT_COMMITTED)
-    if changed:
-        name = changed.splitlines()[0][2:].strip()
-        raise configuration_error(f"{name}: not committed, and another machine runs what is", "Commit and push it, then run again.")
+    for line in git(Path(), "status", "--porcelain", "--", ".", *_NOT_COMMITTED).splitlines():
+        state, name = line.split(maxsplit=1)
+        if state != "??" or name.strip('"').partition("/")[0] in _input_folders():
+            remedy = "Commit and push it, large files by dvc add, then run again."
+            raise configuration_error(f"{name}: not committed, and another machine runs what is", remedy)
     remotes = git(Path(), "remote").split()
     repository = git(Path(), "remote", "get-url", remotes[0]) if remotes else git(Path(), "rev-parse", "--show-toplevel")
     return repository, git(Path(), "rev-parse", "HEAD")
+
+
+def _input_folders() -> set[str]:
+    """The folders at the top of the repository that hold dependencies of stages; an untracked file elsewhere is no input."""
+    stages = read_yaml(Path("dvc.yaml"))["stages"].values()
+    return {path.partition("/")[0] for stage in stages for path in stage.get("deps", [])}
 
 
 def git(folder: Path, *arguments: str) -> str:
