@@ -1,5 +1,8 @@
 """`python -m flows.scores`: the scores of the last run as a table (`dvc metrics show` prints them in one line of 200 columns)."""
 
+import argparse
+from collections.abc import Sequence
+
 from flows.process.paths import METRICS, require
 from flows.process.runner import reports_errors
 from flows.record.tasks import score_table
@@ -8,8 +11,9 @@ from transformer_core.files import read_json
 
 
 @reports_errors
-def main() -> int:
-    """Print the table. Raises `UserError` (65): no scores, or scores of an earlier version."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the scores of the last run. The exit code is 65 if no run has been scored, or the last one by an earlier version."""
+    argparse.ArgumentParser(prog="python -m flows.scores", description=main.__doc__).parse_args(arguments)
     require(METRICS)
     try:
         print(score_table(read_json(METRICS)))

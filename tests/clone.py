@@ -8,6 +8,8 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
+from transformer_core import recipes
+
 ROOT = Path(__file__).parents[1]
 
 CORPUS = """
@@ -81,6 +83,8 @@ def tiny_clone(root: Path) -> Clone:
             (root / name).write_bytes((ROOT / name).read_bytes())
     (root / "corpora/tiny.yaml").write_text(CORPUS, encoding="utf-8")
     made = Clone(root)
+    # Not the settings with which the repository's user has replaced them.
+    (root / "params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
     made.run("git", "init", "-q")
     made.set(TINY)
     made.commit("settings")

@@ -18,7 +18,8 @@ ONLY_POWER = "must be power with decode.engine ctranslate2, which has no other"
 FACTOR = "Did you mean 'learning_rate_factor'?"
 FEWER = "Keep more checkpoints or average fewer."
 TOO_FEW = "give fewer checkpoints than average.count (5) takes. Save more often or average fewer."
-BOTH = "Weights belong to their vocabulary: name the same model directory in both."
+BOTH = "Weights belong to their vocabulary: name the same model in both."
+PRETRAINED = "the name of a folder in pretrained/"
 NO_BLEU = "the task is parsing (download.target tree), which has no bleu"
 TOO_LONG = "does not fit the smaller of train.tokens_per_microbatch (640) and train.tokens_per_update (2560). Lower it or raise them."
 
@@ -69,6 +70,8 @@ FAULTS = [
     ("  updates: 1050", "  updates: 200", f": train.save_every: 200 updates in steps of 50 {TOO_FEW}"),
     ("  validate_every: 250", "  validate_every: 240", ": train.validate_every: must be a multiple of train.save_every (50), got 240"),
     ("train:\n  init_from:", "train:\n  init_from: parent", f": bpe.init_from: missing, train.init_from starts from parent. {BOTH}"),
+    ("bpe:\n  init_from:", "bpe:\n  init_from: models/averaged", f": bpe.init_from: must be {PRETRAINED}, got 'models/averaged'"),
+    ("train:\n  init_from:", "train:\n  init_from: None", f": train.init_from: must be {PRETRAINED}, got 'None'"),
     ("  bpe_dropout: 0", "  bpe_dropout: 1", f": train.bpe_dropout: must be {PROBABILITY}, got 1"),
     ("  max_tokens: 128", "  max_tokens: 5000", f": binarize.max_tokens: a pair of 5000 tokens {TOO_LONG}"),
     ("  source: en", "  source: tree", ": download.source: must be a language, trees can be the target alone, got 'tree'"),
@@ -103,7 +106,7 @@ def test_a_fault_is_one_line_that_names_file_key_and_remedy() -> None:
 def test_what_ctranslate2_cannot_have_is_refused_before_anything_is_trained() -> None:
     text = WHOLE.replace("engine: torch", "engine: ctranslate2").replace("penalty: wu", "penalty: power")
     for model, fault in (
-        ("neighbourhood: 8", "neighbourhood: CTranslate2 has no attention over a neighbourhood"),
+        ("neighbourhood: 8", "neighbourhood: cannot be converted to CTranslate2, got 8"),
         ("architecture: recurrent", "architecture: CTranslate2 has no recurrent model"),
     ):
         line = f": model.{fault}. Set decode.engine: torch."
@@ -128,7 +131,7 @@ def test_bpe_dropout_is_refused_where_params_say_that_the_subwords_are_not_bpe()
     both = WHOLE.replace("  bpe_dropout: 0\n", "  bpe_dropout: 0.1\n").replace("  type: bpe\n", "  type: unigram\n")
     assert refusal(both) == ": train.bpe_dropout: must be 0 where bpe.type is unigram, got 0.1. Only BPE has merges to leave out."
     # Subwords that are taken from a model are of its type, which stage train checks.
-    assert loaded(both.replace("bpe:\n  init_from:", "bpe:\n  init_from: models/parent")).train.bpe_dropout == 0.1
+    assert loaded(both.replace("bpe:\n  init_from:", "bpe:\n  init_from: parent")).train.bpe_dropout == 0.1
 
 
 def test_a_row_of_table_3_about_label_smoothing_needs_that_label_smoothing() -> None:

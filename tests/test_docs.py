@@ -8,7 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
+from flows.process.settings import write_params
 from tests.test_walls import ROOMS
 from transformer_core import cli
 
@@ -74,6 +76,28 @@ def test_a_file_of_code_that_a_page_names_exists() -> None:
     for page in set(PAGES) - {"CHANGELOG.md"}:
         for name in re.findall(r"(?<![\w/.])(?:transformer_core|flows|tests|benchmarks)/[\w/-]+\.\w+", text_of(page)):
             assert "NAME" in name or name in FILES, (page, name)
+
+
+def test_every_block_of_a_page_names_its_language() -> None:
+    """tests/test_commands.py runs the blocks of `sh`."""
+    for page in PAGES:
+        fences = re.findall(r"^ *```(.*)$", text_of(page), re.MULTILINE)
+        assert set(fences[::2]) <= {"sh", "text", "yaml", "python", "mermaid"}, page
+        assert set(fences[1::2]) <= {""}, page
+
+
+def test_the_settings_in_the_commands_of_a_page_suit_their_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [line for name in (*PAGES, "prefect.yaml") for line in text_of(name).splitlines()]
+    monkeypatch.chdir(tmp_path)
+    checked = 0
+    for line in lines:
+        assigned = re.findall(r"(?:-S |--set |flows\.sweep params |(?<=,\d) )(\w+\.\w+)=([\w.]+)", line)
+        assigned += re.findall(r'"(\w+\.\w+)": (\w+)', line)
+        recipe = re.search(r'(?:--recipe |"recipe": ")([\w-]+)', line)
+        if assigned:
+            write_params(recipe[1] if recipe else "synthetic", {key: YAML(typ="safe").load(value) for key, value in assigned})
+            checked += len(assigned)
+    assert checked > 5
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -138,18 +138,18 @@ def test_a_training_starts_from_a_model_of_the_same_vocabulary(clone: Clone) -> 
     clone.run("git", "checkout", "-q", "--", "params.yaml")
     clone.run("dvc", "repro")
     at_first = first_validation(clone)
-    shutil.copytree(clone.root / "models/averaged", clone.root / "models/parent")
-    clone.set({"bpe": {"init_from": "models/parent"}, "train": {"init_from": "models/parent", "seed": 9}})
+    parent = shutil.copytree(clone.root / "models/averaged", clone.root / "pretrained/parent")
+    clone.set({"bpe": {"init_from": "parent"}, "train": {"init_from": "parent", "seed": 9}})
     clone.run("dvc", "repro", "average")
     assert first_validation(clone) < at_first
-    assert (clone.root / "models/averaged/spm.model").read_bytes() == (clone.root / "models/parent/spm.model").read_bytes()
-    other = shutil.copytree(clone.root / "models/parent", clone.root / "models/other")
+    assert (clone.root / "models/averaged/spm.model").read_bytes() == (parent / "spm.model").read_bytes()
+    other = shutil.copytree(parent, clone.root / "pretrained/other")
     config = read_json(other / "config.json")
     write_json(other / "config.json", {**config, "vocabulary": {**config["vocabulary"], "hash": "0" * 64}})
     faults: dict[str, dict[str, dict[str, object]]] = {
-        "bpe.vocab_size: 300, but models/parent/spm.model has 400 subwords. Set it to 400.": {"bpe": {"vocab_size": 300}},
-        "train.init_from: models/other has vocabulary 000000000000, the data ": {"train": {"init_from": "models/other"}},
-        "train.init_from: models/parent is of other sizes than section model": {"model": {"layers": 2}},
+        "bpe.vocab_size: 300, but pretrained/parent/spm.model has 400 subwords. Set it to 400.": {"bpe": {"vocab_size": 300}},
+        "train.init_from: pretrained/other has vocabulary 000000000000, the data ": {"train": {"init_from": "other"}},
+        "train.init_from: pretrained/parent is of other sizes than section model": {"model": {"layers": 2}},
     }
     tuned = (clone.root / "params.yaml").read_bytes()
     for fault, changes in faults.items():
@@ -158,6 +158,28 @@ def test_a_training_starts_from_a_model_of_the_same_vocabulary(clone: Clone) -> 
         assert fault in output
         assert "Traceback" not in output
         (clone.root / "params.yaml").write_bytes(tuned)
+    shutil.rmtree(other)
+
+
+def test_a_model_to_start_from_is_an_input_that_travels_and_whose_change_is_seen(clone: Clone, tmp_path: Path) -> None:
+    """After the test above, which has trained from pretrained/parent."""
+    up_to_date = "Data and pipelines are up to date.\n"
+    clone.run("dvc", "add", "pretrained/parent")
+    clone.run("dvc", "remote", "add", "-f", "-d", "folder", str(tmp_path / "remote"))
+    clone.run("dvc", "repro", "train")  # The refusals have removed its outputs.
+    clone.commit("fine-tuning")
+    clone.run("dvc", "push", "--run-cache")
+    node = ("-m", "flows.cluster.node", "train", "--repository", str(clone.root), "--commit", clone.run("git", "rev-parse", "HEAD").strip())
+    clone.environment["TRANSFORMER_CLONES"] = str(tmp_path / "clones")
+    clone.run(sys.executable, *node)
+    (there,) = (path for path in (tmp_path / "clones").iterdir() if path.is_dir())
+    weights = "pretrained/parent/model.safetensors"
+    assert (there / weights).read_bytes() == (clone.root / weights).read_bytes()
+    assert Clone(there).run("dvc", "status", "train") == up_to_date
+    (clone.root / weights).write_bytes(b"another model")
+    status = " ".join(clone.run("dvc", "status", "bpe", "train").split())
+    assert status == "bpe: changed deps: modified: pretrained/parent train: changed deps: modified: pretrained/parent"
+    clone.run("git", "reset", "-q", "--hard", "HEAD~1")
 
 
 def first_validation(clone: Clone) -> float:

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -43,8 +44,9 @@ def test_every_recipe_loads_with_a_model_and_a_corpus_and_says_what_it_is_for() 
     assert not faults
 
 
-def test_the_params_file_of_the_repository_is_the_default_recipe() -> None:
-    assert (REPOSITORY / "params.yaml").read_bytes() == recipes.read("synthetic").encode()
+def test_no_test_reads_the_params_file_in_which_a_user_keeps_settings_of_his_own() -> None:
+    readers = [path.name for path in REPOSITORY.glob("tests/**/*.py") if re.search(r'(ROOT|REPOSITORY) / "params\.yaml"', path.read_text())]
+    assert readers == []
 
 
 @pytest.mark.parametrize(

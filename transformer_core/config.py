@@ -21,6 +21,8 @@ from ruamel.yaml.error import MarkedYAMLError
 from transformer_core.errors import UserError, configuration_error
 
 PARAMS_FILE = Path("params.yaml")
+# Folder of the models from which stages bpe and train can start.
+PRETRAINED = Path("pretrained")
 # `download.target` of a corpus of phrase-structure trees, in place of a language.
 TREES = "tree"
 
@@ -41,6 +43,25 @@ Convolutions = Annotated[
 Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
 DecodingPrecision = Literal[Precision, "int8"]
 CTranslate2Precision = Literal["float32", "int8"]
+# Keys of `model` whose effect the export to CTranslate2 keeps; dropout has none on a translation. Any other key is refused.
+CTRANSLATE2_KEYS = frozenset(
+    {
+        "architecture",
+        "layers",
+        "encoder_layers",
+        "decoder_layers",
+        "d_model",
+        "d_ff",
+        "heads",
+        "d_k",
+        "d_v",
+        "norm",
+        "positions",
+        "most_positions",
+        "tied",
+    }
+    | {"dropout", "attention_dropout", "relu_dropout"}
+)
 Penalty = Literal["wu", "power"]
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 # The row's value is read from its name: presets.py, which also has it, imports this module.
@@ -100,11 +121,21 @@ def _check_symbols(symbols: list[str]) -> list[str]:
     return symbols
 
 
+def _check_pretrained(name: str) -> str:
+    """Refuse a path: what a stage starts from lies in `PRETRAINED`, where DVC sees it, and is no output of this pipeline."""
+    if not re.fullmatch(r"\w[\w.-]*", name) or name == "None":
+        raise ValueError("not the name of a folder")
+    return name
+
+
+Pretrained = Annotated[str, AfterValidator(_check_pretrained), Field(description=f"the name of a folder in {PRETRAINED}/")]
+
+
 class Bpe(Section):
     """The joint subword vocabulary of both languages (paper 5.1).
 
     Attributes:
-        init_from: model directory whose vocabulary is used instead of learning one.
+        init_from: model in `pretrained/` whose vocabulary is used instead of learning one.
         vocab_size: number of token ids, including the four special ones and the user's symbols.
         type: byte-pair encoding, or SentencePiece's unigram model.
         character_coverage: share of the text's characters that get an id; the rest become unk.
@@ -114,7 +145,7 @@ class Bpe(Section):
         lowercase: the vocabulary lowercases every text, in training and later, so the model reads any case and writes small letters.
     """
 
-    init_from: Name | None
+    init_from: Pretrained | None
     vocab_size: Annotated[int, Field(gt=16)]
     type: Literal["bpe", "unigram"]
     character_coverage: Annotated[float, Field(gt=0, le=1)]
@@ -171,7 +202,7 @@ class Train(Section):
     """Updates, batches in tokens, the paper's optimiser and schedule (paper 5.1 to 5.4).
 
     Attributes:
-        init_from: model directory to start from; None starts from random weights.
+        init_from: model in `pretrained/` to start from; None starts from random weights.
         updates: largest number of updates.
         tokens_per_update: largest number of source tokens, and of target tokens, in a global batch, without padding; counted before
             `bpe_dropout`.
@@ -192,7 +223,7 @@ class Train(Section):
         keep_best: number of checkpoints kept of the best validations, in addition.
     """
 
-    init_from: Name | None
+    init_from: Pretrained | None
     updates: PositiveInt
     tokens_per_update: PositiveInt
     tokens_per_microbatch: PositiveInt
@@ -438,7 +469,7 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
         fault = f"{train.updates} updates in steps of {steps} give fewer checkpoints than average.count ({average.count}) takes"
         yield f"train.{every}", fault, "Save more often or average fewer."
     if train.init_from is not None and params.bpe.init_from is None:
-        remedy = "Weights belong to their vocabulary: name the same model directory in both."
+        remedy = "Weights belong to their vocabulary: name the same model in both."
         yield "bpe.init_from", f"missing, train.init_from starts from {train.init_from}", remedy
     if train.bpe_dropout and params.bpe.init_from is None and params.bpe.type != "bpe":
         fault = f"must be 0 where bpe.type is {params.bpe.type}, got {train.bpe_dropout}"
@@ -475,5 +506,5 @@ def _not_in_ctranslate2(params: Params) -> Iterator[tuple[str, str, str]]:
         yield "decode.precision", f"must be float32 or int8 with decode.engine ctranslate2, got {decode.precision!r}", ""
     if model.architecture != "transformer":
         yield "model.architecture", f"CTranslate2 has no {model.architecture} model", remedy
-    if model.neighbourhood is not None:
-        yield "model.neighbourhood", "CTranslate2 has no attention over a neighbourhood", remedy
+    for key, value in model.model_dump(exclude={"preset"} | CTRANSLATE2_KEYS, exclude_none=True).items():
+        yield f"model.{key}", f"cannot be converted to CTranslate2, got {value!r}", remedy

@@ -23,6 +23,8 @@ FILES = (
     "local_files/README.md",
     "prefect.toml",
     "prefect.yaml",
+    "pretrained/None",
+    "pretrained/README.md",
 )
 # Folder of a wheel to which setup.py copies them.
 PACKAGED = "project_files"

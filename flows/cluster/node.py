@@ -22,6 +22,7 @@ from flows.process.child import StageLog, run_child
 from flows.process.repro import NOT_CACHED, ancestors, dvc, failure, search_path
 from flows.process.runner import StageError, echo, exit_file, reports_errors, stop_on_signals
 from flows.process.settings import apply_settings
+from transformer_core.config import read_yaml
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import exclusive_lock, read_json
 
@@ -128,10 +129,11 @@ def committed() -> tuple[str, str]:
         commit = git(Path(), "log", "--max-count=1", "--format=%H")
     except subprocess.CalledProcessError as error:
         raise configuration_error(_reason(error), "Other machines clone a commit: run this at the top of a git repository.") from None
-    changed = git(Path(), "status", "--porcelain", "--", ".", *_NOT_COMMITTED)
-    if changed:
-        name = changed.splitlines()[0][2:].strip()
-        raise configuration_error(f"{name}: not committed, and another machine runs what is", "Commit and push it, then run again.")
+    for line in git(Path(), "status", "--porcelain", "--", ".", *_NOT_COMMITTED).splitlines():
+        state, name = line.split(maxsplit=1)
+        if state != "??" or name.strip('"').partition("/")[0] in _input_folders():
+            remedy = "Commit and push it, large files by dvc add, then run again."
+            raise configuration_error(f"{name}: not committed, and another machine runs what is", remedy)
     remotes = git(Path(), "remote").split()
     repository = git(Path(), "remote", "get-url", remotes[0]) if remotes else git(Path(), "rev-parse", "--show-toplevel")
     return repository, commit
@@ -166,6 +168,12 @@ def _reason(error: subprocess.CalledProcessError) -> str:
     """Return the first line of git's message that is no warning, such as ssh's about a new host; the last lines are general advice."""
     lines = (line for line in str(error.stderr).splitlines() if line and not line.lower().startswith("warning: "))
     return next(lines, "").removeprefix("fatal: ")
+
+
+def _input_folders() -> set[str]:
+    """The folders at the top of the repository that hold dependencies of stages; an untracked file elsewhere is no input."""
+    stages = read_yaml(Path("dvc.yaml"))["stages"].values()
+    return {path.partition("/")[0] for stage in stages for path in stage.get("deps", [])}
 
 
 def git(folder: Path, *arguments: str) -> str:

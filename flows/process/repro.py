@@ -22,6 +22,7 @@ KILLED, TERMINATED = SIGNALLED + signal.SIGKILL, SIGNALLED + signal.SIGTERM
 # Failures worth a retry: a service is away, a stage was stopped and has saved its state, or a signal killed it.
 TRANSIENT = frozenset({ExitCode.UNAVAILABLE, ExitCode.INTERRUPTED, KILLED, TERMINATED})
 NOT_CACHED = 1
+DVC_FILE = ".dvc"
 _STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # The message of dvc.stage.exceptions.StageCmdFailedError.
 
 
@@ -31,11 +32,11 @@ def stage_names() -> list[str]:
     Raises:
         UserError: exit code 78; no repository, or its dvc.yaml is invalid.
     """
-    return list(TopologicalSorter(_needed(Path())).static_order())
+    return [name for name in TopologicalSorter(_needed(Path())).static_order() if not name.endswith(DVC_FILE)]
 
 
 def ancestors(name: str, root: Path = Path()) -> list[str]:
-    """Return the stages that a stage depends on, directly or not, in an order in which they can run.
+    """Return the stages, and the .dvc files of `dvc add`, that a stage depends on, directly or not, in an order in which they can run.
 
     Raises:
         UserError: as `stage_names`, or no such stage.
@@ -58,7 +59,9 @@ def _needed(root: Path) -> dict[str, list[str]]:
     try:
         with Repo(str(root)) as repo:
             graph = repo.index.graph
-            return {stage.name: [other.name for other in graph.successors(stage) if other.cmd] for stage in graph if stage.cmd}
+            # A .dvc file holds one stage, without a name.
+            names = {stage: stage.name if stage.cmd else Path(stage.path).relative_to(repo.root_dir).as_posix() for stage in graph}
+            return {name: [names[other] for other in graph.successors(stage)] for stage, name in names.items()}
     except DvcException as error:
         raise configuration_error(first_line(error), "Run this at the top of the repository; check it with: dvc status") from None
 
@@ -88,7 +91,8 @@ def failure(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tu
 def restore(names: Sequence[str]) -> str | None:
     """Restore the outputs of stages, given in an order in which they can run, from the run-caches here and in the DVC remote.
 
-    No stage runs. (`dvc repro --dry` does not help: it looks runs up by dvc.lock, not by the files in the workspace.)
+    The data of .dvc files come from the cache and the remote. No stage runs. (`dvc repro --dry` does not help: it looks runs up by
+    dvc.lock, not by the files in the workspace.)
 
     Returns:
         The first stage that neither run-cache has, or None if all are restored.
@@ -102,6 +106,9 @@ def restore(names: Sequence[str]) -> str | None:
     with _remote_errors(), Repo() as repo:
         repo.stage_cache.pull(None)
         for name in names:
+            if name.endswith(DVC_FILE):
+                repo.pull([name])
+                continue
             try:
                 with repo.lock:
                     (stage,) = repo.stage.collect(name)

@@ -20,7 +20,7 @@ from flows.record.journal import Journal
 from flows.record.lineage import describe_training, lineage
 from flows.record.sending import Sender
 from flows.record.usage import sampling
-from transformer_core.config import Params, tracking_uri
+from transformer_core.config import PRETRAINED, Params, tracking_uri
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import Interrupted
 from transformer_core.files import sha256_of
@@ -42,7 +42,7 @@ def fingerprint_of(params: Params) -> str:
     data = {split: meta.splits[split].files for split in ("train", "valid")}
     settings = params.train.model_dump(exclude_none=True)
     if params.train.init_from is not None:
-        settings["init_from"] = sha256_of(Path(params.train.init_from) / WEIGHTS)
+        settings["init_from"] = sha256_of(PRETRAINED / params.train.init_from / WEIGHTS)
     tracked = {
         "format": FORMAT,
         "model": params.model.model_dump(exclude_none=True),

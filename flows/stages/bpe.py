@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flows.process.paths import CLEAN, SUBWORD_MODEL
 from flows.process.runner import run_stage
-from transformer_core.config import PARAMS_FILE, Params
+from transformer_core.config import PARAMS_FILE, PRETRAINED, Params
 from transformer_core.corpus.text import read_lines, read_raw_lines
 from transformer_core.corpus.tokens.subword import SPACE_MARK, Subword, sampled, train_subword
 from transformer_core.corpus.trees import symbols_of
@@ -17,7 +17,7 @@ from transformer_core.files import new_directory
 def run(params: Params) -> str:
     """Write data/bpe/spm.model: the one of `bpe.init_from`, or a new one."""
     if params.bpe.init_from is not None:
-        return _taken(Path(params.bpe.init_from), params.bpe.vocab_size)
+        return _taken(PRETRAINED / params.bpe.init_from, params.bpe.vocab_size)
     settings, languages = params.bpe, [params.download.source, params.download.target]
     if params.download.task == "parsing":
         # A symbol of a tree is one token and not learnt from text; the mark is SentencePiece's for the space before it.

@@ -33,7 +33,7 @@ from flows.process.paths import (
 from flows.process.runner import STOP_SIGNALS, echo, run_stage
 from flows.record.recorder import TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
-from transformer_core.config import Params, load_params
+from transformer_core.config import PRETRAINED, Params, load_params
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
@@ -108,8 +108,8 @@ def _check_data(params: Params) -> None:
             "Only BPE has merges to leave out.",
         )
     parent = params.train.init_from
-    if parent is not None and not (Path(parent) / WEIGHTS).exists():
-        raise configuration_error(f"train.init_from: {parent} holds no {WEIGHTS}", "Name the directory of a model.")
+    if parent is not None and not (PRETRAINED / parent / WEIGHTS).exists():
+        raise configuration_error(f"train.init_from: {PRETRAINED / parent} holds no {WEIGHTS}", f"See {PRETRAINED}/README.md.")
 
 
 def train(params: Params) -> None:
@@ -188,12 +188,12 @@ def _new_model(params: Params) -> TranslationModel:
     if params.train.init_from is None:
         seed_everything(params.train.seed, 0, 0)
         return build(size, meta.vocab_size)
-    directory = Path(params.train.init_from)
+    directory = PRETRAINED / params.train.init_from
     model, config = load_model(directory)
     if config.vocabulary.hash != meta.vocabulary_hash:
         raise configuration_error(
             f"train.init_from: {directory} has vocabulary {config.vocabulary.hash[:12]}, the data {meta.vocabulary_hash[:12]}",
-            "Name the same directory in bpe.init_from.",
+            "Name the same model in bpe.init_from.",
         )
     if _without_dropout(config.model) != _without_dropout(size):
         raise configuration_error(f"train.init_from: {directory} is of other sizes than section model", f"It is {config.model}.")

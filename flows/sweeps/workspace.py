@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 from flows.cluster.node import Work, check_out, git
 from flows.process.child import StageLog, run_child
 from flows.process.paths import AVERAGED, BINARIZED, METRICS, STATE, TRAINING_METRICS
-from flows.process.repro import ancestors, dvc, failure, search_path
+from flows.process.repro import DVC_FILE, ancestors, dvc, failure, search_path
 from flows.process.runner import StageError
 from flows.record.journal import JOURNALS
 from flows.record.tasks import task_of
@@ -90,7 +90,8 @@ class Repository:
 def code_digest(commit: str) -> str:
     """Return the SHA-256 of a commit's code and catalogue, as far as the stages up to evaluate depend on them."""
     stages = read_yaml(Path("dvc.yaml"))["stages"]
-    wanted = sorted({path for name in (*ancestors(LAST_STAGE), LAST_STAGE) for path in stages[name].get("deps", [])})
+    names = (*ancestors(LAST_STAGE), LAST_STAGE)
+    wanted = sorted({path for name in names for path in ([name] if name.endswith(DVC_FILE) else stages[name].get("deps", []))})
     return hashlib.sha256(git(Path(), "ls-tree", commit, "--", *wanted).encode()).hexdigest()
 
 
@@ -133,6 +134,9 @@ def _prepare(clone: Path, job: Job, repository: Repository) -> None:
     subprocess.run(dvc("cache", "dir", "--local", repository.cache), cwd=clone, check=True, capture_output=True)
     with (clone / PARAMS_FILE).open("w", encoding="utf-8") as file:
         YAML().dump({**job.document, "machine": dict(repository.machine)}, file)
+    sources = [name for name in ancestors(LAST_STAGE, clone) if name.endswith(DVC_FILE)]
+    if sources:
+        subprocess.run(dvc("checkout", "--quiet", *sources), cwd=clone, check=True, capture_output=True)
 
 
 def _reason(job: Job, code: int, last_line: str) -> tuple[int, str]:

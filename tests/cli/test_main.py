@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ def test_help_and_commands_without_a_model_load_only_what_they_need(tmp_path: Pa
     assert "argparse" in (loaded := loaded_by(["--help"], tmp_path))
     assert not loaded & HEAVY
     assert not loaded_by(["recipe", "synthetic"], tmp_path) & {"torch", "pandas"}
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    done = subprocess.run([COMMAND, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"transformer-pipeline {version('transformer-pipeline')}\n"
 
 
 def test_a_wrong_call_is_one_line_and_bad_configuration(call: Callable[..., Any]) -> None:

@@ -130,8 +130,9 @@ def test_a_sentence_longer_than_the_learned_positions_is_named(side: str, call: 
     assert re.match(rf"b\.{'en' if side == 'source' else 'de'}:2: \d+ tokens, but this model has learned 6 positions\. Split", line)
 
 
-def test_empty_files_are_bad_data(call: Call) -> None:
-    write("a.en", [])
-    write("a.de", [])
+@pytest.mark.parametrize("lines", [[], ["", " "]])
+def test_files_without_a_sentence_are_bad_data(lines: list[str], call: Call) -> None:
+    write("a.en", lines)
+    write("a.de", lines)
     code, said = call("score", "--model", "transformer", "a.en", "a.de").refusal()
-    assert (code, said) == (65, "a.en: holds no line, so there is nothing to score")
+    assert (code, said) == (65, "a.en: holds no sentence, so there is nothing to score")

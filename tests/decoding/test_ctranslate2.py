@@ -1,7 +1,7 @@
 """CTranslate2 beside our own model and search, on the same weights."""
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 
 from tests.decoding.parity import TIE, WordsOnly, differences, forced_log_probabilities, made_up_pairs, padded
 from tests.models.on_disk import VOCAB, with_drawn_norms, write_model
+from transformer_core.config import CTRANSLATE2_KEYS
 from transformer_core.corpus.tokens.subword import EOS, PAD
 from transformer_core.decoding import ctranslate2 as engine_module
 from transformer_core.decoding.beam import Search, beam_search
@@ -53,22 +54,28 @@ def ours(model: WordsOnly, sources: list[list[int]], settings: Search) -> list[l
     return beam_search(model, tokens, tokens != PAD, settings)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"norm": "pre"},
-        {"encoder_layers": 3, "decoder_layers": 1},
-        {"tied": "decoder"},
-        {"tied": "none"},
-        {"d_k": 5, "d_v": 5},
-        {"d_k": 3, "d_v": 7},
-        {"d_k": 9, "d_v": 2, "norm": "pre"},
-        {"positions": "learned", "most_positions": 30},
-        {"positions": "none"},
-    ],
-    ids=str,
-)
+CONVERTED: list[dict[str, Any]] = [
+    {},
+    {"norm": "pre"},
+    {"encoder_layers": 3, "decoder_layers": 1},
+    {"tied": "decoder"},
+    {"tied": "none"},
+    {"d_k": 5, "d_v": 5},
+    {"d_k": 3, "d_v": 7},
+    {"d_k": 9, "d_v": 2, "norm": "pre"},
+    {"positions": "learned", "most_positions": 30},
+    {"positions": "none"},
+    {"layers": 1, "d_model": 32, "d_ff": 20, "heads": 2},
+    {"dropout": 0.5, "attention_dropout": 0.5, "relu_dropout": 0.5},
+]
+
+
+def test_the_parity_of_every_size_that_is_converted_is_tested() -> None:
+    assert {"architecture"}.union(*CONVERTED) == CTRANSLATE2_KEYS
+    assert {field.name for field in fields(TransformerSize)} - CTRANSLATE2_KEYS == {"neighbourhood"}  # Which is refused.
+
+
+@pytest.mark.parametrize("changes", CONVERTED, ids=str)
 def test_forced_log_probabilities_equal_ours(changes: dict[str, Any], tmp_path: Path) -> None:
     model = drawn(**changes)
     engine = load(model, tmp_path)

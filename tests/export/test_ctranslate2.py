@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +15,7 @@ from transformer_core.errors import ExitCode, UserError
 from transformer_core.export.ctranslate2 import TABLE_POSITIONS, export_model
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import load_model
+from transformer_core.models.transformer import Transformer
 from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
 
 SIZE = TransformerSize(layers=1, d_model=32, d_ff=16, heads=2, d_k=16, d_v=16, dropout=0.0)
@@ -65,7 +66,7 @@ def test_a_shared_matrix_is_written_once(tied: Literal["all", "decoder", "none"]
 @pytest.mark.parametrize(
     ("size", "reason"),
     [
-        (replace(SIZE, neighbourhood=4), "CTranslate2 has no attention over a neighbourhood, and this model's sees 4"),
+        (replace(SIZE, neighbourhood=4), "its neighbourhood (4) cannot be converted to CTranslate2"),
         (RecurrentSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has no recurrent model"),
         (ConvolutionalSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has no convolutional model"),
     ],
@@ -73,6 +74,20 @@ def test_a_shared_matrix_is_written_once(tied: Literal["all", "decoder", "none"]
 def test_what_ctranslate2_cannot_hold_is_refused_with_the_reason(size: ModelSize, reason: str, tmp_path: Path) -> None:
     directory = written(size, tmp_path)
     assert refusal(directory, tmp_path / "out") == f"{directory}: {reason}"
+
+
+def test_a_setting_that_the_export_does_not_know_is_refused(directory: Path, tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class WithActivation(TransformerSize):
+        activation: str = "relu"
+
+    model, _ = load_model(directory)
+    assert isinstance(model, Transformer)
+    model.size = WithActivation(**asdict(SIZE), activation="gelu")
+    with pytest.raises(UserError, match=r"model: its activation \(gelu\) cannot be converted to CTranslate2$"):
+        export_model(model, directory, tmp_path / "out")
+    model.size = WithActivation(**asdict(SIZE))
+    export_model(model, directory, tmp_path / "out")
 
 
 def test_without_the_package_it_is_named(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def set_params(**sections: dict[str, object]) -> None:
     """params.yaml as the repository has it, but for these keys; a file that is there is changed further."""
     yaml = YAML(typ="safe", pure=True)
     here = Path("params.yaml")
-    document = yaml.load(here if here.exists() else REPOSITORY / "params.yaml")
+    document = yaml.load(here if here.exists() else REPOSITORY / "transformer_core/recipes/synthetic.yaml")
     for section, keys in sections.items():
         document[section] = {**(document.get(section) or {}), **keys}
     yaml.dump(document, here)

@@ -86,7 +86,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], cwd=folder, check=True)
     (folder / "dvc.yaml").write_text(DVC_YAML)
     (folder / "stage.py").write_text(STAGE)
-    (folder / "params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
+    (folder / "params.yaml").write_bytes((REPOSITORY / "transformer_core/recipes/synthetic.yaml").read_bytes())
     return folder
 
 
@@ -289,7 +289,7 @@ def test_a_command_line_gives_the_parameters_of_the_flow() -> None:
 def published(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> tuple[MlflowClient, str]:
     """A run of which results/published.json names version 1 of the model "toy", which the registry has not got yet."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
-    Path("params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
+    Path("params.yaml").write_bytes((REPOSITORY / "transformer_core/recipes/synthetic.yaml").read_bytes())
     Journal("f00d")
     sync(mlflow_store)
     client = connect(mlflow_store)

@@ -39,7 +39,7 @@ raise SystemExit(run_stage("toy", run))
 @pytest.fixture(autouse=True)
 def _in_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
+    Path("params.yaml").write_bytes((REPOSITORY / "transformer_core/recipes/synthetic.yaml").read_bytes())
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ FIGURES = {
 
 def test_scores_of_both_splits_are_under_their_names(capsys: pytest.CaptureFixture[str]) -> None:
     write_json(METRICS, FIGURES)
-    assert main() == 0
+    assert main([]) == 0
     lines = capsys.readouterr().out.split("\n")
     assert lines[0].split() == ["multi30k", "BLEU", "95%", "interval", "chrF2", "TER"]
     assert lines[1].split() == ["valid", "39.00", "37.50-40.50", "65.00", "41.50"]
@@ -40,14 +40,20 @@ def test_scores_of_both_splits_are_under_their_names(capsys: pytest.CaptureFixtu
     assert len({len(line) for line in lines[:3]}) == 1
 
 
+def test_help_is_shown_before_anything_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    assert capsys.readouterr().out.startswith("usage: python -m flows.scores")
+
+
 def test_scores_on_generated_text_are_labelled() -> None:
     assert "multi30k (generated text)" in score_table(FIGURES | {"synthetic": True})
 
 
 def test_no_scores_or_scores_of_an_earlier_version_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main() == ExitCode.BAD_DATA
+    assert main([]) == ExitCode.BAD_DATA
     assert capsys.readouterr().err == "results/metrics.json: no such file. Make it with: dvc repro evaluate\n"
     write_json(METRICS, {name: value for name, value in FIGURES.items() if name != "copied"})
-    assert main() == ExitCode.BAD_DATA
+    assert main([]) == ExitCode.BAD_DATA
     expected = "has no copied, it is of an earlier version. Make it anew with: dvc repro\n"
     assert capsys.readouterr() == ("", f"results/metrics.json: {expected}")

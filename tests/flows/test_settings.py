@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def _in_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
+    Path("params.yaml").write_bytes((REPOSITORY / "transformer_core/recipes/synthetic.yaml").read_bytes())
 
 
 def test_without_parameters_the_file_is_not_touched() -> None:

@@ -38,8 +38,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("submit")
     root = folder / "repository"
     root.mkdir()
-    (root / "params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
-    (root / "dvc.yaml").write_text("stages:\n  train:\n    cmd: 'true'\n    outs: [train.txt]\n")
+    (root / "params.yaml").write_bytes((REPOSITORY / "transformer_core/recipes/synthetic.yaml").read_bytes())
+    (root / "dvc.yaml").write_text("stages:\n  train:\n    cmd: 'true'\n    deps: [corpora]\n    outs: [train.txt]\n")
+    (root / "corpora").mkdir()
+    (root / "corpora/README.md").touch()
     author = ["-c", "user.name=a", "-c", "user.email=a@b"]
     dvc = [sys.executable, "-m", "dvc"]
     for command in (["git", "init", "-q"], [*dvc, "init", "-q"], ["git", "add", "-A"], ["git", *author, "commit", "-qm", "a"]):
@@ -175,10 +177,16 @@ def test_without_shared_storage_a_slurm_job_says_so(submit: Submit, tmp_path: Pa
 
 
 def test_what_is_not_committed_is_not_submitted(submit: Submit, repository: Path) -> None:
-    (repository / "corpora").mkdir()
+    refused = ": not committed, and another machine runs what is. Commit and push it, large files by dvc add, then run again.\n"
     (repository / "corpora/mine.yaml").write_text("name: mine\n")
-    assert submit(*SLURM, code=78) == "corpora/: not committed, and another machine runs what is. Commit and push it, then run again.\n"
-    shutil.rmtree(repository / "corpora")
+    assert submit(*SLURM, code=78) == f"corpora/mine.yaml{refused}"
+    (repository / "corpora/mine.yaml").unlink()
+    (repository / "corpora/README.md").write_text("changed\n")
+    assert submit(*SLURM, code=78) == f"corpora/README.md{refused}"
+    (repository / "corpora/README.md").write_text("")
+    (repository / "attention").mkdir()
+    (repository / "attention/weights.npz").touch()
+    (repository / "a note.txt").touch()
     (repository / "params.yaml").write_text((repository / "params.yaml").read_text() + "\n")
     assert "Submitted" in submit(*SLURM)
 

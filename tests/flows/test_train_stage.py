@@ -45,9 +45,9 @@ def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
     write_json(Path("data/raw/manifest.json"), MANIFEST)
     write_lines(Path("data/raw/valid.de"), TARGETS)
     yaml = YAML(typ="safe", pure=True)
-    params = yaml.load(REPOSITORY / "params.yaml")
+    params = yaml.load(REPOSITORY / "transformer_core/recipes/synthetic.yaml")
     # As a subword model that was taken from elsewhere, of which params.yaml does not know the kind.
-    params["bpe"] |= {"init_from": "models/parent", "vocab_size": 45}
+    params["bpe"] |= {"init_from": "first", "vocab_size": 45}
     params["model"] |= {"layers": 1, "d_model": 16, "d_ff": 16, "heads": 2}
     params["train"] |= {"updates": 2, "save_every": 1, "validate_every": 2, "bleu_sentences": 2, **train}
     params["average"]["count"] = 1
@@ -68,9 +68,9 @@ def test_bpe_dropout_without_bpe_is_refused_in_one_line(place: Path) -> None:
 
 
 def test_a_model_to_start_from_that_is_not_there_is_refused_in_one_line(place: Path) -> None:
-    prepare("bpe", init_from="models/parnet")
+    prepare("bpe", init_from="frist")
     ended = stage_here("train")
-    assert ended.stderr == "train.init_from: models/parnet holds no model.safetensors. Name the directory of a model.\n"
+    assert ended.stderr == "train.init_from: pretrained/frist holds no model.safetensors. See pretrained/README.md.\n"
     assert ended.returncode == 78
     assert not list(place.glob(".state/*/state-*.pt"))
 

@@ -44,9 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
     from transformer_core.decoding.translator import check_length, load_for_decoding
 
     pairs = list(read_pairs(arguments.source, arguments.target))  # At once, so that an error in the last line is raised before scoring.
-    if not pairs:
-        raise UserError(f"{arguments.source}: holds no line, so there is nothing to score")
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
+    if not any(subword.encode(source) != [EOS] for source, _ in pairs):
+        raise UserError(f"{arguments.source}: holds no sentence, so there is nothing to score")
     counted: list[tuple[float, int]] = []
     for first in range(0, len(pairs), _PAIRS_AT_ONCE):
         chunk = [(subword.encode(source), subword.encode(target)) for source, target in pairs[first : first + _PAIRS_AT_ONCE]]

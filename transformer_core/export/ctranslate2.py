@@ -1,6 +1,7 @@
 """Export of a Transformer to a model directory of CTranslate2, an engine for inference (https://opennmt.net/CTranslate2)."""
 
 import shutil
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from transformer_core.config import CTRANSLATE2_KEYS
 from transformer_core.corpus.tokens.subword import BOS, EOS, UNK, Subword
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory
@@ -65,10 +67,10 @@ def export_model(model: TranslationModel, source: Path, out: Path) -> None:
 def _transformer(model: TranslationModel, source: Path) -> Transformer:
     if not isinstance(model, Transformer):
         raise configuration_error(f"{source}: CTranslate2 has no {type(model).__name__.lower()} model")
-    if model.size.neighbourhood is not None:
-        raise configuration_error(
-            f"{source}: CTranslate2 has no attention over a neighbourhood, and this model's sees {model.size.neighbourhood}"
-        )
+    for field in fields(model.size):
+        value = getattr(model.size, field.name)
+        if field.name not in CTRANSLATE2_KEYS and value != field.default:
+            raise configuration_error(f"{source}: its {field.name} ({value}) cannot be converted to CTranslate2")
     return model
 
 

@@ -1,0 +1,90 @@
+"""The shell blocks of the pages, run as printed in a tiny clone that has a result.
+
+A block that cannot run here has the reason above it: <!-- not run by the tests: REASON -->
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.clone import Clone, tiny_clone
+from tests.test_docs import PAGES, text_of
+
+pytestmark = pytest.mark.slow  # about 2 minutes all together
+
+_BLOCK = re.compile(r"^(<!-- not run by the tests: [^\n]+ -->\n)?```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RUN = {page: [commands for reason, commands in _BLOCK.findall(text_of(page)) if not reason] for page in PAGES}
+# Names that a reader replaces by his own, and a pager.
+REPLACED = {"/some/folder": "../store", "COMMIT": "HEAD", " | less": ""}
+# In the clone `dvc repro` first makes the training small, which `data new` has set to the size of a corpus.
+DVC = """#!/bin/sh
+[ "$1" != repro ] || python -c "
+from pathlib import Path
+from tests.clone import TINY, Clone
+Clone(Path()).set({section: values for section, values in TINY.items() if section != 'download'})"
+exec PROGRAMS/dvc "$@"
+"""
+TMX = """<tmx version="1.4"><header srclang="en" segtype="sentence"/><body>{units}</body></tmx>"""
+UNIT = """<tu><tuv xml:lang="en"><seg>{}</seg></tuv><tuv xml:lang="fr"><seg>{}</seg></tuv></tu>"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """A clone after `dvc repro`, with a git remote, programs in .venv/bin, and the files that the pages name as the reader's."""
+    made = tiny_clone(tmp_path_factory.mktemp("pages") / "clone")
+    made.run("dvc", "repro")
+    made.commit("results")
+    made.run("git", "init", "-q", "--bare", "../origin")
+    made.run("git", "remote", "add", "origin", str(made.root.with_name("origin")))
+    made.run("git", "push", "-q", "origin", "HEAD:main")
+    programs, here = Path(sys.executable).parent, made.root / ".venv/bin"
+    here.mkdir(parents=True)
+    for name in ("transformer-core", "mlflow"):
+        (here / name).symlink_to(programs / name)
+    # A link to Python would not find the packages of its virtual environment.
+    for name, script in {"python": f'#!/bin/sh\nexec {sys.executable} "$@"\n', "dvc": DVC.replace("PROGRAMS", str(programs))}.items():
+        (here / name).write_text(script)
+        (here / name).chmod(0o755)
+    raw = made.root / "data/raw"
+    sources, targets = (raw / "train.en").read_text(), (raw / "train.de").read_text()
+    units = map(UNIT.format, sources.splitlines(), targets.splitlines())
+    test = (raw / "test.en").read_text()
+    theirs = {"corpus.en": sources, "corpus.de": targets, "captions.en": sources, "captions.fr": targets}
+    theirs |= {
+        "new.en": test,
+        "in.en": test,
+        "test.en": test,
+        "in.json": '{"inputs": ["A line."]}',
+        "memory.tmx": TMX.format(units="".join(units)),
+    }
+    theirs |= {"baseline.de": (made.root / "results/decode/test.hyp").read_text(), "candidate.de": (raw / "test.de").read_text()}
+    for name, text in theirs.items():
+        (made.root / name).write_text(text)
+    return made
+
+
+@pytest.mark.parametrize("page", [page for page, blocks in RUN.items() if blocks])
+def test_the_commands_of_a_page_run_as_printed(page: str, finished: Clone, tmp_path: Path) -> None:
+    root = shutil.copytree(finished.root, tmp_path / "clone", symlinks=True)
+    author = {f"GIT_{role}_{key}": "a@b" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
+    for commands in RUN[page]:
+        assert not re.search(r"\b(pip|make|docker|kubectl|sbatch)\b", commands), f"{page}: would install, or needs a cluster"
+        if "data new" in commands:  # Which replaces a recipe alone.
+            shutil.copyfile(root / "transformer_core/recipes/synthetic.yaml", root / "params.yaml")
+        for name, replacement in REPLACED.items():
+            commands = commands.replace(name, replacement)
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", commands],
+            cwd=root,
+            env=finished.environment | author,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, f"{page}:\n{commands}\n{done.stdout}"
