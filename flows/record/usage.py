@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import psutil
-from torch.distributed import DistError, Store, TCPStore
+from torch.distributed import DistError, Store, TCPStore  # type: ignore[attr-defined]  # Public, but not in its list of names.
 
 from flows.record.journal import Journal
 
@@ -85,7 +85,7 @@ def _torchrun_store() -> Store | None:
 
 def _received(store: Store, nodes: int) -> dict[str, float]:
     """The new samples of the other nodes, each under the name of its node."""
-    values = {}
+    values: dict[str, float] = {}
     with suppress(DistError):
         for node in range(1, nodes):
             if store.check([_key(node)]):
