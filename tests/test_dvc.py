@@ -24,6 +24,7 @@ NO_RESULT = {
     "flows/record/lineage.py",
     "flows/record/sending.py",
     "flows/record/server.py",
+    "flows/record/store.py",
     "transformer_core/config.py",
     "transformer_core/errors.py",
     "transformer_core/files.py",

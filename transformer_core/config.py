@@ -19,6 +19,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
 from transformer_core.errors import UserError, configuration_error
+from transformer_core.files import repository
 
 PARAMS_FILE = Path("params.yaml")
 # `download.target` of a corpus of phrase-structure trees, in place of a language.
@@ -285,13 +286,19 @@ class Machine(Section):
     tracking_uri: Name | None = None
 
 
+# Before the path of a record in an SQLite database.
+SQLITE = "sqlite:///"
 # MLflow's own default: a database beside params.yaml.
-DEFAULT_TRACKING_URI = "sqlite:///mlflow.db"
+DEFAULT_TRACKING_URI = f"{SQLITE}mlflow.db"
 
 
 def tracking_uri(machine: Machine) -> str:
-    """Return the address of MLflow's record: `machine.tracking_uri`, else $MLFLOW_TRACKING_URI, else mlflow.db in the repository."""
-    return machine.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING_URI
+    """Return the address of MLflow's record: `machine.tracking_uri`, else $MLFLOW_TRACKING_URI, else mlflow.db.
+
+    The relative path of a database begins at the repository, also in an experiment's temporary copy of it.
+    """
+    uri = machine.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING_URI
+    return f"{SQLITE}{repository() / uri.removeprefix(SQLITE)}" if uri.startswith(SQLITE) else uri
 
 
 class Params(Section):

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.paths import STATE
-from transformer_core.files import new_file, sha256_of
+from transformer_core.files import new_file, repository, sha256_of
 
-JOURNALS = STATE / "journal"
+# Of all workspaces of the repository: an experiment's temporary copy is removed at its end.
+JOURNALS = repository() / STATE / "journal"
 
 Event = dict[str, Any]
 
@@ -118,7 +119,7 @@ class Journal:
         if not kept.exists():
             with new_file(kept) as temporary:
                 shutil.copyfile(path, temporary)
-        self._append(type="artifact", path=kept.as_posix(), folder=folder)
+        self._append(type="artifact", path=kept.relative_to(repository()).as_posix(), folder=folder)
 
     def end(self, status: str = "FINISHED") -> None:
         """Record the end: FINISHED, FAILED, or KILLED for a run that was stopped and can be resumed."""
