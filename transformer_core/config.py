@@ -214,6 +214,14 @@ class Train(Section):
         """Number of micro-batches in a full update; the devices share them."""
         return -(-self.tokens_per_update // self.tokens_per_microbatch)
 
+    @property
+    def warning(self) -> str:
+        """A line about a warm-up that is longer than the training; empty if it is not."""
+        if self.warmup <= self.updates:
+            return ""
+        reached = f"the learning rate ends at {self.updates / self.warmup:.0%} of its highest value"
+        return f"train.warmup: {self.warmup:,} updates, but the training has {self.updates:,}: {reached}. Lower it, or raise train.updates."
+
 
 class Average(Section):
     """Number of checkpoints to average (paper 6.1): the last ones, or the best by `train.best_by`. A count of 1 does not average."""
