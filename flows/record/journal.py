@@ -35,6 +35,9 @@ DESCRIPTION = "mlflow.note.content"
 SOURCE = "mlflow.source.name"
 COMMIT = "mlflow.source.git.commit"
 
+# The folders of the two sides of the test set among the artifacts of an evaluation.
+SOURCES, REFERENCES = "sources", "references"
+
 
 @dataclass(frozen=True)
 class Dataset:
