@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from flows.process.paths import MANIFEST, RAW, require
+from flows.process.paths import MANIFEST, RAW
 from flows.process.runner import reports_errors
+from flows.record.journal import REFERENCES, SOURCES
 from flows.record.server import PARENT_TAG, connect, experiment_id, reaching, search
 from transformer_core.config import load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError, configuration_error
@@ -22,47 +23,65 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 HYPOTHESES = "test.hyp"
-REFERENCES = "references_sha256"
+REFERENCES_SUM = "references_sha256"
+
+
+class TestSet(NamedTuple):
+    """The two sides of a test set, in local files."""
+
+    sources: Path
+    references: Path
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation run, with the settings of its training beside its own, and its translations of the test set in a local file."""
+    """An evaluation run, with the settings of its training beside its own.
+
+    Its translations and its test set are in local files; an old run has no test set.
+    """
 
     name: str
     run_id: str
     settings: Mapping[str, str]
     metrics: Mapping[str, float]
     hypotheses: Path
+    test_set: TestSet | None
 
 
 def compare(a: Evaluated, b: Evaluated) -> SideBySide:
-    """Score both runs' translations against the test set here.
+    """Score both runs' translations against their test set: the one that MLflow has kept, or else the one in data/raw.
 
     Raises:
-        UserError: exit code 65; there is no test set here, or one of the runs was not scored against it.
+        UserError: exit code 65; the runs were scored against different references, or their test set is neither in MLflow nor here.
     """
-    require(MANIFEST)
-    manifest = read_json(MANIFEST)
-    references, sources = (RAW / f"test.{manifest[side]}" for side in ("target", "source"))
-    here = sha256_of(references)
-    for evaluated in (a, b):
-        there = evaluated.settings.get(REFERENCES)
-        if there is None:
+    sums = [evaluated.settings.get(REFERENCES_SUM) for evaluated in (a, b)]
+    for evaluated, known in zip((a, b), sums, strict=True):
+        if known is None:
             raise UserError(f"run {evaluated.name}: has no hash of its references", "Run stage evaluate for it again.")
-        if there != here:
-            raise UserError(
-                f"run {evaluated.name}: was scored against other references than {references}",
-                "Check out the commit and the data of that run: git checkout, dvc checkout.",
-            )
-    right, translated_a, translated_b, source = read_aligned(references, a.hypotheses, b.hypotheses, sources)
+    if sums[0] != sums[1]:
+        raise UserError(f"runs {a.name} and {b.name}: were scored against different references", "Name two runs with the same test set.")
+    found = (one for one in (a.test_set, b.test_set, test_set_here()) if one is not None and sha256_of(one.references) == sums[0])
+    if (test_set := next(found, None)) is None:
+        raise UserError(
+            f"run {a.name}: its test set is neither in MLflow nor in {RAW}",
+            "Check out the commit and the data of that run: git checkout, dvc checkout.",
+        )
+    right, translated_a, translated_b, source = read_aligned(test_set.references, a.hypotheses, b.hypotheses, test_set.sources)
     return side_by_side(translated_a, translated_b, right, source)
+
+
+def test_set_here() -> TestSet | None:
+    """The test set in data/raw, if there is one."""
+    if not MANIFEST.exists():
+        return None
+    manifest = read_json(MANIFEST)
+    return TestSet(*(RAW / f"test.{manifest[side]}" for side in ("source", "target")))
 
 
 def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | None]":
     """An evaluation and its training, if recorded; for a training its latest evaluation.
 
-    `wanted` is a run's id, or the beginning of its name or of its training's fingerprint.
+    `wanted` is the beginning of a run's name, of its training's fingerprint, or of its id.
 
     Raises:
         UserError: exit code 78; no such run, or several; 65, a training without an evaluation.
@@ -83,7 +102,7 @@ def _find(client: "MlflowClient", wanted: str) -> "Run":
     fields = ("attributes.run_id", "attributes.run_name", "tags.fingerprint")
     exact = [run for field in fields for run in _runs(client, f"{field} = '{wanted}'")]
     begun = [run for field in fields[1:] for run in _runs(client, f"{field} LIKE '{wanted}%'")]
-    runs = {run.info.run_id: run for run in exact or begun}
+    runs = {run.info.run_id: run for run in exact or begun or _runs(client, f"{fields[0]} LIKE '{wanted}%'")}
     if not runs:
         raise configuration_error(f"run {wanted}: MLflow has no run of this id, name or fingerprint")
     different = sorted({str(run.data.tags.get("fingerprint") or run.info.run_id) for run in runs.values()})
@@ -98,19 +117,24 @@ def _runs(client: "MlflowClient", wanted: str) -> "list[Run]":
 
 
 def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
-    """Find an evaluation and copy its translations into an empty folder.
+    """Find an evaluation and copy its translations and its test set into an empty folder.
 
     Raises:
         UserError: as `find_evaluation`; exit code 65, the run holds no translations.
     """
     run, training = find_evaluation(client, wanted)
     name = run.info.run_name or run.info.run_id
-    if HYPOTHESES not in {item.path for item in client.list_artifacts(run.info.run_id)}:
+    kept = {item.path for item in client.list_artifacts(run.info.run_id)}
+    if HYPOTHESES not in kept:
         raise UserError(f"run {name}: holds no {HYPOTHESES}", "Send what is left with: python -m flows.tracking sync")
     folder.mkdir()
     hypotheses = Path(client.download_artifacts(run.info.run_id, HYPOTHESES, str(folder)))
+    test_set = None
+    if {SOURCES, REFERENCES} <= kept:
+        sides = (Path(client.download_artifacts(run.info.run_id, side, str(folder))) for side in (SOURCES, REFERENCES))
+        test_set = TestSet(*(next(side.iterdir()) for side in sides))
     settings = {**(training.data.params if training else {}), **run.data.params}
-    return Evaluated(name, run.info.run_id, settings, run.data.metrics, hypotheses)
+    return Evaluated(name, run.info.run_id, settings, run.data.metrics, hypotheses, test_set)
 
 
 def settings_table(a: Evaluated, b: Evaluated) -> str:
@@ -118,7 +142,7 @@ def settings_table(a: Evaluated, b: Evaluated) -> str:
     import pandas as pd
 
     table = pd.DataFrame({"A": pd.Series(a.settings, dtype=str), "B": pd.Series(b.settings, dtype=str)}).fillna("-")
-    table = table.drop(REFERENCES, errors="ignore").sort_index()
+    table = table.drop(REFERENCES_SUM, errors="ignore").sort_index()
     different = table[table["A"] != table["B"]]
     return different.rename_axis(columns="setting").to_string() if len(different) else "The settings are the same."
 
@@ -136,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the comparison and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m flows.compare", description="Two MLflow runs side by side.", allow_abbrev=False)
     for name in ("a", "b"):
-        parser.add_argument(name, metavar=f"RUN_{name.upper()}", help="a run's id, or the beginning of its name or fingerprint")
+        parser.add_argument(name, metavar=f"RUN_{name.upper()}", help="the beginning of a run's name, fingerprint or id")
     chosen = parser.parse_args(arguments)
     uri = tracking_uri(load_params().machine)
     with TemporaryDirectory() as folder:

@@ -198,7 +198,7 @@ def in_registry() -> bool:
     """
     published = read_json(PUBLISHED)
     uri = tracking_uri(load_params().machine)
-    return server.registered(uri, published["name"], published["version"])
+    return server.registered(uri, published["name"], published.get("version", ""))  # An experiment's model has no version.
 
 
 def _repro(name: str, started: float, machine: Machine, *options: str) -> Outcome:

@@ -40,6 +40,7 @@ WHERE_MLFLOW_IS_ALLOWED = {
     "flows/record/sending.py",
     "flows/record/served_model.py",
     "flows/record/server.py",
+    "flows/record/store.py",
     "flows/stages/publish.py",
 }
 

@@ -19,6 +19,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
 from transformer_core.errors import UserError, configuration_error
+from transformer_core.files import repository
 
 PARAMS_FILE = Path("params.yaml")
 # Folder of the models from which stages bpe and train can start.
@@ -251,6 +252,14 @@ class Train(Section):
         """Number of micro-batches in a full update; the devices share them."""
         return -(-self.tokens_per_update // self.tokens_per_microbatch)
 
+    @property
+    def warning(self) -> str:
+        """A line about a warm-up that is longer than the training; empty if it is not."""
+        if self.warmup <= self.updates:
+            return ""
+        reached = f"the learning rate ends at {self.updates / self.warmup:.0%} of its highest value"
+        return f"train.warmup: {self.warmup:,} updates, but the training has {self.updates:,}: {reached}. Lower it, or raise train.updates."
+
 
 class Average(Section):
     """Number of checkpoints to average (paper 6.1): the last ones, or the best by `train.best_by`. A count of 1 does not average."""
@@ -323,13 +332,19 @@ class Machine(Section):
     tracking_uri: Name | None = None
 
 
+# Before the path of a record in an SQLite database.
+SQLITE = "sqlite:///"
 # MLflow's own default: a database beside params.yaml.
-DEFAULT_TRACKING_URI = "sqlite:///mlflow.db"
+DEFAULT_TRACKING_URI = f"{SQLITE}mlflow.db"
 
 
 def tracking_uri(machine: Machine) -> str:
-    """Return the address of MLflow's record: `machine.tracking_uri`, else $MLFLOW_TRACKING_URI, else mlflow.db in the repository."""
-    return machine.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING_URI
+    """Return the address of MLflow's record: `machine.tracking_uri`, else $MLFLOW_TRACKING_URI, else mlflow.db.
+
+    The relative path of a database begins at the repository, also in an experiment's temporary copy of it.
+    """
+    uri = machine.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING_URI
+    return f"{SQLITE}{repository() / uri.removeprefix(SQLITE)}" if uri.startswith(SQLITE) else uri
 
 
 class Params(Section):

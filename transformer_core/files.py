@@ -12,6 +12,18 @@ from typing import Any
 
 from transformer_core.errors import ExitCode, UserError, configuration_error
 
+# The variable in which DVC names the experiment to the stages that it runs.
+EXPERIMENT = "DVC_EXP_NAME"
+
+
+def repository() -> Path:
+    """Return the repository of this workspace: the working directory, or an absolute path in an experiment's temporary copy.
+
+    `dvc exp run --temp` and `dvc queue start` remove the copy at the end. DVC names the repository in $DVC_ROOT.
+    """
+    root = Path(os.environ.get("DVC_ROOT", "")).absolute()
+    return root if EXPERIMENT in os.environ and root != Path.cwd() else Path()
+
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:

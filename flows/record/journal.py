@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.paths import STATE
-from transformer_core.files import new_file, sha256_of
+from transformer_core.files import new_file, repository, sha256_of
 
-JOURNALS = STATE / "journal"
+# Of all workspaces of the repository: an experiment's temporary copy is removed at its end.
+JOURNALS = repository() / STATE / "journal"
 
 Event = dict[str, Any]
 
@@ -33,6 +34,9 @@ NAME = "mlflow.runName"
 DESCRIPTION = "mlflow.note.content"
 SOURCE = "mlflow.source.name"
 COMMIT = "mlflow.source.git.commit"
+
+# The folders of the two sides of the test set among the artifacts of an evaluation.
+SOURCES, REFERENCES = "sources", "references"
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class Journal:
         if not kept.exists():
             with new_file(kept) as temporary:
                 shutil.copyfile(path, temporary)
-        self._append(type="artifact", path=kept.as_posix(), folder=folder)
+        self._append(type="artifact", path=kept.relative_to(repository()).as_posix(), folder=folder)
 
     def end(self, status: str = "FINISHED") -> None:
         """Record the end: FINISHED, FAILED, or KILLED for a run that was stopped and can be resumed."""

@@ -13,7 +13,7 @@ from typing import Any
 from flows.process.paths import MANIFEST
 from flows.record.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Dataset, Journal
 from transformer_core.config import Params
-from transformer_core.files import read_json, sha256_of
+from transformer_core.files import EXPERIMENT, read_json, sha256_of
 
 LOCK = Path("dvc.lock")
 PACKAGES = ("torch", "sentencepiece", "sacrebleu")
@@ -34,6 +34,7 @@ def lineage() -> dict[str, str]:
         "dvc_lock": sha256_of(LOCK) if LOCK.exists() else "",
         "prefect_flow_run_id": os.environ.get(FLOW_RUN_ID, ""),
         "prefect_flow_run": os.environ.get(FLOW_RUN_NAME, ""),
+        "dvc_experiment": os.environ.get(EXPERIMENT, ""),
         "python": platform.python_version(),
         **{package: version(package) for package in PACKAGES},
     }
@@ -58,10 +59,10 @@ def describe_training(journal: Journal, params: Params) -> None:
 
 
 def training_name(params: Params) -> str:
-    """The readable name of a training: multi30k en-de small."""
+    """The readable name of a training: multi30k en-de small, seed 1."""
     model, data = params.model, params.download
     kind = [] if model.architecture == "transformer" else [model.architecture]
-    return " ".join([data.corpus, f"{data.source}-{data.target}", *kind, model.preset])
+    return f"{' '.join([data.corpus, f'{data.source}-{data.target}', *kind, model.preset])}, seed {params.train.seed}"
 
 
 def corpus_label(manifest: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
 """The model registry: the choice of the champion among the versions of a model, and the text on a version's page.
 
-The alias `champion` moves to a new version that is not significantly worse than the best one so far; any other new version becomes
-`challenger`. Versions are comparable if the tags `references` and `signature` of their scores are equal. The score is BLEU, or F1 of a
-parser (flows/record/tasks.py). The outputs of a model for the test set are kept with it, so that any machine that reaches the registry can
-compare.
+The alias `champion` moves to a new version that is not significantly worse than the best one so far. A version that is significantly worse,
+or has no usable output, gets no alias, and one that is comparable with no earlier version becomes `challenger`. Versions are comparable if
+the tags `references` and `signature` of their scores are equal. The score is BLEU, or F1 of a parser (flows/record/tasks.py). The outputs
+of a model for the test set are kept with it, so that any machine that reaches the registry can compare.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,12 +32,13 @@ ARTIFACTS = "artifacts"
 EVALUATION, HYPOTHESES = "evaluation", "test.hyp"
 RULE = f"""\
 `{CHAMPION}` is the last version that was not significantly worse than the best one before it (BLEU, or F1 of a parser, on the same
-test set; p < {SIGNIFICANT} in a paired test); `{CHALLENGER}` is the last one that was. Each version's tags name its rival and result."""
+test set; p < {SIGNIFICANT} in a paired test); `{CHALLENGER}` is the last one that no earlier version could be compared with. Each version's
+tags name its rival and result."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The alias of a new version and the reason; `rival` is the version that it was compared with, if there was one."""
+    """The alias of a new version, empty for none, and the reason; `rival` is the version that it was compared with, if there was one."""
 
     alias: str
     reason: str
@@ -46,7 +47,7 @@ class Decision:
 
     def tags(self) -> dict[str, str]:
         """Its tags on the version's page."""
-        tags = {"decision": self.alias, "decision_reason": self.reason}
+        tags = {"decision": self.alias or "no alias", "decision_reason": self.reason}
         if self.comparison is not None:
             tags |= {
                 "rival_version": self.rival,
@@ -66,8 +67,20 @@ def register(client: MlflowClient, name: str, model_uri: str, model_id: str, run
     return client.create_model_version(name, model_uri, run_id, dict(tags), model_id=model_id)
 
 
-def decide(client: MlflowClient, uri: str, new: ModelVersion, task: Task, hypotheses: Sequence[str], references: Sequence[str]) -> Decision:
-    """The alias of a new version, which has the tags `references` and `signature`, by its outputs for the test set."""
+def decide(
+    client: MlflowClient,
+    uri: str,
+    new: ModelVersion,
+    task: Task,
+    sources: Sequence[str],
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+) -> Decision:
+    """The alias of a new version, by its outputs for the test set; it has the tags `references` and `signature`, and its main score."""
+    if all(not output.strip() or output.strip() == source.strip() for source, output in zip(sources, hypotheses, strict=True)):
+        return Decision("", f"all {len(hypotheses):,} {task.outputs} of the test set are empty or copies of their source")
+    if float(new.tags[task.key]) == 0:
+        return Decision("", f"its {task.score} is 0.00")
     best = best_ever(client, uri, new, task)
     if best is None:
         if CHAMPION in client.get_registered_model(new.name).aliases:
@@ -75,12 +88,14 @@ def decide(client: MlflowClient, uri: str, new: ModelVersion, task: Task, hypoth
         return Decision(CHAMPION, "the first version")
     rival, translations = best
     comparison = task.compare(translations, hypotheses, references)
-    worse = comparison.difference < 0 and comparison.significant
+    worse = comparison.significant and comparison.difference < 0
+    better = comparison.significant and comparison.difference > 0
+    result = "significantly worse than" if worse else "significantly better than" if better else "not significantly different from"
     reason = (
-        f"{'significantly worse' if worse else 'not significantly worse'} than version {rival.version}, the best so far: "
+        f"{result} version {rival.version}, the best so far: "
         f"{comparison.difference:+.2f} {task.score}, p = {comparison.p_value:.4f} (paired test; below {SIGNIFICANT} is significant)"
     )
-    return Decision(CHALLENGER if worse else CHAMPION, reason, str(rival.version), comparison)
+    return Decision("" if worse else CHAMPION, reason, str(rival.version), comparison)
 
 
 def best_ever(client: MlflowClient, uri: str, new: ModelVersion, task: Task) -> tuple[ModelVersion, list[str]] | None:
@@ -141,11 +156,16 @@ def _address(client: MlflowClient, model: str) -> str:
     return client.get_model_version_download_uri(name, version)
 
 
-def card(name: str, alias: str, training: str, figures: Mapping[str, Any], manifest: Mapping[str, Any], reason: str) -> str:
-    """The text on a version's page: training, score, licence of the data, use."""
+def address_of(version: ModelVersion, alias: str) -> str:
+    """The name of a version as commands take it: NAME@ALIAS, or NAME/VERSION without an alias."""
+    return f"{version.name}@{alias}" if alias else f"{version.name}/{version.version}"
+
+
+def card(model: str, decision: Decision, training: str, figures: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
+    """The text on the page of a version, `model`: training, score, licence of the data, use."""
     source, target = manifest["source"], manifest["target"]
     task = task_of(target)
-    use = f"python -m flows.translate {name}@{alias} < in.{source} > out.{target}"
+    use = f"python -m flows.translate {model} < in.{source} > out.{target}"
     does = f"Translates **{source}** to **{target}**, a sentence a line."
     if task is PARSING:
         does = f"Parses **{source}**: a sentence a line, words parted by spaces, becomes the symbols of its tree (docs/parsing.md)."
@@ -165,11 +185,11 @@ def card(name: str, alias: str, training: str, figures: Mapping[str, Any], manif
 
 {synthetic.strip() if manifest["synthetic"] else ""}
 
-Alias `{alias}`: {reason}.
+{f"Alias `{decision.alias}`" if decision.alias else "No alias"}: {decision.reason}.
 
 ```
 {use}
-mlflow models serve -m models:/{name}@{alias} --env-manager local --port 5001
+mlflow models serve -m models:/{model} --env-manager local --port 5001
 curl http://127.0.0.1:5001/invocations -H 'Content-Type: application/json' -d '{{"inputs": ["A line."]}}'
 ```
 """

@@ -10,16 +10,19 @@ import logging
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from flows.process.runner import echo
 from flows.record.journal import JOURNALS, Event, position_file, read_events
 from flows.record.server import PARENT_TAG, REFUSED, by_fingerprint, connect, experiment_id, find_training, reaching, search
-from transformer_core.errors import ExitCode, UserError, first_line
+from flows.record.store import database
+from transformer_core.config import SQLITE
+from transformer_core.errors import first_line
+from transformer_core.files import read_json, repository, write_json
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,6 +33,8 @@ LONGEST_INTERVAL_SECONDS = 60.0
 CLOSING_SECONDS = 8.0
 METRICS_A_CALL = 1000
 VALUES_A_CALL = 100
+# The file of the lock of the process that sends.
+LOCK = JOURNALS / "lock"
 
 logger = logging.getLogger(__name__)
 
@@ -77,16 +82,16 @@ def sync(uri: str) -> None:
     """Send all journals.
 
     Raises:
-        UserError: exit code 69; MLflow is away, or another process is sending.
+        UserError: exit code 69; MLflow is away.
     """
     with reaching(uri):
         send_all(uri)
-    if not all(all_sent(path, uri) for path in JOURNALS.glob("*.jsonl")):
-        raise UserError(f"{JOURNALS}: another process is sending the journals", "Run again when it has ended.", ExitCode.UNAVAILABLE)
 
 
 def send_all(uri: str) -> None:
     """Send the unsent rest of all journals, trainings before the evaluations that belong to them.
+
+    One process sends at a time; another waits for it.
 
     Raises:
         Exception: from MLflow or the network, if the server is away; the journals keep the rest.
@@ -94,32 +99,33 @@ def send_all(uri: str) -> None:
     unsent = [path for path in sorted(JOURNALS.glob("*.jsonl")) if not all_sent(path, uri)]
     if not unsent:
         return
-    client = connect(uri)
-    for path in sorted(unsent, key=lambda path: (_header(path) or {"parent": ""})["parent"] != ""):
-        send(path, client, uri)
+    with LOCK.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        client = connect(uri)
+        for path in sorted(unsent, key=lambda path: (_header(path) or {"parent": ""})["parent"] != ""):
+            send(path, client, uri)
 
 
 def all_sent(journal: Path, uri: str) -> bool:
     """Whether MLflow at `uri` has all of a journal; costs no call."""
-    header, sent = _header(journal), position_file(journal)
+    header = _header(journal)
     if header is None:
         return True
-    return sent.exists() and _read_position(sent.read_text(encoding="utf-8"), header, uri).bytes == journal.stat().st_size
+    return _read_position(journal, header, uri).bytes == journal.stat().st_size
 
 
 def send(journal: Path, client: "MlflowClient", uri: str) -> None:
-    """Send the rest of one journal, unless another process is sending it."""
+    """Send the rest of one journal."""
     header = _header(journal)
-    with _position(journal) as file:
-        if file is None or header is None:
-            return
-        position = _read_position(file.read(), header, uri)
-        if not _run_exists(client, position.run_id):  # New, or deleted from MLflow by hand: it gets all of the journal.
-            position = Position(uri, header["id"], find_or_create_run(client, header), 0)
-        for group in _groups(read_events(journal, position.bytes)):
-            _send_group(client, position.run_id, group)
-            position = replace(position, bytes=group[-1]["end"])
-            _write_position(file, position)
+    if header is None:
+        return
+    position = _read_position(journal, header, uri)
+    if not _run_exists(client, position.run_id):  # New, or deleted from MLflow by hand: it gets all of the journal.
+        position = replace(position, run_id=find_or_create_run(client, header), bytes=0)
+    for group in _groups(read_events(journal, position.bytes)):
+        _send_group(client, position.run_id, group)
+        position = replace(position, bytes=group[-1]["end"])
+        write_json(position_file(journal), asdict(position))
 
 
 def find_or_create_run(client: "MlflowClient", header: Event) -> str:
@@ -151,32 +157,20 @@ class Position:
     bytes: int
 
 
-@contextmanager
-def _position(journal: Path) -> Iterator[IO[str] | None]:
-    """The open position file, locked; None if another process holds the lock."""
-    with position_file(journal).open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-            return
-        file.seek(0)
-        yield file
+def _read_position(journal: Path, header: Event, uri: str) -> Position:
+    """The position in a journal for this address; the beginning if the file is missing, damaged or about another journal."""
+    destination = _destination(uri)
+    with suppress(OSError, ValueError, TypeError):
+        position = Position(**read_json(position_file(journal)))
+        if (position.journal, _destination(position.uri)) == (header["id"], destination):
+            return replace(position, uri=destination)
+    return Position(destination, header["id"], "", 0)
 
 
-def _read_position(text: str, header: Event, uri: str) -> Position:
-    """The position in this journal for this address; the beginning if the file is empty, damaged or about another journal."""
-    with suppress(ValueError, TypeError):
-        position = Position(**json.loads(text))
-        if (position.journal, position.uri) == (header["id"], uri):
-            return position
-    return Position(uri, header["id"], "", 0)
-
-
-def _write_position(file: IO[str], position: Position) -> None:
-    file.truncate(0)
-    file.write(json.dumps(asdict(position)))
-    file.flush()
+def _destination(uri: str) -> str:
+    """The address; of a database in the repository the relative one, which a move of the repository does not change."""
+    file, root = database(uri), repository().resolve()
+    return uri if file is None or not file.is_relative_to(root) else f"{SQLITE}{file.relative_to(root)}"
 
 
 def _header(journal: Path) -> Event | None:
@@ -229,8 +223,8 @@ def _send_events(client: "MlflowClient", run_id: str, group: list[Event]) -> Non
                 client.log_batch(run_id, tags=[RunTag(name, value) for name, value in some])
         case "inputs":
             client.log_inputs(run_id, [_dataset_input(value) for value in event["values"]])
-        case "artifact" if Path(event["path"]).exists():
-            client.log_artifact(run_id, event["path"], event["folder"] or None)
+        case "artifact" if (file := repository() / event["path"]).exists():
+            client.log_artifact(run_id, str(file), event["folder"] or None)
         case "status" if event["status"] == "RUNNING":
             client.update_run(run_id, status="RUNNING")
         case "status":

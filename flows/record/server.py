@@ -2,18 +2,19 @@
 
 import logging
 import os
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from flows.record.journal import DESCRIPTION
+from flows.record.store import EXPERIMENT, artifact_location, database, prepare
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-EXPERIMENT = "transformer-pipeline"
 ABOUT = "A run is a training; its child runs are evaluations of its model, one for each way of decoding."
 REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 PARENT_TAG = "mlflow.parentRunId"
@@ -27,13 +28,15 @@ SETTINGS = {
 
 
 def connect(uri: str) -> "MlflowClient":
-    """A client that gives up after seconds if the server is away, and logs nothing about setting up a database."""
+    """A client that gives up after seconds if the server is away; a record in a file is created if it is missing."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient  # Here: it takes 1.4 seconds, which a stage with nothing to send need not wait for.
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    if (file := database(uri)) is not None:
+        prepare(file)
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
@@ -45,10 +48,11 @@ def reaching(uri: str) -> Iterator[None]:
         UserError: exit code 78 if MLflow refuses a value, 69 if it is away.
     """
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
-    except (MlflowException, OSError) as error:
+    except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
         if isinstance(error, MlflowException) and error.error_code in REFUSED:
             raise configuration_error(f"MLflow at {uri} refuses: {first_line(error)}") from error
         remedy = "Start it, or correct machine.tracking_uri, and run again; nothing is lost."
@@ -78,7 +82,7 @@ def experiment_id(client: "MlflowClient") -> str:
     found = client.get_experiment_by_name(EXPERIMENT)
     if found is None:
         with suppress(MlflowException):  # Another process may have been faster.
-            client.create_experiment(EXPERIMENT, tags={DESCRIPTION: ABOUT})
+            client.create_experiment(EXPERIMENT, artifact_location(client.tracking_uri), tags={DESCRIPTION: ABOUT})
         found = client.get_experiment_by_name(EXPERIMENT)
     if found is None:
         raise UserError(f"MLflow: the experiment {EXPERIMENT} could not be created", "Was it deleted? Restore it.", ExitCode.UNAVAILABLE)

@@ -23,7 +23,7 @@ from flows.process.paths import (
     require,
 )
 from flows.process.runner import run_stage, seconds_of
-from flows.record.journal import DESCRIPTION, JOURNALS, NAME, Journal, read_events
+from flows.record.journal import DESCRIPTION, JOURNALS, NAME, REFERENCES, SOURCES, Journal, read_events
 from flows.record.lineage import LOCK, corpus_label, datasets, lineage
 from flows.record.tasks import PARSING, TRANSLATION, Task, corpus_name, score_table, task_of
 from transformer_core.config import TREES, Params, read_yaml
@@ -259,6 +259,8 @@ def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Tas
     journal.metrics(training["updates"], figures["valid"], context="valid")
     for path in (REPORT, *hypotheses, BY_LENGTH, BY_PHENOMENON):
         journal.artifact(path)
+    for side, folder in (("source", SOURCES), ("target", REFERENCES)):
+        journal.artifact(RAW / f"test.{report.manifest[side]}", folder)
     journal.end()
 
 

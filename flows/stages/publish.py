@@ -23,14 +23,14 @@ from flows.process.paths import AVERAGED, DECODED, MANIFEST, METRICS, PUBLISHED,
 from flows.process.runner import run_stage
 from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file
 from flows.record.lineage import describe_training, training_name
-from flows.record.registry import EVALUATION, HYPOTHESES, card, decide, register
+from flows.record.registry import EVALUATION, HYPOTHESES, address_of, card, decide, register
 from flows.record.sending import sync
 from flows.record.server import connect, find_training, reaching, run_link
 from flows.record.tasks import Task, corpus_name, task_of
 from transformer_core.config import DEFAULT_TRACKING_URI, Params, tracking_uri
 from transformer_core.errors import UserError
 from transformer_core.evaluation.metrics import read_aligned
-from transformer_core.files import read_json, sha256_of, write_json
+from transformer_core.files import EXPERIMENT, read_json, sha256_of, write_json
 
 SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
 CONFIG = AVERAGED / "config.json"
@@ -42,14 +42,14 @@ UPLOAD_SECONDS = "120"
 
 
 def run(params: Params) -> str:
-    """Send the journals, register the model, and decide on its alias.
+    """Send the journals, register the model, and decide on its alias. The model of an experiment of DVC is not registered.
 
     Raises:
         UserError: exit code 69; MLflow is away. Scores and report exist all the same.
     """
     require(MANIFEST, CONFIG, DECODED / HYPOTHESES, METRICS, REPORT)
     figures, manifest, made_by = read_json(METRICS), read_json(MANIFEST), read_json(CONFIG)["training"]
-    hypotheses, references = read_aligned(DECODED / HYPOTHESES, RAW / f"test.{manifest['target']}")
+    hypotheses, references, sources = read_aligned(DECODED / HYPOTHESES, *(RAW / f"test.{manifest[side]}" for side in ("target", "source")))
     task, name, uri = task_of(manifest["target"]), params.publish.name, tracking_uri(params.machine)
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", UPLOAD_SECONDS)
     with reaching(uri):
@@ -57,22 +57,33 @@ def run(params: Params) -> str:
         client = connect(uri)
         training = training_run(client, uri, params, made_by["fingerprint"])
         log_scores(client, training, figures, task, made_by["updates"])
+        finish_training(client, training, params, figures, task)
+        link = run_link(client, uri, training.info.run_id)
+        if experiment := os.environ.get(EXPERIMENT):
+            return _recorded(experiment, name, training, _where(figures, task, uri, link))
         model = log_model(client, uri, params, training, made_by["updates"])
         tags = version_tags(figures, task, training)
         version = register(client, name, model.model_uri, str(model.model_id), training.info.run_id, tags)
-        decision = decide(client, uri, version, task, hypotheses, references)
+        decision = decide(client, uri, version, task, sources, hypotheses, references)
         for key, value in decision.tags().items():
             client.set_model_version_tag(name, version.version, key, value)
-        text = card(name, decision.alias, training_name(params), figures, manifest, decision.reason)
-        client.update_model_version(name, version.version, text)
-        client.set_registered_model_alias(name, decision.alias, version.version)
-        finish_training(client, training, params, figures, task)
-        link = run_link(client, uri, training.info.run_id)
-    model_uri = f"models:/{name}@{decision.alias}"
+        address = address_of(version, decision.alias)
+        client.update_model_version(name, version.version, card(address, decision, training_name(params), figures, manifest))
+        if decision.alias:
+            client.set_registered_model_alias(name, decision.alias, version.version)
+    model_uri = f"models:/{address}"
     published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": model_uri}
     write_json(PUBLISHED, {**published, **decision.tags()})
     print(_where(figures, task, uri, link))
-    return f"{model_uri}: version {version.version}, {decision.reason}"
+    return f"{model_uri}: version {version.version}{'' if decision.alias else ', no alias'}, {decision.reason}"
+
+
+def _recorded(experiment: str, name: str, training: Run, where: str) -> str:
+    """Write the output of the stage for an experiment, whose model is not registered; return the closing line."""
+    write_json(PUBLISHED, {"name": name, "experiment": experiment, "run_id": training.info.run_id})
+    print(where)
+    remedy = f"dvc exp apply {experiment} && dvc repro --force --single-item publish"
+    return f"experiment {experiment} is in MLflow, its model is not in the registry. To register it: {remedy}"
 
 
 def training_run(client: MlflowClient, uri: str, params: Params, fingerprint: str) -> Run:

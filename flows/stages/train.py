@@ -72,6 +72,8 @@ _OUTPUT_SCORES = {"translation": _OutputScore("bleu", corpus_bleu, 50), "parsing
 def run(params: Params) -> str:
     """Train here, or through torchrun if several devices, of this machine or of several, train together."""
     _check_data(params)
+    if params.train.warning:
+        echo(params.train.warning, sys.stderr)
     group = NodeGroup.from_environment()
     devices = params.machine.devices or default_devices(-(-params.train.microbatches // (group.nodes if group else 1)))
     if devices == 1 and group is None:

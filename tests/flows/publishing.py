@@ -23,6 +23,7 @@ MANIFEST = {
     "corpus": "synthetic", "source": "en", "target": "de", "licence": None, "synthetic": True, "held_out": {}, "origin": [],
     "splits": {"train": SPLIT, "valid": SPLIT, "test": SPLIT},
 }  # fmt: skip
+SOURCES = [f"Dog number {number} runs in the park today with a ball and a cat." for number in range(60)]
 REFERENCES = [f"Der {number}. Hund läuft heute im Park mit einem Ball und einer Katze." for number in range(60)]
 LINES = ["A man is riding a bike.", "Two dogs are running.", "Ein Mann fährt Fahrrad.", "Zwei Hunde laufen."] * 20
 
@@ -44,8 +45,9 @@ def before_publish(model_directory: Path) -> None:
     write_json(METRICS, FIGURES)
     REPORT.write_text("<h1>BLEU</h1>")
     write_json(RAW / "manifest.json", MANIFEST)
+    write_lines(RAW / "test.en", SOURCES)
     write_lines(RAW / "test.de", REFERENCES)
-    write_lines(DECODED / "test.hyp", REFERENCES)
+    translated(REFERENCES)
     TRAINING.mkdir()
     (TRAINING / "updates.csv").write_text("update,loss,tokens_per_second\n1,3.5,1000\n2,3.0,1001\n3,2.5,1002\n")
     (TRAINING / "validation.csv").write_text("update,nll,score,seconds\n3,2.75,12.5,0.5\n")

@@ -92,6 +92,8 @@ def test_what_stage_evaluate_records_can_be_compared(
     client = connect(mlflow_store)
     found = client.search_runs([experiment_id(client)], "tags.kind = 'evaluation'", order_by=["attributes.start_time ASC"])
     capsys.readouterr()
+    for split in ("test.en", "test.de", "manifest.json"):  # MLflow has kept the test set.
+        Path("data/raw", split).unlink()
     assert main([run.info.run_id for run in found]) == 0
     out = capsys.readouterr().out
     assert ["BLEU", "66.97", "100.00", "+33.03"] in [line.split()[:4] for line in out.split("\n")]
@@ -112,12 +114,13 @@ def test_two_evaluations_of_one_training_are_named_by_their_own_names(
     assert "The settings are the same." in capsys.readouterr().out
 
 
-def test_a_run_is_found_by_its_id(evaluate: Evaluate, mlflow_store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_found_by_its_id_or_the_beginning_of_it(evaluate: Evaluate, mlflow_store: str, capsys: pytest.CaptureFixture[str]) -> None:
     train(mlflow_store, "abc123", warmup=400)
     evaluate("evaluation-1", "abc123", BAD)
     training = find_training(connect(mlflow_store), "abc123")
     assert training is not None
     assert main([training.info.run_id, "evaluation-1"]) == 0
+    assert main([training.info.run_id[:8], "evaluation-1"]) == 0
     assert "B better than A by most chrF2: no sentence" in capsys.readouterr().out
 
 
@@ -147,8 +150,7 @@ REFUSED = [
     (
         "evaluation-3",
         65,
-        "run evaluation-3: was scored against other references than data/raw/test.de. "
-        "Check out the commit and the data of that run: git checkout, dvc checkout.",
+        "runs evaluation-1 and evaluation-3: were scored against different references. Name two runs with the same test set.",
     ),
 ]
 
@@ -176,10 +178,18 @@ def test_a_run_from_before_references_were_recorded_is_refused(
     assert (code, line) == (65, "run evaluation-0: has no hash of its references. Run stage evaluate for it again.")
 
 
-def test_without_a_test_set_here_there_is_nothing_to_compare_with(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_whose_test_set_was_not_kept_are_compared_with_that_of_data_raw_alone(
+    evaluate: Evaluate, capsys: pytest.CaptureFixture[str]
+) -> None:
     evaluate("evaluation-1", "abc123", GOOD)
+    write(Path("data/raw/test.de"), BAD)
+    line = (
+        "run evaluation-1: its test set is neither in MLflow nor in data/raw. "
+        "Check out the commit and the data of that run: git checkout, dvc checkout."
+    )
+    assert refused(capsys, "evaluation-1", "evaluation-1") == (65, line)
     Path("data/raw/manifest.json").unlink()
-    assert refused(capsys, "evaluation-1", "evaluation-1") == (65, "data/raw/manifest.json: no such file. Make it with: dvc repro download")
+    assert refused(capsys, "evaluation-1", "evaluation-1") == (65, line)
 
 
 @pytest.mark.usefixtures("evaluate")

@@ -161,6 +161,8 @@ def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
         "valid.hyp",
         "by_length.csv",
         "by_phenomenon.csv",
+        "test.en",
+        "test.de",
     ]
     assert events[-1]["status"] == "FINISHED"
 

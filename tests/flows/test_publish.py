@@ -13,7 +13,7 @@ from flows.record.journal import JOURNALS, Journal, position_file, read_events
 from flows.record.sending import sync
 from flows.record.server import connect, experiment_id, find_training, registered
 from flows.stages import publish
-from tests.flows.publishing import FINGERPRINT, REPOSITORY, before_publish, random_model
+from tests.flows.publishing import FINGERPRINT, REPOSITORY, before_publish, random_model, translated
 from transformer_core.config import Params, load_params
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
@@ -111,8 +111,39 @@ assert "{REPOSITORY}/transformer_core" not in transformer_core.__file__, transfo
 
 def test_publishing_again_is_the_next_version_under_the_same_alias(params: Params, mlflow_store: str) -> None:
     assert publish.run(params).startswith("models:/synthetic-en-de@champion: version 1, ")
-    assert publish.run(params).startswith("models:/synthetic-en-de@champion: version 2, not significantly worse than version 1")
+    assert publish.run(params).startswith("models:/synthetic-en-de@champion: version 2, not significantly different from version 1")
     assert str(connect(mlflow_store).get_model_version_by_alias("synthetic-en-de", "champion").version) == "2"
+
+
+def test_a_model_whose_translations_are_empty_takes_no_alias_and_the_last_line_says_so(params: Params, mlflow_store: str) -> None:
+    translated([""] * 60)
+    assert publish.run(params) == (
+        "models:/synthetic-en-de/1: version 1, no alias, all 60 translations of the test set are empty or copies of their source"
+    )
+    client = connect(mlflow_store)
+    assert client.get_registered_model("synthetic-en-de").aliases == {}
+    assert "python -m flows.translate synthetic-en-de/1 < in.en" in client.get_model_version("synthetic-en-de", "1").description
+    assert read_json(PUBLISHED)["decision"] == "no alias"
+
+
+def test_an_experiment_is_recorded_and_leaves_the_registry_as_it_is(
+    params: Params, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DVC_EXP_NAME", "dry-nibs")
+    assert publish.run(params) == (
+        "experiment dry-nibs is in MLflow, its model is not in the registry. "
+        "To register it: dvc exp apply dry-nibs && dvc repro --force --single-item publish"
+    )
+    client = connect(mlflow_store)
+    training = find_training(client, FINGERPRINT)
+    assert training is not None
+    assert read_json(PUBLISHED) == {"name": "synthetic-en-de", "experiment": "dry-nibs", "run_id": training.info.run_id}
+    assert training.info.run_name == "synthetic en-de tiny, seed 1, BLEU 86.41"
+    assert training.data.metrics["test/bleu"] == 86.41
+    assert client.search_registered_models() == []
+    assert not list(Path("mlruns").rglob("model.safetensors"))
+    monkeypatch.delenv("DVC_EXP_NAME")
+    assert publish.run(params) == "models:/synthetic-en-de@champion: version 1, the first version"
 
 
 def test_a_training_from_the_cache_gets_its_run_from_its_tables_once(params: Params, mlflow_store: str) -> None:

@@ -18,6 +18,7 @@ from transformer_core.evaluation.significance import compare_systems
 NAME = "toy-en-de"
 # The words of a line differ from line to line, so that a bootstrap of lines has something to draw.
 REFERENCES = [f"Der {n}. Hund läuft {'sehr ' * (n % 4)}schnell durch den Park {n % 7} und holt Ball {n % 11}." for n in range(200)]
+SOURCES = [f"The {n}th dog runs through park {n % 7} and fetches ball {n % 11}." for n in range(200)]
 SAME = {"references": "0" * 64, "signature": "tok:13a"}
 
 
@@ -47,10 +48,14 @@ def registered(client: MlflowClient, lines: Sequence[str], kept: bool = True, na
 
 def published(client: MlflowClient, uri: str, faults: int, name: str = NAME, **tags: str) -> Decision:
     """Register translations with so many faults, decide, and give the alias."""
-    hypotheses = with_faults(faults)
+    return published_outputs(client, uri, with_faults(faults), name, **tags)
+
+
+def published_outputs(client: MlflowClient, uri: str, hypotheses: Sequence[str], name: str = NAME, **tags: str) -> Decision:
     version = registered(client, hypotheses, name=name, **tags)
-    decision = decide(client, uri, version, TRANSLATION, hypotheses, REFERENCES)
-    client.set_registered_model_alias(name, decision.alias, version.version)
+    decision = decide(client, uri, version, TRANSLATION, SOURCES, hypotheses, REFERENCES)
+    if decision.alias:
+        client.set_registered_model_alias(name, decision.alias, version.version)
     return decision
 
 
@@ -64,11 +69,11 @@ CASES = {
     "better": ([20, 0], [CHAMPION, CHAMPION]),
     "equal": ([20, 20], [CHAMPION, CHAMPION]),
     "slightly worse": ([20, 21], [CHAMPION, CHAMPION]),
-    "clearly worse": ([20, 40], [CHAMPION, CHALLENGER]),
-    "best again": ([20, 40, 0], [CHAMPION, CHALLENGER, CHAMPION]),
-    "worse twice": ([20, 40, 39], [CHAMPION, CHALLENGER, CHALLENGER]),
-    "as good again": ([20, 40, 20], [CHAMPION, CHALLENGER, CHAMPION]),
-    "once good enough": ([40, 0, 20], [CHAMPION, CHAMPION, CHALLENGER]),
+    "clearly worse": ([20, 40], [CHAMPION, ""]),
+    "best again": ([20, 40, 0], [CHAMPION, "", CHAMPION]),
+    "worse twice": ([20, 40, 39], [CHAMPION, "", ""]),
+    "as good again": ([20, 40, 20], [CHAMPION, "", CHAMPION]),
+    "once good enough": ([40, 0, 20], [CHAMPION, CHAMPION, ""]),
 }
 
 
@@ -84,9 +89,9 @@ def test_many_small_steps_down_do_not_add_up(client: MlflowClient, mlflow_store:
     decisions = [published(client, mlflow_store, faults) for faults in range(4, 16)]
     aliases = [decision.alias for decision in decisions]
     assert aliases[:2] == [CHAMPION, CHAMPION]
-    assert aliases[-1] == CHALLENGER
+    assert aliases[-1] == ""
     assert {decision.rival for decision in decisions[1:]} == {"1"}
-    assert aliases == sorted(aliases, key=[CHAMPION, CHALLENGER].index)
+    assert aliases == sorted(aliases, key=[CHAMPION, ""].index)
     last_step = compare_systems(with_faults(14), with_faults(15), REFERENCES)
     assert last_step.difference < 0
     assert not last_step.significant
@@ -95,12 +100,28 @@ def test_many_small_steps_down_do_not_add_up(client: MlflowClient, mlflow_store:
 def test_a_decision_is_in_the_tags_with_the_rival_the_difference_and_the_p_value(client: MlflowClient, mlflow_store: str) -> None:
     published(client, mlflow_store, 20)
     tags = published(client, mlflow_store, 40).tags()
-    assert (tags["decision"], tags["rival_version"]) == (CHALLENGER, "1")
+    assert (tags["decision"], tags["rival_version"]) == ("no alias", "1")
     assert float(tags["rival_bleu_difference"]) == pytest.approx(
         corpus_bleu(with_faults(40), REFERENCES) - corpus_bleu(with_faults(20), REFERENCES), abs=0.01
     )
     assert 0 < float(tags["rival_p_value"]) < 0.05
     assert tags["decision_reason"].startswith("significantly worse than version 1, the best so far: -")
+
+
+def test_the_reason_says_what_the_test_has_found(client: MlflowClient, mlflow_store: str) -> None:
+    reasons = [published(client, mlflow_store, faults).reason for faults in (40, 0, 1)]
+    assert reasons[1].startswith("significantly better than version 1, the best so far: +")
+    assert reasons[2].startswith("not significantly different from version 2, the best so far: -")
+
+
+def test_outputs_of_no_use_get_no_alias_even_as_the_first_version(client: MlflowClient, mlflow_store: str) -> None:
+    for outputs in ([""] * 200, SOURCES, [*SOURCES[:100], *[""] * 100]):
+        decision = published_outputs(client, mlflow_store, outputs)
+        assert (decision.alias, decision.reason) == ("", "all 200 translations of the test set are empty or copies of their source")
+    decision = published_outputs(client, mlflow_store, ["x"] * 200)
+    assert (decision.alias, decision.reason) == ("", "its BLEU is 0.00")
+    assert client.get_registered_model(NAME).aliases == {}
+    assert published(client, mlflow_store, 40).alias == CHAMPION
 
 
 @pytest.mark.parametrize("other", [{"references": "1" * 64}, {"signature": "tok:intl"}], ids=["references", "signature"])

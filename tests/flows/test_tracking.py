@@ -1,7 +1,9 @@
 import fcntl
 import shutil
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -10,11 +12,10 @@ from mlflow.entities import Run
 from flows import tracking
 from flows.record import sending
 from flows.record.journal import Dataset, Journal, position_file, read_events
-from flows.record.sending import Sender, all_sent, send_all, sync
+from flows.record.sending import LOCK, Sender, all_sent, sync
 from flows.record.server import connect, experiment_id, find_training, run_link
 from tests.waiting import wait_for
 from transformer_core.config import Machine, tracking_uri
-from transformer_core.errors import UserError
 from transformer_core.files import write_json
 
 REPOSITORY = Path(__file__).parents[2]
@@ -183,15 +184,30 @@ def test_a_sender_whose_server_is_away_says_so_in_one_line_and_raises_nothing(
     assert error.count("\n") == 1
 
 
-def test_only_one_process_sends_a_journal(mlflow_store: str) -> None:
+def test_one_process_sends_at_a_time_and_another_waits_for_it(mlflow_store: str) -> None:
     journal = Journal("f00d")
-    with position_file(journal.path).open("a+") as file:
+    waiting = threading.Thread(target=sync, args=[mlflow_store])
+    with LOCK.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        send_all(mlflow_store)
-        with pytest.raises(UserError, match="another process is sending"):
-            sync(mlflow_store)
-    sync(mlflow_store)
+        waiting.start()
+        waiting.join(0.5)
+        assert not all_sent(journal.path, mlflow_store)
+    waiting.join()
     assert all_sent(journal.path, mlflow_store)
+
+
+def test_a_journal_that_grows_meanwhile_does_not_fail_the_sending_of_the_others(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an experiment's training does while another experiment publishes."""
+    training, other = Journal("f00d"), Journal("beef")
+    send = sending.send
+
+    def grow_and_send(*given: Any) -> None:
+        training.metrics(training.next_step("loss"), {"loss": 1.0})
+        send(*given)
+
+    monkeypatch.setattr(sending, "send", grow_and_send)
+    sync(mlflow_store)
+    assert all_sent(other.path, mlflow_store)
 
 
 def test_the_configured_address_goes_before_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,18 @@ def test_a_stop_after_the_last_update_costs_nothing(place: Path, monkeypatch: py
     assert updates == [2]
 
 
+@pytest.mark.usefixtures("place")
+def test_a_warm_up_longer_than_the_training_is_named_before_the_training() -> None:
+    prepare("bpe", updates=1, validate_every=1, warmup=40)
+    lines = stage_here("train").stderr.splitlines()
+    warning = (
+        "train.warmup: 40 updates, but the training has 1: the learning rate ends at 2% of its highest value. "
+        "Lower it, or raise train.updates."
+    )
+    assert lines.index(warning) < next(number for number, line in enumerate(lines) if line.startswith("training "))
+    assert load_params().train.model_copy(update={"warmup": 1}).warning == ""
+
+
 def test_bpe_dropout_trains_on_more_tokens_and_leaves_validation_as_it_is(place: Path) -> None:
     """Two updates of all pairs each, at a rate too low to change the weights, so that the scores of valid are equal."""
     found = {}

@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import sys
 
 from transformer_core.cli.arguments import Commands, add_model_arguments, chosen_model, non_negative_float, positive_float, positive_int
 
@@ -39,6 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
             "tokens_per_update": arguments.tokens_per_update or params.train.tokens_per_update,
         }
     )
+    if train.warning:
+        print(train.warning, file=sys.stderr)
     most = min(train.tokens_per_update, train.tokens_per_microbatch)
     if arguments.length > most:
         raise configuration_error(f"--length: a micro-batch holds {most} tokens, and a sentence {arguments.length}")

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from transformer_core.files import new_file, sha256_of
+from transformer_core.files import new_file, repository, sha256_of
 from transformer_core.models.directory import check_finite
 
 FORMAT = 2
@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 
 def state_root() -> Path:
-    """Return the parent of the trainings' directories: $TRANSFORMER_STATE, or .state in the working directory."""
-    return Path(os.environ.get("TRANSFORMER_STATE") or ".state")
+    """Return the parent of the trainings' directories: $TRANSFORMER_STATE, or .state in the repository."""
+    return repository() / (os.environ.get("TRANSFORMER_STATE") or ".state")
 
 
 def stopped_trainings(root: Path) -> list[Path]:

@@ -1,0 +1,70 @@
+"""The record in a file: mlflow.db, an SQLite database, and mlruns beside it, the folder of the files of runs and models."""
+
+import os
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from transformer_core.config import SQLITE
+
+EXPERIMENT = "transformer-pipeline"
+ARTIFACTS = "mlruns"
+SECONDS_TO_WAIT = 20
+# The columns of MLflow's tables in which it keeps absolute paths.
+_PATHS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
+
+
+def database(uri: str) -> Path | None:
+    """The file of a record in SQLite, as an absolute path; None if the address is another."""
+    return Path(uri.removeprefix(SQLITE)).resolve() if uri.startswith(SQLITE) else None
+
+
+def artifact_location(uri: str) -> str | None:
+    """The folder of the experiment's files for a record in SQLite; None leaves it to the server."""
+    file = database(uri)
+    return None if file is None else str(file.parent / ARTIFACTS / EXPERIMENT)
+
+
+def prepare(file: Path) -> None:
+    """Create a database that is missing, and correct the paths in one that was moved or copied with its folder mlruns."""
+    if not file.exists():
+        _create(file)
+    _correct_paths(file)
+
+
+def _create(file: Path) -> None:
+    """Create the database under another name and link it to its own once it is complete.
+
+    MLflow creates its tables one by one. Two processes that do so in one file fail, and leave a database that no process can use.
+    """
+    from mlflow import MlflowClient
+
+    folder = file.parent / ARTIFACTS
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder, prefix=".new-") as temporary:
+        new = Path(temporary) / file.name
+        MlflowClient(f"{SQLITE}{new}").search_experiments()
+        with suppress(FileExistsError):  # Another process was faster.
+            os.link(new, file)
+
+
+def _correct_paths(file: Path) -> None:
+    here = file.parent / ARTIFACTS
+    if not here.exists():  # The files are elsewhere on purpose.
+        return
+    with closing(sqlite3.connect(file, timeout=SECONDS_TO_WAIT)) as connection, connection:
+        found = connection.execute("SELECT artifact_location FROM experiments WHERE name = ?", [EXPERIMENT]).fetchone()
+        before = Path(found[0]).parent if found else here
+        if before == here or before.name != ARTIFACTS:
+            return
+        old, new = f"{before}/", f"{here}/"
+        for table, column in _PATHS:
+            moved = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
+            connection.execute(moved, [new, len(old) + 1, len(old), old])
