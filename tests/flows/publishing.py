@@ -51,3 +51,8 @@ def before_publish(model_directory: Path) -> None:
     TRAINING.mkdir()
     (TRAINING / "updates.csv").write_text("update,loss,tokens_per_second\n1,3.5,1000\n2,3.0,1001\n3,2.5,1002\n")
     (TRAINING / "validation.csv").write_text("update,nll,score,seconds\n3,2.75,12.5,0.5\n")
+
+
+def translated(hypotheses: list[str]) -> None:
+    """Write the translations of the test set."""
+    write_lines(DECODED / "test.hyp", hypotheses)
