@@ -23,7 +23,7 @@ REQUIRED = [Requirement(line) for line in PYPROJECT["project"]["dependencies"]]
 FOR_DEVELOPERS = [Requirement(line) for line in PYPROJECT["project"]["optional-dependencies"]["dev"]]
 PINS = [line for line in (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
 PACKAGES = ("transformer_core", "flows")
-NOT_IMPORTED = {"fastapi", "sqlalchemy", "protobuf"}  # Bounded for prefect's sake; what sentencepiece.sentencepiece_model_pb2 is made of.
+NOT_IMPORTED = {"fastapi", "protobuf"}  # Bounded for prefect's sake; what sentencepiece.sentencepiece_model_pb2 is made of.
 PARTS_OF_OTHERS = {"pydantic_core"}  # Released with pydantic, for exactly one version of it.
 
 

@@ -76,7 +76,7 @@ def test_the_baselines_have_sizes_too(architecture: str, parts: set[str], docume
 
 
 def test_an_unknown_preset_names_the_nearest(call: Callable[..., Any]) -> None:
-    line = "model.preset: no preset of the architecture transformer is called 'bas'. Nearest: base."
+    line = "model.preset: no preset of the architecture transformer is called 'bas'. Nearest: base, student-base."
     assert call("info", "--preset", "bas", "--vocab-size", "100").refusal() == (78, line)
 
 
