@@ -4,8 +4,10 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +87,17 @@ def test_an_older_commit_and_checkout_bring_back_its_bytes(clone: Clone) -> None
     assert clone.model_bytes() == before
 
 
-def test_experiments_run_and_show(clone: Clone) -> None:
-    clone.run("dvc", "exp", "run", "-n", "shorter", "-S", "train.updates=20")
+def test_an_experiment_is_recorded_and_changes_nothing_until_it_is_applied(clone: Clone) -> None:
+    before = clone.model_bytes(), (clone.root / "results/published.json").read_bytes(), names_of_runs(clone)
+    out = clone.run("dvc", "exp", "run", "--temp", "-n", "shorter", "-S", "train.updates=20", "-S", "train.seed=7")
+    assert "experiment shorter is in MLflow, its model is not in the registry. To register it: dvc exp apply shorter && " in out
+    assert clone.run("git", "status", "--porcelain") == ""
+    assert (clone.model_bytes(), (clone.root / "results/published.json").read_bytes()) == before[:2]
+    names = names_of_runs(clone)
+    assert set(before[2]) < set(names)  # None was sent again: that would take the score from its name.
+    assert any(name.startswith("tiny en-de tiny, seed 7, BLEU ") for name in names)
+    assert not list((clone.root / ".dvc/tmp/exps").rglob("mlflow.db"))
+    clone.run("dvc", "exp", "apply", "shorter")
     shown = clone.run("dvc", "exp", "show", "--csv", "--no-pager")
     assert "shorter" in shown
     assert "train.updates" in shown
@@ -97,6 +108,11 @@ def test_experiments_run_and_show(clone: Clone) -> None:
     plots = json.loads(clone.run("dvc", "plots", "show", "--json"))["data"]
     assert set(plots) == {"perplexity", "valid_score", "loss", "learning_rate", "by_length", "by_phenomenon"}
     assert {len(json.dumps(plot)) > 500 for plot in plots.values()} == {True}
+
+
+def names_of_runs(clone: Clone) -> list[str]:
+    with closing(sqlite3.connect(clone.root / "mlflow.db")) as record:
+        return [name for (name,) in record.execute("SELECT name FROM runs")]
 
 
 def test_a_stopped_training_saves_fails_and_goes_on(clone: Clone) -> None:
@@ -241,7 +257,7 @@ def test_the_task_of_parsing_runs_through_the_same_stages(clone: Clone) -> None:
         assert metrics["lines"] == 20
         assert "valid_f1" in read_json(clone.root / "results/training/metrics.json")
         assert "Constituency parsing" in (clone.root / "results/report.html").read_text(encoding="utf-8")
-        assert read_json(clone.root / "results/published.json")["model_uri"] == "models:/tiny-parser@champion"
+        assert read_json(clone.root / "results/published.json")["name"] == "tiny-parser"
         plots = json.loads(clone.run("dvc", "plots", "show", "--json"))["data"]
         assert {"perplexity", "valid_score", "by_length", "by_phenomenon"} <= set(plots)
     finally:

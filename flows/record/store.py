@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from transformer_core.config import SQLITE
+from transformer_core.files import repository
 
 EXPERIMENT = "transformer-pipeline"
 ARTIFACTS = "mlruns"
@@ -23,7 +24,7 @@ _PATHS = (
 
 def database(uri: str) -> Path | None:
     """The file of a record in SQLite, as an absolute path; None if the address is another."""
-    return Path(uri.removeprefix(SQLITE)).resolve() if uri.startswith(SQLITE) else None
+    return (repository() / uri.removeprefix(SQLITE)).resolve() if uri.startswith(SQLITE) else None
 
 
 def artifact_location(uri: str) -> str | None:

@@ -1,6 +1,6 @@
 """One training of a row, in its own clone, which shares the DVC cache.
 
-`dvc exp run --temp` also has its own folder, but loses it after a kill, with the state of the training and its journal. A clone is kept
+`dvc exp run --temp` also has its own folder, but loses it after a kill, with the outputs of all stages. A clone is kept
 until its training has ended, and the next start continues in it.
 """
 

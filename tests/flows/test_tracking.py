@@ -17,6 +17,7 @@ from flows.record.server import connect, experiment_id, find_training, run_link
 from tests.waiting import wait_for
 from transformer_core.config import Machine, tracking_uri
 from transformer_core.files import write_json
+from transformer_core.training.checkpoint import state_root
 
 REPOSITORY = Path(__file__).parents[2]
 DATASET = Dataset("tiny train en-de", "0123abcd", "[]", 60, "training")
@@ -129,6 +130,21 @@ def test_another_record_gets_everything_anew(mlflow_store: str) -> None:
     other = mlflow_store.replace("mlflow.db", "other.db")
     sync(other)
     assert points(connect(other), training(connect(other))) == [(1, 1.0)]
+
+
+def test_an_experiment_in_a_temporary_copy_sees_what_the_repository_has_sent(
+    mlflow_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal("f00d")
+    sync("sqlite:///mlflow.db")
+    copy = tmp_path / ".dvc/tmp/exps/copy"
+    copy.mkdir(parents=True)
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("DVC_EXP_NAME", "dry-nibs")
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    assert tracking_uri(Machine()) == mlflow_store
+    assert all_sent(tmp_path / journal.path, mlflow_store)
+    assert state_root() == tmp_path / ".state"
 
 
 def test_a_run_that_mlflow_has_lost_is_written_anew(mlflow_store: str) -> None:
