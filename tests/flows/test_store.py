@@ -61,6 +61,7 @@ def test_processes_that_create_the_record_at_once_find_the_same_one(tmp_path: Pa
 
 def test_a_copied_or_moved_repository_uses_its_own_files(mlflow_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy is used beside the original, so that nothing can be found there by accident."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)  # Put back afterwards: the next line sets it too.
     mlflow.set_tracking_uri(mlflow_store)  # It finds the model of the new version.
     Path("report.html").write_text("<h1>BLEU</h1>")
     Journal("f00d").artifact(Path("report.html"))
