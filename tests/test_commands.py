@@ -42,7 +42,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     made.commit("results")
     made.run(sys.executable, "-c", CHAMPION)
     made.run("git", "init", "-q", "--bare", "../origin")
-    made.run("git", "remote", "add", "origin", str(made.root.with_name("origin")))
+    made.run("git", "remote", "add", "origin", made.root.with_name("origin").as_uri())
     made.run("git", "push", "-q", "origin", "HEAD:main")
     programs, here = Path(sys.executable).parent, made.root / ".venv/bin"
     here.mkdir(parents=True)
