@@ -61,7 +61,7 @@ def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_eve
         written = [(e["step"], name, value) for e in read_events(journal) if e["type"] == "metrics" for name, value in e["values"].items()]
         there = [(step, name, value) for name in {name for _, name, _ in written} for step, value in points(client, name)]
         assert sorted(there) == sorted(written)
-        assert {read.dataset.name for read in run.inputs.dataset_inputs} == {"tiny train en-de", "tiny valid en-de"}
+        assert {read.dataset.name for read in run.inputs.dataset_inputs} == {"synthetic train en-de", "synthetic valid en-de"}
         assert "training/updates.csv" in {item.path for item in client.list_artifacts(run.info.run_id, "training")}
         assert run.data.tags["ranks"] == "1"
         assert run.data.tags["torch"]
