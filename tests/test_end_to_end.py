@@ -185,6 +185,7 @@ def test_a_model_to_start_from_is_an_input_that_travels_and_whose_change_is_seen
     clone.run("dvc", "repro", "train")  # The refusals have removed its outputs.
     clone.commit("fine-tuning")
     clone.run("dvc", "push", "--run-cache")
+    clone.run("git", "branch", "--force", "tuned")  # An earlier test has left no branch checked out, and nodes clone branches.
     node = ("-m", "flows.cluster.node", "train", "--repository", str(clone.root), "--commit", clone.run("git", "rev-parse", "HEAD").strip())
     clone.environment["TRANSFORMER_CLONES"] = str(tmp_path / "clones")
     clone.run(sys.executable, *node)

@@ -400,7 +400,10 @@ def combined_error(errors: list[UserError]) -> UserError:
 
 
 def _without_consequences(schema: type[BaseModel], faults: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Leave out the missing keys that are there under a misspelt name."""
+    """Leave out the missing keys that are there under a misspelt name, and, in a file of another format, all faults but that."""
+    other_format = [fault for fault in faults if fault["loc"][-1:] == ("format",)]
+    if other_format:
+        return other_format
     misspelt = {(*fault["loc"][:-1], _nearest_key(schema, fault)) for fault in faults if fault["type"] in _UNKNOWN_KEY}
     return [fault for fault in faults if fault["type"] not in _MISSING_KEY or fault["loc"] not in misspelt]
 
