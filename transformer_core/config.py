@@ -7,6 +7,7 @@ a preset, and of `machine`, which cannot change a result, have defaults.
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import re
 from collections.abc import Iterator
@@ -45,24 +46,10 @@ Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
 DecodingPrecision = Literal[Precision, "int8"]
 CTranslate2Precision = Literal["float32", "int8"]
 # Keys of `model` whose effect the export to CTranslate2 keeps; dropout has none on a translation. Any other key is refused.
-CTRANSLATE2_KEYS = frozenset(
-    {
-        "architecture",
-        "layers",
-        "encoder_layers",
-        "decoder_layers",
-        "d_model",
-        "d_ff",
-        "heads",
-        "d_k",
-        "d_v",
-        "norm",
-        "positions",
-        "most_positions",
-        "tied",
-    }
-    | {"dropout", "attention_dropout", "relu_dropout"}
-)
+CTRANSLATE2_KEYS = frozenset({
+    "architecture", "layers", "encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "d_k", "d_v", "norm", "positions",
+    "most_positions", "tied", "dropout", "attention_dropout", "relu_dropout",
+})  # fmt: skip
 Penalty = Literal["wu", "power"]
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 # The row's value is read from its name: presets.py, which also has it, imports this module.
@@ -385,6 +372,24 @@ def read_yaml(path: Path) -> Any:
         raise configuration_error(f"{where}: not valid YAML ({problem})") from None
 
 
+def editable_yaml(text: str) -> Any:
+    """Return the document of a YAML text; `yaml_text` writes it with its comments. Raises `YAMLError`."""
+    return _round_trip().load(text)
+
+
+def yaml_text(document: object) -> str:
+    """Return a document as YAML, its lines unbroken."""
+    text = io.StringIO()
+    _round_trip().dump(document, text)
+    return text.getvalue()
+
+
+def _round_trip() -> YAML:
+    yaml = YAML()  # The default type, a round trip, keeps comments.
+    yaml.width = 1_000  # Keeps lines unbroken.
+    return yaml
+
+
 def validate_document(schema: type[Document], document: object, path: Path) -> Document:
     """Check a document against a schema. Raises `UserError` (78), with a line for each fault that names file and key."""
     try:
@@ -401,7 +406,7 @@ def combined_error(errors: list[UserError]) -> UserError:
 
 def _without_consequences(schema: type[BaseModel], faults: list[ErrorDetails]) -> list[ErrorDetails]:
     """Leave out the missing keys that are there under a misspelt name, and, in a file of another format, all faults but that."""
-    other_format = [fault for fault in faults if fault["loc"][-1:] == ("format",)]
+    other_format = [fault for fault in faults if fault["loc"] == ("format",)]
     if other_format:
         return other_format
     misspelt = {(*fault["loc"][:-1], _nearest_key(schema, fault)) for fault in faults if fault["type"] in _UNKNOWN_KEY}

@@ -129,9 +129,10 @@ def committed() -> tuple[str, str]:
         commit = git(Path(), "log", "--max-count=1", "--format=%H")
     except subprocess.CalledProcessError as error:
         raise configuration_error(_reason(error), "Other machines clone a commit: run this at the top of a git repository.") from None
+    inputs = _input_folders()
     for line in git(Path(), "status", "--porcelain", "--", ".", *_NOT_COMMITTED).splitlines():
         state, name = line.split(maxsplit=1)
-        if state != "??" or name.strip('"').partition("/")[0] in _input_folders():
+        if state != "??" or name.strip('"').partition("/")[0] in inputs:
             remedy = "Commit and push it, large files by dvc add, then run again."
             raise configuration_error(f"{name}: not committed, and another machine runs what is", remedy)
     remotes = git(Path(), "remote").split()

@@ -1,15 +1,12 @@
 """The settings of one run of the flow: a recipe and changed keys, written to params.yaml."""
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from flows.process.paths import STATE
 from transformer_core import recipes
-from transformer_core.config import PARAMS_FILE, Params, check_across_sections, read_yaml, validate_document
+from transformer_core.config import PARAMS_FILE, Params, check_across_sections, editable_yaml, read_yaml, validate_document, yaml_text
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_file, sha256_of, write_text
 from transformer_core.presets import resolve
@@ -33,16 +30,15 @@ def write_params(recipe: str | None, overrides: Mapping[str, Any]) -> Path | Non
     """
     if recipe is None and not overrides:
         return None
-    yaml = _yaml()
-    present: Any = yaml.load(PARAMS_FILE.read_text(encoding="utf-8")) if PARAMS_FILE.exists() else {}
-    document: Any = present if recipe is None else yaml.load(recipes.read(recipe))
+    present: Any = editable_yaml(PARAMS_FILE.read_text(encoding="utf-8")) if PARAMS_FILE.exists() else {}
+    document: Any = present if recipe is None else editable_yaml(recipes.read(recipe))
     if recipe is not None and present and MACHINE in present:
         document[MACHINE] = present[MACHINE]
     for key, value in overrides.items():
         _set(document, key, value)
     check(document)
     backup = None
-    text = _text(document)
+    text = yaml_text(document)
     if PARAMS_FILE.exists() and PARAMS_FILE.read_text(encoding="utf-8") != text:
         backup = BACKUPS / f"{sha256_of(PARAMS_FILE)[:8]}.yaml"
         with new_file(backup) as temporary:
@@ -61,7 +57,7 @@ def apply_settings(sections: Mapping[str, Any], root: Path) -> None:
     path = root / PARAMS_FILE
     document = {**sections, MACHINE: read_yaml(path).get(MACHINE) or {}}
     check(document)
-    write_text(path, _text(document))
+    write_text(path, yaml_text(document))
 
 
 def check(document: object) -> None:
@@ -79,15 +75,3 @@ def _set(document: dict[str, Any], key: str, value: object) -> None:
     if not isinstance(values, dict):
         raise configuration_error(f"override {key!r}: {section} is no section", f"Sections: {', '.join(Params.model_fields)}.")
     values[name] = value
-
-
-def _text(document: object) -> str:
-    text = io.StringIO()
-    _yaml().dump(document, text)
-    return text.getvalue()
-
-
-def _yaml() -> YAML:
-    yaml = YAML()  # The default type, a round trip, keeps comments.
-    yaml.width = 1_000
-    return yaml

@@ -6,6 +6,7 @@ from typing import Any
 
 from flows.process.paths import REPORT
 from transformer_core.config import TREES
+from transformer_core.evaluation.moses_bleu import TITLES
 from transformer_core.evaluation.parsing import compare_parsers
 from transformer_core.evaluation.significance import Comparison, compare_systems
 
@@ -67,9 +68,9 @@ def score_table(figures: Mapping[str, Any]) -> str:
         others = "".join(f"{scores[key]:>{width}.2f}" for key, (_, width) in task.columns.items())
         rows.append(f"{split:<30}{scores[task.key]:>8.2f}{interval:>15}{others}")
     rows.append(f"{task.score} is {figures['signature']}, test has {figures['lines']:,} lines")
-    for name, count in _MOSES_BLEU.items():
+    for name, title in TITLES.items():
         if name in figures:
-            rows.append(f"{count}, {figures[name]:.2f} on test, is {figures[f'{name}_signature']}")
+            rows.append(f"{title}, {figures[name]:.2f} on test, is {figures[f'{name}_signature']}")
     shares = [f"{figures[name]:.1f}% {_SHARES[name]}" for name in task.shares]
     return "\n".join([*rows, f"Of the test outputs {', '.join(shares)}", f"Report: {REPORT}"])
 
@@ -92,5 +93,4 @@ PARSING = Task(
     columns={"precision": ("precision", 11), "recall": ("recall", 8), "exact_match": ("exact", 8)},
     compare=compare_parsers,
 )
-_MOSES_BLEU = {"paper_bleu": "The paper's BLEU", "multi30k_lower": "Multi30k's lowercased BLEU"}
 _SHARES = {"copied": "are copies", "empty": "empty", "over_long": "over-long", "malformed": "had to be repaired into a tree"}

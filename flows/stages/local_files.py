@@ -28,6 +28,8 @@ def run(params: Params) -> str:
     for split, sources in splits.items():
         for source in sources:
             files = reader.local_files(source)
+            if not files:
+                continue
             if all(file.is_file() for file in files):
                 check(reader, split, source)
                 linked += files
@@ -46,7 +48,7 @@ def check(reader: SourceReader, split: str, source: Source) -> None:
     """
     pinned = {file.path for file in (source.files or {}).values() if file.sha256}
     used = sums_in_raw(reader)
-    for origin in reader.open(source, split).origins if reader.local_files(source) else []:  # Opening checks the entry's sums.
+    for origin in reader.open(source, split).origins:  # Opening checks the entry's sums.
         name = origin.get("file") or origin["trees"]
         if name not in pinned and used.get((split, name), origin["sha256"]) != origin["sha256"]:
             raise UserError(f"{reader.found.path}: {name} has changed since {RAW} was made", "Make it again: dvc repro --force download")

@@ -28,6 +28,7 @@ from transformer_core.evaluation.attention_figures import (
 from transformer_core.evaluation.charts import length_charts, training_charts
 from transformer_core.evaluation.figures import COLOURS, SANS
 from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, Scores
+from transformer_core.evaluation.moses_bleu import TITLES
 from transformer_core.evaluation.parsing import ParsingScores
 from transformer_core.evaluation.tree_figures import tree_figure
 from transformer_core.evaluation.words import choose_word
@@ -135,7 +136,7 @@ class ParsingReport(Run):
 
 def render(report: Report) -> str:
     """Return the report of a translation model as an HTML document."""
-    return _rendered("report.html", "BLEU", report, differences=differences, moses_bleu=MOSES_BLEU)
+    return _rendered("report.html", "BLEU", report, differences=differences, moses_bleu=MOSES_BLEU, titles=TITLES)
 
 
 def render_parsing(report: ParsingReport) -> str:

@@ -1,7 +1,6 @@
 """Recipes: complete params files by name, as text with comments."""
 
 import difflib
-import io
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,7 +11,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import YAMLError
 
-from transformer_core.config import Params, validate_document
+from transformer_core.config import Params, editable_yaml, validate_document, yaml_text
 from transformer_core.errors import configuration_error
 from transformer_core.files import write_text
 from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, table_3_row
@@ -65,7 +64,7 @@ def _rows() -> list[str]:
 
 def read(name: str) -> str:
     """Return the text of a recipe's params file. Raises `UserError` (78): no such recipe."""
-    return _text(_document(name))
+    return yaml_text(_document(name))
 
 
 def load(name: str) -> Params:
@@ -89,7 +88,7 @@ def for_own_data(corpus: str, source: str, target: str, pairs: int) -> str:
     document["download"].update(corpus=corpus, source=source, target=target)
     document["bpe"]["vocab_size"] = min(max(_LEAST_VOCABULARY, pairs // 4), document["bpe"]["vocab_size"])
     document["publish"]["name"] = f"{corpus}-{source}-{target}"
-    return _text(document)
+    return yaml_text(document)
 
 
 def check_unedited(path: Path) -> None:
@@ -106,10 +105,10 @@ def write(text: str, path: Path, *, force: bool) -> None:
     """
     if not force:
         check_unedited(path)
-    document = _yaml().load(text)
+    document = editable_yaml(text)
     if machine := _read_document(path).get("machine"):
         document["machine"] = machine
-    write_text(path, _text(document))
+    write_text(path, yaml_text(document))
 
 
 def _document(name: str) -> CommentedMap:
@@ -124,7 +123,7 @@ def _document(name: str) -> CommentedMap:
 
 @cache
 def _packaged(name: str) -> CommentedMap:
-    document: CommentedMap = _yaml().load(resources.files(__package__).joinpath(name + _SUFFIX).read_text(encoding="utf-8"))
+    document: CommentedMap = editable_yaml(resources.files(__package__).joinpath(name + _SUFFIX).read_text(encoding="utf-8"))
     return document
 
 
@@ -158,22 +157,10 @@ def _baseline(name: str) -> CommentedMap:
     return document
 
 
-def _yaml() -> YAML:
-    yaml = YAML()  # The default type, a round trip, keeps comments.
-    yaml.width = 1_000  # Keeps lines unbroken.
-    return yaml
-
-
-def _text(document: CommentedMap) -> str:
-    text = io.StringIO()
-    _yaml().dump(document, text)
-    return text.getvalue()
-
-
 def _read_document(path: Path) -> CommentedMap:
     """Return the document at `path`; empty if the file does not exist or is not a YAML mapping."""
     try:
-        document = _yaml().load(path.read_text(encoding="utf-8", errors="replace")) if path.exists() else None
+        document = editable_yaml(path.read_text(encoding="utf-8", errors="replace")) if path.exists() else None
     except YAMLError:
         document = None
     return document if isinstance(document, CommentedMap) else CommentedMap()
@@ -182,4 +169,4 @@ def _read_document(path: Path) -> CommentedMap:
 def _tracked(document: CommentedMap) -> str:
     """Remove the `machine` section of a document and return the text of the rest."""
     document.pop("machine", None)
-    return _text(document)
+    return yaml_text(document)

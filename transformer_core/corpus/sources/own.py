@@ -10,13 +10,14 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from transformer_core.config import editable_yaml, yaml_text
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, LocalFile, Size, Source, entry_names, load_entry
 from transformer_core.corpus.sources.formats import file_lines, file_pairs
 from transformer_core.corpus.sources.holdout import HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
 from transformer_core.corpus.sources.readers import located, named_from
 from transformer_core.corpus.text import decode_line
 from transformer_core.errors import UserError, configuration_error
-from transformer_core.files import new_file, sha256_of
+from transformer_core.files import sha256_of, write_text
 
 _MOST_HELD_OUT = 1000
 _NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm"})
@@ -96,7 +97,7 @@ def new_entry(
         raise UserError(f"{source_file}: {pairs:,} pairs, of which {wanted:,} are to be held out", "Hold out fewer or add text.")
     size = measured.size.model_dump()
     _list_held_out(path, measured, sizes, {})
-    _write({"name": name, "languages": list(languages), "licence": None, "note": "", "size": size, "splits": splits}, path, _plain_yaml())
+    write_text(path, _plain({"name": name, "languages": list(languages), "licence": None, "note": "", "size": size, "splits": splits}))
     return path
 
 
@@ -134,9 +135,7 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
     splits: dict[str, list[Source]] = dict(entry.splits)
     if not any(source.files for sources in splits.values() for source in sources):
         raise configuration_error(f"{path}: names no local file with `files`", "Make data/raw again with: dvc repro --force download")
-    yaml = YAML()  # Round trip: comments stay.
-    yaml.width = 1_000
-    document = yaml.load(path.read_text(encoding="utf-8"))
+    document = editable_yaml(path.read_text(encoding="utf-8"))
     for split, sources in splits.items():
         for source, there in zip(sources, document["splits"][split], strict=True):
             for language, file in (source.files or {}).items():
@@ -153,7 +152,7 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
         size = measured.size
         document["size"] = size.model_dump()
         _list_held_out(path, measured, sizes, {language: listed_sentences(path, language) for language in entry.languages})
-    _write(document, path, yaml)
+    write_text(path, yaml_text(document))
     return entry.size, size
 
 
@@ -217,15 +216,10 @@ def _files(sides: _Sides, folder: Path) -> dict[str, dict[str, Any]]:
     return {language: file.model_dump(exclude_none=True) for language, file in files.items()}
 
 
-def _write(document: dict[str, Any], path: Path, yaml: YAML) -> None:
-    text = io.StringIO()
-    yaml.dump(document, text)
-    with new_file(path) as temporary:
-        temporary.write_text(text.getvalue(), encoding="utf-8", newline="\n")
-
-
-def _plain_yaml() -> YAML:
+def _plain(document: dict[str, Any]) -> str:
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    return yaml
+    text = io.StringIO()
+    yaml.dump(document, text)
+    return text.getvalue()
