@@ -1,1 +1,1 @@
-"""A stage on other machines: work pools, nodes, the nodes of one training, their ranks."""
+"""Stages on other machines: Prefect work pools, nodes, groups of nodes that train together, their ranks."""

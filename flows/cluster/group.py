@@ -1,8 +1,8 @@
-"""A group of nodes that train together, described to each by its environment, whether Prefect, Slurm or Kubernetes started it.
+"""A group of nodes that train together. Environment variables describe it to each node, whether Prefect, Slurm or Kubernetes starts it.
 
 TRANSFORMER_NODES=2  TRANSFORMER_NODE_RANK=0..1  TRANSFORMER_RENDEZVOUS=10.0.0.1:29400 (an address of node 0)
-TRANSFORMER_ADDRESS=10.0.0.2   this node's own address, for the others; default: the one from which it reaches the rendezvous
-TRANSFORMER_JOIN_SECONDS=900   how long a node waits for the others
+TRANSFORMER_ADDRESS=10.0.0.2   this node's address for the others; default: the one from which it reaches the rendezvous
+TRANSFORMER_JOIN_SECONDS=900   time for which a node waits for the others
 """
 
 import ipaddress
@@ -16,7 +16,7 @@ import psutil
 
 from transformer_core.errors import configuration_error
 
-# A queue may allocate nodes one by one; a node that has waited so long for another gives up, and its scheduler tries again.
+# A queue may allocate nodes one by one. A node that has waited this long for the others ends, and its scheduler tries again.
 JOIN_SECONDS = "900"
 
 
@@ -29,9 +29,9 @@ def _join_seconds() -> int:
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """This node's place: `rank` of `nodes`; node 0 holds the rendezvous and rank 0, which writes the outputs of the training.
+    """A group, as seen from node `rank` of `nodes`. Node 0 has the rendezvous, and the process that writes the training's outputs.
 
-    The defaults of `address` and `join_seconds` are those of this machine's environment.
+    Defaults of `address` and `join_seconds` are read from the environment.
     """
 
     nodes: int
@@ -42,10 +42,10 @@ class NodeGroup:
 
     @classmethod
     def from_environment(cls) -> Self | None:
-        """The group of this node, or None if it trains alone.
+        """Return the group of this node, or None if it trains alone.
 
         Raises:
-            UserError: exit code 78; the environment is incomplete or has an impossible value.
+            UserError: exit code 78; the environment is incomplete or has an invalid value.
         """
         nodes_text = os.environ.get("TRANSFORMER_NODES", "1")
         if nodes_text == "1":
@@ -64,7 +64,7 @@ class NodeGroup:
         return cls(nodes, rank, rendezvous)
 
     def environment(self) -> dict[str, str]:
-        """The variables that `from_environment` reads."""
+        """Return the variables that `from_environment` reads."""
         return {
             "TRANSFORMER_NODES": str(self.nodes),
             "TRANSFORMER_NODE_RANK": str(self.rank),
@@ -74,7 +74,7 @@ class NodeGroup:
         }
 
     def torchrun(self) -> list[str]:
-        """Its options of torchrun. Static: torch's dynamic rendezvous numbers nodes by address, so that rank 0 could be on any of them."""
+        """Return options of torchrun. The rendezvous is static: torch's dynamic one numbers nodes by address, so any could get rank 0."""
         host, port = address_of(self.rendezvous)
         return [
             f"--nnodes={self.nodes}",
@@ -87,16 +87,16 @@ class NodeGroup:
         ]
 
     def interfaces(self) -> dict[str, str]:
-        """The network interface for gloo and NCCL; left to the host's name, they may take another one or the loopback."""
+        """Return variables with the network interface for gloo and NCCL, which otherwise may choose another one, or the loopback."""
         own = self.own_address()
         name = next((name for name, addresses in psutil.net_if_addrs().items() if own in {one.address for one in addresses}), None)
         return {} if name is None else {key: os.environ.get(key, name) for key in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
 
     def own_address(self) -> str:
-        """This node's address for the others.
+        """Return this node's address for the others.
 
-        On node 0 the rendezvous may be the host's own name, to which Debian gives a loopback address (127.0.1.1). No other machine reaches
-        that, so it is used only if the rendezvous is the loopback itself.
+        On node 0, the rendezvous may be the host's own name, which Debian resolves to a loopback address (127.0.1.1). Other machines do not
+        reach that, so a loopback address is returned only if the rendezvous is one.
 
         Raises:
             UserError: exit code 78; this machine has no other address.
@@ -108,17 +108,17 @@ class NodeGroup:
 
 
 def address_for_others(host: str, port: int) -> str:
-    """The address of this machine from which it reaches a host; if the host is this machine itself, the one that others reach.
+    """Return the address from which this machine reaches a host; if the host is this machine itself, the one that others reach.
 
     Raises:
-        UserError: exit code 78; this machine has no address but the loopback's.
+        UserError: exit code 78; this machine has only loopback addresses.
     """
     address = address_towards(host, port)
     return outward_address() if _is_loopback(address) else address
 
 
 def address_of(endpoint: str) -> tuple[str, int]:
-    """Host and port of "host:port"; raises ValueError for anything else."""
+    """Return host and port of "host:port". Raises `ValueError` for any other text."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(f"{endpoint!r} is not host:port")
@@ -126,7 +126,7 @@ def address_of(endpoint: str) -> tuple[str, int]:
 
 
 def address_towards(host: str, port: int) -> str:
-    """The address of this machine from which it would reach another host; nothing is sent."""
+    """Return the address from which this machine would reach a host; nothing is sent."""
     family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(target)
@@ -134,13 +134,13 @@ def address_towards(host: str, port: int) -> str:
 
 
 def outward_address() -> str:
-    """The address of this machine on its default route, or else on the first interface that is up and not the loopback.
+    """Return this machine's address on its default route, or else on the first interface that is up and not the loopback.
 
     Raises:
         UserError: exit code 78; there is none.
     """
     with suppress(OSError):
-        return address_towards("192.0.2.1", 9)  # An address for documentation (RFC 5737); nothing is sent.
+        return address_towards("192.0.2.1", 9)  # An address for documentation (RFC 5737).
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     for name, addresses in psutil.net_if_addrs().items():
         for one in addresses:
@@ -157,6 +157,6 @@ def _is_loopback(host: str) -> bool:
 
 
 def free_port(address: str) -> int:
-    """A free port of this machine."""
+    """Return a free port at an address of this machine."""
     with socket.create_server((address, 0)) as server:
         return int(server.getsockname()[1])

@@ -1,10 +1,11 @@
-"""One stage on this machine, for a pipeline on another one.
+"""A stage on this machine, for a pipeline on another one: a node.
 
-A clone at the pipeline's commit, the stage's inputs restored from the DVC remote's run-cache, the stage, and a push of the run-cache:
+It clones the repository at the pipeline's commit, restores the stage's inputs from the DVC remote's run-cache, runs the stage, and pushes
+its outputs and the run-cache:
 
     python -m flows.cluster.node train --repository URL --commit SHA [--settings FILE]
 
-Slurm and Kubernetes start that on every node (flows/submit.py); a Prefect worker does the same in a flow run (flows/cluster/pools.py).
+Slurm and Kubernetes start this on every node (flows/submit.py). A Prefect worker does the same in a flow run (flows/cluster/pools.py).
 """
 
 import argparse
@@ -26,13 +27,13 @@ from transformer_core.config import read_yaml
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import exclusive_lock, read_json
 
-# Sent along, or a result: neither must be committed for another machine to run the same.
+# Need not be committed: params.yaml is sent with the stage, and dvc.lock is a result.
 _NOT_COMMITTED = (":!params.yaml", ":!dvc.lock")
 
 
 @dataclass(frozen=True)
 class Work:
-    """A stage at a commit of a repository, and its tracked sections of params.yaml; None are the commit's own."""
+    """A stage at a commit of a repository, and the tracked sections of params.yaml; None for those of the commit."""
 
     stage: str
     repository: str
@@ -41,12 +42,12 @@ class Work:
 
 
 def run(work: Work, clone: Path, log: StageLog, group: NodeGroup | None = None) -> None:
-    """Run a stage in a clone of its own. Node 0 of a group, or a single node, pushes its outputs to the DVC remote.
+    """Run a stage in a clone. Node 0 of a group, or a single node, pushes the outputs to the DVC remote.
 
     Raises:
-        StageError: it failed; the code is the stage's.
-        UserError: 78 if commit, remote or run-cache are incomplete, 69 if repository or remote are away or the clone is in use: the
-            previous run is still saving.
+        StageError: the stage failed, with its exit code, or the DVC remote is missing or unavailable.
+        UserError: 78 if the repository has no such commit or an input is in no run-cache; 69 if the repository is unavailable, or if the
+            clone is in use, because a previous run is still saving.
     """
     with exclusive_lock(clone.with_suffix(".lock"), "a stage of its clone"):
         check_out(work, clone)
@@ -56,7 +57,7 @@ def run(work: Work, clone: Path, log: StageLog, group: NodeGroup | None = None) 
             message = f"{log.last_line}, neither here nor in the DVC remote, and {work.stage} needs it"
             raise configuration_error(message, "On the machine that has it: dvc push --run-cache")
         exit_file(work.stage, clone).unlink(missing_ok=True)
-        # DVC runs on the node that writes the outputs; the others only contribute their devices to the training.
+        # DVC runs only on the node that writes the outputs. The others add their devices to the training.
         first = group is None or group.rank == 0
         command = dvc("repro", "--single-item", work.stage) if first else [sys.executable, "-m", f"flows.stages.{work.stage}"]
         environment = {"PATH": search_path(), **(group.environment() if group else {})}
@@ -68,13 +69,13 @@ def run(work: Work, clone: Path, log: StageLog, group: NodeGroup | None = None) 
 
 
 def clone_for(repository: str, rank: int) -> Path:
-    """The folder of this machine's clone of a repository as a node: under $TRANSFORMER_CLONES, or the user's cache."""
+    """Return the folder for the clone of a repository as node `rank`, under $TRANSFORMER_CLONES or in the user's cache."""
     root = Path(os.environ.get("TRANSFORMER_CLONES") or Path.home() / ".cache" / "transformer-pipeline")
     return root / f"{sha256(repository.encode()).hexdigest()[:12]}-{rank}"
 
 
 def check_out(work: Work, clone: Path) -> None:
-    """Check out the commit's tracked files in the clone; data, caches and states there are kept.
+    """Check out the commit's tracked files in the clone, which is created if needed. Its data, caches and states are kept.
 
     Raises:
         UserError: exit code 69 if the repository cannot be read, 78 if it has no such commit.
@@ -92,10 +93,10 @@ def check_out(work: Work, clone: Path) -> None:
 
 
 def restore(stages: Sequence[str], clone: Path, log: StageLog) -> bool:
-    """Restore outputs of stages from the run-caches, here and of the DVC remote; return whether they had all of them.
+    """Restore the outputs of stages from the run-cache here or in the DVC remote, and return whether all were found.
 
     Raises:
-        StageError: there is no remote, or it is away.
+        StageError: there is no remote, or it is unavailable.
     """
     code = _exchange("restore", stages, clone, log)
     if code not in (ExitCode.DONE, NOT_CACHED):
@@ -107,7 +108,7 @@ def push(stages: Sequence[str], clone: Path, log: StageLog) -> None:
     """Push the outputs of stages and the run-cache to the DVC remote.
 
     Raises:
-        StageError: there is no remote, or it is away.
+        StageError: there is no remote, or it is unavailable.
     """
     code = _exchange("push", stages, clone, log)
     if code:
@@ -120,10 +121,10 @@ def _exchange(action: str, stages: Sequence[str], clone: Path, log: StageLog) ->
 
 
 def committed() -> tuple[str, str]:
-    """The address from which another machine can clone this repository, and the commit that is the same as here.
+    """Return the address of this repository for other machines (of its first remote, or else its path), and the current commit.
 
     Raises:
-        UserError: exit code 78; this is no git repository, or something is not committed.
+        UserError: exit code 78; this is no git repository, or a change of a tracked file or an input of a stage is not committed.
     """
     try:
         commit = git(Path(), "log", "--max-count=1", "--format=%H")
@@ -141,7 +142,7 @@ def committed() -> tuple[str, str]:
 
 
 def check_pushed(repository: str, commit: str) -> None:
-    """Check that another machine will find the commit in a branch of the repository.
+    """Check that a branch of the repository has the commit, so that another machine finds it.
 
     Raises:
         UserError: exit code 69 if the repository cannot be read, 78 if none of its branches has the commit.
@@ -166,19 +167,19 @@ def _not_pushed(repository: str, commit: str) -> UserError:
 
 
 def _reason(error: subprocess.CalledProcessError) -> str:
-    """Return the first line of git's message that is no warning, such as ssh's about a new host; the last lines are general advice."""
+    """Return the first line of git's message that is no warning. ssh warns about new hosts before it; general advice comes after it."""
     lines = (line for line in str(error.stderr).splitlines() if line and not line.lower().startswith("warning: "))
     return next(lines, "").removeprefix("fatal: ")
 
 
 def _input_folders() -> set[str]:
-    """The folders at the top of the repository that hold dependencies of stages; an untracked file elsewhere is no input."""
+    """Return the top-level folders and files that are dependencies of stages. An untracked file elsewhere is no input."""
     stages = read_yaml(Path("dvc.yaml"))["stages"].values()
     return {path.partition("/")[0] for stage in stages for path in stage.get("deps", [])}
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """The output of a git command; raises CalledProcessError."""
+    """Return the output of a git command. Raises `CalledProcessError`."""
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
     return subprocess.run(
         ["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True, env=environment
@@ -187,7 +188,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one stage of a pipeline on this machine, alone or, if $TRANSFORMER_NODES says so, as a node of a group."""
+    """Run one stage of a pipeline on this machine, alone or, with $TRANSFORMER_NODES, as a node of a group."""
     parser = argparse.ArgumentParser(prog="python -m flows.cluster.node", description=main.__doc__)
     parser.add_argument("stage")
     parser.add_argument("--repository", required=True, metavar="URL", help="where the pipeline's repository is cloned from")

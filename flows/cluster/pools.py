@@ -1,7 +1,7 @@
-"""Stages on the machines of a Prefect work pool: the pipeline's side, which starts and awaits them, and the flow that runs one there.
+"""Stages on machines of a Prefect work pool: the flow `node`, which runs a stage there, and the functions that start it and wait for it.
 
-Prefect starts one run on one machine. A training over several nodes is as many runs of the flow `node`, started together: the first
-publishes its address, the others receive it, and if one fails all are ended, so that the group is complete or gone.
+A flow run is on one machine. A training on several nodes is one run of `node` for each: the first publishes its address, the others receive
+it as a parameter, and if one fails, all others are cancelled.
 """
 
 import os
@@ -43,16 +43,16 @@ _CODE = re.compile(r"\(exit code (\d+)\)$")
 def node(
     stage: str, repository: str, commit: str, settings: dict[str, Any] | None = None, rank: int = 0, nodes: int = 1, rendezvous: str = ""
 ) -> State[int] | int:
-    """Run one stage on this machine for a pipeline elsewhere, alone or as one node of several that train together.
+    """Run one stage on this machine for a pipeline elsewhere, alone or as one of several nodes that train together.
 
     Args:
-        stage: its name.
-        repository: address from which the pipeline's repository is cloned.
-        commit: of the repository.
-        settings: tracked sections of params.yaml that go before the commit's.
-        rank: of this node among `nodes`; node 0 writes the outputs.
-        nodes: number of machines that train together.
-        rendezvous: host and port of node 0, which finds and publishes them itself.
+        stage: name of the stage.
+        repository: address from which the repository is cloned.
+        commit: commit of the repository.
+        settings: tracked sections of params.yaml, which replace those of the commit.
+        rank: number of this node, from 0; node 0 writes the outputs.
+        nodes: number of nodes that train together.
+        rendezvous: host and port of node 0; empty on node 0, which chooses and publishes them.
     """
     log = StageLog(get_run_logger().info, ProgressBar(stage).show)
     try:
@@ -66,12 +66,12 @@ def node(
 
 
 def run_in_pool(stage: str, pool: str, nodes: int) -> bool:
-    """Run a stage on machines of a work pool, unless its outputs are here or in the run-cache; return whether it ran.
+    """Run a stage on machines of a work pool, unless its outputs are here or in a run-cache. Return whether it ran.
 
-    Its outputs are then in the DVC remote; `dvc repro --pull` fetches them.
+    Its outputs are then in the DVC remote, from which `dvc repro --pull` fetches them.
 
     Raises:
-        StageError: it failed there, or could not be sent there.
+        StageError: the stage failed there, or could not be started there.
     """
     log = StageLog(get_run_logger().info)
     try:
@@ -89,10 +89,10 @@ def run_in_pool(stage: str, pool: str, nodes: int) -> bool:
 
 
 def find_deployment(client: SyncPrefectClient, pool: str) -> DeploymentResponse:
-    """The deployment of the flow `node` on a work pool.
+    """Return the deployment of the flow `node` on a work pool.
 
     Raises:
-        UserError: exit code 78; there is none, or no such pool.
+        UserError: exit code 78; the pool or the deployment does not exist.
     """
     try:
         client.read_work_pool(pool)
@@ -112,13 +112,13 @@ def find_deployment(client: SyncPrefectClient, pool: str) -> DeploymentResponse:
 
 
 def cancel_nodes(client: SyncPrefectClient, pipeline_run: UUID) -> None:
-    """Cancel the unfinished runs that a run of the pipeline has started on other machines."""
+    """Cancel the unfinished runs of `node` that a pipeline run has started."""
     tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[_tag(pipeline_run)]))
     _cancel(client, client.read_flow_runs(flow_run_filter=tagged))
 
 
 class ProgressBar:
-    """The progress of a stage, as an artifact of the current run; if Prefect is away, only the bar is lost."""
+    """A progress artifact of the current flow run. If Prefect is unavailable, only the bar is lost."""
 
     def __init__(self, stage: str) -> None:
         self._key = f"{stage}-progress"
@@ -160,7 +160,7 @@ def _start(deployment: DeploymentResponse, parameters: dict[str, Any]) -> FlowRu
 
 
 def _wait_for_rendezvous(client: SyncPrefectClient, run: FlowRun) -> str:
-    """The rendezvous that node 0 publishes once it runs, which may take long if machines are few."""
+    """Return the rendezvous that node 0 publishes once it runs, which may take long if the pool is busy."""
     while True:
         first = client.read_flow_run(run.id)
         for tag in first.tags:
@@ -184,7 +184,7 @@ def _states(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> list[FlowRun]
 
 
 def _check(runs: Sequence[FlowRun]) -> None:
-    """Raise a `StageError` if a run has ended and did not complete: of a run with its own reason, since others fail because of it."""
+    """Raise a `StageError` if a run has ended without success. A permanent error is preferred, because it makes other nodes fail."""
     failed = [(_code(run.state), run) for run in runs if run.state and run.state.is_final() and not run.state.is_completed()]
     if failed:
         code, worst = next((one for one in failed if one[0] not in TRANSIENT), failed[0])
@@ -200,7 +200,7 @@ def _code(state: State[Any]) -> int:
 
 
 def _end(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
-    """Cancel unfinished runs and wait for their end, as they may be saving."""
+    """Cancel unfinished runs, and wait for their end, because they may be saving."""
     _cancel(client, _states(client, runs))
     deadline = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < deadline and any(not (run.state and run.state.is_final()) for run in _states(client, runs)):
@@ -215,7 +215,7 @@ def _cancel(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
 
 
 def _publish_rendezvous() -> str:
-    """Find a port for the group on this machine's address and publish both in a tag of this run, which the pipeline reads."""
+    """Choose an address and a port of this machine, and publish both in a tag of this run, which the pipeline reads."""
     with get_client(sync_client=True) as client:
         api = urlsplit(str(client.api_url))
         address = os.environ.get("TRANSFORMER_ADDRESS") or address_for_others(str(api.hostname), api.port or 443)

@@ -1,10 +1,10 @@
-"""The ranks of a training under torchrun: started by the stage, and reported by each rank before torchrun turns its exit code into 1.
+"""The ranks of a training under torchrun. The stage starts them, and each reports its exit code, because torchrun itself ends with 1.
 
     python -m flows.cluster.ranks --standalone --nproc-per-node=2 -m flows.stages.train
 
-is torchrun itself; for several machines `--nnodes`, `--node-rank` and the rendezvous are added (flows/cluster/group.py). Stop signals
-reach the ranks directly: `run_child` sends them to every process, and a terminal to the whole group. torchrun, which would end ranks that
-are saving and print a traceback, ignores them.
+takes the arguments of torchrun; for several machines, flows/cluster/group.py adds `--nnodes`, `--node-rank` and the rendezvous. Stop
+signals reach the ranks directly: `run_child` sends them to every process, and a terminal to the whole process group. torchrun is made to
+ignore them, because it would end ranks that are saving, and print a traceback.
 """
 
 import logging
@@ -23,23 +23,24 @@ _RANK_EXIT = exit_file("train-rank")
 
 
 def launch(devices: int, group: NodeGroup | None) -> None:
-    """Run one rank of stage train a device under torchrun; a stop signal makes them save and end, on all nodes of a group.
+    """Run stage train under torchrun, with a rank for each device. A stop signal makes all ranks, on all nodes of a group, save and end.
 
     Raises:
-        UserError: the error of a rank; exit code 69 if another node was lost or never came, 75 if a signal from elsewhere ended a rank.
+        UserError: the error of a rank; exit code 69 if another node was lost or never came, 75 if a signal ended a rank, as the kernel does
+            when memory runs out.
         Interrupted: the ranks were stopped and have saved.
     """
     _RANK_EXIT.unlink(missing_ok=True)
     nodes = ["--standalone"] if group is None else group.torchrun()
     ranks = [sys.executable, "-m", "flows.cluster.ranks", *nodes, f"--nproc-per-node={devices}", "-m", "flows.stages.train"]
-    # Set only to silence torchrun's warning about its own default; each rank sets its threads itself.
+    # Only silences torchrun's warning about this default; each rank sets its number of threads itself.
     environment = {"OMP_NUM_THREADS": "1"} | (group.interfaces() if group else {})
     try:
         code = shell_code(run_child(ranks, lambda line: echo(line, sys.stderr), environment=environment))
     except Interrupted:
         if not _RANK_EXIT.exists():
             raise
-        code = ExitCode.INTERRUPTED  # The ranks have saved; their report says after which update.
+        code = ExitCode.INTERRUPTED  # The ranks have saved; their report names the update.
     if _RANK_EXIT.exists():
         report = read_json(_RANK_EXIT)
         if report["code"] == ExitCode.INTERRUPTED:
@@ -58,7 +59,7 @@ def launch(devices: int, group: NodeGroup | None) -> None:
 
 
 def run_rank(body: Callable[[], None]) -> int:
-    """Run one rank and report its exit. Ranks that were stopped have all saved and end with 0: if one fails, torchrun ends the others."""
+    """Run one rank and report its exit. A stopped rank returns 0 after it has saved, because torchrun ends all ranks if one fails."""
     exit_with_parent(parent=True)
     try:
         body()
@@ -71,9 +72,9 @@ def run_rank(body: Callable[[], None]) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run torchrun to its end; 1 if a rank has failed, which is named in one line unless it has reported its exit.
+    """Run torchrun, and return 0, or 1 if a rank failed or a node is missing. One line names the rank unless it has reported its exit.
 
-    If a signal ended a rank, as the kernel does when memory runs out: 128 plus the signal, since the others fail only because of it.
+    If a signal ended a rank, as the kernel does when memory runs out, the result is 128 plus the signal: other ranks fail because of it.
     """
     from torch.distributed import DistError
     from torch.distributed import run as torchrun

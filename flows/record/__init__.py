@@ -1,1 +1,1 @@
-"""The record: the journal of each run, what sends it to MLflow, the model registry, and what a run came from."""
+"""The record: the journal of each run, its sender to MLflow, the model registry, and the origin of a run."""

@@ -1,9 +1,9 @@
-"""The record of a run: JSON lines on disk, appended first and sent to MLflow later by flows/record/sending.py.
+"""The journal of a run: JSON lines on disk, which flows/record/sending.py sends to MLflow later.
 
 The first line of `.state/journal/RUN.jsonl` identifies the run; each further line is one event:
 
     {"type": "run", "id": "9f1c...", "run": "RUN", "parent": "", "timestamp_ms": 1700000000000}
-    {"type": "status", "status": "RUNNING", ...}            MLflow's words: RUNNING, FINISHED, FAILED, KILLED
+    {"type": "status", "status": "RUNNING", ...}            MLflow's names: RUNNING, FINISHED, FAILED, KILLED
     {"type": "parameters", "values": {"train.warmup": "400"}, ...}
     {"type": "tags", "values": {"corpus": "synthetic"}, ...}
     {"type": "metrics", "step": 100, "values": {"train/loss": 3.2}, ...}
@@ -24,7 +24,7 @@ from typing import Any
 from flows.process.paths import STATE
 from transformer_core.files import new_file, repository, sha256_of
 
-# Of all workspaces of the repository: an experiment's temporary copy is removed at its end.
+# One folder for all workspaces of the repository, because an experiment's temporary copy is removed at its end.
 JOURNALS = repository() / STATE / "journal"
 
 Event = dict[str, Any]
@@ -41,9 +41,9 @@ SOURCES, REFERENCES = "sources", "references"
 
 @dataclass(frozen=True)
 class Dataset:
-    """Data that a run has read: name, digest, source, sentence pairs, use (training, validation, test).
+    """Data that a run has read: name, digest, origin as JSON, number of sentence pairs, use (training, validation, test).
 
-    Two with the same name and digest are the same data.
+    Two datasets with the same name and digest are the same data.
     """
 
     name: str
@@ -54,15 +54,15 @@ class Dataset:
 
 
 class Journal:
-    """The journal of one run, opened for appending; every call, from whichever thread, is on disk (flushed) when it returns.
+    """The journal of one run, opened for appending. Each call, from any thread, has written its line when it returns.
 
-    The journal of a run that was stopped is continued: points, parameters and tags that it holds are not written again, so that a resumed
-    training repeats no point. The journal of a training that has FINISHED is kept under another name and a new one begun, because the
-    same training was forced again (its code may have changed), unless it is `resumed`. Runs with a parent and the same name are one run.
+    The journal of a stopped run is continued. Points, parameters and tags that it holds are not written again, so a resumed training
+    repeats no point. If a training has FINISHED and is not `resumed`, it was forced again, perhaps with other code: its journal is renamed,
+    and a new one is begun. Runs with a parent and the same name are one run.
 
     Args:
-        run: the run's name, unique in the repository: a training's fingerprint; for a run with a parent, a name made from its content.
-        parent: the fingerprint of the training this run belongs to, or empty.
+        run: name of the run, unique in the repository: a training's fingerprint; for a run with a parent, a name made from its content.
+        parent: name of the run that this one is a child of, such as a training's fingerprint, or empty.
         resumed: whether the training continues from a saved state.
     """
 
@@ -84,7 +84,7 @@ class Journal:
         self._append(type="status", status="RUNNING")
 
     def metrics(self, step: int, values: Mapping[str, float], context: str = "") -> None:
-        """Record numbers at a step; a context is prefixed to their names (nll of context valid is "valid/nll")."""
+        """Record numbers at a step. A context is prefixed to their names: nll of context valid is "valid/nll"."""
         named = {f"{context}/{name}" if context else name: float(value) for name, value in values.items()}
         new = {name: value for name, value in named.items() if (step, name) not in self._points}
         if new:
@@ -92,7 +92,7 @@ class Journal:
             self._append(type="metrics", step=step, values=new)
 
     def parameters(self, values: Mapping[str, Any]) -> None:
-        """Record settings, nested sections flattened to "section.key"; the first value of a key is kept."""
+        """Record settings; nested sections become "section.key". The first value of a key is kept."""
         new = {name: value for name, value in flatten(values).items() if name not in self._parameters}
         if new:
             self._parameters.update(new)
@@ -113,11 +113,11 @@ class Journal:
             self._append(type="inputs", values=new)
 
     def next_step(self, name: str) -> int:
-        """The step after the last recorded one of a metric whose steps count its own points, such as a sample every few seconds."""
+        """Return the step after the last recorded one, for a metric whose steps number its own points, such as samples over time."""
         return max((step for step, known in self._points if known == name), default=-1) + 1
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Record a file, which MLflow keeps under `folder`; it is copied, since the next run may replace it before it is sent."""
+        """Record a file, which MLflow stores under `folder`. It is copied, because the next run may replace it before it is sent."""
         kept = self.path.parent / "files" / sha256_of(path)[:16] / path.name
         if not kept.exists():
             with new_file(kept) as temporary:
@@ -142,9 +142,9 @@ class Journal:
 
 
 def read_events(path: Path, start: int = 0) -> Iterator[Event]:
-    """The events of a journal from byte `start` on, whole lines only; none if there is no journal.
+    """Yield the events of a journal from byte `start` on, complete lines only; none if there is no journal.
 
-    Each event has an additional key "end": the byte after its line.
+    Each event has an additional key "end": the offset of the byte after its line.
     """
     if not path.exists():
         return
@@ -159,12 +159,12 @@ def read_events(path: Path, start: int = 0) -> Iterator[Event]:
 
 
 def position_file(journal: Path) -> Path:
-    """The file that holds how much of a journal has been sent, and to which run."""
+    """Return the file with the position of the sender in a journal (see sending.py)."""
     return journal.with_suffix(".sent")
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested sections as one level: {"train": {"warmup": 400}} becomes {"train.warmup": "400"}."""
+    """Flatten nested sections: {"train": {"warmup": 400}} becomes {"train.warmup": "400"}."""
     flat: dict[str, str] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -183,7 +183,7 @@ def _values(events: list[Event], kind: str) -> dict[str, str]:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Remove an incomplete last line, left by a crash."""
+    """Remove an incomplete last line, which a crash leaves."""
     if path.exists() and not (content := path.read_bytes()).endswith(b"\n"):
         with path.open("r+b") as file:
             file.truncate(content.rfind(b"\n") + 1)

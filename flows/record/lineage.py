@@ -1,4 +1,4 @@
-"""The origin of a run: commit, locked data, versions, the flow that started it, and the data sets that it reads."""
+"""The origin of a run: commit, dvc.lock, versions, the flow run that started it, and the datasets that it reads."""
 
 import json
 import os
@@ -18,13 +18,13 @@ from transformer_core.files import EXPERIMENT, read_json, sha256_of
 LOCK = Path("dvc.lock")
 PACKAGES = ("torch", "sentencepiece", "sacrebleu")
 CONTEXTS = {"train": "training", "valid": "validation", "test": "test"}
-# Set by the flow for the stages it starts.
+# The flow sets these for the stages that it starts.
 FLOW_RUN_ID, FLOW_RUN_NAME = "TRANSFORMER_FLOW_RUN_ID", "TRANSFORMER_FLOW_RUN_NAME"
 _DIGEST_LENGTH = 16
 
 
 def lineage() -> dict[str, str]:
-    """Tags of the code and data of a run, as far as known: no commit outside git, no Prefect run without a flow."""
+    """Return tags of the code and data of a run, without those that are unknown: the commit outside git, the flow run without a flow."""
     commit = git_commit()
     tags = {
         COMMIT: commit.removesuffix("-dirty"),
@@ -42,7 +42,7 @@ def lineage() -> dict[str, str]:
 
 
 def describe_training(journal: Journal, params: Params) -> None:
-    """Record settings, data sets, a readable name and a sentence about a training."""
+    """Record the settings, datasets, name and description of a training."""
     manifest = read_json(MANIFEST)
     train, valid = datasets(manifest, "train", "valid")
     model, settings = params.model, params.train
@@ -59,19 +59,19 @@ def describe_training(journal: Journal, params: Params) -> None:
 
 
 def training_name(params: Params) -> str:
-    """The readable name of a training: multi30k en-de small, seed 1."""
+    """Return the readable name of a training: multi30k en-de small, seed 1."""
     model, data = params.model, params.download
     kind = [] if model.architecture == "transformer" else [model.architecture]
     return f"{' '.join([data.corpus, f'{data.source}-{data.target}', *kind, model.preset])}, seed {params.train.seed}"
 
 
 def corpus_label(manifest: Mapping[str, Any]) -> str:
-    """The corpus in markdown, marked if its text is generated: its scores say nothing about real text."""
+    """Return the name of the corpus in markdown, marked if its text is generated."""
     return f"**{manifest['corpus']}**" + (" (generated text, not real language)" if manifest["synthetic"] else "")
 
 
 def git_commit() -> str:
-    """The commit of the working tree, ending in "-dirty" if tracked files differ from it; empty outside git."""
+    """Return the commit of the working tree, with "-dirty" after it if tracked files differ from it; empty outside git."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -80,7 +80,7 @@ def git_commit() -> str:
 
 
 def datasets(manifest: Mapping[str, Any], *splits: str) -> list[Dataset]:
-    """These splits of data/raw/manifest.json; the digest is a hash of the sums of both sides."""
+    """Return the datasets of splits in data/raw/manifest.json. The digest is a hash of the sums of both sides."""
     source, target = manifest["source"], manifest["target"]
     found = []
     for split in splits:

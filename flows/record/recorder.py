@@ -1,4 +1,4 @@
-"""The record of a training: tables for DVC's plots, the journal for MLflow, a line or bar on the terminal."""
+"""The record of a training: tables for DVC's plots, the journal for MLflow, lines or a progress bar on the terminal."""
 
 import csv
 import json
@@ -34,9 +34,10 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 def fingerprint_of(params: Params) -> str:
-    """SHA-256 over everything that may change the trained weights: tracked settings, data, and the format of the state.
+    """Return the SHA-256 of a training's inputs: settings of the model and of the training, vocabulary, data, and the format of its state.
 
-    Settings that are null are left out, so that a new optional one does not end trainings that have begun.
+    Settings that are null are left out, so that trainings in progress can continue after a new optional setting was added. The code is no
+    part of it.
     """
     meta = read_meta(BINARIZED)
     data = {split: meta.splits[split].files for split in ("train", "valid")}
@@ -55,9 +56,10 @@ def fingerprint_of(params: Params) -> str:
 
 @contextmanager
 def recording(params: Params, fingerprint: str, state: Path, devices: Devices, parameters: int, score: str) -> Iterator["Recorder"]:
-    """A training's recorder, with its journal, the thread that sends it to MLflow and the sampler; the end of the block ends the run.
+    """Yield the recorder of a training, while threads send its journal to MLflow and sample the use of the machine.
 
-    The tables grow in `state`; `parameters` is the size of the model; `score` names the validations' score of outputs, `bleu` or `f1`.
+    The end of the block ends the run. The tables are written in `state`; `parameters` is the number of the model's parameters; `score` is
+    the score of outputs in validations, `bleu` or `f1`.
     """
     journal = Journal(fingerprint, resumed=bool(state_files(state)))
     describe_training(journal, params)
@@ -84,7 +86,7 @@ def recording(params: Params, fingerprint: str, state: Path, devices: Devices, p
 
 
 class Recorder(Observer):
-    """An observer of the trainer (transformer_core/training/trainer.py) on rank 0; its CSV files are beside the training's state."""
+    """An observer of the trainer (transformer_core/training/trainer.py) on rank 0. Its CSV files are in the training's state directory."""
 
     def __init__(self, directory: Path, journal: Journal, updates: int, score: str) -> None:
         self._journal = journal
@@ -96,7 +98,7 @@ class Recorder(Observer):
         self._terminal = _Terminal(updates)
 
     def begin(self) -> None:
-        """Create all tables, empty; a resumed training calls `restore` instead."""
+        """Create all tables, without rows. A resumed training calls `restore` instead."""
         for table in self._tables:
             table.begin()
 
@@ -126,12 +128,12 @@ class Recorder(Observer):
             table.cut(state[table.path.name])
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Close the progress bar."""
         self._terminal.close()
 
 
 class _Table:
-    """A growing CSV file that can be cut back to its size in a saved state. A row at a time, it is written without pandas."""
+    """A CSV file that grows by single rows, and can be cut back to its size in a saved state."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path = path
@@ -155,7 +157,7 @@ def _rounded(value: float) -> float:
 
 
 class _Terminal:
-    """One progress bar, or a plain line every few seconds where standard error is no terminal."""
+    """A progress bar, or a line every few seconds if standard error is no terminal."""
 
     def __init__(self, updates: int) -> None:
         self._total = updates

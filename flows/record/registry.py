@@ -1,9 +1,10 @@
-"""The model registry: the choice of the champion among the versions of a model, and the text on a version's page.
+"""The model registry: the choice of the champion among the versions of a model, and the description of a version.
 
 The alias `champion` moves to a new version that is not significantly worse than the best one so far. A version that is significantly worse,
-or has no usable output, gets no alias, and one that is comparable with no earlier version becomes `challenger`. Versions are comparable if
-the tags `references` and `signature` of their scores are equal. The score is BLEU, or F1 of a parser (flows/record/tasks.py). The outputs
-of a model for the test set are kept with it, so that any machine that reaches the registry can compare.
+or has no usable output, gets no alias. If it is comparable with no earlier version, it becomes `challenger`, or `champion` if there is no
+champion. Versions are comparable if their tags `references` and `signature` are equal. The score is BLEU, or F1 of a parser
+(flows/record/tasks.py). The outputs of a model for the test set are stored with it, so that any machine that reaches the registry can
+compare.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +27,9 @@ from transformer_core.errors import configuration_error, first_line
 from transformer_core.evaluation.significance import SIGNIFICANT, Comparison
 
 CHAMPION, CHALLENGER = "champion", "challenger"
-# The folder of MLflow for the files of a logged model.
+# MLflow's folder for the files of a logged model.
 ARTIFACTS = "artifacts"
-# Folder and file of a logged model's outputs for the test set, and the tag of a version with their SHA-256.
+# Folder and file of a logged model's outputs for the test set. The tag `hypotheses` of a version has their SHA-256.
 EVALUATION, HYPOTHESES = "evaluation", "test.hyp"
 RULE = f"""\
 `{CHAMPION}` is the last version that was not significantly worse than the best one before it (BLEU, or F1 of a parser, on the same
@@ -38,7 +39,7 @@ tags name its rival and result."""
 
 @dataclass(frozen=True)
 class Decision:
-    """The alias of a new version, empty for none, and the reason; `rival` is the version that it was compared with, if there was one."""
+    """The alias of a new version, empty for none, and the reason. `rival` is the version that it was compared with, or empty."""
 
     alias: str
     reason: str
@@ -46,7 +47,7 @@ class Decision:
     comparison: Comparison | None = None
 
     def tags(self) -> dict[str, str]:
-        """Its tags on the version's page."""
+        """Return the tags of the version that record the decision."""
         tags = {"decision": self.alias or "no alias", "decision_reason": self.reason}
         if self.comparison is not None:
             tags |= {
@@ -58,7 +59,7 @@ class Decision:
 
 
 def register(client: MlflowClient, name: str, model_uri: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion:
-    """Make a logged model a new version in the registry."""
+    """Register a logged model as a new version, and return the version."""
     try:
         client.create_registered_model(name, description=RULE)
     except MlflowException as error:
@@ -76,7 +77,7 @@ def decide(
     hypotheses: Sequence[str],
     references: Sequence[str],
 ) -> Decision:
-    """The alias of a new version, by its outputs for the test set; it has the tags `references` and `signature`, and its main score."""
+    """Decide on the alias of a new version by its outputs for the test set; its tags are `references`, `signature` and its main score."""
     if all(not output.strip() or output.strip() == source.strip() for source, output in zip(sources, hypotheses, strict=True)):
         return Decision("", f"all {len(hypotheses):,} {task.outputs} of the test set are empty or copies of their source")
     if float(new.tags[task.key]) == 0:
@@ -99,7 +100,7 @@ def decide(
 
 
 def best_ever(client: MlflowClient, uri: str, new: ModelVersion, task: Task) -> tuple[ModelVersion, list[str]] | None:
-    """The comparable version with the highest main score, the oldest of several, and its outputs."""
+    """Return the comparable version with the highest main score whose outputs are stored (the oldest of several), and its outputs."""
     versions = [version for version in client.search_model_versions(f"name = '{new.name}'") if version.version != new.version]
     comparable = [version for version in versions if all(version.tags.get(key) == new.tags[key] for key in ("references", "signature"))]
     for version in sorted(comparable, key=lambda version: (-float(version.tags[task.key]), int(version.version))):
@@ -109,10 +110,10 @@ def best_ever(client: MlflowClient, uri: str, new: ModelVersion, task: Task) -> 
 
 
 def stored_hypotheses(client: MlflowClient, uri: str, version: ModelVersion) -> list[str] | None:
-    """A version's outputs for the test set; None if its artifacts hold none, or other ones than when it was registered.
+    """Return a version's outputs for the test set; None if they are not stored, or have changed since it was registered.
 
     Raises:
-        MlflowException, OSError: the server or the store of artifacts is away.
+        MlflowException, OSError: the server or the artifact store is unavailable.
     """
     try:
         folder = f"{client.get_model_version_download_uri(version.name, version.version)}/{ARTIFACTS}/{EVALUATION}"
@@ -130,10 +131,10 @@ def stored_hypotheses(client: MlflowClient, uri: str, version: ModelVersion) -> 
 
 
 def fetch(model: str, uri: str, folder: Path) -> Path:
-    """The model directory of a version, NAME@ALIAS or NAME/VERSION, copied into `folder`.
+    """Copy the model directory of a version, NAME@ALIAS or NAME/VERSION, into `folder`, and return its path.
 
     Raises:
-        UserError: exit code 78 if the registry has no such version, 69 if it is away.
+        UserError: exit code 78 if the registry has no such version, 69 if it is unavailable.
     """
     with reaching(uri):
         client = connect(uri)
@@ -148,7 +149,7 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
 
 
 def _address(client: MlflowClient, model: str) -> str:
-    """The address of a version's files."""
+    """Return the address of a version's files."""
     name, at, alias = model.rpartition("@")
     if at:
         return client.get_model_version_download_uri(name, client.get_model_version_by_alias(name, alias).version)
@@ -157,12 +158,12 @@ def _address(client: MlflowClient, model: str) -> str:
 
 
 def address_of(version: ModelVersion, alias: str) -> str:
-    """The name of a version as commands take it: NAME@ALIAS, or NAME/VERSION without an alias."""
+    """Return the name of a version for commands: NAME@ALIAS, or NAME/VERSION without an alias."""
     return f"{version.name}@{alias}" if alias else f"{version.name}/{version.version}"
 
 
 def card(model: str, decision: Decision, training: str, figures: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
-    """The text on the page of a version, `model`: training, score, licence of the data, use."""
+    """Return the description of the version `model` in markdown: training, score, licence of the data, use."""
     source, target = manifest["source"], manifest["target"]
     task = task_of(target)
     use = f"python -m flows.translate {model} < in.{source} > out.{target}"

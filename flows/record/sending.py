@@ -1,7 +1,7 @@
-"""From the journals to MLflow: in the background while a stage runs, by the next stage, or by `python -m flows.tracking sync`.
+"""The sender of journals to MLflow: a thread of a running stage, the next stage, or `python -m flows.tracking sync`.
 
-A training is one run with the tag `fingerprint`; an evaluation is a child of it. The tag `journal` of a run names its journal, so that a
-repeated sending finds the same run and, as step and time are equal, adds no point.
+A training is a run with the tag `fingerprint`; its evaluations are child runs. The tag `journal` of a run names its journal, so a journal
+that is sent again finds the same run. It adds no point, because step and time are equal.
 """
 
 import fcntl
@@ -40,10 +40,10 @@ logger = logging.getLogger(__name__)
 
 
 class Sender:
-    """Sends a journal, and the rest of other journals, from a thread while the block runs.
+    """A context manager that sends a journal, and the unsent rest of others, from a thread.
 
-    Nothing is raised and nothing awaited in the block; its end waits at most `CLOSING_SECONDS` for the last lines and prints a warning if
-    some are left.
+    The block never waits for MLflow, and no error of MLflow reaches it. Its end waits at most `CLOSING_SECONDS` for the last lines, and
+    prints a warning if some are left.
     """
 
     def __init__(self, journal: Path, uri: str) -> None:
@@ -82,19 +82,19 @@ def sync(uri: str) -> None:
     """Send all journals.
 
     Raises:
-        UserError: exit code 69; MLflow is away.
+        UserError: exit code 69 if MLflow is unavailable, 78 if it refuses a value.
     """
     with reaching(uri):
         send_all(uri)
 
 
 def send_all(uri: str) -> None:
-    """Send the unsent rest of all journals, trainings before the evaluations that belong to them.
+    """Send the unsent rest of all journals, those of parents before those of their children.
 
-    One process sends at a time; another waits for it.
+    Only one process sends at a time; others wait for it.
 
     Raises:
-        Exception: from MLflow or the network, if the server is away; the journals keep the rest.
+        Exception: an error of MLflow or the network, if the server is unavailable; the rest stays unsent.
     """
     unsent = [path for path in sorted(JOURNALS.glob("*.jsonl")) if not all_sent(path, uri)]
     if not unsent:
@@ -107,7 +107,7 @@ def send_all(uri: str) -> None:
 
 
 def all_sent(journal: Path, uri: str) -> bool:
-    """Whether MLflow at `uri` has all of a journal; costs no call."""
+    """Return whether all of a journal was sent to MLflow at `uri`, by its position file; MLflow is not asked."""
     header = _header(journal)
     if header is None:
         return True
@@ -120,7 +120,7 @@ def send(journal: Path, client: "MlflowClient", uri: str) -> None:
     if header is None:
         return
     position = _read_position(journal, header, uri)
-    if not _run_exists(client, position.run_id):  # New, or deleted from MLflow by hand: it gets all of the journal.
+    if not _run_exists(client, position.run_id):  # New, or deleted from MLflow by hand: the whole journal is sent.
         position = replace(position, run_id=find_or_create_run(client, header), bytes=0)
     for group in _groups(read_events(journal, position.bytes)):
         _send_group(client, position.run_id, group)
@@ -129,7 +129,7 @@ def send(journal: Path, client: "MlflowClient", uri: str) -> None:
 
 
 def find_or_create_run(client: "MlflowClient", header: Event) -> str:
-    """The id of the MLflow run of a journal, created if there is none."""
+    """Return the id of the MLflow run of a journal, created if there is none."""
     experiment = experiment_id(client)
     found = search(client, experiment, f"tags.journal = '{header['id']}'")
     if found:
@@ -149,7 +149,7 @@ def find_or_create_run(client: "MlflowClient", header: Event) -> str:
 
 @dataclass(frozen=True)
 class Position:
-    """Number of bytes of a journal that have been sent, with their destination and run."""
+    """Number of bytes of a journal that were sent, their destination, the journal's id, and the MLflow run."""
 
     uri: str
     journal: str
@@ -158,7 +158,7 @@ class Position:
 
 
 def _read_position(journal: Path, header: Event, uri: str) -> Position:
-    """The position in a journal for this address; the beginning if the file is missing, damaged or about another journal."""
+    """Return the position in a journal for this address: the start, if the file is missing, damaged or of another journal or address."""
     destination = _destination(uri)
     with suppress(OSError, ValueError, TypeError):
         position = Position(**read_json(position_file(journal)))
@@ -168,7 +168,7 @@ def _read_position(journal: Path, header: Event, uri: str) -> Position:
 
 
 def _destination(uri: str) -> str:
-    """The address; of a database in the repository the relative one, which a move of the repository does not change."""
+    """Return the address; relative for a database in the repository, so that it stays valid if the repository is moved."""
     file, root = database(uri), repository().resolve()
     return uri if file is None or not file.is_relative_to(root) else f"{SQLITE}{file.relative_to(root)}"
 
@@ -178,7 +178,7 @@ def _header(journal: Path) -> Event | None:
 
 
 def _groups(events: Iterable[Event]) -> Iterator[list[Event]]:
-    """Events in groups for one call each: up to `METRICS_A_CALL` numbers together, everything else alone."""
+    """Yield groups of events, for one call each: metrics of up to `METRICS_A_CALL` numbers together, every other event alone."""
     group: list[Event] = []
     size = 0
     for event in events:
@@ -193,7 +193,7 @@ def _groups(events: Iterable[Event]) -> Iterator[list[Event]]:
 
 
 def _send_group(client: "MlflowClient", run_id: str, group: list[Event]) -> None:
-    """Send events; one that MLflow refuses is skipped with a warning, so that it does not block the following ones."""
+    """Send a group of events. An event that MLflow refuses is skipped with a warning, so that it does not block those after it."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -247,7 +247,7 @@ def _slices(values: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
 
 
 def _create_placeholder(client: "MlflowClient", experiment: str, fingerprint: str) -> str:
-    """An empty run for a training whose journal is elsewhere or not sent yet, as a parent of its evaluations."""
+    """Create an empty run for a training whose journal is elsewhere or not sent yet, as the parent of its evaluations."""
     return str(client.create_run(experiment, tags={"fingerprint": fingerprint}, run_name=fingerprint).info.run_id)
 
 

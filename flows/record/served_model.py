@@ -1,4 +1,4 @@
-"""The model as MLflow serves it: this file is stored beside the weights and run where the model is loaded (models-from-code)."""
+"""The model as MLflow serves it. MLflow stores this file with the weights, and runs it when the model is loaded (models from code)."""
 
 import json
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ Scored = dict[str, str | float]
 Answer = str | Scored | list[Scored]
 
 MOST_TOKENS = 1024
-# Far above what 1,024 tokens of any language take, and so few that no time is spent on cutting them into tokens.
+# More than 1,024 tokens of any language have, and few enough to be tokenised without delay.
 MOST_CHARACTERS = 20_000
 MOST_BEAMS = 100
 _USUAL_BEAM = Search.beam
 
 
 class Asked(BaseModel):
-    """The `params` of a request; defaults are those of the signature.
+    """The `params` of a request.
 
     Attributes:
-        nbest: the `beam` best translations instead of the best one.
-        scores: score and log-probability with each translation.
+        nbest: whether to return the `beam` best translations instead of the best one.
+        scores: whether to return each translation with its score and log-probability.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -44,7 +44,7 @@ class Asked(BaseModel):
 
 
 class Refused(MlflowException):
-    """A request that cannot be answered: status 400 and one line, without the whole request before it, which is what MLflow makes of it."""
+    """An error in a request: status 400 and one line. Without `serialize_as_json`, MLflow would repeat the whole request before it."""
 
     def __init__(self, line: str) -> None:
         super().__init__(line, INVALID_PARAMETER_VALUE)
@@ -56,30 +56,27 @@ class Refused(MlflowException):
 
 
 class ServedTranslator(PythonModel):
-    """Lines of the source language in, lines of the target language out.
-
-    The server runs each request in a thread of its own and several at a time; nothing here changes after `load_context`.
-    """
+    """A translator of lines. The server runs requests in parallel threads, so no attribute changes after `load_context`."""
 
     def load_context(self, context: PythonModelContext) -> None:
         """Read the model directory that was published as the artifact "model"."""
-        # Not Translator.load, which decodes several batches at once: requests side by side are what keeps the cores busy.
+        # Not Translator.load, which decodes several batches in parallel: here parallel requests use the cores.
         self.translator = Translator(*load_for_decoding(Path(context.artifacts["model"])))
 
     def predict(self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None) -> Sequence[Answer]:  # noqa: ARG002
-        """The best translation of each line; with `scores` or `nbest` as {"text", "score", "log_probability"} or lists of such.
+        """Return the best translation of each line, with `scores` as {"text", "score", "log_probability"}; with `nbest` a list of these.
 
         Args:
-            context: MLflow's; what is needed of it has been read.
-            model_input: lines of the source language, of `MOST_TOKENS` tokens at most.
-            params: those of `Asked`.
+            context: MLflow's context, not used.
+            model_input: lines of the source language, of at most `MOST_TOKENS` tokens.
+            params: the fields of `Asked`.
 
         Raises:
-            Refused: a line that is too long, or params that make no sense.
+            Refused: a line is too long, or a parameter is invalid.
         """
         asked = _asked(params or {})
         tokens = [self._tokens(number, line) for number, line in enumerate(model_input)]
-        # A wide beam with fewer sentences beside each other takes no more memory than a usual one.
+        # A wider beam gets smaller batches, so that it takes no more memory.
         batch_tokens = BATCH_TOKENS * _USUAL_BEAM // max(asked.beam, _USUAL_BEAM)
         nbest = asked.beam if asked.nbest else 1
         search = Search(asked.beam, asked.alpha, asked.penalty, max_extra=asked.max_extra, nbest=nbest)

@@ -1,4 +1,4 @@
-"""MLflow's server: a client that gives up within seconds, the project's experiment, and the runs in it."""
+"""The MLflow server: a client with short timeouts, the project's experiment, and the runs in it."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ ABOUT = "A run is a training; its child runs are evaluations of its model, one f
 REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 PARENT_TAG = "mlflow.parentRunId"
 SETTINGS = {
-    # With MLflow's defaults a call to a server that is away takes minutes; with these, seconds.
+    # With MLflow's defaults, a call to an unavailable server takes minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -28,10 +28,10 @@ SETTINGS = {
 
 
 def connect(uri: str) -> "MlflowClient":
-    """A client that gives up after seconds if the server is away; a record in a file is created if it is missing."""
+    """Return a client, which gives up after seconds if the server is unavailable. A missing database in a file is created."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    from mlflow import MlflowClient  # Here: it takes 1.4 seconds, which a stage with nothing to send need not wait for.
+    from mlflow import MlflowClient  # Imported here because it takes 1.4 seconds, which a stage with nothing to send saves.
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -42,10 +42,10 @@ def connect(uri: str) -> "MlflowClient":
 
 @contextmanager
 def reaching(uri: str) -> Iterator[None]:
-    """Turn errors of MLflow, its database or the network in the block into one line for the user.
+    """Convert errors of MLflow, its database or the network in the block.
 
     Raises:
-        UserError: exit code 78 if MLflow refuses a value, 69 if it is away.
+        UserError: exit code 78 if MLflow refuses a value, 69 if it is unavailable.
     """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -60,23 +60,23 @@ def reaching(uri: str) -> Iterator[None]:
 
 
 def registered(uri: str, name: str, version: str) -> bool:
-    """Whether the model registry has this version of a model.
+    """Return whether the model registry has this version of a model.
 
     Raises:
-        UserError: exit code 69; MLflow is away.
+        UserError: exit code 69; MLflow is unavailable.
     """
     with reaching(uri):
         return any(str(model.version) == version for model in connect(uri).search_model_versions(f"name = '{name}'"))
 
 
 def run_link(client: "MlflowClient", uri: str, run_id: str) -> str:
-    """The address of a run in MLflow's pages: on the server, or the one of `mlflow ui` for a local record."""
+    """Return the address of a run's page: on the server, or in `mlflow ui` for a database in a file."""
     server = uri.rstrip("/") if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
     return f"{server}/#/experiments/{client.get_run(run_id).info.experiment_id}/runs/{run_id}"
 
 
 def experiment_id(client: "MlflowClient") -> str:
-    """The id of the project's experiment, created if there is none."""
+    """Return the id of the project's experiment, created if there is none. Raises `UserError` (69): it cannot be created."""
     from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(EXPERIMENT)
@@ -90,16 +90,16 @@ def experiment_id(client: "MlflowClient") -> str:
 
 
 def find_training(client: "MlflowClient", fingerprint: str) -> "Run | None":
-    """The latest training run with this fingerprint."""
+    """Return the latest run of the training with this fingerprint, or None."""
     runs = search(client, experiment_id(client), by_fingerprint(fingerprint))
     return runs[0] if runs else None
 
 
 def search(client: "MlflowClient", experiment: str, wanted: str) -> "list[Run]":
-    """The runs of an experiment that a filter selects, the latest first."""
+    """Return the runs of an experiment that a filter selects, the latest first."""
     return list(client.search_runs([experiment], wanted, order_by=["attributes.start_time DESC"]))
 
 
 def by_fingerprint(fingerprint: str) -> str:
-    """The filter that selects the training with this fingerprint."""
+    """Return the filter that selects the training with this fingerprint."""
     return f"tags.fingerprint = '{fingerprint}'"

@@ -1,4 +1,4 @@
-"""The record in a file: mlflow.db, an SQLite database, and mlruns beside it, the folder of the files of runs and models."""
+"""MLflow without a server: the SQLite database mlflow.db, and beside it the folder mlruns with the files of runs and models."""
 
 import os
 import sqlite3
@@ -12,7 +12,7 @@ from transformer_core.files import repository
 EXPERIMENT = "transformer-pipeline"
 ARTIFACTS = "mlruns"
 SECONDS_TO_WAIT = 20
-# The columns of MLflow's tables in which it keeps absolute paths.
+# The columns of MLflow's tables that hold absolute paths.
 _PATHS = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),
@@ -23,27 +23,27 @@ _PATHS = (
 
 
 def database(uri: str) -> Path | None:
-    """The file of a record in SQLite, as an absolute path; None if the address is another."""
+    """Return the absolute path of an SQLite database; None for an address of another kind."""
     return (repository() / uri.removeprefix(SQLITE)).resolve() if uri.startswith(SQLITE) else None
 
 
 def artifact_location(uri: str) -> str | None:
-    """The folder of the experiment's files for a record in SQLite; None leaves it to the server."""
+    """Return the folder of the experiment's files for an SQLite database; None leaves it to the server."""
     file = database(uri)
     return None if file is None else str(file.parent / ARTIFACTS / EXPERIMENT)
 
 
 def prepare(file: Path) -> None:
-    """Create a database that is missing, and correct the paths in one that was moved or copied with its folder mlruns."""
+    """Create a missing database, and correct the paths in one that was moved or copied together with its folder mlruns."""
     if not file.exists():
         _create(file)
     _correct_paths(file)
 
 
 def _create(file: Path) -> None:
-    """Create the database under another name and link it to its own once it is complete.
+    """Create the database under a temporary name, and link it to its own name once it is complete.
 
-    MLflow creates its tables one by one. Two processes that do so in one file fail, and leave a database that no process can use.
+    MLflow creates the tables one by one. If two processes do that in one file, both fail and leave an unusable database.
     """
     from mlflow import MlflowClient
 
@@ -58,7 +58,7 @@ def _create(file: Path) -> None:
 
 def _correct_paths(file: Path) -> None:
     here = file.parent / ARTIFACTS
-    if not here.exists():  # The files are elsewhere on purpose.
+    if not here.exists():  # The user keeps the files elsewhere.
         return
     with closing(sqlite3.connect(file, timeout=SECONDS_TO_WAIT)) as connection, connection:
         found = connection.execute("SELECT artifact_location FROM experiments WHERE name = ?", [EXPERIMENT]).fetchone()

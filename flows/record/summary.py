@@ -1,4 +1,4 @@
-"""The summary of a run of the pipeline: its stages with their times, sizes and costs, the score, and a link to the training."""
+"""The summary of a pipeline run: its stages with their times, sizes and costs, the score, and a link to the training."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ _LOCK = Path("dvc.lock")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a stage: "ran", "cached" or "failed", its exit code, its duration on so many machines, and why it failed."""
+    """The result of a stage: "ran" (perhaps with a work pool), "cached" or "failed", exit code, duration, error, number of machines."""
 
     stage: str
     done: str
@@ -31,7 +31,7 @@ class Outcome:
 
 
 def table_of(outcomes: Mapping[str, Outcome], price_per_hour: float | None) -> "pd.DataFrame":
-    """The stages in their order: what was done, seconds, megabytes of the outputs, and, if there is a price, the cost on all machines."""
+    """Return a row for each stage, in order: result, seconds, megabytes of outputs in dvc.lock, and the cost if there is a price."""
     import pandas as pd
 
     table = pd.DataFrame([asdict(one) for one in outcomes.values()])
@@ -46,7 +46,7 @@ def table_of(outcomes: Mapping[str, Outcome], price_per_hour: float | None) -> "
 
 
 def summarize(table: "pd.DataFrame", outcomes: Mapping[str, Outcome], link: str) -> str:
-    """The summary as markdown: the table, the score if this run has evaluated, the link to the training in MLflow, and errors."""
+    """Return the summary in markdown: the table, the score if this run has evaluated, the link to the training in MLflow, and errors."""
     numbers = {"seconds": ",.1f", "megabytes": ",.2f", "cost": ",.2f"}
     shown = [name for name in numbers if name in table]
     rows = [[row["stage"], row["done"], *(format(row[name], numbers[name]) for name in shown)] for row in table.to_dict("records")]
@@ -65,13 +65,13 @@ def summarize(table: "pd.DataFrame", outcomes: Mapping[str, Outcome], link: str)
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1) -> str:
-    """A table in markdown; the first columns hold text, the others numbers."""
+    """Return a table in markdown. The first `text_columns` are aligned left, the others, of numbers, right."""
     lines = [head, ["---"] * text_columns + ["---:"] * (len(head) - text_columns), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def record(table: "pd.DataFrame", flow_run: str, flow_run_id: str, training: str) -> Path:
-    """Write the table into the journal of a run of its own, a child of the training (its fingerprint); return the journal's path."""
+    """Write the table to the journal of a run that is a child of `training` (a fingerprint), and return the journal's path."""
     journal = Journal(f"pipeline-{flow_run_id}", parent=training)
     done = {f"stage.{stage}": done for stage, done in zip(table["stage"], table["done"], strict=True)}
     journal.tags(

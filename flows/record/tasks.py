@@ -1,4 +1,4 @@
-"""The scores of a task: the main one, their keys in metrics.json, and the table of them."""
+"""The tasks, translation and parsing: their scores, the keys of these in metrics.json, and the table of scores."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,14 @@ class Task:
     """A task.
 
     Attributes:
-        score: name of its main score; in small letters its key in metrics.json.
-        scores: keys of its scores in metrics.json, of test at the top and of valid under `valid`, without the BLEU of Moses' tokens.
-        published: the scores that MLflow shows on the page of the training.
-        shares: keys of the shares of faulty outputs, of test alone.
-        outputs: the kind of its outputs, in words.
-        columns: heading and width of each column of the table beside the main score, by key.
-        compare: compares two systems' outputs, given the references, by the main score.
+        score: name of the main score; in lower case its key in metrics.json.
+        scores: keys of the scores in metrics.json, without those of evaluation/moses_bleu.py. Scores of test are at the top level, those of
+            valid under `valid`.
+        published: keys of the scores that stage publish adds to the training's run in MLflow.
+        shares: keys of the shares of faulty outputs, for test only.
+        outputs: name of the outputs.
+        columns: heading and width of the table's columns after the main score and its interval, by key.
+        compare: comparison of two systems by the main score, given the outputs of both and the references.
     """
 
     score: str
@@ -39,27 +40,27 @@ class Task:
         return self.score.lower()
 
     def headline(self, figures: Mapping[str, Any]) -> str:
-        """The main score of the test set: BLEU 86.41."""
+        """Return the main score of the test set: BLEU 86.41."""
         return f"{self.score} {figures[self.key]:.2f}"
 
 
 def task_of(target: str) -> Task:
-    """The task with this target: a language, or `tree`."""
+    """Return the task with this target: a language, or `tree`."""
     return PARSING if target == TREES else TRANSLATION
 
 
 def task_scored(figures: Mapping[str, Any]) -> Task:
-    """The task of the content of metrics.json."""
+    """Return the task of the content of metrics.json."""
     return PARSING if PARSING.key in figures else TRANSLATION
 
 
 def corpus_name(record: Mapping[str, Any], mark: str = "synthetic") -> str:
-    """The corpus of metrics.json or of the manifest, marked if its text is generated: its scores say nothing about real text."""
+    """Return the name of the corpus in metrics.json or in the manifest, marked if its text is generated."""
     return f"{record['corpus']} ({mark})" if record["synthetic"] and record["corpus"] != mark else str(record["corpus"])
 
 
 def score_table(figures: Mapping[str, Any]) -> str:
-    """The content of metrics.json for a terminal of 80 columns."""
+    """Return the content of metrics.json as a table for a terminal of 80 columns."""
     task = task_scored(figures)
     heads = "".join(f"{name:>{width}}" for name, width in task.columns.values())
     rows = [f"{corpus_name(figures, 'generated text'):<30}{task.score:>8}{'95% interval':>15}{heads}"]

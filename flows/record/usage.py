@@ -1,8 +1,8 @@
-"""The use of the machines of a training: CPUs, memory and every GPU of each node, sampled by a thread of the first rank of the node.
+"""The use of CPUs, memory and GPUs of each node of a training, sampled by a thread of the node's first rank.
 
-Node 0 records its own samples and those of the other nodes, which it gets through torchrun's store. MLflow has a monitor too, whose names
-of metrics are used here, so that its page of system metrics shows them. That monitor asks the server about the run at every sample and
-ends when there is no answer, so that it cannot go through the journal.
+Node 0 records its own samples and those of the other nodes, which it reads from torchrun's store. The metrics have the names of MLflow's
+own monitor, so that MLflow's page of system metrics shows them. That monitor cannot write to the journal: it asks the server about the run
+at every sample, and ends if there is no answer.
 """
 
 import itertools
@@ -29,7 +29,7 @@ _MEBIBYTE = 2**20
 
 @contextmanager
 def sampling(journal: Journal) -> Iterator[None]:
-    """Record the use of all nodes during the block; a resumed training continues the count of samples."""
+    """Record the use of all nodes during the block. A resumed training continues the numbering of samples."""
     nodes, steps = int(os.environ.get("GROUP_WORLD_SIZE", "1")), itertools.count(journal.next_step(_CPU))
     store = _torchrun_store() if nodes > 1 else None
 
@@ -42,7 +42,7 @@ def sampling(journal: Journal) -> Iterator[None]:
 
 @contextmanager
 def reporting() -> Iterator[None]:
-    """Send the use of this node to node 0 during the block, if this is the first rank of another node."""
+    """Send the use of this node to node 0 during the block, if this process is the first rank of another node."""
     node, local_rank = int(os.environ.get("GROUP_RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     store = _torchrun_store() if node > 0 and local_rank == 0 else None
     if store is None:
@@ -76,7 +76,7 @@ def _sampled(take: Callable[[dict[str, float]], None]) -> Iterator[None]:
 
 
 def _torchrun_store() -> Store | None:
-    """A connection of its own to the store by which torchrun's ranks find each other; None if it cannot be reached."""
+    """Return a new connection to torchrun's store, or None if it cannot be reached."""
     with suppress(DistError):
         timeout = timedelta(seconds=_TIMEOUT_SECONDS)
         return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timeout, wait_for_workers=False)
@@ -84,7 +84,7 @@ def _torchrun_store() -> Store | None:
 
 
 def _received(store: Store, nodes: int) -> dict[str, float]:
-    """The new samples of the other nodes, each under the name of its node."""
+    """Return the new samples of the other nodes, with the node in the names."""
     values: dict[str, float] = {}
     with suppress(DistError):
         for node in range(1, nodes):
@@ -100,7 +100,7 @@ def _key(node: int) -> str:
 
 
 def _usage() -> dict[str, float]:
-    """The use of this machine: its CPUs, its memory and all of its GPUs."""
+    """Return the use of CPUs, memory and all GPUs of this machine."""
     memory = psutil.virtual_memory()
     return {
         _CPU: psutil.cpu_percent(),
@@ -111,7 +111,7 @@ def _usage() -> dict[str, float]:
 
 
 def _gpu_usage() -> dict[str, float]:
-    """The use of every GPU that nvidia-smi lists; it prints [N/A] for a number that a GPU does not measure."""
+    """Return the use of every GPU that nvidia-smi lists. It prints [N/A] for values that a GPU does not measure."""
     command = ["nvidia-smi", f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"]
     try:
         lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS).stdout.splitlines()

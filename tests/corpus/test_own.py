@@ -146,7 +146,7 @@ def held_out(name: str, source: str = "en", target: str = "de") -> dict[str, set
 
 def test_an_update_takes_in_changed_files_and_keeps_the_held_out_pairs_and_all_else() -> None:
     path = new_entry("letters", ENGLISH, GERMAN, valid=5, test=10)
-    path.write_text(path.read_text().replace("licence: null", "licence: CC0  # see LICENSE"))
+    path.write_text(path.read_text().replace("licence:\n", "licence: CC0  # see LICENSE\n"))
     before, reversed_before = held_out("before"), held_out("before-reversed", "de", "en")
     gone = sorted(before["test"])[0]
     for file in (ENGLISH, GERMAN):

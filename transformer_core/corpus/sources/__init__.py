@@ -1,1 +1,1 @@
-"""Where a corpus comes from: the catalogue, fetching, file formats, and data/raw."""
+"""Sources of a corpus: the catalogue, downloads, file formats, and data/raw."""

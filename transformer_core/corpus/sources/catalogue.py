@@ -1,4 +1,4 @@
-"""The catalogue: the sources of each corpus, by name. One YAML file for each entry, in the package or in the user's `corpora/`."""
+"""The catalogue of corpora: each entry is a YAML file, in the package or in the user's `corpora/`, and names the sources of a corpus."""
 
 import difflib
 import re
@@ -30,9 +30,9 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="a SHA-256 
 
 
 class LocalFile(Section):
-    """A file of one language, or of several languages (see `formats.file_lines`).
+    """The file of one language; some formats hold several languages in one file (see `formats.file_lines`).
 
-    A relative path starts at the entry's folder; `column` is that of tab-separated text, from 1.
+    A relative path starts at the entry's folder. `column` is a column of tab-separated text, counted from 1.
     """
 
     path: Name
@@ -41,16 +41,16 @@ class LocalFile(Section):
 
 
 class Folder(Section):
-    """A folder with STEM.LANGUAGE for each language, compressed (.gz, .xz) or not."""
+    """A folder that holds STEM.LANGUAGE for each language, compressed (.gz, .xz) or not."""
 
     path: Name
     stem: Name
 
 
 class Address(Section):
-    """A file on the web, read as a `LocalFile`; without a sum, that of the first download is locked.
+    """A file on the web, in the formats of a `LocalFile`. If no sum is given, the sum of the first download is locked.
 
-    `member` is a pattern (*, ?) for the path of one file in a tar or zip archive at that address.
+    `member` is a pattern (*, ?) that matches the path of one file in a tar or zip archive at that address.
     """
 
     url: Annotated[str, Field(pattern=r"^https?://", description="an address that begins with https:// or http://")]
@@ -60,19 +60,19 @@ class Address(Section):
 
 
 class Synthetic(Section):
-    """Pairs of the generator in `transformer_core.synthetic`; the same seed may serve all splits, they stay disjoint."""
+    """Pairs of the generator in `transformer_core.synthetic`. Splits with the same seed are disjoint too."""
 
     pairs: PositiveInt
     seed: NonNegativeInt
 
 
 class Source(Section):
-    """Where sentence pairs come from: exactly one of the kinds.
+    """A source of sentence pairs; exactly one kind is given.
 
     Attributes:
-        trees: files of bracketed trees as in the Penn Treebank, over one or several lines; the source is their words, the target `tree`. A
-            relative pattern starts at the entry's folder, or at `corpora/` for a packaged entry.
-        holdout: number of pairs to take out of train; the only source of a valid or test split.
+        trees: files of bracketed trees as in the Penn Treebank, each over one or several lines; their words are the source, the target is
+            `tree`. A relative pattern starts at the entry's folder, or at `corpora/` for a packaged entry.
+        holdout: number of pairs to take out of train; must be the only source of valid or test.
     """
 
     files: Annotated[dict[str, LocalFile], Field(description="for each language a path, and perhaps sha256 and column")] | None = None
@@ -86,7 +86,7 @@ class Source(Section):
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds that are given; one in a source of a valid entry."""
+        """The kinds that are given: exactly one in a checked entry."""
         return [name for name in Source.model_fields if getattr(self, name) is not None]
 
 
@@ -102,7 +102,7 @@ class Splits(Section):
 
 
 class Size(Section):
-    """The approximate size of a corpus, for plans: training pairs, bytes of both sides' text, bytes to download."""
+    """The approximate size of a corpus, for `data plan`: training pairs, bytes of text on both sides, bytes to download."""
 
     pairs: PositiveInt
     text_bytes: PositiveInt
@@ -112,8 +112,8 @@ class Size(Section):
 class Entry(Section):
     """A corpus: its languages, its terms of use, and its splits.
 
-    `licence` is null if the owner gives none. `synthetic` labels every score on it as one that says nothing about real text. `metrics`
-    names further scores, by which published figures on this corpus are counted (evaluation/moses_bleu.py).
+    `licence` is null if the owner names none. If `synthetic` is true, every score is labelled as one on generated text. `metrics` names
+    further scores, with which published figures on this corpus were computed (evaluation/moses_bleu.py).
     """
 
     name: Name
@@ -135,10 +135,10 @@ class Found:
 
 
 def find_entry(name: str, own: Path = OWN_ENTRIES) -> Found:
-    """Find an entry by name; the user's own has precedence.
+    """Find an entry by name, first in the folder `own`, then in the package.
 
     Raises:
-        UserError: exit code 78; no such entry (the message gives the nearest names), or an invalid file.
+        UserError: exit code 78; no such entry (the message gives similar names, or else all), or an invalid file.
     """
     for folder in (own, PACKAGED_ENTRIES):
         path = folder / f"{name}.yaml"
@@ -164,7 +164,7 @@ def load_entry(path: Path) -> Entry:
 
 
 def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
-    """Yield the contradictions of an entry whose values are valid alone."""
+    """Yield the contradictions between the values of an entry, each of which is valid by itself."""
     if entry.name != path.stem:
         yield configuration_error(f"{path}: name: must be the file's name, {path.stem!r}, got {entry.name!r}")
     splits: dict[str, list[Source]] = dict(entry.splits)
@@ -196,18 +196,18 @@ def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[User
 
 
 def _text(file: LocalFile | Address) -> tuple[str, str | None, int | None]:
-    """Return what identifies the text of one language."""
+    """Return the identity of the text of one language: file, archive member and column."""
     return (file.path, None, file.column) if isinstance(file, LocalFile) else (file.url, file.member, file.column)
 
 
 def _holds_languages(file: LocalFile | Address) -> bool:
-    """Whether the file's format (TMX) marks the language of each sentence."""
+    """Return whether the file's format (TMX) marks the language of each sentence."""
     name = file.path if isinstance(file, LocalFile) else file.member or urlsplit(file.url).path
     return ".tmx" in PurePosixPath(name).suffixes
 
 
 def check_direction(found: Found, source: str, target: str) -> None:
-    """Refuse languages that the entry does not have. Raises `UserError`: exit code 78."""
+    """Check that the entry has both languages. Raises `UserError` (78)."""
     for key, language in (("source", source), ("target", target)):
         if language not in found.entry.languages:
             fault = f"{PARAMS_FILE}: download.{key}: {found.path} has no language {language!r}"

@@ -1,4 +1,4 @@
-"""Files from the network or the mirror, with their sums checked before they are read."""
+"""Files from the network or from a mirror. Their sums are checked before they are read."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ MIRROR_VARIABLE = "TRANSFORMER_MIRROR"
 
 @dataclass(frozen=True)
 class Sum:
-    """The expected sum of a file in hexadecimal, and the place that gives it."""
+    """The expected sum of a file in hexadecimal, and the place where it is given, for messages."""
 
     digest: str
     algorithm: Literal["sha256", "md5"] = "sha256"
@@ -27,7 +27,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A local file whose sum was checked where one is known."""
+    """A local file and its SHA-256, which was compared with the expected sum if there is one."""
 
     path: Path
     sha256: str
@@ -35,13 +35,14 @@ class Fetched:
 
 @dataclass(frozen=True)
 class Fetcher:
-    """Fetches the files of one corpus.
+    """A source of the files of one corpus: mirror, earlier downloads, network, in this order.
 
     Args:
-        corpus: the entry's name, also the folder of its files in the mirror.
-        downloads: folder for downloaded files until the corpus is complete, so that a second run fetches only the missing ones.
-        mirror: a folder with MIRROR/CORPUS/FILENAME, used instead of the network.
-        lock: a file of sums by address, for files without a published sum: the first fetch writes it, later ones must match.
+        corpus: the entry's name, and the name of its folder in the mirror.
+        downloads: folder that keeps downloaded files until the corpus is complete, so that a second run fetches only the missing ones.
+        mirror: folder with files at MIRROR/CORPUS/FILENAME.
+        lock: JSON file of SHA-256 sums by address, for files without a published sum. The first fetch writes the sum of a file, later
+            ones must match it.
         pause_seconds: see `http.download`.
     """
 
@@ -52,11 +53,12 @@ class Fetcher:
     pause_seconds: float = 1.0
 
     def fetch(self, url: str, published: Sum | None = None) -> Fetched:
-        """Get the file at `url` from the mirror, from an earlier run, or from the network.
+        """Return the file at `url`.
 
         Raises:
             UserError: exit code 65 for a sum other than the published or the locked one; 69 if the network or the server is unavailable
-                after the last try; 78 if the server does not have the file.
+                after the last try; 78 if the server refuses the request (it does not have the file, for example), or if the lock is
+                not valid.
         """
         locked = locked_sums(self.lock) if self.lock is not None else {}
         expected = published or (Sum(locked[url], given_in=str(self.lock)) if url in locked else None)
@@ -66,11 +68,11 @@ class Fetcher:
         return fetched
 
     def _fetch(self, url: str, published: Sum | None, expected: Sum | None) -> Fetched:
-        name = PurePosixPath(unquote(urlsplit(url).path)).name  # In this order, or an escaped slash could leave the folder.
+        name = PurePosixPath(unquote(urlsplit(url).path)).name  # Unquoted first: with an escaped slash, a name could leave the folder.
         mirrored = self.mirror and self.mirror / self.corpus / name
         if mirrored and mirrored.is_file():
             return check_sum(mirrored, expected)
-        # Two addresses may end in the same name, and the sum of one may have been corrected since.
+        # Two addresses may end in the same name, and a published sum may have been corrected since an earlier download.
         key = hashlib.sha256(f"{url} {published}".encode()).hexdigest()[:8]
         downloaded = self.downloads / self.corpus / f"{key}-{name}"
         if downloaded.is_file():
@@ -94,7 +96,7 @@ class Fetcher:
 
 
 def lock_file(corpus: str, entries: Path = OWN_ENTRIES) -> Path:
-    """Return the path of the file with the locked sums of a corpus."""
+    """Return the path of the lock of a corpus."""
     return entries / f"{corpus}.lock"
 
 
@@ -107,7 +109,7 @@ def locked_sums(lock: Path) -> dict[str, str]:
 
 
 def mirror_folder(setting: str | None) -> Path | None:
-    """Return the mirror: $TRANSFORMER_MIRROR, else `machine.mirror`, else None. Raises `UserError` (78): it is not a folder."""
+    """Return the folder that $TRANSFORMER_MIRROR names, or else `machine.mirror`, or None. Raises `UserError` (78): no such folder."""
     variable = os.environ.get(MIRROR_VARIABLE)
     named = variable or setting
     if not named:
@@ -120,7 +122,7 @@ def mirror_folder(setting: str | None) -> Path | None:
 
 
 def check_sum(path: Path, expected: Sum | None, name: str = "") -> Fetched:
-    """Check the sum of a local file; messages call it `name`, or its path. Raises `UserError` (65): its sum is not the expected one."""
+    """Check the sum of a local file, called `name` or its path in messages. Raises `UserError` (65): it is not the expected one."""
     sha256 = sha256_of(path)
     if expected:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Sentences from files: text, a column of a table, a translation memory (TMX), a test set (SGML); compressed or in an archive."""
+"""Sentences of files in several formats: text, tab-separated tables, translation memories (TMX), test sets (SGML); archives."""
 
 import fnmatch
 import gzip
@@ -25,26 +25,26 @@ _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 def file_pairs(
     paths: Sequence[Path], languages: Sequence[str] = ("", ""), columns: Sequence[int | None] = (None, None)
 ) -> Iterator[Pair[bytes]]:
-    """Yield the pairs of a source and a target file, read by `file_lines`; both may be the same file.
+    """Yield the pairs of a source and a target file, read by `file_lines`. Both may be the same file.
 
     Raises:
-        UserError: exit code 65, as `file_lines`, and for sides of unequal length once the shorter has ended.
+        UserError: exit code 65, as `file_lines`; also for sides of unequal length, after the shorter one has ended.
     """
     source, target = map(file_lines, paths, languages, columns)
     return aligned(source, target, *paths)
 
 
 def file_lines(path: Path, language: str = "", column: int | None = None) -> Iterator[bytes]:
-    """Yield the sentences of one language in a file; the format follows from the name's suffix, before .gz or .xz.
+    """Yield the sentences of one language in a file. The suffix of its name, before .gz or .xz, tells the format.
 
     Args:
-        path: .tmx has a sentence for each translation unit, an empty one where the unit lacks the language; .sgm for each <seg>; any
-            other name is text with a sentence on each line.
-        language: to take from a TMX file; de also takes de-AT.
-        column: to take from tab-separated text, from 1.
+        path: .tmx has a sentence in each translation unit (an empty one is yielded if the unit lacks the language), .sgm or .sgml in each
+            <seg>, any other file on each line.
+        language: the language to read from a TMX file; de also reads de-AT.
+        column: the column to read from tab-separated text, counted from 1.
 
     Raises:
-        UserError: exit code 65; no such file, a damaged one, or a line without that column.
+        UserError: exit code 65; no such file, a damaged file, or a line without that column.
     """
     name = path.name.removesuffix(".gz").removesuffix(".xz")
     try:
@@ -59,7 +59,7 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
                 yield from (line.removesuffix(b"\n") for line in file)
     except _DAMAGED:
         raise UserError(f"{path}: damaged {'xz' if path.suffix == '.xz' else 'gzip'} file", "Get it again.") from None
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # The last two: an encoding that Python does not read.
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # The last two: invalid UTF-8, or an unknown encoding.
         raise UserError(f"{path}: damaged {'TMX' if name.endswith('.tmx') else 'SGML'} file ({error})", "Get it again.") from None
 
 
@@ -83,7 +83,7 @@ def _units(file: BinaryIO, language: str) -> Iterator[bytes]:
 
 
 def _segment_in(unit: ElementTree.Element, language: str) -> str:
-    """Return the unit's text in that language, or else in a regional form of it; "" if there is none."""
+    """Return the text of a translation unit in a language, or else in a regional form of it; "" if there is none."""
     texts: dict[str, str] = {}
     for variant in unit:
         if (segment := variant.find("{*}seg")) is not None:
@@ -106,10 +106,10 @@ def _in_one_line(text: str) -> bytes:
 
 
 def unpack(archive: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
-    """Extract from a tar or zip archive the one member that each pattern matches, under names of our own, so that none leaves `folder`.
+    """Extract the member that matches each pattern from a tar or zip archive. New names keep all members inside `folder`.
 
     Raises:
-        UserError: exit code 65; damaged, neither tar nor zip, or a pattern matches no member or several.
+        UserError: exit code 65; the archive is damaged or neither tar nor zip, or a pattern matches no member or several.
     """
     try:
         if zipfile.is_zipfile(archive):
@@ -119,7 +119,7 @@ def unpack(archive: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
             names = [member.name for member in tarred if member.isfile()]
             paths = _extract(archive, names, tarred.extractfile, patterns, folder)
             while tarred.fileobj is not None and tarred.fileobj.read(1 << 20):
-                pass  # The checksum of the compressed stream is at its end, which tarfile does not read.
+                pass  # tarfile does not read to the end of the compressed stream, where its checksum is.
             return paths
     except (tarfile.TarError, zipfile.BadZipFile, *_DAMAGED):
         raise UserError(f"{archive}: damaged, or neither a tar nor a zip archive", "Get it again.") from None

@@ -1,43 +1,43 @@
-"""The pairs that are held out of train for validation and test: their choice, and the list that keeps it when the text changes."""
+"""Held-out pairs: the choice of pairs of train for validation and test, and the list that keeps the choice when the text changes."""
 
 import hashlib
 import heapq
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from transformer_core.corpus.text import Pair, is_normal, normalise
 from transformer_core.errors import configuration_error
 from transformer_core.files import read_json, write_json
 
-# Decides, with the sentence, which pairs are held out: another key would choose others.
+# Key of the hash that ranks sentences. Another key would choose other pairs.
 _SEED = b"holdout 1"
 _DIGITS = 16
-# The splits in the order in which they choose.
+# Sentences are chosen for test first.
 _ORDER = ("test", "valid")
 
-# Of each split, the first digits of the ranks of its source sentences.
+# The first digits of the ranks of the held-out source sentences, by split.
 HeldOut = dict[str, list[str]]
 
 
 def is_usable(pair: Pair[bytes]) -> bool:
-    """Whether a pair can be held out: neither side is empty."""
+    """Return whether a pair can be held out: neither side is blank."""
     return bool(pair.source.strip() and pair.target.strip())
 
 
 def rank(sentence: bytes) -> bytes:
-    """Return the rank of a source sentence, which depends on the sentence and the seed alone."""
+    """Return the rank of a sentence: a keyed hash (BLAKE2b, 16 bytes) of its normalised text."""
     text = sentence.decode("utf-8", errors="replace")
     return hashlib.blake2b((text if is_normal(text) else normalise(text)).encode(), digest_size=16, key=_SEED).digest()
 
 
 def choose(ranks: Collection[bytes], sizes: Mapping[str, int], listed: HeldOut) -> dict[bytes, str]:
-    """Choose the source sentences to hold out, and return the split of each.
+    """Choose the source sentences to hold out, and return the split of each by its rank.
 
-    A sentence that is listed for a split goes to it. The rest of test, and then of valid, are the first of all other sentences by rank,
-    so neither the order of the corpus nor added text changes the order of two sentences.
+    First, sentences listed for a split are assigned to it, up to its size. Then test, and after it valid, are filled with the lowest ranks
+    of the other sentences. The order of the corpus does not matter, and added text does not change the order of two sentences.
 
     Args:
-        ranks: of the different source sentences, at least as many as `sizes` together.
+        ranks: ranks of the different source sentences, at least as many as all `sizes` together.
         sizes: number of sentences of each split.
         listed: see `listed_sentences`.
     """
@@ -53,7 +53,7 @@ def choose(ranks: Collection[bytes], sizes: Mapping[str, int], listed: HeldOut) 
 
 
 def listed_sentences(entry: Path, language: str) -> HeldOut:
-    """Return the list of an entry for a source language; empty if there is none. Raises `UserError` (78): it is not valid."""
+    """Return an entry's list for a source language; empty if there is none. Raises `UserError` (78): the file is not valid."""
     path = list_file(entry)
     try:
         return {split: list(digits) for split, digits in read_json(path).get(language, {}).items()} if path.exists() else {}
@@ -62,20 +62,17 @@ def listed_sentences(entry: Path, language: str) -> HeldOut:
 
 
 def write_list(entry: Path, chosen: Mapping[str, Mapping[bytes, str]]) -> None:
-    """Write the list of an entry: of each source language, the sentences that `choose` chose."""
-    write_json(
-        list_file(entry),
-        {language: {split: _sorted(one for one in of if of[one] == split) for split in _ORDER} for language, of in chosen.items()},
-    )
+    """Write the list of an entry: for each source language, the result of `choose`."""
+    lists = {
+        language: {split: sorted(_shortened(one) for one in ranks if ranks[one] == split) for split in _ORDER}
+        for language, ranks in chosen.items()
+    }
+    write_json(list_file(entry), lists)
 
 
 def list_file(entry: Path) -> Path:
     """Return the path of an entry's list."""
     return entry.with_suffix(".held-out")
-
-
-def _sorted(ranks: Iterable[bytes]) -> list[str]:
-    return sorted(map(_shortened, ranks))
 
 
 def _shortened(one: bytes) -> str:

@@ -1,7 +1,7 @@
-"""Downloads over http or https that continue after the connection breaks.
+"""Downloads over http or https that continue after a broken connection.
 
-`requests` instead of the standard library: it reports a body that is shorter than announced, follows the proxies of the environment,
-verifies certificates where Python finds no store of its own, and is a dependency of mtdata anyway.
+`requests` is used instead of the standard library because it reports a body that is shorter than announced and brings its own certificates.
+mtdata depends on it anyway.
 """
 
 import os
@@ -19,9 +19,9 @@ TRIES = 3
 _CONNECT_SECONDS, _READ_SECONDS = 10, 30
 _CHUNK_BYTES = 1 << 16
 _OK, _REST, _NO_SUCH_REST = 200, 206, 416
-# Too early, too busy, no such range: about the server or our request at this moment, not about the file.
+# Errors that a later try may not meet: timeout, no such range, too early, too many requests, errors of the server.
 _TRANSIENT = frozenset({408, _NO_SUCH_REST, 425, 429, *range(500, 600)})
-# The first match counts: an SSLError is a ConnectionError too.
+# The first match is used: an SSLError is a ConnectionError too.
 _FAULTS = {
     requests.Timeout: "no answer in time",
     requests.exceptions.SSLError: "the certificate could not be verified",
@@ -33,16 +33,17 @@ _FAULTS = {
 def download(url: str, path: Path, pause_seconds: float, remedy: str) -> None:
     """Download the file at `url` to `path`.
 
-    An incomplete file is kept as NAME.part, with its version (ETag or time) in NAME.version. The next try, also in a later call, requests
-    the rest of that version. A server with another version by now, without versions, or without ranges sends all from the start.
+    An incomplete file is kept as NAME.part, and its version (ETag or time) in NAME.version. The next try, also in a later call, requests
+    the rest of that version. The server sends the whole file if its version is another by now, or if it has no versions or no ranges.
 
     Args:
-        pause_seconds: before the second try in a row without new bytes; doubled before each further one, and varied by half so that many
+        pause_seconds: pause after a failed try, doubled after each further one that brings no new bytes, and varied by half so that many
             clients spread out.
-        remedy: of the error 69.
+        remedy: remedy of the error 69.
 
     Raises:
-        UserError: exit code 69 after `TRIES` tries in a row without new bytes; 78 if the server does not have the file.
+        UserError: exit code 69 after `TRIES` failed tries in a row, of which at most the first has brought new bytes; 78 if the server
+            refuses the request (it does not have the file, for example).
     """
     part = _Part(path)
     most, failures = 0, 0
@@ -62,7 +63,7 @@ def download(url: str, path: Path, pause_seconds: float, remedy: str) -> None:
 
 
 class _Part:
-    """The part of a file that is here, and the version that it belongs to."""
+    """The downloaded part of a file, and its version."""
 
     def __init__(self, path: Path) -> None:
         self._whole = path
@@ -71,19 +72,19 @@ class _Part:
 
     @property
     def size(self) -> int:
-        """Number of bytes that are here."""
+        """Number of bytes of the part."""
         return self._path.stat().st_size if self._path.exists() else 0
 
     def fetch_rest(self, url: str) -> None:
-        """Request the rest and append it, or all of it if the part is of no use; return only when the file is complete."""
-        # Identity: a server that compresses on the fly would send other bytes than the file's.
+        """Request the rest and append it, or request the whole file if the part is of no use. Returns only if the file is complete."""
+        # Identity: a server may compress the body, and ranges of it would not be ranges of the file.
         headers = {"Accept-Encoding": "identity"}
         if self.size and self._version.exists():
             headers |= {"Range": f"bytes={self.size}-", "If-Range": self._version.read_text(encoding="utf-8")}
         with closing(requests.get(url, stream=True, timeout=(_CONNECT_SECONDS, _READ_SECONDS), headers=headers)) as answer:
             if answer.status_code == _NO_SUCH_REST:
                 if answer.headers.get("Content-Range") == f"bytes */{self.size}":
-                    return  # Complete, but not renamed yet.
+                    return  # The part is complete.
                 self._path.unlink(missing_ok=True)
             answer.raise_for_status()
             goes_on = answer.status_code == _REST and answer.headers.get("Content-Range", "").startswith(f"bytes {self.size}-")
@@ -98,7 +99,7 @@ class _Part:
                 raise requests.exceptions.ChunkedEncodingError(f"{self.size:,} of {int(whole):,} bytes")
 
     def _begin(self, answer: requests.Response) -> None:
-        """Remove the part and store the version of the new one; a weak ETag ("W/...") does not promise the same bytes."""
+        """Remove the part, and store the version of the new one. A weak ETag ("W/...") is not used: it does not promise the same bytes."""
         self._path.unlink(missing_ok=True)
         self._version.unlink(missing_ok=True)
         etag = answer.headers.get("ETag", "")
@@ -117,7 +118,7 @@ class _Part:
                 bar.update(len(chunk))
 
     def finish(self) -> None:
-        """Rename the file once its bytes are on disk."""
+        """Sync the part to disk and rename it to the file."""
         with self._path.open("rb") as file:
             os.fsync(file.fileno())
         self._path.replace(self._whole)

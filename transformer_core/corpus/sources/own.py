@@ -1,14 +1,11 @@
-"""A catalogue entry in `corpora/` for a user's aligned text files: written for new files, brought up to date for changed ones."""
+"""A catalogue entry in `corpora/` for a user's aligned text files: written for new files, updated for changed ones."""
 
-import io
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from ruamel.yaml import YAML
 
 from transformer_core.config import editable_yaml, yaml_text
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, LocalFile, Size, Source, entry_names, load_entry
@@ -25,7 +22,7 @@ _NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm"})
 
 @dataclass(frozen=True)
 class _Side:
-    """The file of one language, and its column where that is a table."""
+    """The file of one language, and its column if it is a table."""
 
     file: Path
     column: int | None = None
@@ -37,7 +34,7 @@ _Sides = Mapping[str, _Side]
 
 @dataclass(frozen=True)
 class _Measured:
-    """The size of aligned files, and for each side the ranks of its sentences in pairs that can be held out."""
+    """The size of aligned files, and for each language the ranks of its sentences in pairs that can be held out."""
 
     size: Size
     ranks: dict[str, set[bytes]]
@@ -54,12 +51,12 @@ def new_entry(
     test: int | tuple[Path, Path] | None = None,
     force: bool = False,
 ) -> Path:
-    """Check aligned files and write corpora/NAME.yaml, which pins their sums, and the list of the sentences that are held out.
+    """Check aligned files, and write corpora/NAME.yaml with their sums and the list of the held-out sentences.
 
     Args:
         name: letters, digits, dots, dashes and underscores.
-        source_file: in a format that `formats.file_lines` reads without a column.
-        target_file: its translation, line by line; the same file where that holds both (TMX, or a .tsv of two columns).
+        source_file: a file that `formats.file_lines` reads.
+        target_file: its translation, line by line; the same file if it holds both languages (TMX, or a .tsv of two columns).
         source_language: None takes it from the file's suffix (`corpus.en`, `corpus.en.gz`); `target_language` likewise.
         valid: source and target file of validation, or the number of pairs held out for it; None is a tenth of all, at most 1,000. `test`
             likewise.
@@ -69,8 +66,8 @@ def new_entry(
         The entry's path.
 
     Raises:
-        UserError: exit code 65; a file that is missing, empty or not UTF-8, sides of unequal length, too few pairs. 78; an invalid name
-            or one that is in use, a language that the suffix does not tell, the same language twice, one file for both sides.
+        UserError: exit code 65; a file is missing, empty or not UTF-8, the sides have unequal lengths, or there are too few pairs. 78; the
+            name is invalid or in use, a suffix names no language, both languages are the same, or one file cannot hold both.
     """
     if not force:
         check_unused(name)
@@ -97,12 +94,12 @@ def new_entry(
         raise UserError(f"{source_file}: {pairs:,} pairs, of which {wanted:,} are to be held out", "Hold out fewer or add text.")
     size = measured.size.model_dump()
     _list_held_out(path, measured, sizes, {})
-    write_text(path, _plain({"name": name, "languages": list(languages), "licence": None, "note": "", "size": size, "splits": splits}))
+    write_text(path, yaml_text({"name": name, "languages": list(languages), "licence": None, "note": "", "size": size, "splits": splits}))
     return path
 
 
 def check_unused(name: str) -> None:
-    """Raise `UserError` (78) if a corpus has this name already, or none can have it."""
+    """Check the name of a new corpus. Raises `UserError` (78): it is invalid or in use."""
     path = _path_of(name)
     if name in entry_names():
         remedy = f"To take in changed files: transformer-core data update {name}. Or choose another name."
@@ -116,16 +113,16 @@ def _path_of(name: str) -> Path:
 
 
 def update_entry(name: str) -> tuple[Size | None, Size | None]:
-    """Bring corpora/NAME.yaml up to date with its local files: their sums, and the size and the list of held-out sentences.
+    """Update corpora/NAME.yaml for changed local files: their sums, the size, and the list of held-out sentences.
 
-    The sentences on the list stay held out; others take the places of those that are gone. Nothing else in the entry changes, comments
-    included. Size and list need a training text of two languages that is all in local files.
+    Listed sentences stay held out; others take the places of those that no longer exist. The rest of the entry stays as it is, with its
+    comments. Size and list are updated only if the entry has two languages and all its training text is in `files`.
 
     Returns:
-        The sizes before and now; None where the entry does not give it.
+        The sizes before and after; None if the entry has none.
 
     Raises:
-        UserError: exit code 65 as `new_entry`; 78 if corpora/ has no such entry, or it names no local file with `files`.
+        UserError: exit code 65 as `new_entry`; 78 if corpora/ has no such entry, or if it names no local file with `files`.
     """
     path = _path_of(name)
     if not path.is_file():
@@ -157,7 +154,7 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
 
 
 def _sides(languages: tuple[str, str], source_file: Path, target_file: Path) -> dict[str, _Side]:
-    """Return the side of each language. Raises `UserError` (78): one file for both that cannot hold both."""
+    """Return the side of each language. Raises `UserError` (78): one file is given for both, and cannot hold both."""
     suffixes = source_file.suffixes
     columns: tuple[int | None, int | None] = (None, None)
     if source_file.resolve() == target_file.resolve() and ".tmx" not in suffixes:
@@ -179,7 +176,7 @@ def _language_of(file: Path, side: str) -> str:
 
 
 def _measure(parts: Iterable[_Sides]) -> _Measured:
-    """Check every line of files that are read one after the other, and return their content."""
+    """Check every line of aligned files, read one after the other, and return their size and ranks."""
     total = text_bytes = 0
     ranks: dict[str, set[bytes]] = defaultdict(set)
     for sides in parts:
@@ -200,7 +197,7 @@ def _measure(parts: Iterable[_Sides]) -> _Measured:
 
 
 def _list_held_out(entry: Path, measured: _Measured, sizes: Mapping[str, int], listed: Mapping[str, HeldOut]) -> None:
-    """Write the list of the sentences that the entry holds out, in either direction; those listed already stay."""
+    """Write the list of the held-out sentences for both directions; listed sentences stay on it."""
     if sizes:
         write_list(entry, {language: choose(ranks, sizes, listed.get(language, {})) for language, ranks in measured.ranks.items()})
     else:
@@ -208,18 +205,9 @@ def _list_held_out(entry: Path, measured: _Measured, sizes: Mapping[str, int], l
 
 
 def _files(sides: _Sides, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the item `files` of an entry in `folder`."""
-    files = {
-        language: LocalFile(path=named_from(folder, side.file), sha256=sha256_of(side.file), column=side.column)
-        for language, side in sides.items()
-    }
-    return {language: file.model_dump(exclude_none=True) for language, file in files.items()}
-
-
-def _plain(document: dict[str, Any]) -> str:
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    text = io.StringIO()
-    yaml.dump(document, text)
-    return text.getvalue()
+    """Return the value of `files` in an entry in `folder`."""
+    files = {}
+    for language, side in sides.items():
+        file = LocalFile(path=named_from(folder, side.file), sha256=sha256_of(side.file), column=side.column)
+        files[language] = file.model_dump(exclude_none=True)
+    return files

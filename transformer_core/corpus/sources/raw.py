@@ -1,4 +1,4 @@
-"""data/raw: the splits of an entry as two aligned files each, and a manifest with their sums and origins."""
+"""data/raw: two aligned files for each split of an entry, and a manifest with their sums and origins."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from transformer_core.config import Section, validate_document
 from transformer_core.corpus.sources.catalogue import Source
 from transformer_core.corpus.sources.holdout import choose, is_usable, listed_sentences, rank
 from transformer_core.corpus.sources.readers import Origin, SourceReader
-from transformer_core.corpus.text import Pair, read_chunks
+from transformer_core.corpus.text import Pair, read_chunks, read_raw_lines
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, sha256_of, write_json
 
@@ -20,24 +20,24 @@ MANIFEST = "manifest.json"
 
 
 class SideRecord(Section):
-    """One file of a split."""
+    """A file of a split."""
 
     sha256: str
     lines: int
 
 
 class SplitRecord(Section):
-    """One split; `files` by language."""
+    """A split; `files` are by language."""
 
     pairs: int
     files: dict[str, SideRecord]
 
 
 class Manifest(Section):
-    """manifest.json.
+    """The content of manifest.json.
 
-    `held_out` counts the pairs in valid and test, and in `left_train` all that left train for them. `metrics` is missing from the file if
-    the entry names none.
+    `held_out` has the number of held-out pairs by split, and under `left_train` the number of pairs removed from train. `metrics` is
+    missing from the file if the entry names none.
     """
 
     corpus: str
@@ -52,7 +52,7 @@ class Manifest(Section):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read `folder/manifest.json`. Raises `UserError`: exit code 65 where it is missing."""
+    """Read `folder/manifest.json`. Raises `UserError` (65): it is missing."""
     path = folder / MANIFEST
     if not path.is_file():
         raise UserError(f"{path}: no such file", "Make it with: dvc repro download")
@@ -60,10 +60,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_raw(reader: SourceReader, folder: Path) -> Manifest:
-    """Write all splits of an entry, in one direction, and their manifest to an empty folder.
+    """Write the splits of the reader's entry, in its direction, and their manifest to an empty folder.
 
     Raises:
-        UserError: as `SourceReader.open`; exit code 65 also for a split without a pair and for a corpus too small to hold out from.
+        UserError: as `SourceReader.open`; exit code 65 also if a split is empty, or if train has too few pairs to hold out from.
     """
     entry, path = reader.found.entry, reader.found.path
     splits: dict[str, list[Source]] = dict(entry.splits)
@@ -91,14 +91,11 @@ def write_raw(reader: SourceReader, folder: Path) -> Manifest:
 
 
 def _record(folder: Path, split: str, direction: tuple[str, str]) -> SplitRecord:
-    files = {language: _side_record(folder / f"{split}.{language}") for language in direction}
+    files = {}
+    for language in direction:
+        path = folder / f"{split}.{language}"
+        files[language] = SideRecord(sha256=sha256_of(path), lines=sum(1 for _ in read_raw_lines(path)))
     return SplitRecord(pairs=files[direction[0]].lines, files=files)
-
-
-def _side_record(path: Path) -> SideRecord:
-    with path.open("rb") as file:
-        lines = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
-    return SideRecord(sha256=sha256_of(path), lines=lines)
 
 
 def _write_split(reader: SourceReader, split: str, sources: list[Source], folder: Path) -> list[Origin]:
@@ -118,10 +115,10 @@ def _write_split(reader: SourceReader, split: str, sources: list[Source], folder
 def _hold_out(reader: SourceReader, holdouts: dict[str, int], folder: Path) -> dict[str, int]:
     """Move pairs from train to the splits that are held out of it, and return the counts (`Manifest.held_out`).
 
-    A sentence that `choose` has chosen is held out with its first pair that is empty on no side. All other pairs with such a sentence
-    leave train too, or test would hold a sentence that training saw.
+    For each sentence that `choose` returns, the first pair without a blank side is held out. All other pairs of such a sentence are removed
+    from train, so that test has no source sentence of train.
 
-    Memory: 16 bytes and a set entry for each different source sentence.
+    Memory: a hash of 16 bytes and a set entry for each different source sentence.
     """
     usable = {rank(pair.source) for pair in _train_pairs(folder, reader.direction) if is_usable(pair)}
     wanted = sum(holdouts.values())
@@ -136,7 +133,7 @@ def _hold_out(reader: SourceReader, holdouts: dict[str, int], folder: Path) -> d
 
 
 def _move(folder: Path, split_of: dict[bytes, str], direction: tuple[str, str]) -> Counter[str]:
-    """Write the pairs of train to their splits by the rank of their source sentence, and return the counts."""
+    """Distribute the pairs of train to splits by the rank of their source sentence, and return the counts."""
     counts: Counter[str] = Counter()
     placed: set[bytes] = set()
     splits = {"train", *split_of.values()}

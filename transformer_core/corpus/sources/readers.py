@@ -1,4 +1,4 @@
-"""The kinds of sources of a catalogue entry, each opened as a stream of sentence pairs."""
+"""Readers of the kinds of sources in a catalogue entry; each is opened as a stream of sentence pairs."""
 
 import copy
 import difflib
@@ -24,12 +24,12 @@ Origin = dict[str, str]
 
 @dataclass(frozen=True)
 class Opened:
-    """The pairs of a source, to be read once.
+    """The pairs of a source, which can be read once.
 
     Attributes:
-        pairs: bytes as they came; nothing has checked them yet.
-        origins: where they come from, without anything that differs from machine to machine.
-        labels: of each pair, the names of its phenomena with spaces between; empty unless the source is synthetic.
+        pairs: bytes as the source has them, not checked.
+        origins: names and sums of the files; the same on every machine.
+        labels: the names of the phenomena in each pair, separated by spaces; empty unless the source is synthetic.
     """
 
     pairs: Iterator[Pair[bytes]]
@@ -39,14 +39,14 @@ class Opened:
 
 @dataclass(frozen=True)
 class SourceReader:
-    """Opens the sources of an entry in one direction.
+    """A reader of the sources of an entry, in one direction.
 
     Args:
         found: the entry and its file.
         source: source language.
         target: target language.
-        fetcher: of files that are not local.
-        workers: processes of the synthetic generator; None for its default.
+        fetcher: the source of files that are not local.
+        workers: number of processes of the synthetic generator; None for its default.
     """
 
     found: Found
@@ -56,11 +56,11 @@ class SourceReader:
     workers: int | None = None
 
     def open(self, wanted: Source, split: str) -> Opened:
-        """Open one source of a split; files that are not local are fetched and checked now.
+        """Open one source of a split. Files that are not local are fetched before this returns.
 
         Raises:
-            UserError: exit code 65 for a missing file or wrong sum, 69 and 78 as in `Fetcher.fetch`; 78 for a name that mtdata or
-                sacreBLEU does not know. Iterating raises it (65) for sides of unequal length and damaged files.
+            UserError: exit code 65 for a missing file or a wrong sum; 69 and 78 as `Fetcher.fetch`; 78 also for a name or language that
+                mtdata or sacreBLEU does not have. Iteration raises it (65) for sides of unequal length and for damaged files.
         """
         if wanted.files is not None:
             return self._open_files(wanted.files)
@@ -84,14 +84,14 @@ class SourceReader:
         return self.source, self.target
 
     def local_files(self, wanted: Source) -> list[Path]:
-        """Return the paths of a source's local files, whether or not they exist; none for a source of another kind."""
+        """Return the paths of a source's local files; named files may be missing. Sources of other kinds have none."""
         if wanted.trees is not None:
             return self._tree_files(wanted.trees)
         files = wanted.files or (self._files_in(wanted.folder) if wanted.folder else {})
         return [located(self.found.path.parent, files[language].path) for language in self.direction if files]
 
     def check_names(self, wanted: Source) -> None:
-        """Check the name of a source in mtdata or sacreBLEU, without the network. Raises `UserError` (78) as `open`."""
+        """Check the name of a source in mtdata or sacreBLEU, without the network. Raises `UserError` (78)."""
         if wanted.mtdata is not None:
             _mtdata_corpus(wanted.mtdata, self.direction, self.found.path)
         if wanted.sacrebleu is not None:
@@ -207,9 +207,9 @@ def _pairs_of_trees(path: Path) -> Iterator[Pair[bytes]]:
 
 
 def located(folder: Path, name: str) -> Path:
-    """Return the path of a file named from a folder, relative to the working directory: messages say own.en, not corpora/../own.en.
+    """Return the path of a file named from a folder: relative if it is below the working directory, so that messages name own.en.
 
-    The file's name is not resolved, because its suffix tells the format.
+    A link is not followed to its file, because the suffix of the name tells the format.
     """
     path = folder / name
     absolute = path.parent.resolve() / path.name
@@ -217,7 +217,7 @@ def located(folder: Path, name: str) -> Path:
 
 
 def named_from(folder: Path, file: Path) -> str:
-    """Return the name of a file from a folder, the inverse of `located`: relative inside the working directory, so that it can be moved."""
+    """Return the name of a file as seen from a folder, the inverse of `located`: relative if it is below the working directory."""
     absolute = file.resolve()
     if absolute.is_relative_to(Path.cwd().resolve()):
         return Path(os.path.relpath(absolute, folder.resolve())).as_posix()
@@ -226,7 +226,7 @@ def named_from(folder: Path, file: Path) -> str:
 
 @dataclass(frozen=True)
 class _MtdataCorpus:
-    """A corpus in mtdata: its entry, its addresses, and whether its sides are in the opposite order."""
+    """A corpus in mtdata: its entry, its addresses, and whether its sides must be swapped."""
 
     entry: Any
     urls: list[str]
@@ -239,7 +239,7 @@ def _nearest(name: str, known: Iterable[str], command: str) -> str:
 
 
 def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> _MtdataCorpus:
-    # mtdata logs through the root logger unless that has a handler already. Its first import builds an index, which takes a while.
+    # mtdata configures the root logger unless that has a handler. Its first import builds an index, which takes about 30 seconds.
     logging.basicConfig(level=logging.WARNING)
     from mtdata.index import INDEX  # type: ignore[import-untyped]
     from mtdata.iso.bcp47 import bcp47  # type: ignore[import-untyped]
@@ -247,7 +247,7 @@ def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> _Mtdata
     where = f"{path}: mtdata: {name}"
     entry = next((entry for entry in INDEX.get_entries() if str(entry.did) == name), None)
     if entry is None:
-        # It has too many corpora to compare the name with all.
+        # mtdata has too many corpora to compare the name with all of them, so only those of the same languages.
         alike = [one for other in INDEX.get_entries() if set((one := str(other.did)).split("-")[-2:]) == set(name.split("-")[-2:])]
         raise configuration_error(f"{where}: mtdata has no such corpus", _nearest(name, alike, "mtdata list -id"))
     urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
@@ -281,10 +281,9 @@ def _in_one_line(segment: str) -> bytes:
 
 
 def _pairs_of_sacrebleu(dataset: Any, archives: list[str], language_pair: str, fetcher: Fetcher) -> Iterator[Pair[bytes]]:
-    """Yield the sentences with their first reference.
+    """Yield the sentences and their first reference, as sacreBLEU extracts them from the fetched archives.
 
-    sacreBLEU parses. The archives are fetched here, because its own cache takes an incomplete download for a complete one and has no
-    mirror.
+    sacreBLEU's own downloads are not used, because they take an incomplete file for a complete one and know no mirror.
     """
     with fetcher.scratch() as unpacked:
         here = copy.copy(dataset)
