@@ -231,7 +231,7 @@ def training_link(machine: Machine, training: str) -> str:
     try:
         client = server.connect(uri)
         run = server.find_training(client, training)
-        return server.run_link(client, uri, run.info.run_id) if run else ""
+        return server.run_link(uri, run) if run else ""
     except Exception as error:  # A table without a link is better than none.
         get_run_logger().warning("No link to MLflow: %s", first_line(error))
         return ""

@@ -72,6 +72,13 @@ def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture
+def default_params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory with the params.yaml of the default recipe."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copyfile(REPOSITORY / "transformer_core/recipes/synthetic.yaml", "params.yaml")
+
+
 @pytest.fixture(scope="session")
 def prefect_server(_isolated: None) -> Iterator[str]:
     """The address of a Prefect server, started once (about 10 seconds) and used by every flow in this process."""

@@ -1,9 +1,12 @@
-"""Polling instead of sleeping."""
+"""Polling instead of sleeping, and the processes that are left."""
 
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
+
+import psutil
 
 LONGEST_SECONDS = 400.0
 Found = TypeVar("Found")
@@ -16,4 +19,14 @@ def wait_for(look: Callable[[], Found], what: str = "", pause: float = 0.05, pro
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, what
         time.sleep(pause)
+    return found
+
+
+def processes(chosen: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    """The running processes for which `chosen` is true."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):  # It has ended meanwhile, or is another user's.
+            if process.status() != psutil.STATUS_ZOMBIE and chosen(process):
+                found.append(process)
     return found

@@ -69,20 +69,14 @@ def register(client: MlflowClient, name: str, model_uri: str, model_id: str, run
 
 
 def decide(
-    client: MlflowClient,
-    uri: str,
-    new: ModelVersion,
-    task: Task,
-    sources: Sequence[str],
-    hypotheses: Sequence[str],
-    references: Sequence[str],
+    client: MlflowClient, new: ModelVersion, task: Task, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> Decision:
     """Decide on the alias of a new version by its outputs for the test set; its tags are `references`, `signature` and its main score."""
     if all(not output.strip() or output.strip() == source.strip() for source, output in zip(sources, hypotheses, strict=True)):
         return Decision("", f"all {len(hypotheses):,} {task.outputs} of the test set are empty or copies of their source")
     if float(new.tags[task.key]) == 0:
         return Decision("", f"its {task.score} is 0.00")
-    best = best_ever(client, uri, new, task)
+    best = best_ever(client, new, task)
     if best is None:
         if CHAMPION in client.get_registered_model(new.name).aliases:
             return Decision(CHALLENGER, f"no earlier version was scored on these references in this way and has kept its {task.outputs}")
@@ -99,17 +93,17 @@ def decide(
     return Decision("" if worse else CHAMPION, reason, str(rival.version), comparison)
 
 
-def best_ever(client: MlflowClient, uri: str, new: ModelVersion, task: Task) -> tuple[ModelVersion, list[str]] | None:
+def best_ever(client: MlflowClient, new: ModelVersion, task: Task) -> tuple[ModelVersion, list[str]] | None:
     """Return the comparable version with the highest main score whose outputs are stored (the oldest of several), and its outputs."""
     versions = [version for version in client.search_model_versions(f"name = '{new.name}'") if version.version != new.version]
     comparable = [version for version in versions if all(version.tags.get(key) == new.tags[key] for key in ("references", "signature"))]
     for version in sorted(comparable, key=lambda version: (-float(version.tags[task.key]), int(version.version))):
-        if (translations := stored_hypotheses(client, uri, version)) is not None:
+        if (translations := stored_hypotheses(client, version)) is not None:
             return version, translations
     return None
 
 
-def stored_hypotheses(client: MlflowClient, uri: str, version: ModelVersion) -> list[str] | None:
+def stored_hypotheses(client: MlflowClient, version: ModelVersion) -> list[str] | None:
     """Return a version's outputs for the test set; None if they are not stored, or have changed since it was registered.
 
     Raises:
@@ -117,10 +111,11 @@ def stored_hypotheses(client: MlflowClient, uri: str, version: ModelVersion) -> 
     """
     try:
         folder = f"{client.get_model_version_download_uri(version.name, version.version)}/{ARTIFACTS}/{EVALUATION}"
-        if not any(Path(item.path).name == HYPOTHESES for item in mlflow.artifacts.list_artifacts(folder, tracking_uri=uri)):
+        stored = mlflow.artifacts.list_artifacts(folder, tracking_uri=client.tracking_uri)
+        if not any(Path(item.path).name == HYPOTHESES for item in stored):
             return None
         with TemporaryDirectory() as temporary:
-            file = Path(mlflow.artifacts.download_artifacts(f"{folder}/{HYPOTHESES}", dst_path=temporary, tracking_uri=uri))
+            file = Path(mlflow.artifacts.download_artifacts(f"{folder}/{HYPOTHESES}", dst_path=temporary, tracking_uri=client.tracking_uri))
             if sha256(file.read_bytes()).hexdigest() != version.tags.get("hypotheses"):
                 return None
             return list(read_lines(file))

@@ -130,21 +130,21 @@ def send(journal: Path, client: "MlflowClient", uri: str) -> None:
 
 def find_or_create_run(client: "MlflowClient", header: Event) -> str:
     """Return the id of the MLflow run of a journal, created if there is none."""
-    experiment = experiment_id(client)
-    found = search(client, experiment, f"tags.journal = '{header['id']}'")
-    if found:
+    experiment, name, parent = experiment_id(client), header["run"], header["parent"]
+    if found := search(client, experiment, f"tags.journal = '{header['id']}'"):
         return str(found[0].info.run_id)
     tags = {"journal": header["id"]}
-    if header["parent"]:
-        parent = find_training(client, header["parent"])
-        tags[PARENT_TAG] = parent.info.run_id if parent else _create_placeholder(client, experiment, header["parent"])
-    elif placeholder := _placeholder(client, experiment, header["run"]):
-        client.set_tag(placeholder, "journal", header["id"])
-        return placeholder
+    if parent:
+        # If the parent's journal is elsewhere or not sent yet, an empty run takes its place, which that journal fills later.
+        run = find_training(client, parent) or client.create_run(experiment, tags={"fingerprint": parent}, run_name=parent)
+        tags[PARENT_TAG] = run.info.run_id
     else:
-        tags["fingerprint"] = header["run"]
-    run = client.create_run(experiment, start_time=header["timestamp_ms"], tags=tags, run_name=header["run"])
-    return str(run.info.run_id)
+        for run in search(client, experiment, by_fingerprint(name)):
+            if "journal" not in run.data.tags:
+                client.set_tag(run.info.run_id, "journal", header["id"])
+                return str(run.info.run_id)
+        tags["fingerprint"] = name
+    return str(client.create_run(experiment, start_time=header["timestamp_ms"], tags=tags, run_name=name).info.run_id)
 
 
 @dataclass(frozen=True)
@@ -244,16 +244,6 @@ def _slices(values: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
     items = list(values.items())
     for start in range(0, len(items), VALUES_A_CALL):
         yield items[start : start + VALUES_A_CALL]
-
-
-def _create_placeholder(client: "MlflowClient", experiment: str, fingerprint: str) -> str:
-    """Create an empty run for a training whose journal is elsewhere or not sent yet, as the parent of its evaluations."""
-    return str(client.create_run(experiment, tags={"fingerprint": fingerprint}, run_name=fingerprint).info.run_id)
-
-
-def _placeholder(client: "MlflowClient", experiment: str, fingerprint: str) -> str | None:
-    runs = search(client, experiment, by_fingerprint(fingerprint))
-    return next((str(run.info.run_id) for run in runs if "journal" not in run.data.tags), None)
 
 
 def _run_exists(client: "MlflowClient", run_id: str) -> bool:

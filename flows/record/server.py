@@ -69,10 +69,10 @@ def registered(uri: str, name: str, version: str) -> bool:
         return any(str(model.version) == version for model in connect(uri).search_model_versions(f"name = '{name}'"))
 
 
-def run_link(client: "MlflowClient", uri: str, run_id: str) -> str:
+def run_link(uri: str, run: "Run") -> str:
     """Return the address of a run's page: on the server, or in `mlflow ui` for a database in a file."""
     server = uri.rstrip("/") if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
-    return f"{server}/#/experiments/{client.get_run(run_id).info.experiment_id}/runs/{run_id}"
+    return f"{server}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
 
 
 def experiment_id(client: "MlflowClient") -> str:

@@ -58,13 +58,13 @@ def run(params: Params) -> str:
         training = training_run(client, uri, params, made_by["fingerprint"])
         log_scores(client, training, figures, task, made_by["updates"])
         finish_training(client, training, params, figures, task)
-        link = run_link(client, uri, training.info.run_id)
+        link = run_link(uri, training)
         if experiment := os.environ.get(EXPERIMENT):
             return _recorded(experiment, name, training, _where(figures, task, uri, link))
         model = log_model(client, uri, params, training, made_by["updates"])
         tags = version_tags(figures, task, training)
         version = register(client, name, model.model_uri, str(model.model_id), training.info.run_id, tags)
-        decision = decide(client, uri, version, task, sources, hypotheses, references)
+        decision = decide(client, version, task, sources, hypotheses, references)
         for key, value in decision.tags().items():
             client.set_model_version_tag(name, version.version, key, value)
         address = address_of(version, decision.alias)

@@ -40,14 +40,14 @@ def test_an_own_entry_goes_before_a_packaged_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "remedy"), [("multi30", "Did you mean multi30k?"), ("zzz", "Known: multi30k, synthetic, "), ("../params", "Known")]
 )
-def test_an_unknown_name_is_told_with_the_nearest(tmp_path: Path, name: str, remedy: str) -> None:
+def test_an_unknown_name_is_refused_with_similar_ones(tmp_path: Path, name: str, remedy: str) -> None:
     with pytest.raises(UserError, match=r"download\.corpus: no corpus is called") as caught:
         find_entry(name, own=tmp_path)
     assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
     assert remedy in caught.value.remedy
 
 
-def test_a_language_that_the_entry_has_not_is_told(tmp_path: Path) -> None:
+def test_a_language_that_the_entry_does_not_have_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(ENTRY)
     found = find_entry("tiny", own=tmp_path)
     check_direction(found, "de", "en")
@@ -77,7 +77,7 @@ FAULTS = [
 ]
 
 
-def test_what_is_wrong_in_an_entry_is_told_with_file_and_key(tmp_path: Path) -> None:
+def test_an_error_in_an_entry_names_file_and_key(tmp_path: Path) -> None:
     path = tmp_path / "tiny.yaml"
     path.write_text(ENTRY)
     assert [source.kinds for source in load_entry(path).splits.test] == [["https"]]
@@ -91,7 +91,7 @@ def test_what_is_wrong_in_an_entry_is_told_with_file_and_key(tmp_path: Path) -> 
         assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
-def test_all_faults_of_an_entry_are_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_an_entry_are_reported_at_once(tmp_path: Path) -> None:
     path = tmp_path / "tiny.yaml"
     path.write_text(ENTRY.replace("licence:", "license:").replace("path: tiny.en", "paht: tiny.en").replace("holdout: 2", "holdout: 0"))
     with pytest.raises(UserError) as caught:

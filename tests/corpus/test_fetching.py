@@ -110,16 +110,27 @@ def test_a_file_comes_with_its_sum_and_a_second_try_does_not_fetch_it_again(site
     assert len(site.requests) == 3
 
 
-def test_a_wrong_sum_is_told_with_both_and_nothing_is_kept(site: Site, fetcher: Fetcher) -> None:
-    with pytest.raises(UserError, match=f"{site.address}: wrong sha256: wanted {'0' * 64}, found {RIGHT.digest}") as caught:
-        fetcher.fetch(site.address, Sum("0" * 64))
-    assert caught.value.exit_code is ExitCode.BAD_DATA
-    assert len(site.requests) == 1
+@pytest.mark.parametrize(
+    ("faults", "digest", "message", "code"),
+    [
+        ([], "0" * 64, f"wrong sha256: wanted {'0' * 64}, found {RIGHT.digest}", 65),
+        ([503] * TRIES, RIGHT.digest, "503 Server Error: Service Unavailable .*machine.mirror", 69),
+        ([404], RIGHT.digest, "404 Client Error: Not Found .*Correct the address", 78),
+    ],
+)
+def test_a_failed_download_is_one_line_and_nothing_is_kept(
+    site: Site, fetcher: Fetcher, faults: list[int | str], digest: str, message: str, code: int
+) -> None:
+    site.faults = list(faults)
+    with pytest.raises(UserError, match=f"{site.address}: {message}") as caught:
+        fetcher.fetch(site.address, Sum(digest))
+    assert caught.value.exit_code == code
+    assert len(site.requests) == max(1, len(faults))
     assert files_in(fetcher.downloads) == []
 
 
 @pytest.mark.parametrize("faults", [[503, 500], [429, 503], ["redirect"], ["slow"]])
-def test_what_may_pass_is_tried_again_a_redirect_followed_and_a_slow_server_waited_for(
+def test_transient_errors_are_retried_redirects_followed_and_slow_servers_waited_for(
     site: Site, fetcher: Fetcher, faults: list[int | str]
 ) -> None:
     site.faults = list(faults)
@@ -127,22 +138,13 @@ def test_what_may_pass_is_tried_again_a_redirect_followed_and_a_slow_server_wait
     assert len(site.requests) == (1 if faults == ["slow"] else len(faults) + 1)
 
 
-def test_what_does_not_pass_is_unavailable_and_nothing_is_kept(site: Site, fetcher: Fetcher) -> None:
-    site.faults = [503] * TRIES
-    with pytest.raises(UserError, match=f"{site.address}: 503 Server Error: Service Unavailable .*machine.mirror") as caught:
-        fetcher.fetch(site.address, RIGHT)
-    assert caught.value.exit_code is ExitCode.UNAVAILABLE
-    assert len(site.requests) == TRIES
-    assert files_in(fetcher.downloads) == []
-
-
-def test_a_server_may_give_less_than_the_rest(site: Site, fetcher: Fetcher) -> None:
+def test_a_server_may_send_less_than_the_requested_range(site: Site, fetcher: Fetcher) -> None:
     site.faults = ["truncate", *["less"] * 5]
     assert fetcher.fetch(site.address).path.read_bytes() == CONTENT
     assert site.asked_from == [0, *(site.asked_from[1] + 1_000 * part for part in range(6))]
 
 
-def test_a_broken_connection_goes_on_where_it_broke(site: Site, fetcher: Fetcher) -> None:
+def test_a_download_continues_where_the_connection_broke(site: Site, fetcher: Fetcher) -> None:
     """More breaks than `TRIES`, each after half of the rest: each try brings something."""
     site.faults = ["truncate"] * (TRIES + 1)
     assert fetcher.fetch(site.address, RIGHT).path.read_bytes() == CONTENT
@@ -151,7 +153,7 @@ def test_a_broken_connection_goes_on_where_it_broke(site: Site, fetcher: Fetcher
     assert len(files_in(fetcher.downloads)) == 1
 
 
-def test_a_later_call_goes_on_where_the_one_before_gave_up(site: Site, fetcher: Fetcher) -> None:
+def test_a_later_call_continues_where_the_one_before_ended(site: Site, fetcher: Fetcher) -> None:
     site.faults = ["truncate", *[503] * TRIES]
     with pytest.raises(UserError, match="503"):
         fetcher.fetch(site.address, RIGHT)
@@ -160,7 +162,7 @@ def test_a_later_call_goes_on_where_the_one_before_gave_up(site: Site, fetcher: 
 
 
 @pytest.mark.parametrize("mark", ['"2"', None, 'W/"1"'])
-def test_a_part_of_another_or_of_an_unmarked_version_is_not_gone_on_with(site: Site, fetcher: Fetcher, mark: str | None) -> None:
+def test_a_part_of_another_version_or_without_a_version_is_not_continued(site: Site, fetcher: Fetcher, mark: str | None) -> None:
     site.faults = ["truncate", *[503] * TRIES]
     site.mark = '"1"' if mark == '"2"' else mark
     with pytest.raises(UserError, match="503"):
@@ -169,7 +171,7 @@ def test_a_part_of_another_or_of_an_unmarked_version_is_not_gone_on_with(site: S
     assert fetcher.fetch(site.address).path.read_bytes() == CONTENT[::-1]
 
 
-def test_a_server_that_sends_no_parts_sends_all_again(site: Site, fetcher: Fetcher) -> None:
+def test_a_server_without_ranges_sends_the_whole_file_again(site: Site, fetcher: Fetcher) -> None:
     site.faults, site.ranges = ["truncate"], False
     assert fetcher.fetch(site.address, RIGHT).path.read_bytes() == CONTENT
     site.faults = ["truncate"] * TRIES
@@ -177,7 +179,7 @@ def test_a_server_that_sends_no_parts_sends_all_again(site: Site, fetcher: Fetch
         fetcher.fetch(site.address)
 
 
-def test_a_file_that_was_all_here_but_for_its_name_is_not_fetched_again(site: Site, fetcher: Fetcher) -> None:
+def test_a_complete_part_is_renamed_and_not_fetched_again(site: Site, fetcher: Fetcher) -> None:
     site.faults = ["truncate", *[503] * TRIES]
     with pytest.raises(UserError, match="503"):
         fetcher.fetch(site.address, RIGHT)
@@ -187,7 +189,7 @@ def test_a_file_that_was_all_here_but_for_its_name_is_not_fetched_again(site: Si
     assert site.asked_from[-1] == len(CONTENT)
 
 
-def test_what_has_no_published_sum_must_stay_what_it_was(site: Site, tmp_path: Path) -> None:
+def test_a_file_without_a_published_sum_must_have_the_locked_one(site: Site, tmp_path: Path) -> None:
     lock = tmp_path / "corpora/tiny.lock"
     first = Fetcher("tiny", tmp_path / "first", lock=lock).fetch(site.address)
     assert json.loads(lock.read_text(encoding="utf-8")) == {site.address: first.sha256}
@@ -199,15 +201,7 @@ def test_what_has_no_published_sum_must_stay_what_it_was(site: Site, tmp_path: P
     assert list(json.loads(lock.read_text(encoding="utf-8"))) == [site.address]
 
 
-def test_a_file_that_the_server_has_not_is_a_wrong_address_and_not_tried_again(site: Site, fetcher: Fetcher) -> None:
-    site.faults = [404]
-    with pytest.raises(UserError, match=r"404 Client Error: Not Found .*Correct the address") as caught:
-        fetcher.fetch(site.address, RIGHT)
-    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
-    assert len(site.requests) == 1
-
-
-def test_no_server_is_unavailable_and_names_where_the_mirror_would_have_the_file(fetcher: Fetcher, tmp_path: Path) -> None:
+def test_a_missing_server_is_unavailable_and_the_message_has_the_path_in_the_mirror(fetcher: Fetcher, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     mirrored = Fetcher("tiny", fetcher.downloads, tmp_path, pause_seconds=0.01)
@@ -226,14 +220,14 @@ def test_tries_are_separated_by_pauses_that_grow(site: Site, tmp_path: Path, mon
     assert all(0.5 <= pause / wanted <= 1.5 for pause, wanted in zip(pauses, (0.2, 0.4), strict=True))
 
 
-def test_two_addresses_with_the_same_name_do_not_meet_and_an_escaped_slash_does_not_leave_the_folder(site: Site, fetcher: Fetcher) -> None:
+def test_addresses_with_the_same_file_name_are_kept_apart_and_an_escaped_slash_stays_in_the_folder(site: Site, fetcher: Fetcher) -> None:
     first, second = fetcher.fetch(site.address), fetcher.fetch(site.address.replace("/data/", "/other/"))
     assert first.path != second.path
     assert len(site.requests) == 2
     assert fetcher.fetch(site.address + "/..%2F..%2F..%2Foutside").path.parent == fetcher.downloads / "tiny"
 
 
-def test_the_mirror_is_taken_instead_of_the_network_also_with_a_wrong_sum(site: Site, fetcher: Fetcher, tmp_path: Path) -> None:
+def test_the_mirror_replaces_the_network_even_if_a_sum_is_wrong(site: Site, fetcher: Fetcher, tmp_path: Path) -> None:
     mirrored = tmp_path / "mirror/tiny/train.en"
     mirrored.parent.mkdir(parents=True)
     mirrored.write_bytes(CONTENT)
@@ -245,7 +239,7 @@ def test_the_mirror_is_taken_instead_of_the_network_also_with_a_wrong_sum(site: 
     assert site.requests == []
 
 
-def test_the_environment_wins_over_the_setting_and_a_mirror_that_is_no_folder_is_told(
+def test_the_environment_has_precedence_over_the_setting_and_a_missing_mirror_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("set", "environment"):

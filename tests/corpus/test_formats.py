@@ -27,7 +27,7 @@ def tmx(units: list[tuple[str, str]]) -> bytes:
 
 @given(st.lists(st.tuples(texts, texts)))
 @settings(deadline=None)
-def test_both_languages_come_out_of_a_tmx_file_in_step(tmp_path_factory: pytest.TempPathFactory, units: list[tuple[str, str]]) -> None:
+def test_both_languages_of_a_tmx_file_are_aligned(tmp_path_factory: pytest.TempPathFactory, units: list[tuple[str, str]]) -> None:
     path = tmp_path_factory.mktemp("tmx") / "memory.tmx"
     path.write_bytes(tmx(units))
     assert [line.decode() for line in file_lines(path, "en")] == [en for en, _ in units]
@@ -118,7 +118,7 @@ def test_any_format_may_be_packed(tmp_path: Path, name: str, content: bytes, suf
         ("t.de", None, "no such file"),
     ],
 )
-def test_what_is_damaged_is_told_in_one_line(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+def test_a_damaged_file_is_one_line(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message) as caught:

@@ -46,7 +46,7 @@ def test_a_tenth_is_held_out_but_at_most_a_thousand_or_what_was_asked_for() -> N
         assert entry.splits.valid[0].holdout == entry.splits.test[0].holdout == held_out
 
 
-def test_files_outside_the_working_directory_are_named_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_outside_the_working_directory_have_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     entry = load_entry(new_entry("letters", Path("..") / ENGLISH, Path("..") / GERMAN))
@@ -54,7 +54,7 @@ def test_files_outside_the_working_directory_are_named_whole(tmp_path: Path, mon
     assert files["en"].path == str(tmp_path.resolve() / ENGLISH)
 
 
-def test_languages_are_taken_from_the_names_or_said() -> None:
+def test_languages_follow_from_file_names_or_arguments() -> None:
     for file, language in ((ENGLISH, "en"), (GERMAN, "de")):
         Path(f"my/zipped.{language}.gz").write_bytes(gzip.compress(file.read_bytes()))
     assert load_entry(new_entry("zipped", Path("my/zipped.en.gz"), Path("my/zipped.de.gz"))).languages == ["en", "de"]
@@ -85,7 +85,7 @@ def test_an_entry_is_not_written_over_without_force() -> None:
         (b"one\n" * 2, b"eins\n" * 2, r"my/letters\.en: 2 pairs, of which 2 are to be held out"),
     ],
 )
-def test_files_that_will_not_do_are_bad_data_and_leave_no_entry(english: bytes, german: bytes | None, message: str) -> None:
+def test_unusable_files_are_bad_data_and_leave_no_entry(english: bytes, german: bytes | None, message: str) -> None:
     ENGLISH.write_bytes(english)
     GERMAN.unlink()
     if german is not None:
@@ -96,7 +96,7 @@ def test_files_that_will_not_do_are_bad_data_and_leave_no_entry(english: bytes, 
     assert not Path("corpora").exists()
 
 
-def test_names_that_are_no_file_names_and_sides_in_one_language_are_refused() -> None:
+def test_invalid_names_and_two_sides_in_one_language_are_refused() -> None:
     for name in ("a/b", "", "-x", "..", "two words"):
         with pytest.raises(UserError, match="not a name for a corpus"):
             new_entry(name, ENGLISH, GERMAN)
@@ -104,7 +104,7 @@ def test_names_that_are_no_file_names_and_sides_in_one_language_are_refused() ->
         new_entry("letters", ENGLISH, ENGLISH)
 
 
-def test_a_table_of_two_columns_is_both_sides_and_no_other_text_is() -> None:
+def test_only_a_table_of_two_columns_can_hold_both_sides() -> None:
     table = Path("pairs.tsv")
     table.write_text("".join(f"{number} dogs\t{number} Hunde\n" for number in range(30)))
     entry = load_entry(new_entry("table", table, table, source_language="en", target_language="de"))
@@ -144,7 +144,7 @@ def held_out(name: str, source: str = "en", target: str = "de") -> dict[str, set
     return {split: set(Path(f"{name}/{split}.{source}").read_text().splitlines()) for split in ("valid", "test")}
 
 
-def test_an_update_takes_in_changed_files_and_keeps_the_held_out_pairs_and_all_else() -> None:
+def test_an_update_for_changed_files_keeps_the_held_out_pairs_and_the_rest_of_the_entry() -> None:
     path = new_entry("letters", ENGLISH, GERMAN, valid=5, test=10)
     path.write_text(path.read_text().replace("licence:\n", "licence: CC0  # see LICENSE\n"))
     before, reversed_before = held_out("before"), held_out("before-reversed", "de", "en")
@@ -165,7 +165,7 @@ def test_an_update_takes_in_changed_files_and_keeps_the_held_out_pairs_and_all_e
     assert entry.size == sizes[1]
 
 
-def test_what_cannot_be_updated_is_told() -> None:
+def test_entries_that_cannot_be_updated_are_refused() -> None:
     new_entry("letters", ENGLISH, GERMAN)
     with pytest.raises(UserError, match=r"corpora/multi30k\.yaml: no such file\. Your own corpora: letters\."):
         update_entry("multi30k")

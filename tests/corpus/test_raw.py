@@ -43,7 +43,7 @@ def written(folder: Path, reader: SourceReader, name: str = "raw") -> tuple[Mani
     return manifest, {split: list(zip(*both, strict=True)) for split, both in sides.items()}
 
 
-def test_the_manifest_tells_what_lies_there_and_where_it_comes_from(tmp_path: Path) -> None:
+def test_the_manifest_has_the_files_their_sums_and_their_origins(tmp_path: Path) -> None:
     manifest, splits = written(tmp_path, reader_of(tmp_path, [("a", "b"), ("c", "d")], valid=None, test=None))
     assert splits == {"train": [("a", "b"), ("c", "d")], "valid": [("x", "y")], "test": [("x", "y")]}
     assert read_manifest(tmp_path / "raw") == manifest

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,6 @@ def reader(tmp_path: Path) -> SourceReader:
     return SourceReader(Found(entry, tmp_path / "tiny.yaml"), "en", "de", fetcher)
 
 
-def reversed_direction(reader: SourceReader) -> SourceReader:
-    return SourceReader(reader.found, reader.target, reader.source, reader.fetcher)
-
-
 def sum_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
@@ -48,7 +45,7 @@ def archive_of(path: Path, members: dict[str, bytes]) -> None:
             for name, content in members.items():
                 zipped.writestr(name, content)
         return
-    with tarfile.open(path, "w:gz") as tarred:
+    with tarfile.open(path, f"w:{path.suffix[1:].replace('tgz', 'gz')}") as tarred:  # type: ignore[call-overload]
         for name, content in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
@@ -62,11 +59,11 @@ def test_local_files_are_read_with_or_without_gzip_and_pinned_sums(reader: Sourc
     opened = reader.open(Source(files=files), "train")
     assert list(opened.pairs) == PAIRS
     assert opened.origins[0] == {"file": "t.en", "sha256": sum_of(ENGLISH)}
-    turned = reversed_direction(reader).open(Source(files=files), "train")
+    turned = replace(reader, source="de", target="en").open(Source(files=files), "train")
     assert list(turned.pairs) == [Pair(pair.target, pair.source) for pair in PAIRS]
 
 
-def test_bytes_come_as_they_are_even_where_they_are_not_utf8(reader: SourceReader, tmp_path: Path) -> None:
+def test_bytes_are_read_unchanged_even_if_they_are_not_utf8(reader: SourceReader, tmp_path: Path) -> None:
     (tmp_path / "t.en").write_bytes(b"\xff\r\n\n last")
     (tmp_path / "t.de").write_bytes(b"\xfe\n\x85\n\x00\n")
     opened = reader.open(Source(files={language: LocalFile(path=f"t.{language}") for language in ("en", "de")}), "train")
@@ -82,17 +79,6 @@ def test_a_folder_is_read_by_stem(reader: SourceReader, tmp_path: Path) -> None:
         reader.open(Source(folder=Folder(path="folder", stem="train")), "train")
 
 
-def test_a_missing_file_and_a_wrong_sum_are_bad_data(reader: SourceReader, tmp_path: Path) -> None:
-    (tmp_path / "t.en").write_bytes(ENGLISH)
-    for file, message in (
-        (LocalFile(path="t.de"), r"t\.de: no such file"),
-        (LocalFile(path="t.en", sha256="0" * 64), rf"t\.en: wrong sha256: wanted {'0' * 64}, found {sum_of(ENGLISH)}"),
-    ):
-        with pytest.raises(UserError, match=message) as caught:
-            reader.open(Source(files={"en": LocalFile(path="t.en"), "de": file}), "train")
-        assert caught.value.exit_code is ExitCode.BAD_DATA
-
-
 @pytest.mark.parametrize("archive", ["corpus.tgz", "corpus.zip"])
 def test_members_of_an_archive_on_the_web_are_read(reader: SourceReader, tmp_path: Path, archive: str) -> None:
     archive_of(tmp_path / f"mirror/tiny/{archive}", {"un/a.en": ENGLISH, "un/a.de.gz": gzip.compress(GERMAN), "../../un/b.de": b"no"})
@@ -100,19 +86,12 @@ def test_members_of_an_archive_on_the_web_are_read(reader: SourceReader, tmp_pat
     sides = {"en": Address(url=url, member="*/a.en"), "de": Address(url=url, member="un/a.de*")}
     assert list(reader.open(Source(https=sides), "train").pairs) == PAIRS
     assert not (tmp_path / "un").exists()
-    sides["de"] = Address(url=url, member="*/c.de")
-    with pytest.raises(UserError, match=r"0 files in it match \*/c\.de"):
-        list(reader.open(Source(https=sides), "train").pairs)
 
 
 def test_a_damaged_archive_is_bad_data_however_it_is_packed(tmp_path: Path) -> None:
-    noise = random.Random(1).randbytes(20_000)
     for mode in ("gz", "bz2", "xz"):
         path = tmp_path / f"a.tar.{mode}"
-        with tarfile.open(path, f"w:{mode}") as tarred:  # type: ignore[call-overload]
-            member = tarfile.TarInfo("a.en")
-            member.size = len(noise)
-            tarred.addfile(member, io.BytesIO(noise))
+        archive_of(path, {"a.en": random.Random(1).randbytes(20_000)})
         content = bytearray(path.read_bytes())
         content[9_000:9_200] = bytes(200)
         path.write_bytes(content)
@@ -167,7 +146,7 @@ def test_a_test_set_of_sacrebleu_is_taken_through_the_mirror(reader: SourceReade
     assert opened.origins == [{"sacrebleu": "tiny/set", "url": "https://invalid./tiny.tgz", "sha256": sum_of(archive.read_bytes())}]
     assert list((tmp_path / "downloads").iterdir()) == []
     with pytest.raises(UserError, match=r"has no direction de-en\. It has en-de") as caught:
-        reversed_direction(reader).open(Source(sacrebleu="tiny/set"), "test")
+        replace(reader, source="de", target="en").open(Source(sacrebleu="tiny/set"), "test")
     assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
@@ -186,7 +165,7 @@ def test_synthetic_pairs_carry_their_phenomena_and_turn_with_the_direction(reade
     pairs, labels = zip(*zip(opened.pairs, opened.labels, strict=True), strict=True)
     assert len(pairs) == 20
     assert any(labels)
-    turned = reversed_direction(reader).open(wanted, "test").pairs
+    turned = replace(reader, source="de", target="en").open(wanted, "test").pairs
     assert list(turned) == [Pair(pair.target, pair.source) for pair in pairs]
 
 
@@ -242,7 +221,7 @@ def test_the_corpora_of_wmt14_are_read_by_their_names_in_mtdata(tmp_path: Path) 
 def of_trees(reader: SourceReader) -> SourceReader:
     """The same reader of an entry whose languages are en and tree."""
     entry = reader.found.entry.model_copy(update={"languages": ["en", TREES], "note": "Copy the trees there."})
-    return SourceReader(Found(entry, reader.found.path), "en", TREES, reader.fetcher)
+    return replace(reader, found=Found(entry, reader.found.path), target=TREES)
 
 
 def test_files_of_bracketed_trees_are_read_in_order_without_traces_and_functions(reader: SourceReader, tmp_path: Path) -> None:
@@ -257,7 +236,7 @@ def test_files_of_bracketed_trees_are_read_in_order_without_traces_and_functions
     assert (opened.origins[0]["trees"], opened.origins[0]["files"]) == ("bank/*.mrg", "2")
 
 
-def test_malformed_trees_are_told_with_file_and_line_and_missing_files_with_the_entrys_note(reader: SourceReader, tmp_path: Path) -> None:
+def test_errors_in_trees_name_file_and_line_and_missing_files_have_the_entrys_note(reader: SourceReader, tmp_path: Path) -> None:
     (tmp_path / "bank.mrg").write_text("( (NP (NN dog)) )\n( (NP (NN dog)\n")
     with pytest.raises(UserError, match=r"bank.mrg:2: 2 brackets are not closed") as caught:
         list(of_trees(reader).open(Source(trees="bank.mrg"), "train").pairs)
@@ -274,4 +253,4 @@ def test_the_generators_trees_are_over_the_words_of_its_english(reader: SourceRe
     assert [pair.source.replace(b" ", b"") for pair in parsed] == [source.replace(b" ", b"") for source in english]
     assert all(pair.target.startswith(b"(S") for pair in parsed)
     with pytest.raises(UserError, match=r"download.source: the trees of corpus synthetic are of en, got 'de'"):
-        SourceReader(reader.found, "de", TREES, reader.fetcher).open(wanted, "test")
+        replace(reader, source="de", target=TREES).open(wanted, "test")

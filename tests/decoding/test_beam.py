@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.decoding.parity import padded
+from tests.decoding.parity import forced_log_probabilities, padded
 from transformer_core.config import Penalty
 from transformer_core.corpus.tokens.subword import BOS, EOS
 from transformer_core.decoding.beam import Search, beam_search, coverage_penalty
@@ -221,21 +221,10 @@ def test_outputs_are_ranked_end_once_and_hold_no_reserved_token(model: Transform
             assert len(output.tokens) <= len(tokens) - 1 + 8
 
 
-def forced_log_probabilities(model: Transformer, source: list[int], output: list[int]) -> Tensor:
-    with torch.inference_mode():
-        tokens = torch.tensor([source])
-        steps = model.project(model(tokens, tokens > 0, torch.tensor([[BOS, *output[:-1]]]))).log_softmax(-1)
-    return steps[0].gather(1, torch.tensor(output)[:, None]).flatten()
-
-
-def forced_log_probability(model: Transformer, source: list[int], output: list[int]) -> float:
-    return forced_log_probabilities(model, source, output).sum().item()
-
-
 def test_the_score_is_the_forced_log_probability_over_the_papers_penalty(model: Transformer) -> None:
     tokens = random_sources(1, seed=9)[0]
     best = search(model, [tokens], BEAM)[0][0]
-    forced = forced_log_probability(model, tokens, best.tokens)
+    forced = forced_log_probabilities(model, tokens, best.tokens).sum().item()
     assert best.log_probability == pytest.approx(forced, abs=1e-9)
     assert best.score == pytest.approx(forced / ((5 + len(best.tokens)) / 6) ** 0.6, abs=1e-9)
 
@@ -247,7 +236,8 @@ def test_outputs_begin_with_their_prefixes_and_are_scored_from_the_first_token_o
     for tokens, prefix, outputs in zip(sources, prefixes, together, strict=True):
         assert all(output.tokens[: len(prefix)] == prefix for output in outputs)
         assert outputs[0].tokens == search(model, [tokens], BEAM, [prefix])[0][0].tokens
-        assert outputs[0].log_probability == pytest.approx(forced_log_probability(model, tokens, outputs[0].tokens), abs=1e-9)
+        forced = forced_log_probabilities(model, tokens, outputs[0].tokens).sum().item()
+        assert outputs[0].log_probability == pytest.approx(forced, abs=1e-9)
     free = search(model, sources, BEAM)
     assert [together[row][0].tokens for row in (1, 5)] == [free[row][0].tokens for row in (1, 5)]
 

@@ -396,15 +396,9 @@ def test_the_page_is_no_wider_than_the_window(width: int, tmp_path: Path) -> Non
     )
     (tmp_path / "report.html").write_text(render(report), encoding="utf-8")
     (tmp_path / "frame.html").write_text(FRAME.format(width=width), encoding="utf-8")
-    options = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--hide-scrollbars",
-        "--allow-file-access-from-files",
-        "--enable-logging=stderr",
-    ]
-    command = [str(CHROMIUM), *options, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (tmp_path / "frame.html").as_uri()]
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files"]
+    options += ["--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    command = [str(CHROMIUM), *options, (tmp_path / "frame.html").as_uri()]
     seen = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert f"widest: {width}<" in seen.stdout
     assert "CONSOLE" not in seen.stderr

@@ -1,39 +1,23 @@
 """A Prefect server of its own with a home for the pipeline, its deployments and workers, and what is asked of it over the API."""
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
 import psutil
 import pytest
-import requests
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
 
+from flows.cluster.group import free_port
 from tests.clone import Clone, tiny_clone
+from tests.flows.servers import server
 from tests.waiting import wait_for
-
-
-@contextmanager
-def running(*command: str, log: Path, **settings: object) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that is ended by its id, with a grace time."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, **settings)  # type: ignore[call-overload]
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
 
 def home_of_the_pipeline(folder: Path) -> Clone:
@@ -50,36 +34,34 @@ def home_of_the_pipeline(folder: Path) -> Clone:
 @contextmanager
 def server_for(home: Clone, folder: Path) -> Iterator[str]:
     """The address of a Prefect server, in the environment of what tests start too."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port("127.0.0.1")
     address = f"http://127.0.0.1:{port}/api"
     here = {"PREFECT_HOME": str(folder), "PREFECT_API_URL": address, "PREFECT_WORKER_QUERY_SECONDS": "1"}
     here |= {"TRANSFORMER_CLONES": str(folder / "clones")}
-    with ExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
+    with pytest.MonkeyPatch.context() as patch:
         for name, value in here.items():
             patch.setenv(name, value)
         home.environment |= here
-        server = [sys.executable, "-m", "prefect", "server", "start", "--host", "0.0.0.0", "--port", str(port)]
-        process = stack.enter_context(running(*server, log=folder / "server.log"))
-
-        def healthy() -> bool:
-            assert process.poll() is None, (folder / "server.log").read_text()
-            try:
-                return requests.get(f"{address}/health", timeout=5).ok
-            except requests.RequestException:
-                return False
-
-        wait_for(healthy, "the server did not start", pause=0.5)
-        yield address
+        start = ["prefect", "server", "start", "--host", "0.0.0.0", "--port", str(port)]
+        with server(*start, log=folder / "server.log", url=f"{address}/health"):
+            yield address
 
 
 @contextmanager
 def worker_at(home: Clone, log: Path, *options: str, on: Sequence[str] = (), **environment: str) -> Iterator[psutil.Process]:
-    """A worker of pool `local`, or as the options say; `on` is what runs a command on another machine."""
+    """A worker of pool `local`, or with other options; it has a minute to end. `on` is the command that runs another on another machine."""
     command = [*on, sys.executable, "-m", "prefect", "worker", "start", *(options or ("--pool", "local"))]
-    with running(*command, log=log, cwd=home.root, env={**home.environment, **environment}) as process:
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=home.root, env={**home.environment, **environment})
+    try:
         yield psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def start(client: SyncPrefectClient, **parameters: object) -> UUID:

@@ -2,44 +2,43 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import requests
 
-def free_port() -> int:
-    """A port that nobody listens to."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
+from tests.waiting import wait_for
+
+
+@contextmanager
+def server(*arguments: str, log: Path, url: str) -> Iterator[None]:
+    """The server that `python -m` starts, once it answers at `url`, in a process group of its own, all of which is killed at the end."""
+    with log.open("ab") as output:
+        process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=output, stderr=output, start_new_session=True)
+
+    def answers() -> bool:
+        assert process.poll() is None, log.read_text()
+        try:
+            return requests.get(url, timeout=5).ok
+        except requests.RequestException:
+            return False
+
+    try:
+        wait_for(answers, f"no answer at {url}", pause=0.2)
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @contextmanager
 def mlflow_server(port: int) -> Iterator[None]:
-    """A real server on loopback in a process group of its own, all of which is ended."""
+    """An MLflow server whose record is in the working directory."""
     store = ["--backend-store-uri", f"sqlite:///{Path.cwd()}/server.db", "--artifacts-destination", str(Path.cwd() / "artifacts")]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *store]
-    with Path("server.log").open("ab") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        _wait_until_healthy(port)
+    command = ["mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *store]
+    with server(*command, log=Path("server.log"), url=f"http://127.0.0.1:{port}/health"):
         yield
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-
-
-def _wait_until_healthy(port: int) -> None:
-    deadline = time.monotonic() + 300
-    while True:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
-            return
-        except OSError:
-            assert time.monotonic() < deadline, Path("server.log").read_text()
-            time.sleep(0.2)

@@ -10,7 +10,7 @@ import pytest
 
 from flows.process import child
 from flows.process.child import StageLog, TimeLimitError, run_child
-from tests.waiting import wait_for
+from tests.waiting import processes, wait_for
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -44,15 +44,7 @@ def stage_below_a_shell(handler: str = "save") -> list[str]:
 
 
 def stage_processes() -> list[psutil.Process]:
-    here = str(Path.cwd())
-    return [process for process in psutil.process_iter() if _runs_stage(process, here)]
-
-
-def _runs_stage(process: psutil.Process, directory: str) -> bool:
-    try:
-        return process.cwd() == directory and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
+    return processes(lambda process: process.cwd() == str(Path.cwd()) and process.pid != os.getpid())
 
 
 def test_lines_of_both_streams_arrive_whole_and_in_order() -> None:
@@ -62,13 +54,13 @@ def test_lines_of_both_streams_arrive_whole_and_in_order() -> None:
     assert code == 65
 
 
-def test_of_a_redrawn_line_only_the_last_drawing_arrives() -> None:
+def test_only_the_last_state_of_a_redrawn_line_arrives() -> None:
     lines: list[str] = []
     run_child(["sh", "-c", "printf '10%%\\r50%%\\r100%%\\nwindows\\r\\n'"], lines.append)
     assert lines == ["100%", "windows"]
 
 
-def test_a_death_by_signal_is_a_negative_exit_code() -> None:
+def test_the_exit_code_of_a_killed_process_is_negative() -> None:
     assert run_child([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], print) == -signal.SIGKILL
 
 
@@ -87,7 +79,7 @@ def test_an_exception_ends_the_whole_tree_after_it_has_saved() -> None:
     assert stage_processes() == []
 
 
-def test_what_does_not_end_within_the_grace_time_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_not_end_within_the_grace_time_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "GRACE_SECONDS", 0.5)
     started = time.monotonic()
     with pytest.raises(TimeLimitError):
@@ -125,22 +117,12 @@ def test_a_signal_to_the_caller_ends_the_tree_before_the_caller_ends() -> None:
     assert stage_processes() == []
 
 
-def test_lines_are_logged_and_a_training_moves_a_bar() -> None:
+def test_lines_are_logged_and_updates_move_a_progress_bar() -> None:
     written: list[str] = []
     shown: list[float] = []
     log = StageLog(written.append, shown.append)
     updates = [f"update {update:,} of 2,000: 900 tok/s" for update in (500, 1000, 1500, 2000)]
-    for line in [
-        "training 6,500 parameters",
-        "",
-        updates[0],
-        updates[1],
-        "update 1,000: valid PPL 9.40",
-        updates[2],
-        updates[3],
-        "done",
-        " ",
-    ]:
+    for line in ["training 6,500 parameters", "", *updates[:2], "update 1,000: valid PPL 9.40", *updates[2:], "done", " "]:
         log(line)
     # Within a minute: the first update and the last.
     assert written == ["training 6,500 parameters", updates[0], "update 1,000: valid PPL 9.40", updates[3], "done"]

@@ -58,7 +58,7 @@ def test_each_engine_leaves_translations_n_best_lists_and_how_they_were_made(eng
     assert statistics["test"]["log_probability_a_token"] == pytest.approx(log_probability / tokens, abs=1e-4)
 
 
-def test_outputs_that_are_as_long_as_they_may_be_are_counted(here: Path) -> None:
+def test_outputs_at_the_length_limit_are_counted(here: Path) -> None:
     subword = Subword.load(here / "models/averaged/spm.model")
     run(params("torch"))
     statistics = json.loads((here / "results/decode/statistics.json").read_text(encoding="utf-8"))["test"]

@@ -1,4 +1,3 @@
-import json
 import re
 from hashlib import sha256
 from importlib.metadata import version
@@ -7,12 +6,18 @@ from typing import Any
 
 import pytest
 
+from flows.process.paths import METRICS
 from flows.process.runner import record_seconds
+from flows.record.journal import JOURNALS, Event, read_events
 from flows.stages.evaluate import run
 from tests.flows.stages import stage_here
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from transformer_core.config import Params, load_params
+from transformer_core.corpus.text import write_lines, write_pairs
 from transformer_core.errors import ExitCode, UserError
+from transformer_core.files import read_json, write_json
+from transformer_core.files import write_text as write
+from transformer_core.models.directory import Training
 from transformer_core.models.recurrent import Recurrent
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import RecurrentSize, TransformerSize
@@ -45,11 +50,10 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
         "results/decode/statistics.json": {"valid": speed, "test": speed, "engine": "torch", "beam": 4, "penalty": "wu", "alpha": 0.6},
     }  # fmt: skip
     for name, document in documents.items():
-        write(root / name, json.dumps(document))
-    for name, lines in {"raw/valid.en": SOURCE, "raw/valid.de": TARGET, "raw/test.en": SOURCE, "raw/test.de": TARGET}.items():
-        write(root / "data" / name, "\n".join(lines) + "\n")
+        write_json(root / name, document)
     for name in ("valid", "test"):
-        write(root / f"results/decode/{name}.hyp", "\n".join(HYPOTHESES) + "\n")
+        write_pairs(root / f"data/raw/{name}.en", root / f"data/raw/{name}.de", zip(SOURCE, TARGET, strict=True))
+        write_lines(root / f"results/decode/{name}.hyp", HYPOTHESES)
     if synthetic:
         write(root / "data/raw/test.phenomena", "date verb-second\nverb-second\n\n")
     write(
@@ -61,21 +65,13 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
     put_model(Transformer(SIZE, VOCAB), root)
 
 
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", newline="\n")
-
-
-def journal() -> list[dict[str, Any]]:
-    (path,) = Path(".state/journal").glob("evaluation-*.jsonl")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+def journal() -> list[Event]:
+    (path,) = JOURNALS.glob("evaluation-*.jsonl")
+    return list(read_events(path))
 
 
 def put_model(model: Transformer | Recurrent, root: Path) -> None:
-    directory = write_model(model, root / "models/averaged")
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    config["training"] = {"fingerprint": "f00d", "updates": 40, "target_tokens": 900, "seconds": 2.0}
-    write(directory / "config.json", json.dumps(config))
+    write_model(model, root / "models/averaged", training=Training(fingerprint="f00d", updates=40, target_tokens=900, seconds=2.0))
 
 
 @pytest.fixture
@@ -91,9 +87,9 @@ def params() -> Params:
 
 
 def test_metrics_are_flat_rounded_and_of_the_test_split(here: Path, params: Params) -> None:
-    write(here / "results/decode/valid.hyp", "\n".join(TARGET) + "\n")
+    write_lines(here / "results/decode/valid.hyp", TARGET)
     run(params)
-    metrics = json.loads(Path("results/metrics.json").read_text(encoding="utf-8"))
+    metrics = read_json(METRICS)
     signature, paper_signature = metrics.pop("signature"), metrics.pop("paper_bleu_signature")
     perfect = {"bleu": 100.0, "bleu_low": 100.0, "bleu_high": 100.0, "chrf": 100.0, "ter": 0.0, "paper_bleu": 100.0}
     # What `sacrebleu ref -i hyp -m bleu chrf ter -w 2 --confidence` prints for these three lines (23 tokens for 25: penalty
@@ -145,25 +141,16 @@ def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
     assert values["tags"].items() >= {"kind": "evaluation", "corpus": "tiny", "synthetic": "true"}.items()
     assert values["tags"]["mlflow.runName"] == "BLEU 66.97, beam 4, alpha 0.6"
     assert values["parameters"].items() >= {"decode.beam": "4", "decode.alpha": "0.6", "lines": "3"}.items()
-    assert [(data["name"], data["context"]) for data in values["inputs"]] == [
-        ("tiny valid en-de", "validation"),
-        ("tiny test en-de", "test"),
-    ]
+    inputs = [(data["name"], data["context"]) for data in values["inputs"]]
+    assert inputs == [("tiny valid en-de", "validation"), ("tiny test en-de", "test")]
     assert values["parameters"]["references_sha256"] == sha256(Path("data/raw/test.de").read_bytes()).hexdigest()
     scores = {
         "bleu": 66.97, "bleu_low": 19.92, "bleu_high": 100.0, "chrf": 76.39, "ter": 22.73, "paper_bleu": 66.97,
         "copied": 0.0, "empty": 0.0, "over_long": 0.0,
     }  # fmt: skip
     assert {f"test/{name}": value for name, value in scores.items()} in [event.get("values") for event in events if event.get("step") == 40]
-    assert [Path(event["path"]).name for event in events if event["type"] == "artifact"] == [
-        "report.html",
-        "test.hyp",
-        "valid.hyp",
-        "by_length.csv",
-        "by_phenomenon.csv",
-        "test.en",
-        "test.de",
-    ]
+    artifacts = ["report.html", "test.hyp", "valid.hyp", "by_length.csv", "by_phenomenon.csv", "test.en", "test.de"]
+    assert [Path(event["path"]).name for event in events if event["type"] == "artifact"] == artifacts
     assert events[-1]["status"] == "FINISHED"
 
 
@@ -172,12 +159,12 @@ def test_another_beam_and_other_translations_are_other_runs(here: Path, params: 
     statistics = here / "results/decode/statistics.json"
     write(statistics, statistics.read_text(encoding="utf-8").replace('"beam": 4', '"beam": 5'))
     run(params)
-    write(here / "results/decode/test.hyp", "\n".join([*HYPOTHESES[:2], "Die Frau las das Buch."]) + "\n")
+    write_lines(here / "results/decode/test.hyp", [*HYPOTHESES[:2], "Die Frau las das Buch."])
     run(params)
-    assert len(list(Path(".state/journal").glob("evaluation-*.jsonl"))) == 3
+    assert len(list(JOURNALS.glob("evaluation-*.jsonl"))) == 3
 
 
-def test_faulty_inputs_are_named_and_nothing_is_written(here: Path, params: Params) -> None:
+def test_invalid_inputs_are_named_and_nothing_is_written(here: Path, params: Params) -> None:
     faults: list[tuple[str, bytes | None, str]] = [
         ("data/raw/manifest.json", None, "data/raw/manifest.json: no such file. Make it with: dvc repro download"),
         ("models/averaged/config.json", None, "models/averaged/config.json: no such file. Make it with: dvc repro average"),
@@ -207,9 +194,9 @@ def test_faulty_inputs_are_named_and_nothing_is_written(here: Path, params: Para
 
 def with_short_sentences(here: Path) -> None:
     """Sentences of few subwords of the tests' vocabulary; the second is the first of median length."""
-    write(here / "data/raw/test.en", "a cat\nthe dog sees a cat\na cat sees the house\n")
-    write(here / "data/raw/test.de", "\n".join([TEXT[2], TEXT[2], TEXT[3]]) + "\n")
-    write(here / "results/decode/test.hyp", "\n".join([TEXT[3], TEXT[2], TEXT[3]]) + "\n")
+    write_lines(here / "data/raw/test.en", ["a cat", "the dog sees a cat", "a cat sees the house"])
+    write_lines(here / "data/raw/test.de", [TEXT[2], TEXT[2], TEXT[3]])
+    write_lines(here / "results/decode/test.hyp", [TEXT[3], TEXT[2], TEXT[3]])
 
 
 def page(here: Path, params: Params) -> str:
@@ -236,7 +223,7 @@ def test_a_model_without_attention_has_a_sentence_instead_of_figures(here: Path,
     assert 'class="heads' not in html
 
 
-def test_long_sentences_are_not_looked_at(here: Path, params: Params) -> None:
+def test_long_sentences_have_no_attention_figures(here: Path, params: Params) -> None:
     assert "No sentence of the test set is short enough for a figure" in page(here, params)
 
 
@@ -250,10 +237,8 @@ def test_the_report_has_the_times_of_the_stages_that_ran_with_these_settings(her
 
 
 def test_the_report_has_all_settings_and_what_it_was_made_from(here: Path, params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(
-        here / "dvc.lock",
-        "stages:\n  clean:\n    outs: [{path: data/clean, md5: 1234.dir}]\n  publish:\n    outs: [{path: p, md5: 5678}]\n",
-    )
+    lock = "stages:\n  clean:\n    outs: [{path: data/clean, md5: 1234.dir}]\n  publish:\n    outs: [{path: p, md5: 5678}]\n"
+    write(here / "dvc.lock", lock)
     write(here / ".state/journal/f00d.jsonl", '{"type": "tags", "values": {"devices": "8 x cuda"}}\n')
     outside = page(here, params)
     monkeypatch.setenv("DVC_STAGE", "evaluate")
@@ -265,9 +250,9 @@ def test_the_report_has_all_settings_and_what_it_was_made_from(here: Path, param
 
 
 def test_tokenised_references_are_scored_if_allowed(here: Path, params: Params) -> None:
-    write(here / "data/raw/test.de", "\n".join(line.replace(".", " .") for line in TARGET) + "\n")
+    write_lines(here / "data/raw/test.de", (line.replace(".", " .") for line in TARGET))
     run(params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"allow_tokenised": True})}))
-    assert json.loads(Path("results/metrics.json").read_text(encoding="utf-8"))["bleu"] == 66.97  # 13a parts the full stop anyway.
+    assert read_json(METRICS)["bleu"] == 66.97  # 13a parts the full stop anyway.
 
 
 DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
@@ -277,13 +262,11 @@ DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
 def parsed(here: Path) -> Path:
     """The outputs of the stages before if the target is trees: one output right, one with a wrong bracket, one cut off."""
     for name in ("valid", "test"):
-        write(here / f"data/raw/{name}.en", "The dog barks .\n" * 3)
-        write(here / f"data/raw/{name}.tree", f"{DOG}\n" * 3)
+        write_pairs(here / f"data/raw/{name}.en", here / f"data/raw/{name}.tree", [("The dog barks .", DOG)] * 3)
         outputs = ["(S (NP XX XX )NP (VP XX )VP XX )S", "(S (NP XX )NP (VP XX XX )VP XX )S", "(S (NP XX XX"]
-        write(here / f"results/decode/{name}.hyp", "\n".join(outputs) + "\n")
+        write_lines(here / f"results/decode/{name}.hyp", outputs)
     manifest = (here / "data/raw/manifest.json").read_text(encoding="utf-8")
     write(here / "data/raw/manifest.json", manifest.replace('"de"', '"tree"'))
-    write(here / "results/training/validation.csv", "update,nll,perplexity,accuracy,score,seconds\n40,3.5,33,0.4,12.5,2\n")
     return here
 
 
@@ -291,7 +274,7 @@ def parsed(here: Path) -> Path:
 def test_trees_are_scored_by_their_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     """Gold has 3 brackets a sentence; the outputs have 3, 3 and, once closed, 2, of which 3, 1 and 1 match (S; the NP is too long)."""
     closing = run(load_params(REPOSITORY / "transformer_core/recipes/synthetic-parsing.yaml"))
-    metrics = json.loads(Path("results/metrics.json").read_text(encoding="utf-8"))
+    metrics = read_json(METRICS)
     assert (metrics["precision"], metrics["recall"], metrics["f1"]) == (62.5, 55.56, 58.82)
     assert (metrics["exact_match"], metrics["malformed"], metrics["lines"]) == (33.33, 33.33, 3)
     assert metrics["valid"]["f1"] == 58.82

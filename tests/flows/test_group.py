@@ -67,7 +67,7 @@ def test_an_incomplete_environment_is_one_line(settings: dict[str, str], fault: 
     assert raised.value.exit_code == 78
 
 
-def test_a_name_of_this_host_that_means_the_loopback_is_not_what_others_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_name_that_resolves_to_the_loopback_is_not_given_to_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     resolve = socket.getaddrinfo
 
     def as_debian_does(host: str, *arguments: Any, **options: Any) -> Any:
@@ -151,14 +151,14 @@ def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
 
 
 @pytest.mark.slow  # about 10 s
-def test_half_a_group_does_not_wait_for_ever(nodes: Nodes) -> None:
+def test_a_node_gives_up_waiting_for_the_others(nodes: Nodes) -> None:
     code, output = ended(nodes.start(0, join_seconds=2))
     assert code == 69
     assert output.startswith("node 0 of 2: the ranks ended with 1: another node was lost or did not come to 127.0.0.1:")
 
 
 @pytest.mark.slow  # about 60 s: three times two processes
-def test_a_group_stops_saves_and_goes_on_as_one_and_ends_where_a_node_is_lost(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_group_stops_saves_and_resumes_together_and_ends_if_a_node_is_lost(nodes: Nodes, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     both = [nodes.start(rank, shared) for rank in (0, 1)]
     wait_until_training(both[0])

@@ -1,16 +1,15 @@
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from flows.record.journal import JOURNALS, Dataset, Journal, flatten, position_file, read_events
+from flows.record.journal import JOURNALS, Dataset, Event, Journal, flatten, position_file, read_events
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
 
-def events(kind: str, run: str = "run") -> list[dict[str, Any]]:
+def events(kind: str, run: str = "run") -> list[Event]:
     return [event for event in read_events(JOURNALS / f"{run}.jsonl") if event["type"] == kind]
 
 
@@ -38,14 +37,14 @@ def test_every_event_is_a_line_with_its_time_on_disk_when_the_call_returns() -> 
     assert all(before <= line["timestamp_ms"] <= time.time_ns() // 1_000_000 for line in lines)
 
 
-def test_data_sets_stand_in_a_resumed_run_once() -> None:
+def test_a_resumed_run_records_each_dataset_once() -> None:
     train, valid = (Dataset(f"tiny {split}", "0123", "[]", 60, use) for split, use in (("train", "training"), ("valid", "validation")))
     Journal("run").inputs([train])
     Journal("run").inputs([train, valid])
     assert [[value["name"] for value in event["values"]] for event in events("inputs")] == [["tiny train"], ["tiny valid"]]
 
 
-def test_what_is_counted_by_its_own_points_goes_on_counting_in_a_resumed_run() -> None:
+def test_the_numbering_of_samples_continues_in_a_resumed_run() -> None:
     first = Journal("run")
     assert first.next_step("cpu") == 0
     first.metrics(0, {"cpu": 50.0})
@@ -63,17 +62,12 @@ def test_a_resumed_training_repeats_no_point() -> None:
     for step in (3, 4):
         resumed.metrics(step, {"loss": 1.0 / step})
     resumed.metrics(4, {"nll": 2.0}, context="valid")
-    assert [(event["step"], *event["values"]) for event in events("metrics")] == [
-        (1, "loss"),
-        (2, "loss"),
-        (3, "loss"),
-        (4, "loss"),
-        (4, "valid/nll"),
-    ]
+    points = [(event["step"], *event["values"]) for event in events("metrics")]
+    assert points == [(1, "loss"), (2, "loss"), (3, "loss"), (4, "loss"), (4, "valid/nll")]
     assert len(events("run")) == 1
 
 
-def test_the_first_value_of_a_parameter_and_the_last_of_a_tag_stand() -> None:
+def test_the_first_value_of_a_parameter_and_the_last_of_a_tag_are_kept() -> None:
     for devices in ("1", "2"):
         journal = Journal("run")
         journal.parameters({"devices": devices})
@@ -110,7 +104,7 @@ def test_a_finished_evaluation_of_the_same_name_is_the_same_run() -> None:
 
 
 @pytest.mark.parametrize("torn", [b'{"type": "metr', b"", b"\xff"])
-def test_a_line_torn_by_a_crash_is_cut_off_and_hides_nothing(torn: bytes) -> None:
+def test_an_incomplete_last_line_is_removed_and_no_other(torn: bytes) -> None:
     journal = Journal("run")
     journal.metrics(1, {"loss": 1.0})
     whole = journal.path.read_bytes()
@@ -120,7 +114,7 @@ def test_a_line_torn_by_a_crash_is_cut_off_and_hides_nothing(torn: bytes) -> Non
     assert [event["step"] for event in events("metrics")] == [1, 2]
 
 
-def test_reading_goes_on_where_it_ended() -> None:
+def test_reading_continues_at_a_position() -> None:
     journal = Journal("run")
     journal.metrics(1, {"loss": 1.0})
     end = list(read_events(journal.path))[-1]["end"]
@@ -129,7 +123,7 @@ def test_reading_goes_on_where_it_ended() -> None:
     assert list(read_events(JOURNALS / "other.jsonl")) == []
 
 
-def test_a_number_that_is_none_stays_what_it_is() -> None:
+def test_nan_and_infinity_are_recorded_as_they_are() -> None:
     Journal("run").metrics(1, {"loss": float("nan"), "norm": float("inf")})
     values = events("metrics")[0]["values"]
     assert values["loss"] != values["loss"]

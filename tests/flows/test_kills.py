@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 from flows.process.child import GRACE_SECONDS
 from tests.clone import Clone
 from tests.flows.cluster import ended, lines, start, worker_at
-from tests.waiting import wait_for
+from tests.waiting import processes, wait_for
 from transformer_core.training.checkpoint import is_whole, state_files, update_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.prefect]
@@ -66,13 +66,7 @@ class Scene:
 
     def processes(self) -> list[psutil.Process]:
         """All that runs for this home, but for the worker."""
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error, OSError):
-                ours = process.environ().get("TRANSFORMER_STATE") == str(self.state) and process.pid != self.worker.pid
-                if ours and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
+        return processes(lambda one: one.environ().get("TRANSFORMER_STATE") == str(self.state) and one.pid != self.worker.pid)
 
     def ranks(self) -> list[psutil.Process]:
         return [one for one in self.processes() if "flows.stages.train" in one.cmdline() and "TORCHELASTIC_RUN_ID" in one.environ()]

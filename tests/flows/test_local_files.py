@@ -32,7 +32,7 @@ def held_out(clone: Clone) -> list[bytes]:
     return [(clone.root / f"data/raw/{split}.{language}").read_bytes() for split in ("valid", "test") for language in ("en", "de")]
 
 
-def test_a_change_of_local_text_is_seen_and_taken_in_by_an_update(clone: Clone) -> None:
+def test_a_change_of_local_text_is_detected_and_applied_by_an_update(clone: Clone) -> None:
     assert clone.run("dvc", "status", *STAGES) == "Data and pipelines are up to date.\n"
     before = held_out(clone)
     append(clone, 200, 400)
@@ -59,7 +59,7 @@ def test_without_sums_in_the_entry_a_change_is_seen_by_those_of_data_raw(clone: 
     assert "local_files: own, local files: 2\n" in clone.run("dvc", "repro", *STAGES)
 
 
-def test_a_clone_without_the_text_takes_what_was_made_of_it_from_the_cache(clone: Clone, tmp_path: Path) -> None:
+def test_a_clone_without_the_text_gets_the_outputs_from_the_cache(clone: Clone, tmp_path: Path) -> None:
     (tmp_path / "own.de").rename(tmp_path / "moved.de")
     clone.run("git", "clone", "-q", ".", "../other")
     other = Clone(tmp_path / "other")

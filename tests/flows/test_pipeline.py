@@ -24,7 +24,7 @@ from flows.record.journal import Journal
 from flows.record.sending import sync
 from flows.record.server import connect, find_training
 from flows.record.summary import Outcome, record, summarize, table_of
-from tests.waiting import wait_for
+from tests.waiting import processes, wait_for
 from transformer_core.config import Machine
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
@@ -174,7 +174,7 @@ def test_the_lines_of_a_stage_reach_the_log_of_its_run(client: SyncPrefectClient
 
 
 @with_prefect
-def test_a_failure_is_the_stage_s_own_line_and_not_a_traceback(client: SyncPrefectClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_the_stages_own_line_and_not_a_traceback(client: SyncPrefectClient, caplog: pytest.LogCaptureFixture) -> None:
     behave("evaluate", "raise UserError('data/raw/test.de:7: empty', 'Fill it.')")
     state = run_pipeline()
     assert state.is_failed()
@@ -195,16 +195,9 @@ def test_only_transient_failures_are_retried_and_three_times_at_most() -> None:
 
 
 @with_prefect
-def test_a_stage_that_cannot_be_reached_is_interrupted_and_is_killed_passes_at_the_fourth_attempt() -> None:
-    behave(
-        "train",
-        """
-match len(open("train.runs").read()):
-    case 1: raise UserError("mirror: away", "", ExitCode.UNAVAILABLE)
-    case 2: raise Interrupted("state saved at update 40")
-    case 3: os.kill(os.getpid(), 9)
-""",
-    )
+def test_a_stage_that_is_unavailable_then_interrupted_then_killed_passes_at_the_fourth_attempt() -> None:
+    tries = ["raise UserError('mirror: away', '', ExitCode.UNAVAILABLE)", "raise Interrupted('state saved')", "os.kill(os.getpid(), 9)"]
+    behave("train", f"exec([*{tries}, ''][len(open('train.runs').read()) - 1])")
     assert run_pipeline(last_stage="train").is_completed()
     assert runs("train") == 4
 
@@ -234,7 +227,7 @@ def test_a_bug_is_not_tried_again_and_its_traceback_is_in_the_log(caplog: pytest
 
 
 @with_prefect
-def test_a_stage_that_forgets_its_output_fails_in_the_words_of_dvc() -> None:
+def test_a_stage_without_its_output_fails_with_the_message_of_dvc() -> None:
     behave("train", "os._exit(0)")
     state = run_pipeline()
     assert state.result(raise_on_failure=False) == 255
@@ -257,7 +250,7 @@ def test_wrong_parameters_are_one_line_before_anything_runs() -> None:
 
 
 @with_prefect
-def test_a_stage_has_so_long_and_then_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_saves_at_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRIES", 0)
     behave("train", TRAIN_UNTIL_STOPPED)
     state = pipeline(overrides={"machine.limit_hours": 3 / 3600}, return_state=True)
@@ -266,7 +259,7 @@ def test_a_stage_has_so_long_and_then_saves(monkeypatch: pytest.MonkeyPatch) -> 
     assert Path("saved").exists()
 
 
-def test_help_is_help_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         module.main(["--help"])
     assert ended.value.code == 0
@@ -371,47 +364,40 @@ def start_flow(server: str | None) -> "subprocess.Popen[str]":
     )
 
 
-def wait_for_stage(flow: "subprocess.Popen[str]") -> psutil.Process:
-    found = wait_for(lambda: list(Path().glob("*.pid")), process=flow)
-    return psutil.Process(int(found[0].stem))
-
-
-def processes_of(session: int) -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if belongs_to(session, process)]
-
-
-def belongs_to(session: int, process: psutil.Process) -> bool:
-    try:
-        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
-    except (OSError, psutil.Error):
-        return False
+def processes_of(flow: "subprocess.Popen[str]") -> list[psutil.Process]:
+    return processes(lambda process: os.getsid(process.pid) == flow.pid)
 
 
 @pytest.fixture
-def nobody_left() -> Iterator[list[int]]:
-    """Sessions of which nobody may be left; whoever is, is killed."""
-    sessions: list[int] = []
-    yield sessions
-    left = [process for session in sessions for process in processes_of(session)]
+def train(toy: Path) -> Iterator[Callable[[str | None], "subprocess.Popen[str]"]]:
+    """Starts the flow with a server, or with none, and waits for its training; in the end none of its processes may be left."""
+    flows: list[subprocess.Popen[str]] = []
+
+    def start(server: str | None) -> "subprocess.Popen[str]":
+        behave("train", TRAIN_UNTIL_STOPPED)
+        flows.append(start_flow(server))
+        wait_for(lambda: list(toy.glob("*.pid")), process=flows[0])
+        return flows[0]
+
+    yield start
+    left = processes_of(flows[0])
     for process in left:
         process.kill()
     assert left == []
 
 
+Train = Callable[[str | None], "subprocess.Popen[str]"]
+
+
 @pytest.mark.prefect
-@pytest.mark.usefixtures("toy")
-@pytest.mark.parametrize("to_the_group", [False, True], ids=["to the flow", "to the group"])
-def test_a_sigterm_ends_every_process_after_it_has_saved(to_the_group: bool, prefect_server: str, nobody_left: list[int]) -> None:
-    behave("train", TRAIN_UNTIL_STOPPED)
-    process = start_flow(prefect_server)
-    nobody_left.append(process.pid)
-    wait_for_stage(process)
-    (os.killpg if to_the_group else os.kill)(process.pid, signal.SIGTERM)
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the flow", "to the group"])
+def test_a_sigterm_ends_every_process_after_it_has_saved(send: Callable[[int, int], None], prefect_server: str, train: Train) -> None:
+    process = train(prefect_server)
+    send(process.pid, signal.SIGTERM)
     output, _ = process.communicate(timeout=GRACE_SECONDS + 60)
     assert process.returncode == 75, output
     assert Path("saved").exists()
     assert any(line.endswith("Run it again to go on.") for line in output.split("\n")[-4:])  # Prefect may still have a word after it.
-    assert processes_of(process.pid) == []
 
 
 @pytest.mark.usefixtures("toy")
@@ -426,14 +412,10 @@ def test_a_configured_server_that_is_away_is_one_line_and_exit_code_69() -> None
 
 @pytest.mark.prefect
 @pytest.mark.slow
-@pytest.mark.usefixtures("toy")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_without_a_server_a_signal_to_the_group_still_ends_well(number: signal.Signals, nobody_left: list[int]) -> None:
+def test_without_a_server_a_signal_to_the_group_still_ends_well(number: signal.Signals, train: Train) -> None:
     """About 10 seconds for a temporary server. SIGINT to the group is Ctrl-C; SIGTERM is what Slurm sends, and it ends the server too."""
-    behave("train", TRAIN_UNTIL_STOPPED)
-    process = start_flow(None)
-    nobody_left.append(process.pid)
-    wait_for_stage(process)
+    process = train(None)
     os.killpg(process.pid, number)
     output, _ = process.communicate(timeout=GRACE_SECONDS + 60)
     assert process.returncode == 75, output
@@ -443,14 +425,10 @@ def test_without_a_server_a_signal_to_the_group_still_ends_well(number: signal.S
 
 @pytest.mark.prefect
 @pytest.mark.slow
-@pytest.mark.usefixtures("toy")
-def test_without_a_server_a_killed_flow_leaves_no_process(nobody_left: list[int]) -> None:
+def test_without_a_server_a_killed_flow_leaves_no_process(train: Train) -> None:
     """About 10 seconds for a temporary server, which cannot see that the flow is gone."""
-    behave("train", TRAIN_UNTIL_STOPPED)
-    process = start_flow(None)
-    nobody_left.append(process.pid)
-    wait_for_stage(process)
+    process = train(None)
     process.kill()
     process.wait()
-    wait_for(lambda: not processes_of(process.pid), "the end of all processes")
+    wait_for(lambda: not processes_of(process), "the end of all processes")
     assert Path("saved").exists()

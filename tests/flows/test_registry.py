@@ -46,14 +46,11 @@ def registered(client: MlflowClient, lines: Sequence[str], kept: bool = True, na
     return register(client, name, str(folder.absolute()), "", run.info.run_id, tags)
 
 
-def published(client: MlflowClient, uri: str, faults: int, name: str = NAME, **tags: str) -> Decision:
-    """Register translations with so many faults, decide, and give the alias."""
-    return published_outputs(client, uri, with_faults(faults), name, **tags)
-
-
-def published_outputs(client: MlflowClient, uri: str, hypotheses: Sequence[str], name: str = NAME, **tags: str) -> Decision:
+def published(client: MlflowClient, outputs: int | Sequence[str], name: str = NAME, **tags: str) -> Decision:
+    """Register outputs, or translations with so many faults, decide, and give the alias."""
+    hypotheses = with_faults(outputs) if isinstance(outputs, int) else outputs
     version = registered(client, hypotheses, name=name, **tags)
-    decision = decide(client, uri, version, TRANSLATION, SOURCES, hypotheses, REFERENCES)
+    decision = decide(client, version, TRANSLATION, SOURCES, hypotheses, REFERENCES)
     if decision.alias:
         client.set_registered_model_alias(name, decision.alias, version.version)
     return decision
@@ -77,16 +74,16 @@ CASES = {
 }
 
 
-def test_the_champion_is_not_significantly_worse_than_the_best(client: MlflowClient, mlflow_store: str) -> None:
+def test_the_champion_is_not_significantly_worse_than_the_best(client: MlflowClient) -> None:
     for case, (faults, aliases) in CASES.items():
-        assert [published(client, mlflow_store, number, name=case).alias for number in faults] == aliases, case
+        assert [published(client, number, name=case).alias for number in faults] == aliases, case
         last = max(place for place, alias in enumerate(aliases, start=1) if alias == CHAMPION)
         assert champion(client, case) == str(last), case
 
 
-def test_many_small_steps_down_do_not_add_up(client: MlflowClient, mlflow_store: str) -> None:
+def test_many_insignificant_losses_do_not_add_up(client: MlflowClient) -> None:
     """Each is no significant step from the one before; what counts is the way from the best."""
-    decisions = [published(client, mlflow_store, faults) for faults in range(4, 16)]
+    decisions = [published(client, faults) for faults in range(4, 16)]
     aliases = [decision.alias for decision in decisions]
     assert aliases[:2] == [CHAMPION, CHAMPION]
     assert aliases[-1] == ""
@@ -97,9 +94,9 @@ def test_many_small_steps_down_do_not_add_up(client: MlflowClient, mlflow_store:
     assert not last_step.significant
 
 
-def test_a_decision_is_in_the_tags_with_the_rival_the_difference_and_the_p_value(client: MlflowClient, mlflow_store: str) -> None:
-    published(client, mlflow_store, 20)
-    tags = published(client, mlflow_store, 40).tags()
+def test_a_decision_is_in_the_tags_with_the_rival_the_difference_and_the_p_value(client: MlflowClient) -> None:
+    published(client, 20)
+    tags = published(client, 40).tags()
     assert (tags["decision"], tags["rival_version"]) == ("no alias", "1")
     assert float(tags["rival_bleu_difference"]) == pytest.approx(
         corpus_bleu(with_faults(40), REFERENCES) - corpus_bleu(with_faults(20), REFERENCES), abs=0.01
@@ -108,51 +105,48 @@ def test_a_decision_is_in_the_tags_with_the_rival_the_difference_and_the_p_value
     assert tags["decision_reason"].startswith("significantly worse than version 1, the best so far: -")
 
 
-def test_the_reason_says_what_the_test_has_found(client: MlflowClient, mlflow_store: str) -> None:
-    reasons = [published(client, mlflow_store, faults).reason for faults in (40, 0, 1)]
+def test_the_reason_has_the_result_of_the_significance_test(client: MlflowClient) -> None:
+    reasons = [published(client, faults).reason for faults in (40, 0, 1)]
     assert reasons[1].startswith("significantly better than version 1, the best so far: +")
     assert reasons[2].startswith("not significantly different from version 2, the best so far: -")
 
 
-def test_outputs_of_no_use_get_no_alias_even_as_the_first_version(client: MlflowClient, mlflow_store: str) -> None:
+def test_unusable_outputs_get_no_alias_even_for_the_first_version(client: MlflowClient) -> None:
     for outputs in ([""] * 200, SOURCES, [*SOURCES[:100], *[""] * 100]):
-        decision = published_outputs(client, mlflow_store, outputs)
+        decision = published(client, outputs)
         assert (decision.alias, decision.reason) == ("", "all 200 translations of the test set are empty or copies of their source")
-    decision = published_outputs(client, mlflow_store, ["x"] * 200)
+    decision = published(client, ["x"] * 200)
     assert (decision.alias, decision.reason) == ("", "its BLEU is 0.00")
     assert client.get_registered_model(NAME).aliases == {}
-    assert published(client, mlflow_store, 40).alias == CHAMPION
+    assert published(client, 40).alias == CHAMPION
 
 
 @pytest.mark.parametrize("other", [{"references": "1" * 64}, {"signature": "tok:intl"}], ids=["references", "signature"])
-def test_scores_of_another_test_set_or_of_another_kind_are_no_rivals(
-    client: MlflowClient, mlflow_store: str, other: dict[str, str]
-) -> None:
-    published(client, mlflow_store, 0, **other)
-    decision = published(client, mlflow_store, 20)
+def test_versions_with_another_test_set_or_signature_are_not_compared(client: MlflowClient, other: dict[str, str]) -> None:
+    published(client, 0, **other)
+    decision = published(client, 20)
     assert (decision.alias, decision.rival) == (CHALLENGER, "")
     assert "no earlier version" in decision.reason
     assert champion(client) == "1"
 
 
-def test_a_version_that_kept_no_translations_or_others_is_no_rival(client: MlflowClient, mlflow_store: str) -> None:
+def test_versions_with_missing_or_changed_translations_are_not_compared(client: MlflowClient) -> None:
     for kept in (False, True):
         version = registered(client, with_faults(0), kept=kept, **({"hypotheses": "0" * 64} if kept else {}))
         client.set_registered_model_alias(NAME, CHAMPION, version.version)
-    published(client, mlflow_store, 30)
-    decision = published(client, mlflow_store, 10)
-    assert decision.rival == "3"
+    published(client, 30)
+    assert published(client, 10).rival == "3"
 
 
-def test_a_version_that_was_deleted_is_no_rival_and_leaves_the_place_to_the_next(client: MlflowClient, mlflow_store: str) -> None:
-    published(client, mlflow_store, 0)
+def test_a_deleted_version_is_not_compared_and_the_next_becomes_champion(client: MlflowClient) -> None:
+    published(client, 0)
     client.delete_model_version(NAME, "1")
-    assert published(client, mlflow_store, 20).alias == CHAMPION
+    assert published(client, 20).alias == CHAMPION
     assert champion(client) == "2"
 
 
-def test_a_model_that_the_registry_has_not_got_is_refused_in_one_line(client: MlflowClient, mlflow_store: str, tmp_path: Path) -> None:
-    published(client, mlflow_store, 0)
+def test_a_model_that_is_not_in_the_registry_is_refused_in_one_line(client: MlflowClient, mlflow_store: str, tmp_path: Path) -> None:
+    published(client, 0)
     for model in ("nothing@champion", f"{NAME}@challenger", f"{NAME}/7"):
         with pytest.raises(UserError, match=f"has no model {model}: ") as raised:
             fetch(model, mlflow_store, tmp_path)

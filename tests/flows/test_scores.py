@@ -9,22 +9,12 @@ from transformer_core.files import write_json
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
 FIGURES = {
-    "bleu": 38.4,
-    "bleu_low": 36.91,
-    "bleu_high": 40.02,
-    "chrf": 64.21,
-    "ter": 42.0,
-    "paper_bleu": 39.5,
+    "bleu": 38.4, "bleu_low": 36.91, "bleu_high": 40.02, "chrf": 64.21, "ter": 42.0, "paper_bleu": 39.5,
     "paper_bleu_signature": "multi-bleu|nrefs:1|case:mixed|tok:moses-de",
     "signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0",
-    "corpus": "multi30k",
-    "synthetic": False,
-    "lines": 1000,
-    "copied": 0.2,
-    "empty": 0.0,
-    "over_long": 1.3,
+    "corpus": "multi30k", "synthetic": False, "lines": 1000, "copied": 0.2, "empty": 0.0, "over_long": 1.3,
     "valid": {"bleu": 39.0, "bleu_low": 37.5, "bleu_high": 40.5, "chrf": 65.0, "ter": 41.5, "paper_bleu": 40.1},
-}
+}  # fmt: skip
 
 
 def test_scores_of_both_splits_are_under_their_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,14 +2,10 @@
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +13,11 @@ from typing import Any
 import pytest
 import requests
 
+from flows.cluster.group import free_port
 from flows.process.paths import AVERAGED
 from flows.record.server import connect
 from flows.stages import publish
+from tests.flows import servers
 from tests.flows.publishing import LINES, before_publish, random_model
 from transformer_core.config import load_params
 from transformer_core.decoding.beam import Search
@@ -63,32 +61,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         publish.run(load_params())
         # MLflow starts uvicorn by its name.
         patch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-        with serving(folder) as url:
-            yield Server(url, Translator.load(folder / AVERAGED))
-
-
-@contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", f"models:/{MODEL}", "--env-manager", "local", "--port", str(port)]
-    with (folder / "serve.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        deadline = time.monotonic() + 300
-        while True:
-            assert process.poll() is None, (folder / "serve.log").read_text()
-            assert time.monotonic() < deadline, (folder / "serve.log").read_text()
-            try:
-                if requests.get(f"http://127.0.0.1:{port}/ping", timeout=1).ok:
-                    break
-            except requests.ConnectionError:
-                time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        port = free_port("127.0.0.1")
+        command = ["mlflow", "models", "serve", "-m", f"models:/{MODEL}", "--env-manager", "local", "--port", str(port)]
+        with servers.server(*command, log=folder / "serve.log", url=f"http://127.0.0.1:{port}/ping"):
+            yield Server(f"http://127.0.0.1:{port}", Translator.load(folder / AVERAGED))
 
 
 def test_hundreds_of_requests_from_eight_clients_get_the_translators_own_text(server: Server) -> None:
@@ -104,7 +80,7 @@ def test_hundreds_of_requests_from_eight_clients_get_the_translators_own_text(se
         assert list(clients.map(ask, range(300))) == [True] * 300
 
 
-def test_all_translations_and_their_scores_are_there_for_the_asking(server: Server) -> None:
+def test_nbest_lists_and_scores_can_be_requested(server: Server) -> None:
     ranked = server.translator.translate(TEXTS[:3], Search(beam=3))
     (first, *_), *_ = answer = server.predictions(TEXTS[:3], beam=3, nbest=True)
     assert [[one["text"] for one in found] for found in answer] == [[one.text for one in found] for found in ranked]
@@ -136,7 +112,7 @@ BAD = {
 }
 
 
-def test_what_cannot_be_translated_is_refused_in_few_words_and_the_server_lives_on(server: Server) -> None:
+def test_invalid_requests_are_refused_in_one_short_line_and_the_server_continues(server: Server) -> None:
     for name, (body, fault) in BAD.items():
         answer = server.post(body)
         assert answer.status_code == 400, name

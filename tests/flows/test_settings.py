@@ -8,13 +8,7 @@ from transformer_core.config import load_params
 from transformer_core.errors import UserError
 from transformer_core.recipes import load, read
 
-REPOSITORY = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _in_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("params.yaml").write_bytes((REPOSITORY / "transformer_core/recipes/synthetic.yaml").read_bytes())
+pytestmark = pytest.mark.usefixtures("default_params")
 
 
 def test_without_parameters_the_file_is_not_touched() -> None:
@@ -49,14 +43,13 @@ def test_a_recipe_takes_the_place_of_all_but_the_machine() -> None:
     [
         ("multi30", {}, "recipe 'multi30': no such recipe. Did you mean multi30k?"),
         (None, {"train.warmpu": 1}, "params.yaml: train.warmpu: unknown key. Did you mean 'warmup'?"),
-        (None, {"train.warmup": "x"}, "params.yaml: train.warmup: must be a whole number above 0, got 'x'"),
         (None, {"trian.warmup": 1}, "params.yaml: trian: unknown key"),
         (None, {"updates": 1}, "override 'updates': must name section and key"),
         (None, {"average.count": 50}, "params.yaml: average.count: must be at most train.keep (5), got 50"),
         (None, {"model.heads": 5}, "model.heads: 5 heads do not divide d_model 192"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_nothing_is_written(recipe: str | None, overrides: dict[str, object], fault: str) -> None:
+def test_invalid_settings_are_one_line_and_nothing_is_written(recipe: str | None, overrides: dict[str, object], fault: str) -> None:
     before = Path("params.yaml").read_bytes()
     with pytest.raises(UserError) as raised:
         write_params(recipe, overrides)

@@ -42,10 +42,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "dvc.yaml").write_text("stages:\n  train:\n    cmd: 'true'\n    deps: [corpora]\n    outs: [train.txt]\n")
     (root / "corpora").mkdir()
     (root / "corpora/README.md").touch()
-    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    dvc = [sys.executable, "-m", "dvc"]
-    for command in (["git", "init", "-q"], [*dvc, "init", "-q"], ["git", "add", "-A"], ["git", *author, "commit", "-qm", "a"]):
+    for command in (["git", "init", "-q"], [sys.executable, "-m", "dvc", "init", "-q"]):
         subprocess.run(command, cwd=root, check=True)
+    commit(root)
     (folder / "bin").mkdir()
     for name, body in FAKES.items():
         (folder / "bin" / name).write_text(f"#!/bin/bash\n{body}\n")
@@ -136,18 +135,7 @@ def test_a_submitted_slurm_job_starts_a_node_with_its_place_in_the_group(submit:
     head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     told = (tmp_path / "told").read_text().splitlines()
     settings = str(tmp_path / "settings-7.json")
-    command = [
-        sys.executable,
-        "-m",
-        "flows.cluster.node",
-        "train",
-        "--repository",
-        str(repository),
-        "--commit",
-        head,
-        "--settings",
-        settings,
-    ]
+    command = [sys.executable, *f"-m flows.cluster.node train --repository {repository} --commit {head} --settings {settings}".split()]
     assert told == ["2", "10.0.0.1:29400", "1", str(tmp_path / ".cache/transformer-pipeline/slurm-7"), *command]
     assert not requeued(tmp_path)
 
@@ -176,7 +164,7 @@ def test_without_shared_storage_a_slurm_job_says_so(submit: Submit, tmp_path: Pa
     assert "set it to a folder of storage that all nodes share" in done.stderr
 
 
-def test_what_is_not_committed_is_not_submitted(submit: Submit, repository: Path) -> None:
+def test_uncommitted_changes_are_not_submitted(submit: Submit, repository: Path) -> None:
     refused = ": not committed, and another machine runs what is. Commit and push it, large files by dvc add, then run again.\n"
     (repository / "corpora/mine.yaml").write_text("name: mine\n")
     assert submit(*SLURM, code=78) == f"corpora/mine.yaml{refused}"
@@ -231,26 +219,36 @@ def test_a_folder_is_no_repository_for_pods(submit: Submit, repository: Path) ->
     assert said == f"{repository}: a folder of this machine, which no pod can read. Name one: --repository URL\n"
 
 
+def valid_objects(text: str) -> list[Any]:
+    """The objects of a text, which Kubernetes would take."""
+    objects = list(YAML(typ="safe").load_all(text))
+    for one in objects:
+        kubernetes_validate.validate(one, KUBERNETES, strict=True)
+    return objects
+
+
+def variables_of(pod: Any) -> dict[str, str | None]:
+    """The environment of the container of a pod."""
+    (container,) = pod["containers"]
+    return {one["name"]: one.get("value") for one in container["env"]}
+
+
 @pytest.mark.parametrize("gpus", [0, 8])
 def test_a_kubernetes_job_is_valid_and_its_pods_find_each_other(submit: Submit, gpus: int) -> None:
-    text = submit(*KUBERNETES_JOB, "--nodes", "2", "--gpus", str(gpus), "--dry-run")
-    service, job = YAML(typ="safe").load_all(text)
-    for document in (service, job):
-        kubernetes_validate.validate(document, KUBERNETES, strict=True)
-        assert "namespace" not in document["metadata"]
+    service, job = valid_objects(submit(*KUBERNETES_JOB, "--nodes", "2", "--gpus", str(gpus), "--dry-run"))
+    assert not {"namespace"} & {*service["metadata"], *job["metadata"]}
     assert (job["spec"]["completions"], job["spec"]["parallelism"], job["spec"]["completionMode"]) == (2, 2, "Indexed")
     template = job["spec"]["template"]
     pod = template["spec"]
     assert pod["terminationGracePeriodSeconds"] > GRACE_SECONDS
-    environment = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
-    assert environment["TRANSFORMER_RENDEZVOUS"] == f"{job['metadata']['name']}-0.{service['metadata']['name']}:29400"
+    assert variables_of(pod)["TRANSFORMER_RENDEZVOUS"] == f"{job['metadata']['name']}-0.{service['metadata']['name']}:29400"
     assert pod["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
     assert pod["containers"][0].get("resources", {}).get("limits") == ({"nvidia.com/gpu": 8} if gpus else None)
 
 
 def test_a_kubernetes_job_holds_its_settings_so_that_nothing_is_left_when_it_is_removed(submit: Submit) -> None:
-    service, job = YAML(typ="safe").load_all(submit(*KUBERNETES_JOB, "--dry-run"))
+    service, job = valid_objects(submit(*KUBERNETES_JOB, "--dry-run"))
     assert job["metadata"]["name"] not in service["metadata"]["name"]
     assert job["spec"]["ttlSecondsAfterFinished"] > 0
     pod = job["spec"]["template"]["spec"]
@@ -262,14 +260,9 @@ def test_a_kubernetes_job_holds_its_settings_so_that_nothing_is_left_when_it_is_
     assert pod["containers"][0]["args"][-2:] == ["--settings", f"{mount['mountPath']}/{item['path']}"]
 
 
-def job_name(text: str) -> str:
-    _, job = YAML(typ="safe").load_all(text)
-    return str(job["metadata"]["name"])
-
-
 def test_a_kubernetes_job_of_other_settings_or_another_commit_has_another_name(submit: Submit, repository: Path) -> None:
     def name(*options: str) -> str:
-        return job_name(submit(*KUBERNETES_JOB, *options, "--dry-run"))
+        return str(valid_objects(submit(*KUBERNETES_JOB, *options, "--dry-run"))[1]["metadata"]["name"])
 
     first = name()
     assert re.fullmatch(r"transformer-train-[0-9a-f]{8}", first)
@@ -293,12 +286,9 @@ def patch_of_the_docs() -> str:
 def test_a_patch_changes_any_field_of_a_kubernetes_job(submit: Submit, tmp_path: Path) -> None:
     (tmp_path / "patch.yaml").write_text(patch_of_the_docs(), encoding="utf-8")
     options = [*KUBERNETES_JOB, "--gpus", "8", "--namespace", "nmt", "--dry-run"]
-    _, plain = YAML(typ="safe").load_all(submit(*options))
-    text = submit(*options, "--patch", str(tmp_path / "patch.yaml"))
-    service, job = YAML(typ="safe").load_all(text)
-    for document in (service, job):
-        kubernetes_validate.validate(document, KUBERNETES, strict=True)
-        assert document["metadata"]["namespace"] == "nmt"
+    _, plain = valid_objects(submit(*options))
+    service, job = valid_objects(submit(*options, "--patch", str(tmp_path / "patch.yaml")))
+    assert service["metadata"]["namespace"] == job["metadata"]["namespace"] == "nmt"
     assert job["spec"]["ttlSecondsAfterFinished"] == 86400
     before, pod = plain["spec"]["template"]["spec"], job["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == "trainer"
@@ -313,13 +303,12 @@ def test_a_patch_changes_any_field_of_a_kubernetes_job(submit: Submit, tmp_path:
     assert {one["name"] for one in pod["volumes"]} > {one["name"] for one in before["volumes"]}
     # The pods find node 0 by the name, which is another one with the patch.
     assert job["metadata"]["name"] != plain["metadata"]["name"]
-    environment = {one["name"]: one.get("value") for one in container["env"]}
-    assert environment["TRANSFORMER_RENDEZVOUS"].startswith(f"{job['metadata']['name']}-0.")
+    assert str(variables_of(pod)["TRANSFORMER_RENDEZVOUS"]).startswith(f"{job['metadata']['name']}-0.")
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl merges the patch")
 @pytest.mark.parametrize(("patch", "reason"), [(None, "no such file"), ("spec: [\n", "line 1"), ("- 1\n", "invalid JSON document")])
-def test_a_patch_that_is_none_is_refused_in_one_line(submit: Submit, tmp_path: Path, patch: str | None, reason: str) -> None:
+def test_an_invalid_patch_is_refused_in_one_line(submit: Submit, tmp_path: Path, patch: str | None, reason: str) -> None:
     path = tmp_path / "patch.yaml"
     if patch is not None:
         path.write_text(patch, encoding="utf-8")
@@ -341,15 +330,14 @@ def test_a_patch_without_kubectl_is_one_line(submit: Submit, tmp_path: Path, mon
 def test_the_claim_of_the_docs_is_valid_and_the_one_that_a_job_mounts(submit: Submit) -> None:
     path = TEMPLATES / "state-claim.yaml"
     assert f"kubectl apply --filename {path.relative_to(REPOSITORY)}" in (REPOSITORY / "docs/cluster.md").read_text(encoding="utf-8")
-    claim = YAML(typ="safe").load(path)
-    kubernetes_validate.validate(claim, KUBERNETES, strict=True)
+    (claim,) = valid_objects(path.read_text(encoding="utf-8"))
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     assert f"claimName: {claim['metadata']['name']}\n" in submit(*KUBERNETES_JOB, "--dry-run")
     assert json.dumps(claim["metadata"]["name"]) in (TEMPLATES / "kubernetes-pool.json").read_text(encoding="utf-8")
 
 
 def manifest_of(variables: dict[str, Any]) -> Any:
-    """The job that the Kubernetes worker would create for a run of training-node in a pool of our template."""
+    """The job that the Kubernetes worker would create for a run of training-node in a pool of our template; it is valid."""
     from prefect.client.schemas.objects import Flow, FlowRun
     from prefect.settings import PREFECT_API_URL, temporary_settings
     from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
@@ -360,21 +348,20 @@ def manifest_of(variables: dict[str, Any]) -> Any:
         configuration = asyncio.run(KubernetesWorkerJobConfiguration.from_template_and_values(template, variables))
         flow = Flow(name="node")
         configuration.prepare_for_flow_run(FlowRun(flow_id=flow.id, name="train-0"), flow=flow)
+    kubernetes_validate.validate(configuration.job_manifest, KUBERNETES, strict=True)
     return configuration.job_manifest
 
 
 def test_a_run_in_the_kubernetes_pool_is_a_valid_job_with_gpus_and_time_to_save() -> None:
     manifest = manifest_of({"image": "registry.example/transformer-pipeline:1", "gpus": 2, "env": {"MLFLOW_TRACKING_URI": "http://m"}})
-    kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
     assert manifest["spec"]["backoffLimit"] == 0
     pod = manifest["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > GRACE_SECONDS
     container = pod["containers"][0]
     assert container["image"] == "registry.example/transformer-pipeline:1"
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
-    environment = {one["name"]: one.get("value") for one in container["env"]}
-    assert environment["MLFLOW_TRACKING_URI"] == "http://m"
-    assert environment["PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR"] == "reschedule"
+    assert variables_of(pod)["MLFLOW_TRACKING_URI"] == "http://m"
+    assert variables_of(pod)["PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR"] == "reschedule"
     assert {"imagePullSecrets", "serviceAccountName", "nodeSelector", "tolerations"} & set(pod) == set()
     # The image must have this command in its path.
     assert container["args"][0] == "prefect"
@@ -384,9 +371,7 @@ def test_a_run_in_the_kubernetes_pool_is_a_valid_job_with_gpus_and_time_to_save(
 def test_variables_of_the_kubernetes_pool_choose_nodes_and_credentials() -> None:
     secrets, labels, tolerations = [{"name": "registry"}], {"accelerator": "h100"}, [{"key": "nvidia.com/gpu", "operator": "Exists"}]
     variables = {"image_pull_secrets": secrets, "node_selector": labels, "tolerations": tolerations, "service_account_name": "trainer"}
-    manifest = manifest_of(variables)
-    kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
-    pod = manifest["spec"]["template"]["spec"]
+    pod = manifest_of(variables)["spec"]["template"]["spec"]
     assert (pod["imagePullSecrets"], pod["nodeSelector"], pod["tolerations"]) == (secrets, labels, tolerations)
     assert pod["serviceAccountName"] == "trainer"
 

@@ -4,7 +4,6 @@ import json
 import math
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from flows.sweep import main, plan
 from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
 from flows.sweeps.table import About, beside_the_paper, markdown, summarize, write
 from tests.clone import Clone, tiny_clone
-from tests.waiting import wait_for
+from tests.waiting import processes, wait_for
 from transformer_core import recipes
 from transformer_core.config import Model, Params
 from transformer_core.errors import UserError
@@ -176,12 +175,7 @@ def started(clone: Clone, *options: str) -> "subprocess.Popen[bytes]":
 
 def trainings(clone: Clone) -> list[psutil.Process]:
     """The stages train that run in workspaces of a clone."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if "flows.stages.train" in process.cmdline() and Path(process.cwd()).is_relative_to(clone.root):
-                found.append(process)
-    return found
+    return processes(lambda one: "flows.stages.train" in one.cmdline() and Path(one.cwd()).is_relative_to(clone.root))
 
 
 @pytest.mark.slow  # about 3 minutes: three trainings through the pipeline

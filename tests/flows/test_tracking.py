@@ -19,9 +19,13 @@ from transformer_core.config import Machine, tracking_uri
 from transformer_core.files import write_json
 from transformer_core.training.checkpoint import state_root
 
-REPOSITORY = Path(__file__).parents[2]
 DATASET = Dataset("tiny train en-de", "0123abcd", "[]", 60, "training")
 NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def client(mlflow_store: str) -> MlflowClient:
+    return connect(mlflow_store)
 
 
 def training(client: MlflowClient, fingerprint: str = "f00d") -> Run:
@@ -30,15 +34,16 @@ def training(client: MlflowClient, fingerprint: str = "f00d") -> Run:
     return run
 
 
-def points(client: MlflowClient, run: Run, name: str = "loss") -> list[tuple[int, float]]:
-    return [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, name)]
+def points(client: MlflowClient, name: str = "loss", fingerprint: str = "f00d") -> list[tuple[int, float]]:
+    history = client.get_metric_history(training(client, fingerprint).info.run_id, name)
+    return [(point.step, point.value) for point in history]
 
 
 def all_runs(client: MlflowClient) -> list[Run]:
     return list(client.search_runs([experiment_id(client)]))
 
 
-def test_a_journal_becomes_a_run_with_all_that_it_holds(mlflow_store: str) -> None:
+def test_a_journal_becomes_a_run_with_all_that_it_holds(client: MlflowClient, mlflow_store: str) -> None:
     Path("report.html").write_text("<h1>BLEU</h1>")
     Path("test.hyp").write_text("Ein Hund läuft.\n")
     journal = Journal("f00d")
@@ -55,21 +60,20 @@ def test_a_journal_becomes_a_run_with_all_that_it_holds(mlflow_store: str) -> No
     journal.end()
     sync(mlflow_store)
 
-    client = connect(mlflow_store)
     run = training(client)
     assert run.info.status == "FINISHED"
     assert run.data.params["section7.key"] == "7"
     assert len(run.data.params) == 120
     assert run.data.tags["corpus"] == "synthetic"
-    assert points(client, run) == [(step, 1 / step) for step in range(1, 2501)]
-    assert points(client, run, "valid/nll") == [(2500, 1.5)]
+    assert points(client) == [(step, 1 / step) for step in range(1, 2501)]
+    assert points(client, "valid/nll") == [(2500, 1.5)]
     assert {item.path for item in client.list_artifacts(run.info.run_id, "evaluation")} == {"evaluation/report.html", "evaluation/test.hyp"}
     assert Path(client.download_artifacts(run.info.run_id, "evaluation/report.html")).read_text() == "<h1>BLEU</h1>"
     (read,) = run.inputs.dataset_inputs
     assert (read.dataset.name, read.dataset.digest, [tag.value for tag in read.tags]) == ("tiny train en-de", "0123abcd", ["training"])
 
 
-def test_sending_again_from_the_beginning_adds_nothing(mlflow_store: str) -> None:
+def test_sending_again_from_the_beginning_adds_nothing(client: MlflowClient, mlflow_store: str) -> None:
     journal = Journal("f00d")
     for step in range(20):
         journal.metrics(step, {"loss": 0.5})
@@ -77,29 +81,26 @@ def test_sending_again_from_the_beginning_adds_nothing(mlflow_store: str) -> Non
     sync(mlflow_store)
     position_file(journal.path).unlink()
     sync(mlflow_store)
-    client = connect(mlflow_store)
     assert len(all_runs(client)) == 1
     assert len(training(client).inputs.dataset_inputs) == 1
-    assert points(client, training(client)) == [(step, 0.5) for step in range(20)]
+    assert points(client) == [(step, 0.5) for step in range(20)]
 
 
-def test_an_evaluation_is_a_child_whichever_is_sent_first(mlflow_store: str) -> None:
+def test_an_evaluation_is_a_child_whichever_is_sent_first(client: MlflowClient, mlflow_store: str) -> None:
     Journal("evaluation-1", parent="f00d").metrics(1200, {"bleu": 86.4})
     sync(mlflow_store)
     journal = Journal("f00d")
     journal.metrics(1, {"loss": 1.0})
     Journal("evaluation-2", parent="f00d").metrics(1200, {"bleu": 86.6})
     sync(mlflow_store)
-    client = connect(mlflow_store)
-    parent = training(client)
-    children = [run for run in all_runs(client) if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    parent = training(client).info.run_id
+    children = [run for run in all_runs(client) if run.data.tags.get("mlflow.parentRunId") == parent]
     assert sorted(run.data.metrics["bleu"] for run in children) == [86.4, 86.6]
     assert len(all_runs(client)) == 3
-    assert points(client, parent) == [(1, 1.0)]
+    assert points(client) == [(1, 1.0)]
 
 
-def test_a_resumed_run_is_running_until_it_ends(mlflow_store: str) -> None:
-    client = connect(mlflow_store)
+def test_a_resumed_run_is_running_until_it_ends(client: MlflowClient, mlflow_store: str) -> None:
     Journal("f00d").end("KILLED")
     sync(mlflow_store)
     assert training(client).info.status == "KILLED"
@@ -112,24 +113,23 @@ def test_a_resumed_run_is_running_until_it_ends(mlflow_store: str) -> None:
     assert len(all_runs(client)) == 1
 
 
-def test_a_training_forced_again_is_a_second_run_and_the_one_found(mlflow_store: str) -> None:
+def test_a_training_forced_again_is_a_second_run_which_is_found_first(client: MlflowClient, mlflow_store: str) -> None:
     for loss in (1.0, 0.9):
         journal = Journal("f00d")
         journal.metrics(1, {"loss": loss})
         journal.end()
         sync(mlflow_store)
-    client = connect(mlflow_store)
     assert len(all_runs(client)) == 2
-    assert points(client, training(client)) == [(1, 0.9)]
+    assert points(client) == [(1, 0.9)]
 
 
-def test_another_record_gets_everything_anew(mlflow_store: str) -> None:
+def test_another_tracking_server_gets_the_whole_journal(mlflow_store: str) -> None:
     shutil.copyfile("mlflow.db", "other.db")
     Journal("f00d").metrics(1, {"loss": 1.0})
     sync(mlflow_store)
     other = mlflow_store.replace("mlflow.db", "other.db")
     sync(other)
-    assert points(connect(other), training(connect(other))) == [(1, 1.0)]
+    assert points(connect(other)) == [(1, 1.0)]
 
 
 def test_an_experiment_in_a_temporary_copy_sees_what_the_repository_has_sent(
@@ -147,7 +147,7 @@ def test_an_experiment_in_a_temporary_copy_sees_what_the_repository_has_sent(
     assert state_root() == tmp_path / ".state"
 
 
-def test_a_run_that_mlflow_has_lost_is_written_anew(mlflow_store: str) -> None:
+def test_a_run_that_mlflow_has_lost_is_sent_again(client: MlflowClient, mlflow_store: str) -> None:
     journal = Journal("f00d")
     journal.metrics(1, {"loss": 1.0})
     header = next(read_events(journal.path))
@@ -156,22 +156,24 @@ def test_a_run_that_mlflow_has_lost_is_written_anew(mlflow_store: str) -> None:
     assert all_sent(journal.path, mlflow_store)
     journal.metrics(2, {"loss": 0.5})
     sync(mlflow_store)
-    client = connect(mlflow_store)
-    assert points(client, training(client)) == [(1, 1.0), (2, 0.5)]
+    assert points(client) == [(1, 1.0), (2, 0.5)]
 
 
-def test_what_mlflow_never_takes_holds_up_nothing(mlflow_store: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_that_mlflow_refuses_does_not_block_later_ones(
+    client: MlflowClient, mlflow_store: str, caplog: pytest.LogCaptureFixture
+) -> None:
     journal = Journal("f00d")
     journal.metrics(1, {"loss": 1.0})
     journal.metrics(2, {"not(a)name": 1.0})
     journal.metrics(3, {"loss": 0.5})
     sync(mlflow_store)
-    client = connect(mlflow_store)
-    assert points(client, training(client)) == [(1, 1.0), (3, 0.5)]
+    assert points(client) == [(1, 1.0), (3, 0.5)]
     assert "not(a)name" in caplog.text
 
 
-def test_the_sender_sends_while_the_stage_runs_and_what_others_left(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sender_sends_while_the_stage_runs_also_journals_of_earlier_stages(
+    client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sending, "INTERVAL_SECONDS", 0.2)
     Journal("left").metrics(1, {"loss": 9.0})
     journal = Journal("f00d")
@@ -179,13 +181,12 @@ def test_the_sender_sends_while_the_stage_runs_and_what_others_left(mlflow_store
         journal.metrics(1, {"loss": 1.0})
         wait_for(lambda: all_sent(journal.path, mlflow_store))
         journal.metrics(2, {"loss": 0.5})
-    client = connect(mlflow_store)
-    assert points(client, training(client)) == [(1, 1.0), (2, 0.5)]
-    assert points(client, training(client, "left")) == [(1, 9.0)]
+    assert points(client) == [(1, 1.0), (2, 0.5)]
+    assert points(client, fingerprint="left") == [(1, 9.0)]
 
 
 @pytest.mark.usefixtures("mlflow_store")
-def test_a_sender_whose_server_is_away_says_so_in_one_line_and_raises_nothing(
+def test_a_sender_whose_server_is_unavailable_prints_one_line_and_raises_nothing(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "CLOSING_SECONDS", 1.0)
@@ -233,10 +234,10 @@ def test_the_configured_address_goes_before_the_environments(monkeypatch: pytest
     assert tracking_uri(Machine(tracking_uri="http://params:5000")) == "http://params:5000"
 
 
+@pytest.mark.usefixtures("default_params")
 def test_sync_from_the_command_line_ends_with_69_when_the_server_is_away(
     mlflow_store: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("params.yaml").write_bytes((REPOSITORY / "transformer_core/recipes/synthetic.yaml").read_bytes())
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     Journal("f00d")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
@@ -247,11 +248,10 @@ def test_sync_from_the_command_line_ends_with_69_when_the_server_is_away(
     assert mlflow_store in capfd.readouterr().out
 
 
-def test_a_link_leads_to_the_run(mlflow_store: str) -> None:
+def test_a_link_leads_to_the_run(client: MlflowClient, mlflow_store: str) -> None:
     Journal("f00d")
     sync(mlflow_store)
-    client = connect(mlflow_store)
     run = training(client)
     path = f"/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
-    assert run_link(client, mlflow_store, run.info.run_id) == f"http://127.0.0.1:5000{path}"
-    assert run_link(client, "https://mlflow.example/", run.info.run_id) == f"https://mlflow.example{path}"
+    assert run_link(mlflow_store, run) == f"http://127.0.0.1:5000{path}"
+    assert run_link("https://mlflow.example/", run) == f"https://mlflow.example{path}"

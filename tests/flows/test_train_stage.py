@@ -75,7 +75,7 @@ def test_a_model_to_start_from_that_is_not_there_is_refused_in_one_line(place: P
     assert not list(place.glob(".state/*/state-*.pt"))
 
 
-def test_a_training_that_runs_elsewhere_with_the_same_states_is_left_alone(place: Path) -> None:
+def test_a_training_that_another_process_runs_is_not_started_again(place: Path) -> None:
     prepare("bpe")
     state = Path(".state") / fingerprint_of(load_params())[:16]
     with exclusive_lock(place / state / "lock", "this training"):
@@ -86,7 +86,7 @@ def test_a_training_that_runs_elsewhere_with_the_same_states_is_left_alone(place
     assert ended.returncode == 69
 
 
-def test_a_stop_after_the_last_update_costs_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_after_the_last_update_loses_no_update(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DVC takes no outputs of a stage that was stopped, and removes them before it runs it again."""
     prepare("bpe")
     with monkeypatch.context() as patch:

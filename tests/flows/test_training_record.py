@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
+from flows.cluster.group import free_port
 from flows.record.journal import JOURNALS, read_events
 from flows.record.server import connect, experiment_id
-from tests.flows.servers import free_port, mlflow_server
+from tests.flows.servers import mlflow_server
 from tests.flows.test_train_stage import REPOSITORY, prepare
 from tests.waiting import wait_for
 
@@ -32,7 +33,7 @@ def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_eve
     monkeypatch.chdir(tmp_path)
     # A cooldown over all updates gives each point a value of its own.
     prepare("bpe", updates=UPDATES, save_every=300, validate_every=300, tokens_per_update=128, tokens_per_microbatch=128, cooldown=1)
-    port = free_port()
+    port = free_port("127.0.0.1")
     uri = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path]), "MLFLOW_TRACKING_URI": uri}
     stage = [sys.executable, "-m", "flows.stages.train"]

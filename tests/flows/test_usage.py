@@ -12,32 +12,29 @@ from flows.record.journal import Journal, read_events
 from flows.record.usage import reporting, sampling
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.usefixtures("empty_directory")
+
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "SECONDS_BETWEEN_SAMPLES", 0.01)
 
 
-def samples(journal: Journal) -> list[dict[str, float]]:
-    return [event["values"] for event in read_events(journal.path) if event["type"] == "metrics"]
-
-
-def steps_in(journal: Journal) -> list[int]:
-    return [event["step"] for event in read_events(journal.path) if event["type"] == "metrics"]
+def samples(journal: Journal) -> list[tuple[int, dict[str, float]]]:
+    """Step and values of each sample."""
+    return [(event["step"], event["values"]) for event in read_events(journal.path) if event["type"] == "metrics"]
 
 
 def test_the_use_of_the_machine_is_sampled_until_the_block_ends() -> None:
     for begun in (0, 2):  # The second time as a resumed training.
         journal = Journal("f00d")
         with sampling(journal):
-            assert wait_for(lambda: len(steps_in(journal)) >= begun + 2)  # noqa: B023
+            assert wait_for(lambda: len(samples(journal)) >= begun + 2)  # noqa: B023
         journal.end("KILLED")
         assert "usage" not in [thread.name for thread in threading.enumerate()]
-        steps = steps_in(journal)
-        assert steps == list(range(len(steps)))
+        assert [step for step, _ in samples(journal)] == list(range(len(samples(journal))))
         journal.path.write_text("".join(journal.path.read_text().splitlines(keepends=True)[:4]))  # Two samples, the last ones torn off.
-    (values, *_) = [event["values"] for event in read_events(journal.path) if event["type"] == "metrics"]
+    _, values = samples(journal)[0]
     assert values["system/system_memory_usage_megabytes"] > 0
     assert all(0 <= values[f"system/{name}_percentage"] <= 100 for name in ("cpu_utilization", "system_memory_usage"))
 
@@ -48,7 +45,7 @@ def test_every_gpu_of_the_machine_is_sampled(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     journal = Journal("f00d")
     with sampling(journal):
-        values = wait_for(lambda: samples(journal))[0]
+        _, values = wait_for(lambda: samples(journal))[0]
     assert {name: value for name, value in values.items() if "gpu" in name} == {
         "system/gpu_0_utilization_percentage": 97,
         "system/gpu_0_power_usage_watts": 412.5,
@@ -62,16 +59,10 @@ def test_every_gpu_of_the_machine_is_sampled(tmp_path: Path, monkeypatch: pytest
 
 def test_node_0_records_the_samples_of_the_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    of_torchrun = {
-        "GROUP_WORLD_SIZE": "2",
-        "GROUP_RANK": "1",
-        "LOCAL_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
-    }
-    for name, value in of_torchrun.items():
+    of_torchrun = {"GROUP_WORLD_SIZE": "2", "GROUP_RANK": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in {**of_torchrun, "MASTER_PORT": str(store.port)}.items():
         monkeypatch.setenv(name, value)
     journal = Journal("f00d")
     with sampling(journal), reporting():
-        assert wait_for(lambda: sum("system/node_1/cpu_utilization_percentage" in values for values in samples(journal)) >= 2)
-    assert all("system/cpu_utilization_percentage" in values for values in samples(journal))
+        assert wait_for(lambda: sum("system/node_1/cpu_utilization_percentage" in values for _, values in samples(journal)) >= 2)
+    assert all("system/cpu_utilization_percentage" in values for _, values in samples(journal))
