@@ -1,5 +1,7 @@
 """The exception for errors that a user can correct, and the exit codes, by which a scheduler decides whether to retry."""
 
+import difflib
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -37,6 +39,12 @@ class UserError(Exception):
 def configuration_error(message: str, remedy: str = "") -> UserError:
     """Return a `UserError` about settings: exit code 78, which no scheduler retries."""
     return UserError(message, remedy, ExitCode.BAD_CONFIGURATION)
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str, most: int = 3) -> str:
+    """Return a remedy with at most `most` known names that are similar to a wrong one; if there are none, `otherwise`."""
+    near = difflib.get_close_matches(name, known, n=most)
+    return f"Did you mean {' or '.join(near)}?" if near else otherwise
 
 
 class Interrupted(KeyboardInterrupt):

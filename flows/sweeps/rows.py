@@ -1,6 +1,5 @@
 """Rows of a sweep, each a change to params.yaml."""
 
-import difflib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +8,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from transformer_core.config import Model, Params
-from transformer_core.errors import configuration_error
+from transformer_core.errors import configuration_error, did_you_mean
 from transformer_core.presets import BASE, TABLE_3, ModelSize, TransformerSize, resolve
 
 _WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
@@ -90,8 +89,7 @@ def choose(rows: Sequence[Row], names: Sequence[str] | None) -> list[Row]:
     known = [row.name for row in rows]
     for name in names or ():
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise configuration_error(f"no row is called {name!r}", f"Did you mean {near[0]}?" if near else f"Rows: {', '.join(known)}.")
+            raise configuration_error(f"no row is called {name!r}", did_you_mean(name, known, f"Rows: {', '.join(known)}.", most=1))
     return [row for row in rows if not names or row.name in names]
 
 

@@ -97,6 +97,12 @@ def fetcher(tmp_path: Path) -> Fetcher:
     return Fetcher("tiny", tmp_path / "downloads", pause_seconds=0.01)
 
 
+def fetch_half(site: Site, fetcher: Fetcher) -> None:
+    site.faults = ["truncate", *[503] * TRIES]
+    with pytest.raises(UserError, match="503"):
+        fetcher.fetch(site.address)
+
+
 def files_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
@@ -154,19 +160,15 @@ def test_a_download_continues_where_the_connection_broke(site: Site, fetcher: Fe
 
 
 def test_a_later_call_continues_where_the_one_before_ended(site: Site, fetcher: Fetcher) -> None:
-    site.faults = ["truncate", *[503] * TRIES]
-    with pytest.raises(UserError, match="503"):
-        fetcher.fetch(site.address, RIGHT)
-    assert fetcher.fetch(site.address, RIGHT).path.read_bytes() == CONTENT
+    fetch_half(site, fetcher)
+    assert fetcher.fetch(site.address).path.read_bytes() == CONTENT
     assert len(CONTENT) / 3 < site.asked_from[-1] < len(CONTENT)
 
 
 @pytest.mark.parametrize("mark", ['"2"', None, 'W/"1"'])
 def test_a_part_of_another_version_or_without_a_version_is_not_continued(site: Site, fetcher: Fetcher, mark: str | None) -> None:
-    site.faults = ["truncate", *[503] * TRIES]
     site.mark = '"1"' if mark == '"2"' else mark
-    with pytest.raises(UserError, match="503"):
-        fetcher.fetch(site.address)
+    fetch_half(site, fetcher)
     site.content, site.mark = CONTENT[::-1], mark
     assert fetcher.fetch(site.address).path.read_bytes() == CONTENT[::-1]
 
@@ -180,12 +182,10 @@ def test_a_server_without_ranges_sends_the_whole_file_again(site: Site, fetcher:
 
 
 def test_a_complete_part_is_renamed_and_not_fetched_again(site: Site, fetcher: Fetcher) -> None:
-    site.faults = ["truncate", *[503] * TRIES]
-    with pytest.raises(UserError, match="503"):
-        fetcher.fetch(site.address, RIGHT)
+    fetch_half(site, fetcher)
     part = next(path for path in files_in(fetcher.downloads) if path.name.endswith(".part"))
     part.write_bytes(CONTENT)
-    assert fetcher.fetch(site.address, RIGHT).path.read_bytes() == CONTENT
+    assert fetcher.fetch(site.address).path.read_bytes() == CONTENT
     assert site.asked_from[-1] == len(CONTENT)
 
 

@@ -229,10 +229,7 @@ def test_files_of_bracketed_trees_are_read_in_order_without_traces_and_functions
     (tmp_path / "bank/2.mrg").write_text("( (S (NP-SBJ (PRP It))\n     (VP (VBZ is) (NP (-NONE- *T*-1)))) )\n\n( (X (-NONE- *)) )\n")
     (tmp_path / "bank/1.mrg").write_text("( (NP (NN dog)) )")
     opened = of_trees(reader).open(Source(trees="bank/*.mrg"), "train")
-    assert list(opened.pairs) == [
-        Pair(b"dog", b"(NP (NN dog))"),
-        Pair(b"It is", b"(S (NP (PRP It)) (VP (VBZ is)))"),
-    ]
+    assert list(opened.pairs) == [Pair(b"dog", b"(NP (NN dog))"), Pair(b"It is", b"(S (NP (PRP It)) (VP (VBZ is)))")]
     assert (opened.origins[0]["trees"], opened.origins[0]["files"]) == ("bank/*.mrg", "2")
 
 

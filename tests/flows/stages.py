@@ -11,7 +11,14 @@ import pytest
 import torch
 
 from flows.process.runner import STOP_SIGNALS, run_stage
-from transformer_core.config import Params
+from flows.process.settings import write_params
+from transformer_core.config import PARAMS_FILE, Params
+
+
+def set_params(**sections: Mapping[str, object]) -> None:
+    """Write params.yaml: the default recipe, or the file that is there, with these keys changed by section."""
+    overrides = {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
+    write_params(None if PARAMS_FILE.exists() else "synthetic", overrides)
 
 
 class Ended(NamedTuple):

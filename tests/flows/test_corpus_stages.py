@@ -18,9 +18,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.cluster.group import free_port
-from tests.flows.stages import stage_here
+from tests.flows.stages import set_params, stage_here
 from transformer_core.corpus.sources.own import new_entry
-from transformer_core.corpus.text import write_lines
+from transformer_core.corpus.text import write_lines, write_pairs
 from transformer_core.corpus.tokens.binary import open_split, read_meta
 from transformer_core.corpus.tokens.subword import Subword
 
@@ -59,8 +59,7 @@ def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 def write_corpus(pairs: Sequence[tuple[str, str]]) -> None:
     """own.en, own.de and their catalogue entry."""
-    for side, language in enumerate(("en", "de")):
-        write_lines(Path(f"own.{language}"), [pair[side] for pair in pairs])
+    write_pairs(Path("own.en"), Path("own.de"), pairs)
     Path("corpora/own.yaml").unlink(missing_ok=True)
     new_entry("own", Path("own.en"), Path("own.de"))
 
@@ -69,16 +68,6 @@ def take(prepared: Path, last: str) -> None:
     """The outputs of the stages up to the last, from the prepared directory."""
     for name in STAGES[: STAGES.index(last) + 1]:
         shutil.copytree(prepared / "data" / FOLDERS[name], Path("data") / FOLDERS[name])
-
-
-def set_params(**sections: dict[str, object]) -> None:
-    """params.yaml as the repository has it, but for these keys; a file that is there is changed further."""
-    yaml = YAML(typ="safe", pure=True)
-    here = Path("params.yaml")
-    document = yaml.load(here if here.exists() else REPOSITORY / "transformer_core/recipes/synthetic.yaml")
-    for section, keys in sections.items():
-        document[section] = {**(document.get(section) or {}), **keys}
-    yaml.dump(document, here)
 
 
 def run_up_to(last: str) -> None:
@@ -130,10 +119,8 @@ def test_running_again_gives_the_same_bytes_in_either_direction(place: Path, pre
 
 def test_training_pairs_that_are_too_long_are_left_out_and_no_others(place: Path, prepared: Path) -> None:
     take(prepared, "bpe")
-    write_lines(place / "data/clean/train.en", ["the dog", "the dog " * 100])
-    write_lines(place / "data/clean/train.de", ["der Hund", "der Hund " * 100])
-    write_lines(place / "data/clean/test.en", ["the dog " * 100])
-    write_lines(place / "data/clean/test.de", [""])
+    for split, pairs in (("train", [("the dog", "der Hund"), ("the dog " * 100, "der Hund " * 100)]), ("test", [("the dog " * 100, "")])):
+        write_pairs(place / f"data/clean/{split}.en", place / f"data/clean/{split}.de", pairs)
     assert stage_here("binarize").returncode == 0
     meta = read_meta(Path("data/binarized"))
     assert (meta.splits["train"].pairs, meta.splits["train"].dropped_too_long) == (1, 1)
@@ -304,8 +291,8 @@ def test_a_treebank_becomes_words_and_one_token_for_each_symbol_of_a_tree(tmp_pa
         "splits": {"train": [entry], "valid": [{"holdout": 5}], "test": [{"holdout": 5}]},
     }  # fmt: skip
     YAML().dump(document, Path("corpora/bank.yaml"))
-    set_params(download={"corpus": "bank", "target": "tree"}, clean={"max_words": None, "max_ratio": None}, bpe={"vocab_size": 70})
-    set_params(train={"best_by": "f1"})
+    clean = {"max_words": None, "max_ratio": None}
+    set_params(download={"corpus": "bank", "target": "tree"}, clean=clean, bpe={"vocab_size": 70}, train={"best_by": "f1"})
     run_up_to("binarize")
     assert Path("data/raw/test.tree").read_text().startswith("(S (NP (DT the) (NN ")
     symbols = "(S (NP XX XX )NP (VP XX (NP XX XX )NP )VP XX )S"

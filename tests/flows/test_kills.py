@@ -111,25 +111,21 @@ def end_the_worker(scene: Scene, run: UUID) -> None:
     scene.client.set_flow_run_state(run, Crashed(), force=True)
 
 
-def kill_a_rank(scene: Scene, run: UUID) -> None:
-    del run
+def kill_a_rank(scene: Scene, _: UUID) -> None:
     random.choice(scene.ranks()).kill()
 
 
-def kill_torchrun(scene: Scene, run: UUID) -> None:
-    del run
+def kill_torchrun(scene: Scene, _: UUID) -> None:
     random.choice([one for one in scene.processes() if "flows.cluster.ranks" in one.cmdline()]).kill()
 
 
-def kill_dvc(scene: Scene, run: UUID) -> None:
-    del run
+def kill_dvc(scene: Scene, _: UUID) -> None:
     (dvc,) = [one for one in scene.processes() if {"dvc", "repro"} <= set(one.cmdline())]
     dvc.kill()
 
 
-def kill_the_stage(scene: Scene, run: UUID) -> None:
+def kill_the_stage(scene: Scene, _: UUID) -> None:
     """One of the processes between dvc, or a node, and torchrun."""
-    del run
     above = [one for rank in scene.ranks() for one in rank.parents() if "flows.stages.train" in one.cmdline()]
     random.choice([one for one in above if "flows.cluster.ranks" not in one.cmdline()]).kill()
 

@@ -25,11 +25,10 @@ from flows.record.sending import sync
 from flows.record.server import connect, find_training
 from flows.record.summary import Outcome, record, summarize, table_of
 from tests.waiting import processes, wait_for
+from transformer_core import recipes
 from transformer_core.config import Machine
 from transformer_core.errors import UserError
 from transformer_core.files import write_json
-
-REPOSITORY = Path(__file__).parents[2]
 
 # Three stages, the last first. Code that one runs besides writing its output is in a file that DVC does not know.
 DVC_YAML = """
@@ -86,7 +85,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], cwd=folder, check=True)
     (folder / "dvc.yaml").write_text(DVC_YAML)
     (folder / "stage.py").write_text(STAGE)
-    (folder / "params.yaml").write_bytes((REPOSITORY / "transformer_core/recipes/synthetic.yaml").read_bytes())
+    (folder / "params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
     return folder
 
 
@@ -282,7 +281,7 @@ def test_a_command_line_gives_the_parameters_of_the_flow() -> None:
 def published(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> tuple[MlflowClient, str]:
     """A run of which results/published.json names version 1 of the model "toy", which the registry has not got yet."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
-    Path("params.yaml").write_bytes((REPOSITORY / "transformer_core/recipes/synthetic.yaml").read_bytes())
+    Path("params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
     Journal("f00d")
     sync(mlflow_store)
     client = connect(mlflow_store)

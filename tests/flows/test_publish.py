@@ -27,6 +27,11 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def client(mlflow_store: str) -> MlflowClient:
+    return connect(mlflow_store)
+
+
+@pytest.fixture
 def params(mlflow_store: str, monkeypatch: pytest.MonkeyPatch, model_directory: Path) -> Params:
     """Of the working directory as it is before stage publish."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
@@ -49,11 +54,10 @@ def trained_here() -> Journal:
 
 @pytest.mark.slow
 def test_the_model_is_registered_in_the_run_of_its_training_and_translates_elsewhere(
-    params: Params, mlflow_store: str, model_directory: Path, capfd: pytest.CaptureFixture[str]
+    params: Params, client: MlflowClient, mlflow_store: str, model_directory: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """About 15 seconds: a fresh process imports MLflow and torch and loads the model by its alias."""
     trained_here()
-    client = connect(mlflow_store)
     sync(mlflow_store)
     before = find_training(client, FINGERPRINT)
     assert before is not None
@@ -109,32 +113,30 @@ assert "{REPOSITORY}/transformer_core" not in transformer_core.__file__, transfo
     return json.loads(done.stdout.split("SAID")[1])
 
 
-def test_publishing_again_is_the_next_version_under_the_same_alias(params: Params, mlflow_store: str) -> None:
+def test_publishing_again_is_the_next_version_under_the_same_alias(params: Params, client: MlflowClient) -> None:
     assert publish.run(params).startswith("models:/synthetic-en-de@champion: version 1, ")
     assert publish.run(params).startswith("models:/synthetic-en-de@champion: version 2, not significantly different from version 1")
-    assert str(connect(mlflow_store).get_model_version_by_alias("synthetic-en-de", "champion").version) == "2"
+    assert str(client.get_model_version_by_alias("synthetic-en-de", "champion").version) == "2"
 
 
-def test_a_model_whose_translations_are_empty_takes_no_alias_and_the_last_line_says_so(params: Params, mlflow_store: str) -> None:
+def test_a_model_whose_translations_are_empty_takes_no_alias_and_the_last_line_says_so(params: Params, client: MlflowClient) -> None:
     translated([""] * 60)
     assert publish.run(params) == (
         "models:/synthetic-en-de/1: version 1, no alias, all 60 translations of the test set are empty or copies of their source"
     )
-    client = connect(mlflow_store)
     assert client.get_registered_model("synthetic-en-de").aliases == {}
     assert "python -m flows.translate synthetic-en-de/1 < in.en" in client.get_model_version("synthetic-en-de", "1").description
     assert read_json(PUBLISHED)["decision"] == "no alias"
 
 
 def test_an_experiment_is_recorded_and_leaves_the_registry_as_it_is(
-    params: Params, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
+    params: Params, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DVC_EXP_NAME", "dry-nibs")
     assert publish.run(params) == (
         "experiment dry-nibs is in MLflow, its model is not in the registry. "
         "To register it: dvc exp apply dry-nibs && dvc repro --force --single-item publish"
     )
-    client = connect(mlflow_store)
     training = find_training(client, FINGERPRINT)
     assert training is not None
     assert read_json(PUBLISHED) == {"name": "synthetic-en-de", "experiment": "dry-nibs", "run_id": training.info.run_id}
@@ -146,8 +148,7 @@ def test_an_experiment_is_recorded_and_leaves_the_registry_as_it_is(
     assert publish.run(params) == "models:/synthetic-en-de@champion: version 1, the first version"
 
 
-def test_a_training_from_the_cache_gets_its_run_from_its_tables_once(params: Params, mlflow_store: str) -> None:
-    client = connect(mlflow_store)
+def test_a_training_from_the_cache_gets_its_run_from_its_tables_once(params: Params, client: MlflowClient, mlflow_store: str) -> None:
     first = publish.training_run(client, mlflow_store, params, FINGERPRINT)
     second = publish.training_run(client, mlflow_store, params, FINGERPRINT)
     assert first.info.run_id == second.info.run_id
@@ -160,10 +161,9 @@ def test_a_training_from_the_cache_gets_its_run_from_its_tables_once(params: Par
     assert first.info.status == "FINISHED"
 
 
-def test_a_run_made_by_an_evaluation_that_came_first_is_filled(params: Params, mlflow_store: str) -> None:
+def test_a_run_made_by_an_evaluation_that_came_first_is_filled(params: Params, client: MlflowClient, mlflow_store: str) -> None:
     Journal("evaluation-1", parent=FINGERPRINT).metrics(3, {"bleu": 86.41})
     sync(mlflow_store)
-    client = connect(mlflow_store)
     placeholder = find_training(client, FINGERPRINT)
     assert placeholder is not None
     filled = publish.training_run(client, mlflow_store, params, FINGERPRINT)
@@ -171,12 +171,11 @@ def test_a_run_made_by_an_evaluation_that_came_first_is_filled(params: Params, m
     assert points(client, "train/loss") == [(1, 3.5), (2, 3.0), (3, 2.5)]
 
 
-def test_a_training_that_mlflow_has_lost_is_sent_again_from_its_journal(params: Params, mlflow_store: str) -> None:
+def test_a_training_that_mlflow_has_lost_is_sent_again_from_its_journal(params: Params, client: MlflowClient, mlflow_store: str) -> None:
     journal = trained_here()
     header = next(read_events(journal.path))
     position = {"uri": mlflow_store, "journal": header["id"], "run_id": "lost", "bytes": journal.path.stat().st_size}
     write_json(position_file(journal.path), position)
-    client = connect(mlflow_store)
     publish.training_run(client, mlflow_store, params, FINGERPRINT)
     assert points(client, "train/loss") == [(1, 3.25)]
     assert len(list(JOURNALS.glob("*.jsonl"))) == 1

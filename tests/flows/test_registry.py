@@ -95,20 +95,13 @@ def test_many_insignificant_losses_do_not_add_up(client: MlflowClient) -> None:
 
 
 def test_a_decision_is_in_the_tags_with_the_rival_the_difference_and_the_p_value(client: MlflowClient) -> None:
-    published(client, 20)
-    tags = published(client, 40).tags()
-    assert (tags["decision"], tags["rival_version"]) == ("no alias", "1")
-    assert float(tags["rival_bleu_difference"]) == pytest.approx(
-        corpus_bleu(with_faults(40), REFERENCES) - corpus_bleu(with_faults(20), REFERENCES), abs=0.01
-    )
-    assert 0 < float(tags["rival_p_value"]) < 0.05
-    assert tags["decision_reason"].startswith("significantly worse than version 1, the best so far: -")
-
-
-def test_the_reason_has_the_result_of_the_significance_test(client: MlflowClient) -> None:
-    reasons = [published(client, faults).reason for faults in (40, 0, 1)]
-    assert reasons[1].startswith("significantly better than version 1, the best so far: +")
-    assert reasons[2].startswith("not significantly different from version 2, the best so far: -")
+    _, better, equal, worse = (published(client, faults).tags() for faults in (20, 0, 1, 40))
+    assert (worse["decision"], worse["rival_version"]) == ("no alias", "2")
+    assert float(worse["rival_bleu_difference"]) == pytest.approx(corpus_bleu(with_faults(40), REFERENCES) - 100, abs=0.01)
+    assert 0 < float(worse["rival_p_value"]) < 0.05
+    assert better["decision_reason"].startswith("significantly better than version 1, the best so far: +")
+    assert equal["decision_reason"].startswith("not significantly different from version 2, the best so far: -")
+    assert worse["decision_reason"].startswith("significantly worse than version 2, the best so far: -")
 
 
 def test_unusable_outputs_get_no_alias_even_for_the_first_version(client: MlflowClient) -> None:

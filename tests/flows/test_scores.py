@@ -1,7 +1,6 @@
 import pytest
 
 from flows.process.paths import METRICS
-from flows.record.tasks import score_table
 from flows.scores import main
 from transformer_core.errors import ExitCode
 from transformer_core.files import write_json
@@ -34,10 +33,6 @@ def test_help_is_shown_before_anything_is_looked_for(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     assert capsys.readouterr().out.startswith("usage: python -m flows.scores")
-
-
-def test_scores_on_generated_text_are_labelled() -> None:
-    assert "multi30k (generated text)" in score_table(FIGURES | {"synthetic": True})
 
 
 def test_no_scores_or_scores_of_an_earlier_version_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

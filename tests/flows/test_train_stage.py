@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from ruamel.yaml import YAML
 
 from flows.record.journal import read_events
 from flows.record.recorder import fingerprint_of
 from flows.stages import train as stage
-from tests.flows.publishing import MANIFEST, REPOSITORY
-from tests.flows.stages import stage_here
+from tests.flows.publishing import MANIFEST
+from tests.flows.stages import set_params, stage_here
 from transformer_core.config import Bpe, load_params
 from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
@@ -44,15 +43,13 @@ def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
     write_meta(Path("data/binarized"), meta)
     write_json(Path("data/raw/manifest.json"), MANIFEST)
     write_lines(Path("data/raw/valid.de"), TARGETS)
-    yaml = YAML(typ="safe", pure=True)
-    params = yaml.load(REPOSITORY / "transformer_core/recipes/synthetic.yaml")
-    # As a subword model that was taken from elsewhere, of which params.yaml does not know the kind.
-    params["bpe"] |= {"init_from": "first", "vocab_size": 45}
-    params["model"] |= {"layers": 1, "d_model": 16, "d_ff": 16, "heads": 2}
-    params["train"] |= {"updates": 2, "save_every": 1, "validate_every": 2, "bleu_sentences": 2, **train}
-    params["average"]["count"] = 1
-    params["machine"] = {"devices": 1, "threads": 1}
-    yaml.dump(params, Path("params.yaml"))
+    set_params(
+        bpe={"init_from": "first", "vocab_size": 45},  # As a subword model from elsewhere, whose kind params.yaml does not know.
+        model={"layers": 1, "d_model": 16, "d_ff": 16, "heads": 2},
+        train={"updates": 2, "save_every": 1, "validate_every": 2, "bleu_sentences": 2, **train},
+        average={"count": 1},
+        machine={"devices": 1, "threads": 1},
+    )
     return splits["train"].target_tokens
 
 

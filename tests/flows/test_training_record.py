@@ -12,8 +12,9 @@ from mlflow import MlflowClient
 from flows.cluster.group import free_port
 from flows.record.journal import JOURNALS, read_events
 from flows.record.server import connect, experiment_id
+from tests.flows.publishing import REPOSITORY
 from tests.flows.servers import mlflow_server
-from tests.flows.test_train_stage import REPOSITORY, prepare
+from tests.flows.test_train_stage import prepare
 from tests.waiting import wait_for
 
 UPDATES = 900

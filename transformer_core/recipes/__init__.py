@@ -1,6 +1,5 @@
 """Recipes: complete params files by name, as text with comments."""
 
-import difflib
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,7 +11,7 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import YAMLError
 
 from transformer_core.config import Params, editable_yaml, validate_document, yaml_text
-from transformer_core.errors import configuration_error
+from transformer_core.errors import configuration_error, did_you_mean
 from transformer_core.files import write_text
 from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, table_3_row
 
@@ -113,8 +112,7 @@ def write(text: str, path: Path, *, force: bool) -> None:
 
 def _document(name: str) -> CommentedMap:
     if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        remedy = f"Did you mean {near[0]}?" if near else f"Recipes: {', '.join(names())}."
+        remedy = did_you_mean(name, names(), f"Recipes: {', '.join(names())}.", most=1)
         raise configuration_error(f"recipe {name!r}: no such recipe", remedy)
     if name in _rows():
         return _row(name)

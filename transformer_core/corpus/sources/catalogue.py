@@ -1,6 +1,5 @@
 """The catalogue of corpora: each entry is a YAML file, in the package or in the user's `corpora/`, and names the sources of a corpus."""
 
-import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from transformer_core.config import (
     read_yaml,
     validate_document,
 )
-from transformer_core.errors import UserError, configuration_error
+from transformer_core.errors import UserError, configuration_error, did_you_mean
 
 OWN_ENTRIES = Path("corpora")
 PACKAGED_ENTRIES = Path(__file__).with_name("catalogue")
@@ -145,8 +144,7 @@ def find_entry(name: str, own: Path = OWN_ENTRIES) -> Found:
         if re.fullmatch(r"[\w.-]+", name) and path.is_file():
             return Found(load_entry(path), path)
     known = entry_names(own)
-    near = difflib.get_close_matches(name, known, n=3)
-    remedy = f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(known)}."
+    remedy = did_you_mean(name, known, f"Known: {', '.join(known)}.")
     raise configuration_error(f"{PARAMS_FILE}: download.corpus: no corpus is called {name!r}", remedy)
 
 

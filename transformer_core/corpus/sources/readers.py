@@ -1,7 +1,6 @@
 """Readers of the kinds of sources in a catalogue entry; each is opened as a stream of sentence pairs."""
 
 import copy
-import difflib
 import itertools
 import logging
 import os
@@ -17,7 +16,7 @@ from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, chec
 from transformer_core.corpus.sources.formats import file_pairs, unpack
 from transformer_core.corpus.text import Pair, read_lines
 from transformer_core.corpus.trees import TREE_EXAMPLE, bracketed, read_tree, read_trees, words
-from transformer_core.errors import UserError, configuration_error
+from transformer_core.errors import UserError, configuration_error, did_you_mean
 
 Origin = dict[str, str]
 
@@ -132,17 +131,18 @@ class SourceReader:
             yield from file_pairs(paths, self.direction, [address.column for address in addresses])
 
     def _open_mtdata(self, name: str) -> Opened:
-        corpus = _mtdata_corpus(name, self.direction, self.found.path)
-        fetched = [self.fetcher.fetch(url) for url in corpus.urls]
-        pairs = _pairs_of_mtdata(corpus, [file.path for file in fetched], self.fetcher)
-        return Opened(pairs, _origins(corpus.urls, fetched, mtdata=name))
+        entry, urls, swapped = _mtdata_corpus(name, self.direction, self.found.path)
+        fetched = [self.fetcher.fetch(url) for url in urls]
+        pairs = _pairs_of_mtdata(entry, swapped, [file.path for file in fetched], self.fetcher)
+        return Opened(pairs, _origins(urls, fetched, mtdata=name))
 
     def _sacrebleu_dataset(self, name: str) -> Any:
         from sacrebleu.dataset import DATASETS
 
         where, language_pair = f"{self.found.path}: sacrebleu: {name}", "-".join(self.direction)
         if name not in DATASETS:
-            raise configuration_error(f"{where}: sacreBLEU has no such test set", _nearest(name, DATASETS, "sacrebleu --list"))
+            remedy = did_you_mean(name, DATASETS, "sacrebleu --list names them.")
+            raise configuration_error(f"{where}: sacreBLEU has no such test set", remedy)
         dataset = DATASETS[name]
         if language_pair not in dataset.langpairs:
             raise configuration_error(f"{where}: has no direction {language_pair}", f"It has {', '.join(dataset.langpairs)}.")
@@ -224,21 +224,8 @@ def named_from(folder: Path, file: Path) -> str:
     return str(absolute)
 
 
-@dataclass(frozen=True)
-class _MtdataCorpus:
-    """A corpus in mtdata: its entry, its addresses, and whether its sides must be swapped."""
-
-    entry: Any
-    urls: list[str]
-    swapped: bool
-
-
-def _nearest(name: str, known: Iterable[str], command: str) -> str:
-    near = difflib.get_close_matches(name, known, n=3)
-    return f"Did you mean {' or '.join(near)}?" if near else f"{command} names them."
-
-
-def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> _MtdataCorpus:
+def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> tuple[Any, list[str], bool]:
+    """Return mtdata's entry of a corpus, its addresses, and whether its sides must be swapped. Raises `UserError` (78)."""
     # mtdata configures the root logger unless that has a handler. Its first import builds an index, which takes about 30 seconds.
     logging.basicConfig(level=logging.WARNING)
     from mtdata.index import INDEX  # type: ignore[import-untyped]
@@ -249,22 +236,21 @@ def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> _Mtdata
     if entry is None:
         # mtdata has too many corpora to compare the name with all of them, so only those of the same languages.
         alike = [one for other in INDEX.get_entries() if set((one := str(other.did)).split("-")[-2:]) == set(name.split("-")[-2:])]
-        raise configuration_error(f"{where}: mtdata has no such corpus", _nearest(name, alike, "mtdata list -id"))
+        raise configuration_error(f"{where}: mtdata has no such corpus", did_you_mean(name, alike, "mtdata list -id names them."))
     urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
     if entry.in_ext == "opus_xces" or any("//huggingface.co/" in url for url in urls):
         raise configuration_error(f"{where}: comes in a form that is not read here", "Get it with mtdata and name its files.")
     wanted = [bcp47(language) for language in direction]
     for swapped, languages in ((False, wanted), (True, wanted[::-1])):
         if all(language.is_compatible(other) for language, other in zip(languages, entry.did.langs, strict=True)):
-            return _MtdataCorpus(entry, urls, swapped)
+            return entry, urls, swapped
     raise configuration_error(f"{where}: is not in the languages {' and '.join(direction)}")
 
 
-def _pairs_of_mtdata(corpus: _MtdataCorpus, files: list[Path], fetcher: Fetcher) -> Iterator[Pair[bytes]]:
+def _pairs_of_mtdata(entry: Any, swapped: bool, files: list[Path], fetcher: Fetcher) -> Iterator[Pair[bytes]]:
     from mtdata.parser import Parser  # type: ignore[import-untyped]
 
     with fetcher.scratch() as unpacked:
-        entry = corpus.entry
         if entry.is_archive:
             files = unpack(files[0], entry.in_paths, Path(unpacked))
         if (entry.in_ext or entry.ext) == "txt" and len(files) == 2:
@@ -273,7 +259,7 @@ def _pairs_of_mtdata(corpus: _MtdataCorpus, files: list[Path], fetcher: Fetcher)
             rows = Parser(files, ext=entry.in_ext, ent=entry).read_segs(show_pbar=False)
             pairs = (Pair(_in_one_line(row[0]), _in_one_line(row[1])) for row in rows)
         for pair in pairs:
-            yield Pair(pair.target, pair.source) if corpus.swapped else pair
+            yield Pair(pair.target, pair.source) if swapped else pair
 
 
 def _in_one_line(segment: str) -> bytes:
