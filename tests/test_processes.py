@@ -65,14 +65,7 @@ if __name__ == "__main__":
 
 def test_python_ends_though_a_generator_is_still_held(tmp_path: Path) -> None:
     (tmp_path / "unread.py").write_text(UNREAD)
-    done = subprocess.run(
-        [sys.executable, "unread.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = subprocess.run([sys.executable, "unread.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from flows.process.runner import echo
 from flows.record.journal import JOURNALS, Event, position_file, read_events
-from flows.record.server import PARENT_TAG, REFUSED, by_fingerprint, connect, experiment_id, find_training, reaching, search
+from flows.record.server import PARENT_TAG, REFUSED, connect, experiment_id, find_training, reaching, search
 from flows.record.store import database
 from transformer_core.config import SQLITE
 from transformer_core.errors import first_line
@@ -139,7 +139,7 @@ def find_or_create_run(client: "MlflowClient", header: Event) -> str:
         run = find_training(client, parent) or client.create_run(experiment, tags={"fingerprint": parent}, run_name=parent)
         tags[PARENT_TAG] = run.info.run_id
     else:
-        for run in search(client, experiment, by_fingerprint(name)):
+        for run in search(client, experiment, f"tags.fingerprint = '{name}'"):
             if "journal" not in run.data.tags:
                 client.set_tag(run.info.run_id, "journal", header["id"])
                 return str(run.info.run_id)

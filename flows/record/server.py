@@ -91,15 +91,10 @@ def experiment_id(client: "MlflowClient") -> str:
 
 def find_training(client: "MlflowClient", fingerprint: str) -> "Run | None":
     """Return the latest run of the training with this fingerprint, or None."""
-    runs = search(client, experiment_id(client), by_fingerprint(fingerprint))
+    runs = search(client, experiment_id(client), f"tags.fingerprint = '{fingerprint}'")
     return runs[0] if runs else None
 
 
 def search(client: "MlflowClient", experiment: str, wanted: str) -> "list[Run]":
     """Return the runs of an experiment that a filter selects, the latest first."""
     return list(client.search_runs([experiment], wanted, order_by=["attributes.start_time DESC"]))
-
-
-def by_fingerprint(fingerprint: str) -> str:
-    """Return the filter that selects the training with this fingerprint."""
-    return f"tags.fingerprint = '{fingerprint}'"

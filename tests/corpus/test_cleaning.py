@@ -12,15 +12,9 @@ from transformer_core.corpus.cleaning.cleaner import EXAMPLES, LONGEST_COUNTED, 
 from transformer_core.errors import ExitCode, UserError
 
 OFF = Clean(
-    max_words=None,
-    max_ratio=None,
-    drop_copies=False,
-    drop_foreign=False,
-    drop_overlap=False,
-    drop_duplicates=False,
-    drop_case_duplicates=False,
-    on_invalid_utf8="stop",
-)
+    max_words=None, max_ratio=None, drop_copies=False, drop_foreign=False, drop_overlap=False, drop_duplicates=False,
+    drop_case_duplicates=False, on_invalid_utf8="stop",
+)  # fmt: skip
 DEFAULT = OFF.model_copy(update={"max_words": 100, "max_ratio": 3.0, "drop_copies": True, "drop_duplicates": True})
 GOOD = ("one two three", "eins zwei drei")
 TRAPS = Path(__file__).parents[3] / "shared/data/traps"

@@ -45,8 +45,7 @@ def test_a_tree_may_stand_on_several_lines_and_several_on_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "fault"),
-    [(["(S", "(NP"], "2: 2 brackets are not"), ([DOG, ")"], r"2: '\)' outside"), (["dog"], "1: 'dog'")],
+    ("lines", "fault"), [(["(S", "(NP"], "2: 2 brackets are not"), ([DOG, ")"], r"2: '\)' outside"), (["dog"], "1: 'dog'")]
 )
 def test_malformed_brackets_are_told_with_their_line(lines: list[str], fault: str) -> None:
     with pytest.raises(ValueError, match=fault):

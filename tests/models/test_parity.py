@@ -150,10 +150,7 @@ def test_logits_and_gradients_equal_those_of_hugging_faces_marian() -> None:
 
 
 PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
-ATTENTIONS = {
-    "encoder": {"self_attn": "self_attention"},
-    "decoder": {"self_attn": "self_attention", "encoder_attn": "cross_attention"},
-}
+ATTENTIONS = {"encoder": {"self_attn": "self_attention"}, "decoder": {"self_attn": "self_attention", "encoder_attn": "cross_attention"}}
 NAMES = {
     stack: {
         **{f"{theirs}.{part}": f"{ours}.{name}" for theirs, ours in attentions.items() for part, name in PROJECTIONS.items()},

@@ -36,29 +36,12 @@ VOCAB = 30
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 on_every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 SETTINGS = Train(
-    init_from=None,
-    updates=24,
-    tokens_per_update=120,
-    tokens_per_microbatch=40,
-    learning_rate_factor=1.0,
-    warmup=10,
-    cooldown=0.2,
-    adam_beta1=0.9,
-    adam_beta2=0.98,
-    adam_epsilon=1e-9,
-    label_smoothing=0.1,
-    bpe_dropout=0.0,
-    max_skipped=2,
-    precision="float32",
-    validate_every=12,
-    bleu_sentences=1,
-    best_by="nll",
-    patience=0,
-    save_every=10,
-    keep=2,
-    keep_best=0,
-    seed=3,
-)
+    init_from=None, updates=24, tokens_per_update=120, tokens_per_microbatch=40, precision="float32", max_skipped=2, seed=3,
+    learning_rate_factor=1.0, warmup=10, cooldown=0.2, adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-9,
+    label_smoothing=0.1, bpe_dropout=0.0,
+    validate_every=12, bleu_sentences=1, best_by="nll", patience=0,
+    save_every=10, keep=2, keep_best=0,
+)  # fmt: skip
 
 
 class Watcher(Observer):

@@ -87,11 +87,6 @@ def sentences_text(compared: SideBySide) -> str:
 
 
 def _block(sentence: Sentence) -> str:
-    texts: Mapping[str, str | None] = {
-        "source": sentence.source,
-        "reference": sentence.reference,
-        "A": sentence.a,
-        "B": sentence.b,
-    }
+    texts: Mapping[str, str | None] = {"source": sentence.source, "reference": sentence.reference, "A": sentence.a, "B": sentence.b}
     shown = [f"  {name:<11}{text}" for name, text in texts.items() if text is not None]
     return "\n".join([f"line {sentence.line:,}: chrF2 {sentence.chrf_a:.1f} in A, {sentence.chrf_b:.1f} in B", *shown])

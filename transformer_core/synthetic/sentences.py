@@ -216,11 +216,7 @@ _KINDS: tuple[Kind, ...] = (
 # Questions, each of one clause
 
 # English, German, labels, and whether the question may contain an adverbial of time.
-_QUESTION_WORDS = (
-    ("why", "warum", 0, True),
-    ("why", "warum", 0, True),
-    ("when", "wann", phenomena.AMBIGUOUS_WORD, False),
-)
+_QUESTION_WORDS = (("why", "warum", 0, True), ("why", "warum", 0, True), ("when", "wann", phenomena.AMBIGUOUS_WORD, False))
 
 
 def _asked(word: str, german: str, clause: Clause, labels: int = 0) -> Text:

@@ -128,11 +128,7 @@ class Updater:
 
     def state(self) -> dict[str, Any]:
         """Return the state of weights, optimiser and scaler; its tensors are not copies."""
-        return {
-            "model": self._model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "scaler": self._scaler.state_dict(),
-        }
+        return {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict(), "scaler": self._scaler.state_dict()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore a state. Its scaler is empty if it was saved where no scaler was needed."""
