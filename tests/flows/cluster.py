@@ -1,11 +1,11 @@
 """A Prefect server of its own with a home for the pipeline, its deployments and workers, and what is asked of it over the API."""
 
 import json
-import socket
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.objects import Artifact, FlowRun
 
 from tests.clone import Clone, tiny_clone
+from tests.flows.servers import free_port
 from tests.waiting import wait_for
 
 
@@ -47,31 +48,54 @@ def home_of_the_pipeline(folder: Path) -> Clone:
     return made
 
 
+class PrefectServer:
+    """A Prefect server with a home of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._port = free_port()
+        self.address = f"http://127.0.0.1:{self._port}/api"
+        self.environment = {"PREFECT_HOME": str(folder), "PREFECT_API_URL": self.address}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "0.0.0.0", "--port", str(self._port)]
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **self.environment})
+        wait_for(self._healthy, "the server did not start", pause=0.5)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+    def _healthy(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            return requests.get(f"{self.address}/health", timeout=5).ok
+        except requests.RequestException:
+            return False
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+
 @contextmanager
 def server_for(home: Clone, folder: Path) -> Iterator[str]:
     """The address of a Prefect server, in the environment of what tests start too."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    address = f"http://127.0.0.1:{port}/api"
-    here = {"PREFECT_HOME": str(folder), "PREFECT_API_URL": address, "PREFECT_WORKER_QUERY_SECONDS": "1"}
-    here |= {"TRANSFORMER_CLONES": str(folder / "clones")}
-    with ExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
+    server = PrefectServer(folder)
+    here = {**server.environment, "PREFECT_WORKER_QUERY_SECONDS": "1", "TRANSFORMER_CLONES": str(folder / "clones")}
+    with pytest.MonkeyPatch.context() as patch:
         for name, value in here.items():
             patch.setenv(name, value)
         home.environment |= here
-        server = [sys.executable, "-m", "prefect", "server", "start", "--host", "0.0.0.0", "--port", str(port)]
-        process = stack.enter_context(running(*server, log=folder / "server.log"))
-
-        def healthy() -> bool:
-            assert process.poll() is None, (folder / "server.log").read_text()
-            try:
-                return requests.get(f"{address}/health", timeout=5).ok
-            except requests.RequestException:
-                return False
-
-        wait_for(healthy, "the server did not start", pause=0.5)
-        yield address
+        try:
+            server.start()
+            yield server.address
+        finally:
+            server.kill()
 
 
 @contextmanager

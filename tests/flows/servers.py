@@ -20,26 +20,28 @@ def free_port() -> int:
 
 
 @contextmanager
-def mlflow_server(port: int) -> Iterator[None]:
-    """A real server on loopback in a process group of its own, all of which is ended."""
-    store = ["--backend-store-uri", f"sqlite:///{Path.cwd()}/server.db", "--artifacts-destination", str(Path.cwd() / "artifacts")]
+def mlflow_server(port: int, folder: Path | None = None) -> Iterator[Path]:
+    """The database of a real server on the loopback in a folder (else the working directory); its process group is killed at the end."""
+    folder = (folder or Path()).resolve()
+    database, log = folder / "server.db", folder / "server.log"
+    store = ["--backend-store-uri", f"sqlite:///{database}", "--artifacts-destination", str(folder / "artifacts")]
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *store]
-    with Path("server.log").open("ab") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    with log.open("ab") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
     try:
-        _wait_until_healthy(port)
-        yield
+        _wait_until_healthy(port, log)
+        yield database
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
 
 
-def _wait_until_healthy(port: int) -> None:
+def _wait_until_healthy(port: int, log: Path) -> None:
     deadline = time.monotonic() + 300
     while True:
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
             return
         except OSError:
-            assert time.monotonic() < deadline, Path("server.log").read_text()
+            assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.2)
