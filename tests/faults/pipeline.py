@@ -29,6 +29,8 @@ FLOW = (sys.executable, "-m", "flows.pipeline")
 LONGEST_SECONDS = 900.0
 # The environment variable by which the processes of a round are found.
 ROUND = "FAULT_ROUND"
+# A folder that torch keeps in the temporary one for all processes of a user.
+TORCH_CACHE = "torchinductor_"
 # What stages write; other files of the clone are its code and what git, DVC and Python keep.
 WRITTEN = ("data", "models", "results", ".state")
 
@@ -48,7 +50,7 @@ class Result:
 
     sums: dict[str, str]
     points: Counter[tuple[str, int]]
-    files: set[str]
+    files: set[str]  # Relative to the round's folder: home/... and tmp/...
 
 
 @dataclass
@@ -116,11 +118,12 @@ class Home:
 
     def result(self, database: Path | None = None) -> Result:
         files = [file for folder in WRITTEN for file in (self.root / folder).rglob("*") if file.is_file()]
+        temporary = [file for file in self.temporary.rglob("*") if not file.name.startswith(TORCH_CACHE)]
         weights = [self.root / AVERAGED / "model.safetensors", *sorted((self.root / DECODED).glob("*.hyp"))]
         return Result(
             {file.name: sha256_of(file) for file in weights},
             points(database or self.root / "mlflow.db"),
-            {file.relative_to(self.root).as_posix() for file in [*files, *self.temporary.rglob("*")]},
+            {file.relative_to(self.folder).as_posix() for file in [*files, *temporary]},
         )
 
 

@@ -14,7 +14,7 @@ from tests.flows.cluster import PrefectServer
 COMMANDS = {True: "flow", False: "dvc repro"}
 SYNC = (sys.executable, "-m", "flows.tracking", "sync")
 # Kept by content or by name of the try: each is one more after a fault.
-NOT_COMPARED = (".state/journal/files/",)
+NOT_COMPARED = ("home/.state/journal/files/",)
 
 
 @dataclass
