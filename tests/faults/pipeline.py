@@ -147,6 +147,7 @@ class Pipeline:
         home = self._new("undisturbed")
         tiny_clone(home.root).set(SETTINGS)
         Clone(home.root).commit("settings of the rounds")
+        home.run((*DVC, "local_files"))
         for stage in STAGES:
             shutil.copytree(home.root, folder / "before" / stage, symlinks=True)
             began = time.monotonic()
