@@ -1,4 +1,4 @@
-"""python -m tests.faults --rounds 200 --seed 1: the faults in turn; a row for each round, then a table by fault (CSV with --out)."""
+"""python -m tests.faults --rounds 200 --seed 1: the faults in turn; a row for each round, then a table by fault."""
 
 import argparse
 from dataclasses import asdict
@@ -18,19 +18,21 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="number of the first round: rounds depend on the seed and their number alone")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fault", action="append", choices=FAULTS, help="only these faults")
-    parser.add_argument("--out", type=Path, default=Path("faults.csv"), help="the table of rounds; added to")
+    parser.add_argument("--out", type=Path, default=Path("faults"), help="folder of rounds.csv, which is added to, and of outputs")
     arguments = parser.parse_args()
     names = arguments.fault or list(FAULTS)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    rows = arguments.out / "rounds.csv"
     with TemporaryDirectory() as folder:
-        rounds = Rounds(Path(folder))
+        rounds = Rounds(Path(folder), arguments.out)
         try:
             for number in range(arguments.first, arguments.first + arguments.rounds):
                 row = asdict(rounds.play(names[(number - 1) % len(names)], arguments.seed, number))
                 print(*(f"{name}={value}" for name, value in row.items()), sep="  ", flush=True)
-                pd.DataFrame([row]).to_csv(arguments.out, mode="a", header=not arguments.out.exists(), index=False)
+                pd.DataFrame([row]).to_csv(rows, mode="a", header=not rows.exists(), index=False)
         finally:
             rounds.close()
-    table = pd.read_csv(arguments.out, keep_default_na=False)
+    table = pd.read_csv(rows, keep_default_na=False)
     print(by_fault(table).to_markdown())
     return int((table["problems"] != "").any())
 

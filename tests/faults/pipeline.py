@@ -31,8 +31,8 @@ LONGEST_SECONDS = 900.0
 ROUND = "FAULT_ROUND"
 # A folder that torch keeps in the temporary one for all processes of a user.
 TORCH_CACHE = "torchinductor_"
-# What stages write; other files of the clone are its code and what git, DVC and Python keep.
-WRITTEN = ("data", "models", "results", ".state")
+# The outputs of stages. The files of .state are those of the tries; of them only temporary files count.
+OUTPUTS = ("data", "models", "results")
 
 
 @dataclass
@@ -117,7 +117,8 @@ class Home:
         return []
 
     def result(self, database: Path | None = None) -> Result:
-        files = [file for folder in WRITTEN for file in (self.root / folder).rglob("*") if file.is_file()]
+        files = [file for folder in OUTPUTS for file in (self.root / folder).rglob("*") if file.is_file()]
+        files += (self.root / ".state").rglob(".*.new")
         temporary = [file for file in self.temporary.rglob("*") if not file.name.startswith(TORCH_CACHE)]
         weights = [self.root / AVERAGED / "model.safetensors", *sorted((self.root / DECODED).glob("*.hyp"))]
         return Result(

@@ -13,8 +13,6 @@ from tests.flows.cluster import PrefectServer
 
 COMMANDS = {True: "flow", False: "dvc repro"}
 SYNC = (sys.executable, "-m", "flows.tracking", "sync")
-# Kept by content or by name of the try: each is one more after a fault.
-NOT_COMPARED = ("home/.state/journal/files/",)
 
 
 @dataclass
@@ -37,9 +35,11 @@ class Rounds:
 
     Args:
         folder: an empty folder.
+        logs: the folder for the output of rounds with problems.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, logs: Path) -> None:
+        self.logs = logs
         self.pipeline = Pipeline(folder / "pipeline")
         (folder / "prefect").mkdir()
         self.prefect = PrefectServer(folder / "prefect")
@@ -49,7 +49,7 @@ class Rounds:
         self.prefect.kill()
 
     def play(self, name: str, seed: int, number: int) -> Row:
-        """A fault at the moment that the seed and the round's number give."""
+        """A fault at the moment that the seed and the round's number give; the outputs of a round with problems are kept in `logs`."""
         random, fault, began = Random(f"{seed} {number}"), FAULTS[name], time.monotonic()
         stage, command = random.choice(fault.stages), random.choice(fault.commands)
         with self.pipeline.before(stage, number) as home:
@@ -69,6 +69,8 @@ class Rounds:
                     *wrong_with(tries),
                     *([] if tries[-1].code else differences(self.pipeline.undisturbed, home.result(scene.database))),
                 ]
+        if problems:
+            (self.logs / f"round-{number}.log").write_text("\n".join(f"--- {one.code}\n{one.output}" for one in tries), encoding="utf-8")
         outcome = ("unharmed", "recovered", "told what to mend")[len(tries) - 1]
         told = last_line(tries[-2] if len(tries) == 3 else first)
         seconds = round(time.monotonic() - began)
@@ -78,17 +80,22 @@ class Rounds:
 def wrong_with(tries: list[Ended]) -> list[str]:
     """What a user should not meet, whatever the fault: a traceback, processes left, a command that does not end well in the end."""
     found = [f"try {number}: left {one.left}" for number, one in enumerate(tries, 1) if one.left]
-    found += [f"try {number}: traceback" for number, one in enumerate(tries, 1) if "Traceback (most recent call last)" in one.output]
+    found += [f"try {number}: traceback: {said}" for number, one in enumerate(tries, 1) if (said := traceback_in(one.output))]
     return found + ([f"not recovered: exit code {tries[-1].code}: {last_line(tries[-1])}"] if tries[-1].code else [])
+
+
+def traceback_in(output: str) -> str:
+    """The exception of the first traceback in an output; empty if there is none."""
+    _, _, rest = output.partition("Traceback (most recent call last)")
+    return next((line.strip() for line in rest.splitlines()[1:] if line.strip() and not line.startswith(" ")), "unknown" if rest else "")
 
 
 def differences(expected: Result, found: Result) -> list[str]:
     """Between an undisturbed run and one with a fault: weights and hypotheses to the bit, points in MLflow, files."""
     changed = [name for name, value in expected.sums.items() if found.sums.get(name) != value]
     points = {key: found.points[key] for key in expected.points if found.points[key] != expected.points[key]}
-    extra = {name for name in found.files - expected.files if not name.startswith(NOT_COMPARED)}
-    missing = {name for name in expected.files - found.files if not name.startswith(NOT_COMPARED)}
-    parts = {"different": changed, "points": points, "more files": sorted(extra), "files missing": sorted(missing)}
+    extra, missing = sorted(found.files - expected.files), sorted(expected.files - found.files)
+    parts = {"different": changed, "points": points, "more files": extra, "files missing": missing}
     return [f"{what}: {value}" for what, value in parts.items() if value]
 
 

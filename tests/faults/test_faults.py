@@ -16,7 +16,7 @@ KINDS = ("kill -9 of a rank", "kill -9 of dvc", "disk full: results", "read-only
 
 @pytest.fixture(scope="module")
 def rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rounds]:
-    made = Rounds(tmp_path_factory.mktemp("faults"))
+    made = Rounds(tmp_path_factory.mktemp("faults"), tmp_path_factory.mktemp("logs"))
     yield made
     made.close()
 
@@ -45,7 +45,10 @@ def test_what_a_fault_has_changed_is_found() -> None:
 
 def test_what_a_user_should_not_meet_is_found() -> None:
     assert wrong_with([Ended(75, "stopped"), Ended(0, "done")]) == []
-    assert wrong_with([Ended(0, "Traceback (most recent call last):\n", ["python"])]) == ["try 1: left ['python']", "try 1: traceback"]
+    assert wrong_with([Ended(0, "Traceback (most recent call last):\n  line\nKeyError: 1\n", ["python"])]) == [
+        "try 1: left ['python']",
+        "try 1: traceback: KeyError: 1",
+    ]
     assert wrong_with([Ended(1, "no space\nERROR: no room")]) == ["not recovered: exit code 1: ERROR: no room"]
 
 
