@@ -1,6 +1,7 @@
 # make repro     from nothing to a translation model, its BLEU and a report
 # make test      style, types and the fast tests, with coverage
 # make test-all  the slow tests too
+# make faults    ROUNDS=200 SEED=1: faults on purpose in a tiny pipeline, with a table (docs/reliability.md)
 # Each makes .venv when it is missing or older than pyproject.toml and constraints.txt, and installs nothing otherwise.
 PYTHON ?= python3
 # Extras of the project, and further packages, such as PACKAGES='dvc[s3]'.
@@ -11,7 +12,7 @@ INSTALLED := .venv/.installed
 # A file of tests a core: most of the time they wait for processes that they have started.
 PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered --cov-fail-under=85
 
-.PHONY: repro test test-all check install
+.PHONY: repro test test-all faults check install
 
 repro: install
 	$(BIN)/dvc repro
@@ -23,6 +24,9 @@ test: check
 
 test-all: check
 	$(PYTEST)
+
+faults: install
+	$(BIN)/python -m tests.faults --rounds $(or $(ROUNDS),37) --seed $(or $(SEED),1)
 
 check: install
 	$(BIN)/ruff check .

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -28,7 +28,7 @@ from flows.process.child import StageLog, TimeLimitError, run_child
 from flows.process.paths import CHECKPOINTS, PUBLISHED
 from flows.process.repro import TRANSIENT, dvc, failure, search_path, stage_names
 from flows.process.runner import BUG, StageError, exit_file, reports_errors, stop_on_signals
-from flows.process.settings import write_params
+from flows.process.settings import settings_of_run
 from flows.record import server
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME
 from flows.record.sending import Sender
@@ -60,25 +60,28 @@ def close_down(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> No
 @flow(name="pipeline", on_failure=[close_down], on_cancellation=[close_down], on_crashed=[close_down])
 def pipeline(
     recipe: str | None = None, overrides: dict[str, Any] | None = None, first_stage: str | None = None, last_stage: str | None = None
-) -> State[int] | int:
+) -> State[Any] | int:
     """Run the stages of dvc.yaml in order, up to the first that fails, and write a summary as artifacts.
 
     Args:
-        recipe: the recipe to write to params.yaml; None keeps the present file.
-        overrides: values by key to change in params.yaml, as {"train.updates": 50}.
+        recipe: the recipe of this run; None for params.yaml as it is.
+        overrides: values by key for this run, as {"train.updates": 50}.
         first_stage: the stage to begin with; earlier stages keep their present outputs.
         last_stage: the stage to end with.
 
     Returns:
-        0, or a failed state whose data is the exit code of the stage that failed.
+        0, or a failed state whose result is a `StageError` with the exit code of the stage that failed.
     """
     try:
-        if backup := write_params(recipe, overrides or {}):
-            get_run_logger().info("params.yaml has the settings of this run; the previous file is %s", backup)
-        machine = load_params().machine
-        names = stages_between(first_stage, last_stage, stage_names())
+        with settings_of_run(recipe, overrides or {}):
+            machine = load_params().machine
+            return run_stages(stages_between(first_stage, last_stage, stage_names()), machine)
     except UserError as error:
-        return Failed(message=str(error), data=int(error.exit_code))
+        return pools.failed(str(error), error.exit_code)
+
+
+def run_stages(names: Sequence[str], machine: Machine) -> State[Any] | int:
+    """Run stages in order, up to the first that fails."""
     outcomes: dict[str, Outcome] = {}
     for name in names:
         # Called, not submitted, because a signal ends only the processes of tasks on the main thread.
@@ -87,8 +90,13 @@ def pipeline(
         if state.is_failed():
             break
     leave_artifacts(outcomes, machine)
-    failed = next((outcome for outcome in outcomes.values() if outcome.code), None)
-    return Failed(message=failed.message, data=failed.code) if failed else int(ExitCode.DONE)
+    return end_of(outcomes.values())
+
+
+def end_of(outcomes: Iterable[Outcome]) -> State[Any] | int:
+    """Return the end of a flow: 0, or the failed state of the first outcome that is a failure."""
+    first = next((outcome for outcome in outcomes if outcome.code), None)
+    return pools.failed(first.message, first.code) if first else int(ExitCode.DONE)
 
 
 def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
@@ -300,8 +308,10 @@ def run_flow(chosen: Flow[..., Any], parameters: Mapping[str, Any]) -> int:
         raise Interrupted(stopped) from None
     if not state.is_completed():
         print(state.message, file=sys.stderr)
-    code = state.result(raise_on_failure=False)
-    return code if isinstance(code, int) else BUG
+    result = state.result(raise_on_failure=False)
+    if isinstance(result, StageError):
+        return result.exit_code
+    return result if isinstance(result, int) else BUG
 
 
 def parse(arguments: Sequence[str] | None) -> dict[str, Any]:
@@ -309,9 +319,9 @@ def parse(arguments: Sequence[str] | None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(
         prog="python -m flows.pipeline", description=main.__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--recipe", metavar="NAME", help="recipe to write to params.yaml (default: params.yaml as it is)")
+    parser.add_argument("--recipe", metavar="NAME", help="recipe of this run (default: params.yaml as it is)")
     parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], type=_override, help="key to change in params.yaml: train.updates=50"
+        "--set", metavar="KEY=VALUE", action="append", default=[], type=_override, help="a setting of this run: train.updates=50"
     )
     parser.add_argument("--first-stage", metavar="STAGE", help="stage to begin with, on the present outputs of those before it")
     parser.add_argument("--last-stage", metavar="STAGE", help="stage to end with")

@@ -28,7 +28,7 @@ from prefect.states import Failed
 from prefect.tasks import Task
 
 from flows.cluster.node import committed
-from flows.pipeline import is_transient, retried_task, run_flow
+from flows.pipeline import end_of, is_transient, retried_task, run_flow
 from flows.process.child import StageLog, terminate_children
 from flows.process.runner import StageError, reports_errors
 from flows.process.settings import check, tracked
@@ -101,11 +101,11 @@ def _rows(name: str, settings: Sequence[str], scale: int) -> list[Row]:
 
 
 @flow(name="sweep")
-def sweep(planned: Sweep, at_once: int) -> State[int] | int:
+def sweep(planned: Sweep, at_once: int) -> State[Any] | int:
     """Train the jobs without a result, `at_once` at a time, each as a task.
 
     Returns:
-        0, or a failed state whose data is the exit code of a job that failed.
+        0, or a failed state whose result is a `StageError` with the exit code of a job that failed.
     """
     for job in planned.jobs:
         if job.result.exists():  # A kill may have prevented the removal of its workspace.
@@ -122,8 +122,7 @@ def sweep(planned: Sweep, at_once: int) -> State[int] | int:
         outcomes += [_run(job, repository, stopping) for job in others]
     else:
         outcomes += _side_by_side(others, repository, at_once, stopping)
-    failed = next((outcome for outcome in outcomes if outcome.code), None)
-    return Failed(message=failed.message, data=failed.code) if failed else int(ExitCode.DONE)
+    return end_of(outcomes)
 
 
 def _side_by_side(jobs: Sequence[Job], repository: Repository, at_once: int, stopping: Event) -> list[Outcome]:

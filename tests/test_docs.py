@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from flows.process.settings import write_params
+from flows.process.settings import settings_of_run
 from tests.test_walls import ROOMS
 from transformer_core import cli
 
@@ -95,8 +95,9 @@ def test_the_settings_in_the_commands_of_a_page_suit_their_recipe(tmp_path: Path
         assigned += re.findall(r'"(\w+\.\w+)": (\w+)', line)
         recipe = re.search(r'(?:--recipe |"recipe": ")([\w-]+)', line)
         if assigned:
-            write_params(recipe[1] if recipe else "synthetic", {key: YAML(typ="safe").load(value) for key, value in assigned})
-            checked += len(assigned)
+            overrides = {key: YAML(typ="safe").load(value) for key, value in assigned}
+            with settings_of_run(recipe[1] if recipe else "synthetic", overrides):
+                checked += len(assigned)
     assert checked > 5
 
 

@@ -1,12 +1,25 @@
 import errno
 import fcntl
 import json
+import os
+import platform
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from transformer_core.errors import UserError
-from transformer_core.files import exclusive_lock, new_directory, new_file, read_json, sha256_of, write_json
+from transformer_core.files import exclusive_lock, new_directory, new_file, read_json, sha256_of, write_json, write_text
+
+
+def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left, others = tmp_path / f".made.{platform.node()}.{ended.pid}.new", tmp_path / f".made.{platform.node()}.{os.getppid()}.new"
+    for file in (left, others):
+        file.touch()
+    write_text(tmp_path / "made", "whole")
+    assert sorted(tmp_path.iterdir()) == [others, tmp_path / "made"]
 
 
 def test_a_new_file_appears_whole(tmp_path: Path) -> None:

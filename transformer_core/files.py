@@ -1,9 +1,11 @@
 """Files: atomic writes (to a temporary name beside the target, then renamed), JSON, checksums and locks."""
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
+import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,9 +29,16 @@ def repository() -> Path:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path. If the block succeeds, the file is synced to disk and renamed to `path`; if it fails, it is removed."""
+    """Yield a temporary path. If the block succeeds, the file is synced to disk and renamed to `path`; if it fails, it is removed.
+
+    Leftovers for `path` of killed processes of this machine are removed first; other processes may be writing it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    here = f".{path.name}.{platform.node()}."
+    for leftover in path.parent.glob(f"{glob.escape(here)}*.new"):
+        if not _runs(leftover.name.removeprefix(here).removesuffix(".new")):
+            leftover.unlink(missing_ok=True)
+    temporary = path.with_name(f"{here}{os.getpid()}.new")
     try:
         yield temporary
         with temporary.open("rb") as file:
@@ -37,6 +46,16 @@ def new_file(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _runs(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, ValueError):  # Somebody else's process, or a file that is not of this kind.
+        pass
+    return True
 
 
 @contextmanager

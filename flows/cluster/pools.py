@@ -42,7 +42,7 @@ _CODE = re.compile(r"\(exit code (\d+)\)$")
 @flow(name=NODE)
 def node(
     stage: str, repository: str, commit: str, settings: dict[str, Any] | None = None, rank: int = 0, nodes: int = 1, rendezvous: str = ""
-) -> State[int] | int:
+) -> State[Any] | int:
     """Run one stage on this machine for a pipeline elsewhere, alone or as one of several nodes that train together.
 
     Args:
@@ -59,10 +59,16 @@ def node(
         group = NodeGroup(nodes, rank, rendezvous or _publish_rendezvous()) if nodes > 1 else None
         run(Work(stage, repository, commit, settings), clone_for(repository, rank), log, group)
     except UserError as error:
-        return Failed(message=f"{stage}: {error} (exit code {error.exit_code})", data=int(error.exit_code))
+        return failed(f"{stage}: {error}", error.exit_code)
     except StageError as error:
-        return Failed(message=str(error), data=error.exit_code)
+        return failed(str(error), error.exit_code)
     return int(ExitCode.DONE)
+
+
+def failed(message: str, code: int) -> State[Any]:
+    """Return a failed state. Its result is a `StageError`: where a worker runs the flow, Prefect raises the result."""
+    error = StageError(code, message.removesuffix(f" (exit code {code})"))
+    return Failed(message=str(error), data=error)
 
 
 def run_in_pool(stage: str, pool: str, nodes: int) -> bool:

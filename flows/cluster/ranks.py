@@ -8,13 +8,14 @@ ignore them, because it would end ranks that are saving, and print a traceback.
 """
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 
 from flows.cluster.group import NodeGroup
 from flows.process.child import run_child
-from flows.process.runner import SIGNALLED, STOP_SIGNALS, echo, exit_file, exit_with_parent, report_exit, shell_code
+from flows.process.runner import SIGNALLED, STARTERS, STOP_SIGNALS, echo, exit_file, exit_with_starters, report_exit, shell_code
 from transformer_core.errors import ExitCode, Interrupted, UserError
 from transformer_core.files import read_json
 
@@ -60,7 +61,7 @@ def launch(devices: int, group: NodeGroup | None) -> None:
 
 def run_rank(body: Callable[[], None]) -> int:
     """Run one rank and report its exit. A stopped rank returns 0 after it has saved, because torchrun ends all ranks if one fails."""
-    exit_with_parent(parent=True)
+    exit_with_starters()
     try:
         body()
     except Interrupted as error:
@@ -82,9 +83,11 @@ def main(arguments: Sequence[str]) -> int:
 
     for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: None)  # Not SIG_IGN, which the ranks would inherit.
+    os.environ[STARTERS] = f"{os.environ.get(STARTERS, '')} {os.getpid()}"
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     try:
-        torchrun.main(["--signals-to-handle=SIGHUP", *arguments])
+        # Without a log directory torchrun makes one in the temporary folder for each training, and leaves it.
+        torchrun.main(["--signals-to-handle=SIGHUP", f"--log-dir={os.devnull}", *arguments])
     except ChildFailedError as error:
         killed = {rank: failure for rank, failure in error.failures.items() if failure.exitcode < 0}
         rank, failure = next(iter(killed.items())) if killed else error.get_first_failure()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from flows.process.runner import STARTER
+from flows.process.runner import STARTERS
 
 GRACE_SECONDS = 60.0
 SECONDS_BETWEEN_UPDATES = 60.0
@@ -79,7 +79,7 @@ def run_child(
     """
     tag = uuid.uuid4().hex
     inherited = {**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"}
-    inherited |= {_TAG: os.environ.get(_TAG, "") + tag, STARTER: str(os.getpid())}
+    inherited |= {_TAG: os.environ.get(_TAG, "") + tag, STARTERS: f"{os.environ.get(STARTERS, '')} {os.getpid()}"}
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=inherited, cwd=directory
     ) as child:

@@ -25,8 +25,9 @@ from transformer_core.files import exclusive_lock, read_json, write_json
 BUG = 1
 SIGNALLED = 128  # Plus the number of a signal: the exit code that shells give a process that the signal ended.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-STARTER = "TRANSFORMER_STARTER"  # Environment variable: id of the process that called `run_child`.
-_SHELLS = frozenset({"sh", "dash", "bash", "zsh", "fish", "ksh"})
+# Environment variable: ids of the processes that started this one, separated by spaces, the nearest last. Written by `run_child`, by the
+# commands of dvc.yaml and by torchrun. A process cannot ask for them itself: they may have died before it could.
+STARTERS = "TRANSFORMER_STARTERS"
 _PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.5
 
@@ -61,7 +62,7 @@ def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
 def run_stage(name: str, body: Callable[[Params], str]) -> int:
     """Run a stage and return the exit code of its process.
 
-    The first of SIGTERM, SIGINT, SIGUSR1 and the death of the process that started this one (`exit_with_parent`) raises `Interrupted` in
+    The first of SIGTERM, SIGINT, SIGUSR1 and the death of the process that started this one (`exit_with_starters`) raises `Interrupted` in
     `body`; later signals are ignored during clean-up. A stage with a state to save (train) installs its own handlers in `body` and raises
     `Interrupted` after it has saved; they are not restored here.
 
@@ -73,7 +74,7 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
     try:
         report.unlink(missing_ok=True)
         stop_on_signals()
-        exit_with_parent("DVC_STAGE" in os.environ)
+        exit_with_starters()
         with exclusive_lock(STATE / "locks" / name, f"stage {name}"):
             closing = _run_body(name, body)
     except (UserError, Interrupted) as error:
@@ -173,21 +174,19 @@ def shell_code(code: int) -> int:
     return code if code >= 0 else SIGNALLED - code
 
 
-def exit_with_parent(parent: bool) -> None:
-    """Send this process SIGTERM when a process that started it dies: its parent, if `parent`, and the caller of `run_child` above it.
+def exit_with_starters() -> None:
+    """Send this process SIGTERM when one of the processes that started it dies, or has died already (`STARTERS`).
 
-    The kernel's parent-death signal is immediate, but exists only on Linux and only for the direct parent, which may be a shell that dvc
-    started. A thread that polls twice a second looks past shells.
+    The kernel's parent-death signal is immediate, but exists only on Linux and only for the direct parent, which may be a shell that DVC
+    started. A thread that polls twice a second follows all of them.
     """
-    followed: list[psutil.Process | None] = []
-    if parent:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        followed.append(next((one for one in psutil.Process().parents() if one.name() not in _SHELLS), None))
-    if STARTER in os.environ:
-        followed.append(_process(int(os.environ[STARTER])))
-    if followed:
-        threading.Thread(target=_watch, args=(followed,), name="exit-with-parent", daemon=True).start()
+    numbers = [int(number) for number in os.environ.get(STARTERS, "").split()]
+    if not numbers:
+        return
+    if sys.platform == "linux" and numbers[-1] == os.getppid():
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    followed = [_process(number) for number in numbers]
+    threading.Thread(target=_watch, args=(followed,), name="exit-with-starters", daemon=True).start()
 
 
 def _process(number: int) -> psutil.Process | None:

@@ -1,6 +1,8 @@
-"""The settings of one run of the flow: a recipe and changed keys, written to params.yaml."""
+"""The settings of one run of the flow: a recipe and changed keys, in params.yaml until the run ends."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -8,43 +10,64 @@ from flows.process.paths import STATE
 from transformer_core import recipes
 from transformer_core.config import PARAMS_FILE, Params, check_across_sections, editable_yaml, read_yaml, validate_document, yaml_text
 from transformer_core.errors import configuration_error
-from transformer_core.files import new_file, sha256_of, write_text
+from transformer_core.files import exclusive_lock, write_text
 from transformer_core.presets import resolve
 
 BACKUPS = STATE / "params"
 MACHINE = "machine"
 
 
-def write_params(recipe: str | None, overrides: Mapping[str, Any]) -> Path | None:
-    """Write a recipe with some keys changed to params.yaml, if all settings are valid. The present section `machine` is kept.
+@contextmanager
+def settings_of_run(recipe: str | None, overrides: Mapping[str, Any]) -> Iterator[None]:
+    """Write a recipe with some keys changed to params.yaml for the block, then put the previous file back; `machine` is kept.
+
+    After a run that was killed, the next run puts the file back before it begins, unless somebody has changed it since.
 
     Args:
         recipe: its name; None for the present params.yaml.
         overrides: values by dotted key, as {"train.updates": 50}.
 
-    Returns:
-        A backup of the previous file, or None if nothing has changed.
-
     Raises:
-        UserError: exit code 78; no such recipe or key, or an invalid value.
+        UserError: exit code 78; no such recipe or key, or an invalid value. 69; params.yaml has the settings of another run.
     """
-    if recipe is None and not overrides:
-        return None
-    present: Any = editable_yaml(PARAMS_FILE.read_text(encoding="utf-8")) if PARAMS_FILE.exists() else {}
+    with ExitStack() as stack:
+        stack.enter_context(exclusive_lock(STATE / "locks/params", "a run with a recipe or overrides"))
+        _put_back()
+        if recipe is None and not overrides:
+            stack.close()  # Such runs may go on side by side.
+        else:
+            _write(recipe, overrides)
+            stack.callback(_put_back)
+        yield
+
+
+def _write(recipe: str | None, overrides: Mapping[str, Any]) -> None:
+    before = PARAMS_FILE.read_text(encoding="utf-8") if PARAMS_FILE.exists() else ""
+    present: Any = editable_yaml(before) if before else {}
     document: Any = present if recipe is None else editable_yaml(recipes.read(recipe))
     if recipe is not None and present and MACHINE in present:
         document[MACHINE] = present[MACHINE]
     for key, value in overrides.items():
         _set(document, key, value)
     check(document)
-    backup = None
     text = yaml_text(document)
-    if PARAMS_FILE.exists() and PARAMS_FILE.read_text(encoding="utf-8") != text:
-        backup = BACKUPS / f"{sha256_of(PARAMS_FILE)[:8]}.yaml"
-        with new_file(backup) as temporary:
-            temporary.write_bytes(PARAMS_FILE.read_bytes())
+    if before:
+        write_text(_kept(text.encode()), before)
     write_text(PARAMS_FILE, text)
-    return backup
+
+
+def _put_back() -> None:
+    """Put back the params.yaml that a run has replaced, if the file is still as that run has written it."""
+    for kept in BACKUPS.glob("before-*.yaml"):
+        if PARAMS_FILE.exists() and kept == _kept(PARAMS_FILE.read_bytes()):
+            kept.replace(PARAMS_FILE)
+        else:
+            kept.unlink()
+
+
+def _kept(written: bytes) -> Path:
+    """The path of the file that was there before a run wrote its settings."""
+    return BACKUPS / f"before-{sha256(written).hexdigest()[:16]}.yaml"
 
 
 def tracked() -> dict[str, Any]:

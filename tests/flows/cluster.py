@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -31,20 +31,35 @@ def home_of_the_pipeline(folder: Path) -> Clone:
     return made
 
 
+class PrefectServer:
+    """A Prefect server with a home of its own, which can be killed and started again at its address."""
+
+    def __init__(self, folder: Path) -> None:
+        self._port, self._log = free_port("127.0.0.1"), folder / "server.log"
+        self.address = f"http://127.0.0.1:{self._port}/api"
+        self.environment = {"PREFECT_HOME": str(folder), "PREFECT_API_URL": self.address}
+        self._running = ExitStack()
+
+    def start(self) -> None:
+        command = ["prefect", "server", "start", "--host", "0.0.0.0", "--port", str(self._port)]
+        self._running.enter_context(server(*command, log=self._log, url=f"{self.address}/health", **self.environment))
+
+    def close(self) -> None:
+        """Kill it."""
+        self._running.close()
+
+
 @contextmanager
 def server_for(home: Clone, folder: Path) -> Iterator[str]:
     """The address of a Prefect server, in the environment of what tests start too."""
-    port = free_port("127.0.0.1")
-    address = f"http://127.0.0.1:{port}/api"
-    here = {"PREFECT_HOME": str(folder), "PREFECT_API_URL": address, "PREFECT_WORKER_QUERY_SECONDS": "1"}
-    here |= {"TRANSFORMER_CLONES": str(folder / "clones")}
-    with pytest.MonkeyPatch.context() as patch:
+    prefect = PrefectServer(folder)
+    here = {**prefect.environment, "PREFECT_WORKER_QUERY_SECONDS": "1", "TRANSFORMER_CLONES": str(folder / "clones")}
+    with pytest.MonkeyPatch.context() as patch, closing(prefect):
         for name, value in here.items():
             patch.setenv(name, value)
         home.environment |= here
-        start = ["prefect", "server", "start", "--host", "0.0.0.0", "--port", str(port)]
-        with server(*start, log=folder / "server.log", url=f"{address}/health"):
-            yield address
+        prefect.start()
+        yield prefect.address
 
 
 @contextmanager

@@ -14,10 +14,11 @@ from tests.waiting import wait_for
 
 
 @contextmanager
-def server(*arguments: str, log: Path, url: str) -> Iterator[None]:
+def server(*arguments: str, log: Path, url: str, **environment: str) -> Iterator[None]:
     """The server that `python -m` starts, once it answers at `url`, in a process group of its own, all of which is killed at the end."""
     with log.open("ab") as output:
-        process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=output, stderr=output, start_new_session=True)
+        command, started_with = [sys.executable, "-m", *arguments], {**os.environ, **environment}
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=started_with, start_new_session=True)
 
     def answers() -> bool:
         assert process.poll() is None, log.read_text()
@@ -36,9 +37,11 @@ def server(*arguments: str, log: Path, url: str) -> Iterator[None]:
 
 
 @contextmanager
-def mlflow_server(port: int) -> Iterator[None]:
-    """An MLflow server whose record is in the working directory."""
-    store = ["--backend-store-uri", f"sqlite:///{Path.cwd()}/server.db", "--artifacts-destination", str(Path.cwd() / "artifacts")]
+def mlflow_server(port: int, folder: Path | None = None) -> Iterator[Path]:
+    """An MLflow server whose record is in a folder (else the working directory); its database."""
+    folder = (folder or Path()).resolve()
+    database = folder / "server.db"
+    store = ["--backend-store-uri", f"sqlite:///{database}", "--artifacts-destination", str(folder / "artifacts")]
     command = ["mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *store]
-    with server(*command, log=Path("server.log"), url=f"http://127.0.0.1:{port}/health"):
-        yield
+    with server(*command, log=folder / "server.log", url=f"http://127.0.0.1:{port}/health"):
+        yield database

@@ -55,16 +55,21 @@ def test_a_pool_that_is_not_there_is_one_line_that_says_how_to_make_it(client: S
 
 
 @pytest.fixture(scope="module")
-def worker(home: Clone, deployed: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[psutil.Process]:
+def worker_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("worker") / "worker.log"
+
+
+@pytest.fixture(scope="module")
+def worker(home: Clone, deployed: str, worker_log: Path) -> Iterator[psutil.Process]:
     assert "'node/training-node' successfully created" in deployed
-    with worker_at(home, tmp_path_factory.mktemp("worker") / "worker.log") as process:
+    with worker_at(home, worker_log) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
 def by_hand(client: SyncPrefectClient, worker: psutil.Process) -> FlowRun:
     assert worker.is_running()
-    return ended(client, start(client, overrides={"train.seed": 7, "machine.price_per_hour": 3600.0}))
+    return ended(client, start(client, overrides={"machine.price_per_hour": 3600.0}))
 
 
 def test_a_run_by_hand_is_seen_over_the_api(client: SyncPrefectClient, by_hand: FlowRun, home: Clone) -> None:
@@ -82,7 +87,21 @@ def test_a_run_by_hand_is_seen_over_the_api(client: SyncPrefectClient, by_hand: 
     assert kept >= {f"{what}/{stage}" for what in ("seconds", "megabytes", "cost") for stage in STAGES}
     assert float(str(made["train-progress"].data)) == 100
     wait_for(lambda: any(line.startswith("update 20 of 20: ") for line in lines(client, by_hand.id)), "no line of the training")
-    assert "  seed: 7" in (home.root / "params.yaml").read_text(encoding="utf-8")
+    assert "price_per_hour: 3600" not in (home.root / "params.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("by_hand")
+def test_a_setting_that_is_wrong_is_told_by_the_run_and_by_its_worker(
+    client: SyncPrefectClient, worker: psutil.Process, worker_log: Path, home: Clone
+) -> None:
+    assert worker.is_running()
+    run = ended(client, start(client, overrides={"train.updates": 0}))
+    fault = "params.yaml: train.updates: must be a whole number above 0, got 0 (exit code 78)"
+    assert run.state is not None
+    assert run.state.message == fault
+    log = wait_for(lambda: fault in (text := worker_log.read_text(encoding="utf-8")) and text, "the worker's log does not say it")
+    assert "cannot be resolved into an exception" not in log
+    assert "updates: 0" not in (home.root / "params.yaml").read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("by_hand")
@@ -126,7 +145,6 @@ def test_a_cancelled_training_saves_leaves_nobody_and_says_so(client: SyncPrefec
 
 @pytest.mark.usefixtures("worker")
 def test_the_rows_of_a_sweep_are_trained_on_the_machines_of_a_pool(client: SyncPrefectClient, home: Clone) -> None:
-    home.run("git", "checkout", "--", "params.yaml")  # A run before may have left settings of a long training.
     home.set({"machine": {"pools": {"train": "local"}}})
     row, settings = "train.seed=11", [sys.executable, "-m", "flows.sweep", "params", "train.seed=11"]
     assert "1 trainings, 0 of them done, 1 to run" in home.run(*settings)
@@ -170,7 +188,7 @@ def test_a_training_over_two_machines_is_that_of_one_and_leaves_nothing_to_do_at
     client.create_work_pool(WorkPoolCreate(name="machines", type="process"))
     deployment = client.read_deployment_by_name("node/training-node")
     client.update_deployment(deployment.id, DeploymentUpdate(work_pool_name="machines"))
-    settings = {"train.seed": 9, "train.updates": 20, "train.save_every": 10, "train.validate_every": 20}
+    home.set({"train": {"seed": 9}})
     over_two = {"machine.pools": {"train": "machines"}, "machine.nodes": 2}
     shared = {"TRANSFORMER_STATE": str(tmp_path / "state")}
     pool = ("--pool", "machines", "--limit", "1")
@@ -178,7 +196,7 @@ def test_a_training_over_two_machines_is_that_of_one_and_leaves_nothing_to_do_at
         for machine, on in (("here", []), ("there", there)):
             at = {"PREFECT_API_URL": api.replace("127.0.0.1", address), "TRANSFORMER_CLONES": str(tmp_path / machine), **shared}
             stack.enter_context(worker_at(home, tmp_path / f"{machine}.log", *pool, on=on, **at))
-        run = ended(client, start(client, overrides=settings | over_two, first_stage="train"))
+        run = ended(client, start(client, overrides=over_two, first_stage="train"))
     assert run.state is not None
     assert run.state.is_completed(), run.state.message
     assert table(client, run.id)["train"] == "ran in machines"

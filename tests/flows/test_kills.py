@@ -194,6 +194,9 @@ def test_a_training_that_is_killed_again_and_again_ends_as_one_that_nobody_touch
     assert last.state.is_completed(), last.state.message
     untouched = Clone(tmp_path / "untouched")
     subprocess.run(["cp", "-r", scene.home.root, untouched.root], check=True)
+    for key, value in {**TRAINING, **HERE}.items():
+        section, _, name = key.partition(".")
+        untouched.set({section: {name: value}})
     untouched.run(sys.executable, "-m", "flows.stages.train")
     file = f"models/checkpoints/update-{UPDATES:08d}.safetensors"
     weights = [load_file(clone.root / file) for clone in (scene.home, untouched)]

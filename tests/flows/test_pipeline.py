@@ -20,6 +20,7 @@ from flows.pipeline import fingerprint, in_registry, is_transient, pipeline, sta
 from flows.process.child import GRACE_SECONDS
 from flows.process.paths import METRICS, PUBLISHED
 from flows.process.repro import stage_names
+from flows.process.runner import StageError
 from flows.record.journal import Journal
 from flows.record.sending import sync
 from flows.record.server import connect, find_training
@@ -119,6 +120,14 @@ def runs(stage: str) -> int:
     return len(path.read_text()) if path.exists() else 0
 
 
+def code_of(state: State[Any]) -> int:
+    """The exit code of a run that failed."""
+    error = state.result(raise_on_failure=False)
+    assert isinstance(error, StageError)
+    assert str(error).count("(exit code") == 1
+    return error.exit_code
+
+
 def run_pipeline(last_stage: str = "publish") -> State[int]:
     return pipeline(last_stage=last_stage, return_state=True)
 
@@ -178,7 +187,7 @@ def test_a_failure_is_the_stages_own_line_and_not_a_traceback(client: SyncPrefec
     state = run_pipeline()
     assert state.is_failed()
     assert state.message == "evaluate: data/raw/test.de:7: empty. Fill it. (exit code 65)"
-    assert state.result(raise_on_failure=False) == 65
+    assert code_of(state) == 65
     assert (runs("evaluate"), runs("publish")) == (1, 0)
     assert table(artifact(client)) == [["train", "ran"], ["evaluate", "failed"]]
     assert "Traceback" not in caplog.text
@@ -208,7 +217,7 @@ def test_a_stage_killed_every_time_fails_with_137_and_no_empty_traceback(
     monkeypatch.setattr(module, "RETRIES", 1)
     behave("train", "os.kill(os.getpid(), 9)")
     state = run_pipeline()
-    assert state.result(raise_on_failure=False) == 137
+    assert code_of(state) == 137
     assert state.message is not None
     assert state.message.startswith("train: failed to reproduce 'train': failed to run: python stage.py train, exited with")
     assert runs("train") == 2
@@ -219,7 +228,7 @@ def test_a_stage_killed_every_time_fails_with_137_and_no_empty_traceback(
 def test_a_bug_is_not_tried_again_and_its_traceback_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     behave("train", "raise KeyError('warmup')")
     state = run_pipeline()
-    assert state.result(raise_on_failure=False) == 1
+    assert code_of(state) == 1
     assert state.message == "train: KeyError: 'warmup'. The traceback is in the log. (exit code 1)"
     assert runs("train") == 1
     assert "behaviour.read_text()" in caplog.text
@@ -229,7 +238,7 @@ def test_a_bug_is_not_tried_again_and_its_traceback_is_in_the_log(caplog: pytest
 def test_a_stage_without_its_output_fails_with_the_message_of_dvc() -> None:
     behave("train", "os._exit(0)")
     state = run_pipeline()
-    assert state.result(raise_on_failure=False) == 255
+    assert code_of(state) == 255
     assert state.message == "train: failed to reproduce 'train': output 'train.txt' does not exist (exit code 255)"
 
 
@@ -245,7 +254,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_wrong_parameters_are_one_line_before_anything_runs() -> None:
     for parameters, fault in WRONG:
         state = pipeline(**parameters, return_state=True)
-        assert (state.message, state.result(raise_on_failure=False), runs("train")) == (fault, 78, 0)
+        assert (state.message, code_of(state), runs("train")) == (f"{fault} (exit code 78)", 78, 0)
 
 
 @with_prefect
@@ -253,7 +262,7 @@ def test_a_stage_saves_at_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(module, "RETRIES", 0)
     behave("train", TRAIN_UNTIL_STOPPED)
     state = pipeline(overrides={"machine.limit_hours": 3 / 3600}, return_state=True)
-    assert state.result(raise_on_failure=False) == 75
+    assert code_of(state) == 75
     assert state.message == "train: ended after machine.limit_hours (0.000833333) (exit code 75)"
     assert Path("saved").exists()
 

@@ -171,15 +171,16 @@ def test_a_running_stage_has_no_exit_report_and_cannot_be_started_again(started:
     assert here().returncode == 0
 
 
-STARTERS = {
-    "dvc": "import subprocess; subprocess.run(['sh', '-c', 'exec {}'])",
-    "dvc, a shell between": "import subprocess; subprocess.run(['sh', '-c', '{}; :'])",
+NAMED = 'TRANSFORMER_STARTERS="$TRANSFORMER_STARTERS $PPID"'
+STARTED_BY = {
+    "dvc": f"import subprocess; subprocess.run(['sh', '-c', '''exec env {NAMED} {{}}'''])",
+    "dvc, a shell between": f"import subprocess; subprocess.run(['sh', '-c', '''{NAMED} {{}}; :'''])",
     "a flow": "from flows.process.child import run_child; run_child('{}'.split(), print)",
-    "a flow, dvc between": "from flows.process.child import run_child; run_child(['sh', '-c', 'DVC_STAGE=toy; {}; :'], print)",
+    "a flow, dvc between": f"from flows.process.child import run_child; run_child(['sh', '-c', '''{NAMED} {{}}; :'''], print)",
 }
 
 
-@pytest.mark.parametrize("starter", STARTERS)
+@pytest.mark.parametrize("starter", STARTED_BY)
 def test_the_death_of_what_started_a_stage_ends_it_after_it_has_saved(starter: str, started: list[psutil.Process]) -> None:
     body = """import os
     try:
@@ -187,9 +188,8 @@ def test_the_death_of_what_started_a_stage_ends_it_after_it_has_saved(starter: s
         time.sleep(60)
     finally:
         pathlib.Path("saved").touch()"""
-    program = STARTERS[starter].format(" ".join(stage(body)))
-    inherited = {"DVC_STAGE": "toy"} if starter.startswith("dvc") else {}
-    process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, **inherited}, stderr=subprocess.DEVNULL)
+    program = STARTED_BY[starter].format(" ".join(stage(body)))
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
     found = wait_for(lambda: list(Path().glob("*.pid")))
     child = psutil.Process(int(found[0].stem))
     started.append(child)
@@ -198,6 +198,13 @@ def test_the_death_of_what_started_a_stage_ends_it_after_it_has_saved(starter: s
     child.wait(120)
     assert Path("saved").exists()
     assert report()["code"] == 75
+
+
+def test_a_stage_whose_starter_died_before_it_could_look_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    starter = subprocess.Popen(["true"])
+    starter.wait()
+    monkeypatch.setenv("TRANSFORMER_STARTERS", f"{os.getpid()} {starter.pid}")
+    assert subprocess.run(stage("time.sleep(60)"), stderr=subprocess.DEVNULL, timeout=50, check=False).returncode == 75
 
 
 @pytest.mark.parametrize(

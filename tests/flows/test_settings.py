@@ -1,9 +1,11 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from flows.process.settings import apply_settings, tracked, write_params
+from flows.process.settings import apply_settings, settings_of_run, tracked
 from transformer_core.config import load_params
 from transformer_core.errors import UserError
 from transformer_core.recipes import load, read
@@ -11,28 +13,52 @@ from transformer_core.recipes import load, read
 pytestmark = pytest.mark.usefixtures("default_params")
 
 
-def test_without_parameters_the_file_is_not_touched() -> None:
+def test_without_parameters_the_file_is_not_touched_and_runs_go_side_by_side() -> None:
     before = Path("params.yaml").read_bytes()
-    assert write_params(None, {}) is None
-    assert Path("params.yaml").read_bytes() == before
+    with settings_of_run(None, {}), settings_of_run(None, {}):
+        assert Path("params.yaml").read_bytes() == before
 
 
-def test_overrides_change_their_keys_and_nothing_else_and_the_file_before_is_kept() -> None:
+def test_overrides_change_their_keys_for_the_run_alone() -> None:
     before, text = load_params(), Path("params.yaml").read_text(encoding="utf-8")
-    kept = write_params(None, {"train.updates": 600, "model.layers": 2, "machine.devices": 2})
-    after = load_params()
+    with settings_of_run(None, {"train.updates": 600, "model.layers": 2, "machine.devices": 2}):
+        after = load_params()
+        assert "# A quarter, so that an update mixes lengths" in Path("params.yaml").read_text(encoding="utf-8")
     assert (after.train.updates, after.model.layers, after.machine.devices) == (600, 2, 2)
     assert after.train.model_copy(update={"updates": before.train.updates}) == before.train
-    assert "# A quarter, so that an update mixes lengths" in Path("params.yaml").read_text(encoding="utf-8")
-    assert kept is not None
-    assert kept.read_text(encoding="utf-8") == text
-    assert write_params(None, {"train.updates": 600}) is None
+    assert Path("params.yaml").read_text(encoding="utf-8") == text
+    with pytest.raises(ZeroDivisionError), settings_of_run(None, {"train.updates": 600}):
+        raise ZeroDivisionError
+    assert Path("params.yaml").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_after_a_run_that_was_killed_the_next_puts_the_file_back_unless_it_was_edited(edited: bool) -> None:
+    before = Path("params.yaml").read_text(encoding="utf-8")
+    code = "import os; from flows.process.settings import settings_of_run as of\nwith of(None, {'train.seed': 7}): os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code], check=False)
+    assert load_params().train.seed == 7
+    if edited:
+        before = Path("params.yaml").read_text(encoding="utf-8").replace("updates: ", "updates: 1")
+        Path("params.yaml").write_text(before, encoding="utf-8")
+    with settings_of_run(None, {}):
+        assert Path("params.yaml").read_text(encoding="utf-8") == before
+    assert not list(Path(".state/params").iterdir())
+
+
+def test_a_second_run_does_not_take_the_settings_of_the_first() -> None:
+    with settings_of_run(None, {"train.seed": 7}):
+        for overrides in ({}, {"train.seed": 8}):
+            with pytest.raises(UserError, match="a run with a recipe or overrides is running") as raised, settings_of_run(None, overrides):
+                pass
+            assert raised.value.exit_code == 69
+        assert load_params().train.seed == 7
 
 
 def test_a_recipe_takes_the_place_of_all_but_the_machine() -> None:
-    write_params(None, {"machine.devices": 2})
-    write_params("multi30k", {"train.updates": 5000})
-    params = load_params()
+    Path("params.yaml").write_text(read("synthetic").replace("  devices:\n", "  devices: 2\n"), encoding="utf-8")
+    with settings_of_run("multi30k", {"train.updates": 5000}):
+        params = load_params()
     assert params.machine.devices == 2
     assert params.train == load("multi30k").train.model_copy(update={"updates": 5000})
     assert params.download == load("multi30k").download
@@ -51,16 +77,16 @@ def test_a_recipe_takes_the_place_of_all_but_the_machine() -> None:
 )
 def test_invalid_settings_are_one_line_and_nothing_is_written(recipe: str | None, overrides: dict[str, object], fault: str) -> None:
     before = Path("params.yaml").read_bytes()
-    with pytest.raises(UserError) as raised:
-        write_params(recipe, overrides)
+    with pytest.raises(UserError) as raised, settings_of_run(recipe, overrides):
+        pass
     assert str(raised.value).startswith(fault)
     assert raised.value.exit_code == 78
     assert Path("params.yaml").read_bytes() == before
 
 
 def test_another_machine_applies_what_is_tracked_and_keeps_its_own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_params("wmt14-en-de-base", {"train.updates": 7000, "machine.devices": 2})
-    sent = json.loads(json.dumps(tracked()))
+    with settings_of_run("wmt14-en-de-base", {"train.updates": 7000, "machine.devices": 2}):
+        sent = json.loads(json.dumps(tracked()))
     (tmp_path / "there").mkdir()
     (tmp_path / "there/params.yaml").write_text(read("synthetic").replace("  threads:\n", "  threads: 3\n"), encoding="utf-8")
     apply_settings(sent, tmp_path / "there")

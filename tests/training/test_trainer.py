@@ -568,7 +568,7 @@ def _run_until_saving(data: Path, path: Path, saves: int) -> int:
         seen: set[str] = set()
         deadline = time.monotonic() + 120
         while len(seen) < saves and process.poll() is None and time.monotonic() < deadline:
-            seen |= {file.name for file in path.glob(".state-*.new") if file.name.endswith(".pt." + str(process.pid) + ".new")}
+            seen |= {file.name for file in path.glob(".state-*.new") if file.name.endswith(f".{process.pid}.new")}
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     assert list(path.glob(".state-*.new")), "the kill was to come in the middle of a save"

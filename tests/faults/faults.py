@@ -1,0 +1,274 @@
+"""The faults: what each does to a run of the pipeline at a random moment of one of its stages."""
+
+import os
+import shlex
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import psutil
+
+from flows.cluster.group import free_port
+from tests.faults.pipeline import DVC, FLOW, STAGES, Ended, Home, Pipeline
+from tests.faults.proxy import Trouble, troubled
+from tests.flows.cluster import PrefectServer
+from tests.flows.servers import mlflow_server
+
+Action = Callable[[], object]
+
+
+@dataclass
+class Scene:
+    """A round: where it is played, at which stage, by which command, and the servers that the command uses."""
+
+    pipeline: Pipeline
+    home: Home
+    stage: str
+    random: Random
+    command: tuple[str, ...]
+    prefect: PrefectServer
+    # Where the training's points are, if not in the home's own mlflow.db.
+    database: Path | None = None
+    # Put right what a message says must be put right by hand.
+    mend: Callable[[], None] = lambda: None
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    def strike(self, action: Action, command: tuple[str, ...] = ()) -> Ended:
+        """Run the command, and do something at a random moment after the stage has started."""
+
+        def meanwhile() -> None:
+            self.home.wait_for(self.stage)
+            time.sleep(self.pipeline.moment(self.stage, self.random))
+            action()
+
+        return self.home.run(command or self.command, meanwhile)
+
+    def signal(self, number: int, group: bool = False) -> None:
+        """Send a signal to the command, or to its whole process group, if it has not ended."""
+        assert self.home.process is not None
+        with suppress(ProcessLookupError):
+            (os.killpg if group else os.kill)(self.home.process.pid, number)
+
+    def kill(self, *words: str) -> Ended:
+        """``kill -9`` of one of the processes with one of these words in its command line."""
+
+        def action() -> None:
+            found = [one for word in words for one in self.home.processes(word)]
+            with suppress(psutil.NoSuchProcess, IndexError):
+                self.random.choice(found).kill()
+
+        return self.strike(action)
+
+
+def kill_stage(scene: Scene) -> Ended:
+    return scene.kill(f"flows.stages.{scene.stage}")
+
+
+def kill_rank(scene: Scene) -> Ended:
+    """Or torchrun above the ranks."""
+    return scene.kill("flows.cluster.ranks", "-u")
+
+
+def kill_dvc(scene: Scene) -> Ended:
+    return scene.kill("repro")
+
+
+def kill_flow(scene: Scene) -> Ended:
+    return scene.strike(lambda: scene.signal(signal.SIGKILL))
+
+
+def terminate(scene: Scene) -> Ended:
+    """SIGTERM to the command, as a scheduler does."""
+    return scene.strike(lambda: scene.signal(signal.SIGTERM))
+
+
+def interrupt(scene: Scene) -> Ended:
+    """Ctrl-C in a terminal: SIGINT to everything in the foreground."""
+    return scene.strike(lambda: scene.signal(signal.SIGINT, group=True))
+
+
+def second(scene: Scene) -> Ended:
+    """A second ``dvc repro`` beside the first."""
+    other = Home(scene.home.folder, scene.home.environment, "second.log")
+    ended = scene.strike(lambda: other.start(DVC))
+    return Ended(ended.code, ended.output + other.log.read_text(encoding="utf-8"), ended.left)
+
+
+def kill_prefect_server(scene: Scene) -> Ended:
+    ended = scene.strike(scene.prefect.close)
+    scene.prefect.start()
+    return ended
+
+
+def kill_mlflow_server(scene: Scene) -> Ended:
+    server, port = ExitStack(), free_port("127.0.0.1")
+    scene.database = server.enter_context(mlflow_server(port, scene.home.folder))
+    scene.home.environment["MLFLOW_TRACKING_URI"] = f"http://127.0.0.1:{port}"
+    ended = scene.strike(lambda: server.close())
+    scene.stack.enter_context(mlflow_server(port, scene.home.folder))
+    return ended
+
+
+def mlflow_in_trouble(how: str) -> Callable[[Scene], Ended]:
+    """A server of MLflow that from a moment on is slow, answers 500 or something that is no JSON."""
+
+    def fault(scene: Scene) -> Ended:
+        port = free_port("127.0.0.1")
+        scene.database = scene.stack.enter_context(mlflow_server(port, scene.home.folder))
+        trouble: Trouble = scene.stack.enter_context(troubled(port))
+        scene.home.environment["MLFLOW_TRACKING_URI"] = trouble.address
+        ended = scene.strike(lambda: setattr(trouble, "how", how))
+        trouble.how = ""
+        return ended
+
+    return fault
+
+
+# A mount of its own for the command alone: needs no rights where user namespaces are allowed.
+_MOUNT = 'set -e; {mount}; cd .; code=0; "$@" || code=$?; {after}; exit $code'
+_FULL = "cp -a {folder}/. {saved}; mount -t tmpfs -o size={size} tmpfs {folder}; cp -a {saved}/. {folder}"
+_KEEP = "rm -rf {saved}; cp -a {folder}/. {saved}"
+_READ_ONLY = "mount --bind {folder} {folder}; mount -o remount,bind,ro {folder}"
+_PAGE = 4096
+
+
+def _unshared(mount: str, after: str, command: tuple[str, ...]) -> tuple[str, ...]:
+    return ("unshare", "--map-root-user", "--mount", "sh", "-c", _MOUNT.format(mount=mount, after=after), "sh", *command)
+
+
+def _pages(folder: Path) -> int:
+    """Bytes that a folder takes on a tmpfs."""
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return sum(-(-file.stat().st_size // _PAGE) for file in files) * _PAGE
+
+
+def disk_full(name: str) -> Callable[[Scene], Ended]:
+    """A disk with less room than what the rest of the pipeline writes into a folder."""
+
+    def fault(scene: Scene) -> Ended:
+        folder, saved = _folder(scene, name), scene.home.folder / "saved"
+        saved.mkdir()
+        there = _pages(folder)
+        grown = max(_pages(scene.pipeline.folder / "undisturbed" / folder.relative_to(scene.home.folder)) - there, 16 * _PAGE)
+        size = there + _PAGE + scene.random.randrange(0, grown, _PAGE)
+        places = {"folder": shlex.quote(str(folder)), "saved": shlex.quote(str(saved)), "size": size}
+        ended = scene.home.run(_unshared(_FULL.format(**places), _KEEP.format(**places), scene.command))
+        shutil.rmtree(folder)
+        saved.rename(folder)
+        return ended
+
+    return fault
+
+
+def read_only(name: str) -> Callable[[Scene], Ended]:
+    def fault(scene: Scene) -> Ended:
+        folder = shlex.quote(str(_folder(scene, name)))
+        return scene.home.run(_unshared(_READ_ONLY.format(folder=folder), "true", scene.command))
+
+    return fault
+
+
+def _folder(scene: Scene, name: str) -> Path:
+    folder = scene.home.temporary if name == "tmp" else scene.home.root / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def damaged(*patterns: str, stopped: bool = False) -> Callable[[Scene], Ended]:
+    """A file that was cut short or has another bit, with the pipeline before the stage, or stopped in it."""
+
+    def fault(scene: Scene) -> Ended:
+        if stopped:
+            terminate(scene)
+        files = sorted(file for pattern in patterns for file in scene.home.root.glob(pattern) if file.is_file() and file.stat().st_size)
+        if files:
+            file = scene.random.choice(files)
+            content = file.read_bytes()
+            scene.mend = lambda: restore(file, content)
+            damage(file, scene.random)
+        return scene.home.run(scene.command)
+
+    return fault
+
+
+def restore(file: Path, content: bytes) -> None:
+    file.unlink(missing_ok=True)
+    file.write_bytes(content)
+
+
+def damage(file: Path, random: Random) -> None:
+    """Cut a file at a random byte, or flip a random bit."""
+    content = bytearray(file.read_bytes())
+    place = random.randrange(len(content))
+    if random.random() < 0.5:
+        del content[place:]
+    else:
+        content[place] ^= 1 << random.randrange(8)
+    file.unlink()  # Not through a link into DVC's cache, nor against its read-only mode.
+    file.write_bytes(content)
+
+
+def clock(days: int) -> Callable[[Scene], Ended]:
+    """The clock is set while a stage runs."""
+
+    def fault(scene: Scene) -> Ended:
+        import libfaketime  # type: ignore[import-untyped]
+
+        file = scene.home.folder / "clock"
+        file.write_text("+0")
+        libraries = {name: value for name, value in libfaketime.get_reload_information()[1].items() if name.startswith("LD_")}
+        settings = {"FAKETIME_TIMESTAMP_FILE": str(file), "FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        before = dict(scene.home.environment)
+        scene.home.environment |= libraries | settings
+        ended = scene.strike(lambda: file.write_text(f"{days:+}d"))
+        scene.home.environment = before
+        return ended
+
+    return fault
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, the stages in which it is tried, and whether the command may be the flow instead of ``dvc repro``."""
+
+    run: Callable[[Scene], Ended]
+    stages: tuple[str, ...] = STAGES
+    commands: tuple[tuple[str, ...], ...] = (DVC, FLOW)
+
+
+FOLDERS = ("data", "models", "results", ".state", ".dvc/cache", "tmp")
+WITH_MLFLOW = ("train", "evaluate", "publish")
+FAULTS: Mapping[str, Fault] = {
+    "kill -9 of the stage": Fault(kill_stage),
+    "kill -9 of a rank": Fault(kill_rank, ("train",)),
+    "kill -9 of dvc": Fault(kill_dvc),
+    "kill -9 of the flow": Fault(kill_flow, commands=(FLOW,)),
+    "kill -9 of Prefect's server": Fault(kill_prefect_server, commands=(FLOW,)),
+    "kill -9 of MLflow's server": Fault(kill_mlflow_server, WITH_MLFLOW),
+    "SIGTERM": Fault(terminate),
+    "Ctrl-C": Fault(interrupt),
+    "a second dvc repro": Fault(second, commands=(DVC,)),
+    **{f"disk full: {name}": Fault(disk_full(name)) for name in FOLDERS},
+    **{f"read-only: {name}": Fault(read_only(name)) for name in FOLDERS},
+    "damaged corpus": Fault(damaged("data/raw/*", "data/clean/*"), STAGES[2:]),
+    "damaged vocabulary": Fault(damaged("data/bpe/*"), STAGES[3:]),
+    "damaged shard": Fault(damaged("data/binarized/**/*"), STAGES[4:]),
+    "damaged state": Fault(damaged(".state/*/*.state", stopped=True), ("train",)),
+    "damaged checkpoint": Fault(damaged("models/checkpoints/*"), STAGES[5:]),
+    "damaged model": Fault(damaged("models/averaged/*"), STAGES[6:]),
+    "damaged hypotheses": Fault(damaged("results/decode/*"), STAGES[7:]),
+    "damaged journal": Fault(damaged(".state/journal/*"), STAGES[5:]),
+    "damaged report of an exit or a time": Fault(damaged(".state/exit/*", ".state/times/*"), STAGES[1:]),
+    "damaged dvc.lock": Fault(damaged("dvc.lock"), STAGES[1:]),
+    "damaged cache": Fault(damaged(".dvc/cache/files/**/*"), STAGES[1:]),
+    "MLflow is slow": Fault(mlflow_in_trouble("slow"), WITH_MLFLOW),
+    "MLflow answers 500": Fault(mlflow_in_trouble("500"), WITH_MLFLOW),
+    "MLflow answers garbage": Fault(mlflow_in_trouble("garbage"), WITH_MLFLOW),
+    "clock set forward": Fault(clock(+3)),
+    "clock set back": Fault(clock(-3)),
+}

@@ -1,0 +1,170 @@
+"""The pipeline of a tiny model in a clone: run undisturbed once, copied as it was before each stage, compared afterwards."""
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import psutil
+
+from flows.process.child import GRACE_SECONDS
+from flows.process.paths import AVERAGED, DECODED
+from tests.clone import Clone, tiny_clone
+from tests.waiting import processes
+from transformer_core.files import sha256_of
+
+STAGES = ("download", "clean", "bpe", "binarize", "train", "average", "decode", "evaluate", "publish")
+SETTINGS: dict[str, dict[str, object]] = {
+    "train": {"updates": 120, "save_every": 20, "validate_every": 40, "precision": "float32"},
+    "machine": {"devices": 2, "threads": 1},
+}
+DVC = ("dvc", "repro")
+FLOW = (sys.executable, "-m", "flows.pipeline")
+LONGEST_SECONDS = 900.0
+# The environment variable by which the processes of a round are found.
+ROUND = "FAULT_ROUND"
+# A folder that torch keeps in the temporary one for all processes of a user.
+TORCH_CACHE = "torchinductor_"
+# The outputs of stages. The files of .state are those of the tries; of them only temporary files count.
+OUTPUTS = ("data", "models", "results")
+
+
+@dataclass
+class Ended:
+    """The end of a command: its exit code (minus the signal that ended it), what it printed, and processes that it has left."""
+
+    code: int
+    output: str
+    left: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Result:
+    """What a pipeline has made: sums of weights and hypotheses, points of its training in MLflow, and files."""
+
+    sums: dict[str, str]
+    points: Counter[tuple[str, int]]
+    files: set[str]  # Relative to the round's folder: home/... and tmp/...
+
+
+@dataclass
+class Home:
+    """A copy of the clone in which a round is played, with a temporary folder of its own beside it."""
+
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    log_name: str = "log"
+    process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "home"
+
+    @property
+    def temporary(self) -> Path:
+        return self.folder / "tmp"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / self.log_name
+
+    def start(self, command: tuple[str, ...]) -> None:
+        """Start a command as the leader of a process group; its output goes to the log."""
+        environment = {**Clone(self.root).environment, "TMPDIR": str(self.temporary), ROUND: str(self.folder), **self.environment}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=self.root, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+    def run(self, command: tuple[str, ...], meanwhile: Callable[[], object] = int) -> Ended:
+        """Run a command to its end and that of everything it has started, with what happens meanwhile."""
+        self.start(command)
+        assert self.process is not None
+        try:
+            meanwhile()
+            code = self.process.wait(LONGEST_SECONDS)
+            _, alive = psutil.wait_procs(self.processes(), timeout=GRACE_SECONDS)
+            left = [" ".join(one.cmdline()) for one in alive]
+        finally:
+            for one in self.processes():
+                with suppress(psutil.Error):
+                    one.kill()
+            self.process.wait()
+        return Ended(code, self.log.read_text(encoding="utf-8", errors="replace"), left)
+
+    def processes(self, word: str = "") -> list[psutil.Process]:
+        """The processes of the round, or those of them with a word in the command line."""
+        return processes(lambda one: one.environ().get(ROUND) == str(self.folder) and (not word or word in one.cmdline()))
+
+    def wait_for(self, stage: str) -> list[psutil.Process]:
+        """Wait until a stage runs, or the command has ended; the processes of the stage."""
+        deadline = time.monotonic() + LONGEST_SECONDS
+        while self.process and self.process.poll() is None:
+            if found := self.processes(f"flows.stages.{stage}"):
+                return found
+            assert time.monotonic() < deadline, f"stage {stage} did not start"
+            time.sleep(0.05)
+        return []
+
+    def result(self, database: Path | None = None) -> Result:
+        files = [file for folder in OUTPUTS for file in (self.root / folder).rglob("*") if file.is_file()]
+        files += (self.root / ".state").rglob(".*.new")
+        temporary = [file for file in self.temporary.rglob("*") if not file.name.startswith(TORCH_CACHE)]
+        weights = [self.root / AVERAGED / "model.safetensors", *sorted((self.root / DECODED).glob("*.hyp"))]
+        return Result(
+            {file.name: sha256_of(file) for file in weights},
+            points(database or self.root / "mlflow.db"),
+            {file.relative_to(self.folder).as_posix() for file in [*files, *temporary]},
+        )
+
+
+def points(database: Path) -> Counter[tuple[str, int]]:
+    """How often each point of a training or evaluation stands in MLflow's database, without what is sampled by the clock."""
+    with closing(sqlite3.connect(database)) as connection:
+        rows = connection.execute("SELECT key, step FROM metrics WHERE key NOT LIKE 'system/%'").fetchall()
+    return Counter((str(key), int(step)) for key, step in rows)
+
+
+class Pipeline:
+    """The undisturbed run: a copy of the clone before each stage, how long each took, and what came out.
+
+    Args:
+        folder: an empty folder for the copies and the rounds.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seconds: dict[str, float] = {}
+        home = self._new("undisturbed")
+        tiny_clone(home.root).set(SETTINGS)
+        Clone(home.root).commit("settings of the rounds")
+        home.run((*DVC, "local_files"))
+        for stage in STAGES:
+            shutil.copytree(home.root, folder / "before" / stage, symlinks=True)
+            began = time.monotonic()
+            ended = home.run((*DVC, stage))
+            assert ended.code == 0, ended.output
+            self.seconds[stage] = time.monotonic() - began
+        self.undisturbed = home.result()
+
+    def _new(self, name: str) -> Home:
+        home = Home(self.folder / name)
+        home.temporary.mkdir(parents=True)
+        return home
+
+    @contextmanager
+    def before(self, stage: str, number: int) -> Iterator[Home]:
+        """A copy of the clone in which the stages before `stage` have run; removed at the end."""
+        home = self._new(f"round-{number}")
+        shutil.copytree(self.folder / "before" / stage, home.root, symlinks=True)
+        yield home
+        shutil.rmtree(home.folder)
+
+    def moment(self, stage: str, random: Random) -> float:
+        """Seconds after the start of a stage's process, anywhere in its life."""
+        return random.uniform(0, self.seconds[stage])

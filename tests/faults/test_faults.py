@@ -1,0 +1,60 @@
+"""Some rounds of ``make faults``: one of each kind of fault, and what counts as a problem."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.faults.faults import damage
+from tests.faults.pipeline import Ended, Result
+from tests.faults.rounds import Rounds, differences, wrong_with
+
+KINDS = ("kill -9 of a rank", "kill -9 of dvc", "disk full: results", "read-only: models", "damaged vocabulary", "clock set back")
+
+
+@pytest.fixture(scope="module")
+def rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rounds]:
+    made = Rounds(tmp_path_factory.mktemp("faults"), tmp_path_factory.mktemp("logs"))
+    yield made
+    made.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("fault", KINDS)
+def test_after_a_fault_the_same_command_ends_as_if_nothing_had_happened(rounds: Rounds, fault: str) -> None:
+    row = rounds.play(fault, seed=1, number=KINDS.index(fault))
+    assert row.problems == ""
+
+
+def test_what_a_fault_has_changed_is_found() -> None:
+    expected = Result(
+        {"model.safetensors": "a", "test.hyp": "b"}, Counter({("loss", 20): 1, ("loss", 40): 1}), {"home/data/a", "home/data/b"}
+    )
+    found = Result({"model.safetensors": "c", "test.hyp": "b"}, Counter({("loss", 20): 2}), {"home/data/a", "tmp/stray"})
+    assert differences(expected, expected) == []
+    assert differences(expected, found) == [
+        "different: ['model.safetensors']",
+        "points: {('loss', 20): 2, ('loss', 40): 0}",
+        "more files: ['tmp/stray']",
+        "files missing: ['home/data/b']",
+    ]
+
+
+def test_what_a_user_should_not_meet_is_found() -> None:
+    assert wrong_with([Ended(75, "stopped"), Ended(0, "done")]) == []
+    assert wrong_with([Ended(0, "Traceback (most recent call last):\n  line\nKeyError: 1\n", ["python"])]) == [
+        "try 1: left ['python']",
+        "try 1: traceback: KeyError: 1",
+    ]
+    assert wrong_with([Ended(1, "no space\nERROR: no room")]) == ["not recovered: exit code 1: ERROR: no room"]
+
+
+def test_a_damaged_file_is_another_one(tmp_path: Path) -> None:
+    for seed in range(20):
+        file = tmp_path / "file"
+        file.write_bytes(b"content")
+        damage(file, Random(seed))
+        assert file.read_bytes() != b"content"
