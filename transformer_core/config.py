@@ -466,7 +466,7 @@ def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> Us
 def _shown(value: object) -> str:
     """Return the value as Python writes it, shortened: an alias in YAML may stand for billions of values."""
     shortened = reprlib.Repr()
-    shortened.maxlevel, shortened.maxstring, shortened.maxother = 3, 200, 200
+    shortened.maxlevel, shortened.maxstring, shortened.maxother = 1, 200, 200
     try:
         return shortened.repr(value)
     except ValueError:
