@@ -30,9 +30,16 @@ TREES = "tree"
 
 Document = TypeVar("Document", bound=BaseModel)
 
+# Above every setting, so messages leave it out; products of two such numbers still fit the 64 bits of torch's sizes.
+_MOST = 10**9
+
 # An error message describes the expected value by its description, or else by its type and bounds.
-PositiveInt = Annotated[int, Field(gt=0)]
+PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
+Count = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
+# Most hypotheses of a beam search; memory grows with them.
+MOST_BEAMS = 100
+Beam = Annotated[int, Field(gt=0, le=MOST_BEAMS)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -267,7 +274,7 @@ class Decode(Section):
 
     engine: Literal["torch", "ctranslate2"]
     precision: DecodingPrecision
-    beam: PositiveInt
+    beam: Beam
     penalty: Penalty
     alpha: NonNegativeFloat
     max_extra: PositiveInt
@@ -431,6 +438,8 @@ def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> Us
     expected = _in_words(_schema_at(schema, location))
     if error["type"] in _MISSING_KEY:
         return configuration_error(f"{where}: missing, must be {expected}")
+    if error.get("ctx", {}).get("le") == _MOST:
+        expected = f"at most {_MOST:,}"
     if not location:
         expected = expected.replace("section", "document")
     return configuration_error(f"{where}: must be {expected}, got {error['input']!r}")
@@ -465,7 +474,10 @@ def _in_words(part: dict[str, Any]) -> str:
         return str(part["description"])
     names = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "a text", "array": "a list"}
     bounds = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "and at most", "exclusiveMaximum": "and below"}
-    words = [names.get(part.get("type", ""), "a section"), *(f"{word} {part[key]:g}" for key, word in bounds.items() if key in part)]
+    words = [
+        names.get(part.get("type", ""), "a section"),
+        *(f"{word} {part[key]:g}" for key, word in bounds.items() if part.get(key, _MOST) != _MOST),
+    ]
     return " ".join(words)
 
 

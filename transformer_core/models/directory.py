@@ -17,7 +17,7 @@ from transformer_core.errors import UserError
 from transformer_core.files import new_directory, read_json, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import ModelSize, TransformerSize
+from transformer_core.presets import ConvolutionalSize, ModelSize, TransformerSize
 
 WEIGHTS, CONFIG, SUBWORD = "model.safetensors", "config.json", "spm.model"
 
@@ -117,7 +117,7 @@ def _check_shapes(weights: Mapping[str, Tensor], config: ModelConfig) -> None:
         RuntimeError: names the first difference.
     """
     embedding = (config.vocabulary.size, config.model.d_model)
-    layers = max(config.model.depths) if isinstance(config.model, TransformerSize) else config.model.layers
+    layers = _depth(config.model)
     if weights.get("embedding.weight", torch.empty(0)).shape != embedding or layers > len(weights):
         raise RuntimeError(f"{layers} layers and an embedding of {embedding} are not what it holds")
     with _WithoutStorage():
@@ -127,6 +127,15 @@ def _check_shapes(weights: Mapping[str, Tensor], config: ModelConfig) -> None:
     for name, weight in weights.items():
         if weight.shape != expected[name].shape:
             raise RuntimeError(f"{name} is {tuple(weight.shape)}, but should be {tuple(expected[name].shape)}")
+
+
+def _depth(size: ModelSize) -> int:
+    """Return the number of layers of the deeper stack."""
+    if isinstance(size, TransformerSize):
+        return max(size.depths)
+    if isinstance(size, ConvolutionalSize) and size.convolutions:
+        return sum(layers for _, _, layers in size.convolutions)
+    return size.layers
 
 
 class _WithoutStorage(TorchFunctionMode):
