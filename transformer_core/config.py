@@ -10,16 +10,17 @@ import difflib
 import io
 import os
 import re
-from collections.abc import Iterator
+import reprlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from transformer_core.errors import UserError, configuration_error
+from transformer_core.errors import UserError, configuration_error, first_line
 from transformer_core.files import repository
 
 PARAMS_FILE = Path("params.yaml")
@@ -44,7 +45,9 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Name = Annotated[str, Field(min_length=1, description="a name")]
+Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,1000}$", description="a name")]
+# A part of file names.
+Language = Annotated[str, Field(pattern=r"^\w[\w-]{0,50}$", description="a language: letters, digits, dashes and underscores")]
 Convolutions = Annotated[
     list[Annotated[list[PositiveInt], Field(min_length=3, max_length=3)]],
     Field(min_length=1, description="a list of [channels, kernel, layers], each a whole number above 0"),
@@ -64,6 +67,7 @@ _SMOOTHING_ROW = re.compile(r"table3/D-smoothing(\d\.\d)")
 # Types of errors of pydantic, of a section and of a tagged union.
 _UNKNOWN_KEY = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 _MISSING_KEY = frozenset({"missing", "missing_argument"})
+_MOST_FAULTS = 10
 
 
 class Section(BaseModel):
@@ -76,8 +80,8 @@ class Download(Section):
     """The corpus and its direction. The target `tree` selects constituency parsing (paper 6.3, docs/parsing.md)."""
 
     corpus: Name
-    source: Name
-    target: Name
+    source: Language
+    target: Language
 
     @property
     def task(self) -> Literal["translation", "parsing"]:
@@ -364,24 +368,45 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
     return params
 
 
-def read_yaml(path: Path) -> Any:
-    """Read a YAML 1.2 file (the version that DVC reads, so both read 1e-9 as a number). Raises `UserError` (78)."""
+def read_yaml(path: Path, parse: Callable[[str, str], Any] | None = None) -> Any:
+    """Read a YAML 1.2 file (the version that DVC reads, so both read 1e-9 as a number). Raises `UserError` (78).
+
+    Args:
+        path: the file.
+        parse: `parse_yaml` if none is given, or `editable_yaml`.
+    """
     try:
-        return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        return (parse or parse_yaml)(path.read_text(encoding="utf-8"), str(path))
+    except (FileNotFoundError, IsADirectoryError):
         raise configuration_error(f"{path}: no such file", "Write one with: transformer-core recipe synthetic") from None
     except UnicodeDecodeError as error:
         raise configuration_error(f"{path}: not valid UTF-8 (byte {error.start})") from None
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Return the plain values of a YAML text, without any tag; `where` names its place. Raises `UserError` (78)."""
+    return _parsed(YAML(typ="safe", pure=True), text, where)
+
+
+def editable_yaml(text: str, where: str) -> Any:
+    """Return the document of a YAML text with its comments, as `parse_yaml`; `yaml_text` writes it."""
+    parse_yaml(text, where)  # A round trip would keep tags.
+    return _parsed(_round_trip(), text, where)
+
+
+def _parsed(yaml: YAML, text: str, where: str) -> Any:
+    try:
+        return yaml.load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        problem = str(error.problem or error.context).splitlines()[0]
-        raise configuration_error(f"{where}: not valid YAML ({problem})") from None
-
-
-def editable_yaml(text: str) -> Any:
-    """Return the document of a YAML text; `yaml_text` writes it with its comments. Raises `YAMLError`."""
-    return _round_trip().load(text)
+        where = f"{where}:{mark.line + 1}" if mark else where
+        problem = str(error.problem or error.context)
+    except RecursionError:
+        problem = "nested too deep"
+    # ruamel.yaml lets errors of Python through: of a date without such a day, a number of 5,000 digits, a key that is a list.
+    except (YAMLError, ValueError, TypeError, AttributeError, LookupError, AssertionError, NotImplementedError) as error:
+        problem = first_line(error)
+    raise configuration_error(f"{where}: not valid YAML ({problem.splitlines()[0]})")
 
 
 def yaml_text(document: object) -> str:
@@ -406,8 +431,10 @@ def validate_document(schema: type[Document], document: object, path: Path) -> D
 
 
 def combined_error(errors: list[UserError]) -> UserError:
-    """Return one `UserError` (78) with a line for each of the errors."""
-    *first, last = errors
+    """Return one `UserError` (78) with a line for each of the errors, at most ten."""
+    *first, last = errors[:_MOST_FAULTS]
+    if len(errors) > _MOST_FAULTS:
+        return configuration_error("\n".join(map(str, errors[:_MOST_FAULTS])), f"And {len(errors) - _MOST_FAULTS:,} more faults.")
     return configuration_error("\n".join([*map(str, first), last.message]), last.remedy)
 
 
@@ -442,7 +469,17 @@ def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> Us
         expected = f"at most {_MOST:,}"
     if not location:
         expected = expected.replace("section", "document")
-    return configuration_error(f"{where}: must be {expected}, got {error['input']!r}")
+    return configuration_error(f"{where}: must be {expected}, got {_shown(error['input'])}")
+
+
+def _shown(value: object) -> str:
+    """Return the value as Python writes it, shortened: an alias in YAML may stand for billions of values."""
+    shortened = reprlib.Repr()
+    shortened.maxlevel, shortened.maxstring, shortened.maxother = 3, 200, 200
+    try:
+        return shortened.repr(value)
+    except ValueError:
+        return "a number of very many digits"
 
 
 def _schema_at(schema: type[BaseModel], location: list[str | int]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import psutil
 
 from flows.process.paths import STATE
 from transformer_core.config import Params, load_params
-from transformer_core.errors import ExitCode, Interrupted, UserError, memory_errors
+from transformer_core.errors import ExitCode, Interrupted, UserError, for_terminal, memory_errors
 from transformer_core.files import exclusive_lock, read_json, write_json
 
 BUG = 1
@@ -46,7 +46,7 @@ class StageError(Exception):
     """A stage, or DVC or git for it, ended with `exit_code`; the message is the reason."""
 
     def __init__(self, exit_code: int, message: str) -> None:
-        super().__init__(f"{message} (exit code {exit_code})")
+        super().__init__(f"{for_terminal(message)} (exit code {exit_code})")
         self.exit_code = exit_code
 
 
@@ -138,11 +138,13 @@ def record_seconds(stage: str, params: Params, seconds: float) -> None:
 def seconds_of(stage: str, params: Params) -> float | None:
     """Return the duration of a stage's last run here; None if its settings, or those of a stage before, were different.
 
-    None means that DVC took the outputs from the cache.
+    None means that DVC took the outputs from the cache, or that the file is missing or damaged.
     """
-    file = _times_file(stage)
-    record = read_json(file) if file.exists() else {"settings": None}
-    return record["seconds"] if record["settings"] == _settings(stage, params) else None
+    with suppress(OSError, UserError, KeyError, TypeError, ValueError, OverflowError):  # A damaged file tells nothing.
+        record = read_json(_times_file(stage))
+        if record["settings"] == _settings(stage, params):
+            return float(record["seconds"])
+    return None
 
 
 def _times_file(stage: str) -> Path:

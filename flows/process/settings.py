@@ -1,6 +1,6 @@
 """The settings of one run of the flow: a recipe and changed keys, written to params.yaml."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,9 @@ def write_params(recipe: str | None, overrides: Mapping[str, Any]) -> Path | Non
     """
     if recipe is None and not overrides:
         return None
-    present: Any = editable_yaml(PARAMS_FILE.read_text(encoding="utf-8")) if PARAMS_FILE.exists() else {}
-    document: Any = present if recipe is None else editable_yaml(recipes.read(recipe))
-    if recipe is not None and present and MACHINE in present:
+    present = _sections(PARAMS_FILE, editable_yaml) if PARAMS_FILE.exists() else {}
+    document = present if recipe is None else editable_yaml(recipes.read(recipe), recipe)
+    if recipe is not None and MACHINE in present:
         document[MACHINE] = present[MACHINE]
     for key, value in overrides.items():
         _set(document, key, value)
@@ -49,13 +49,13 @@ def write_params(recipe: str | None, overrides: Mapping[str, Any]) -> Path | Non
 
 def tracked() -> dict[str, Any]:
     """Return the sections of params.yaml but `machine`: the settings for other machines' clones."""
-    return {name: section for name, section in read_yaml(PARAMS_FILE).items() if name != MACHINE}
+    return {name: section for name, section in _sections(PARAMS_FILE).items() if name != MACHINE}
 
 
 def apply_settings(sections: Mapping[str, Any], root: Path) -> None:
     """Write another machine's tracked sections to the params.yaml at `root`; its section `machine` is kept."""
     path = root / PARAMS_FILE
-    document = {**sections, MACHINE: read_yaml(path).get(MACHINE) or {}}
+    document = {**sections, MACHINE: _sections(path).get(MACHINE) or {}}
     check(document)
     write_text(path, yaml_text(document))
 
@@ -65,6 +65,13 @@ def check(document: object) -> None:
     params = validate_document(Params, document, PARAMS_FILE)
     check_across_sections(params)
     resolve(params.model)
+
+
+def _sections(path: Path, parse: Callable[[str, str], Any] | None = None) -> dict[str, Any]:
+    document = read_yaml(path, parse)
+    if not isinstance(document, dict):
+        raise configuration_error(f"{path}: must be a document with the sections {', '.join(Params.model_fields)}")
+    return document
 
 
 def _set(document: dict[str, Any], key: str, value: object) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flows.record.journal import DESCRIPTION
 from flows.record.store import EXPERIMENT, artifact_location, database, prepare
-from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
+from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -71,7 +71,7 @@ def registered(uri: str, name: str, version: str) -> bool:
 
 def run_link(client: "MlflowClient", uri: str, run_id: str) -> str:
     """The address of a run in MLflow's pages: on the server, or the one of `mlflow ui` for a local record."""
-    server = uri.rstrip("/") if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
+    server = without_password(uri).rstrip("/") if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
     return f"{server}/#/experiments/{client.get_run(run_id).info.experiment_id}/runs/{run_id}"
 
 

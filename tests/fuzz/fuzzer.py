@@ -18,7 +18,8 @@ from pathlib import Path
 from transformer_core.errors import UserError
 
 SECONDS, BYTES = 10.0, 2 << 30
-_LONGEST_MESSAGE = 4_000
+# Ten faults of a file and a remedy, each in a line of at most 2,000 characters.
+_LONGEST_MESSAGE = 22_500
 _LONGEST_INPUT = 1 << 18
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
 _INTERESTING = (

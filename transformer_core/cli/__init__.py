@@ -16,7 +16,8 @@ _BROKEN_PIPE = 128 + 13  # The exit code that a shell gives a filter that SIGPIP
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise configuration_error(f"{self.prog}: {message}", f"See: {self.prog} --help")
+        in_one_line = message.replace("\n", "\\n")  # It may quote an argument.
+        raise configuration_error(f"{self.prog}: {in_one_line}", f"See: {self.prog} --help")
 
 
 class _Version(argparse.Action):

@@ -67,11 +67,9 @@ def read_config(file: Path) -> ModelConfig:
         UserError: exit code 65; the file does not exist or is not JSON. 78; a key is missing, unknown or wrong.
     """
     try:
-        document: Any = read_json(file)
+        document: Any = read_json(file, remedy="")
     except FileNotFoundError:
         raise UserError(f"{file}: no such file", "A model directory holds model.safetensors, config.json and spm.model.") from None
-    except ValueError:
-        raise UserError(f"{file}: not valid JSON") from None
     return validate_document(ModelConfig, document, file)
 
 

@@ -99,11 +99,12 @@ def lock_file(corpus: str, entries: Path = OWN_ENTRIES) -> Path:
 
 
 def locked_sums(lock: Path) -> dict[str, str]:
-    """Return the locked SHA-256 sums by address. Raises `UserError` (78): the file is not JSON."""
-    try:
-        return dict(read_json(lock)) if lock.exists() else {}
-    except ValueError:
-        raise configuration_error(f"{lock}: not valid JSON", "Correct it, or remove it to lock the sums of the next download.") from None
+    """Return the locked SHA-256 sums by address. Raises `UserError`: not JSON (65), or other JSON than sums by address (78)."""
+    remedy = "Correct it, or remove it to lock the sums of the next download."
+    sums = read_json(lock, remedy) if lock.exists() else {}
+    if not (isinstance(sums, dict) and all(isinstance(one, str) for one in sums.values())):
+        raise configuration_error(f"{lock}: must be an object with a sum for each address", remedy)
+    return sums
 
 
 def mirror_folder(setting: str | None) -> Path | None:

@@ -21,6 +21,8 @@ _CHUNK_BYTES = 1 << 16
 _OK, _REST, _NO_SUCH_REST = 200, 206, 416
 # Too early, too busy, no such range: about the server or our request at this moment, not about the file.
 _TRANSIENT = frozenset({408, _NO_SUCH_REST, 425, 429, *range(500, 600)})
+# Of the catalogue, or of a server that redirects to it: only http and https are fetched.
+_WRONG_ADDRESSES = (requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL, requests.TooManyRedirects)
 # The first match counts: an SSLError is a ConnectionError too.
 _FAULTS = {
     requests.Timeout: "no answer in time",
@@ -42,7 +44,8 @@ def download(url: str, path: Path, pause_seconds: float, remedy: str) -> None:
         remedy: of the error 69.
 
     Raises:
-        UserError: exit code 69 after `TRIES` tries in a row without new bytes; 78 if the server does not have the file.
+        UserError: exit code 69 after `TRIES` tries in a row without new bytes; 78 if the server does not have the file, or
+            redirects to a scheme other than http and https.
     """
     part = _Part(path)
     most, failures = 0, 0
@@ -51,7 +54,8 @@ def download(url: str, path: Path, pause_seconds: float, remedy: str) -> None:
             part.fetch_rest(url)
             break
         except requests.RequestException as fault:
-            if isinstance(fault, requests.HTTPError) and fault.response.status_code not in _TRANSIENT:
+            refused = isinstance(fault, requests.HTTPError) and fault.response.status_code not in _TRANSIENT
+            if refused or isinstance(fault, _WRONG_ADDRESSES):
                 raise configuration_error(f"{url}: {fault}", "Correct the address in the catalogue entry.") from None
             failures = 1 if part.size > most else failures + 1
             most = max(most, part.size)
@@ -107,7 +111,8 @@ class _Part:
             self._version.write_text(version, encoding="utf-8")
 
     def _append(self, answer: requests.Response, name: str) -> None:
-        rest = int(answer.headers.get("Content-Length", 0))
+        length = answer.headers.get("Content-Length", "")
+        rest = int(length) if length.isdecimal() and len(length) < 20 else 0
         total = self.size + rest if rest else None
         # disable=None: no bar where there is no terminal.
         bar = tqdm(initial=self.size, total=total, unit="B", unit_scale=True, desc=name, leave=False, disable=None)

@@ -140,11 +140,9 @@ def read_meta(directory: Path) -> Meta:
     """Read `directory/meta.json`. Raises `UserError`: exit code 65 if it is missing or not JSON, 78 if it is of another format."""
     path = directory / META
     try:
-        document = read_json(path)
+        document = read_json(path, _REMEDY)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file", "Make it with: dvc repro binarize") from None
-    except ValueError:
-        raise UserError(f"{path}: not valid JSON", _REMEDY) from None
     return validate_document(Meta, document, path)
 
 
