@@ -61,6 +61,7 @@ CTRANSLATE2_KEYS = frozenset({
     "most_positions", "tied", "dropout", "attention_dropout", "relu_dropout",
 })  # fmt: skip
 Penalty = Literal["wu", "power"]
+Measure = Literal["nll", "perplexity", "accuracy", "bleu", "f1"]
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 # The row's value is read from its name: presets.py, which also has it, imports this module.
 _SMOOTHING_ROW = re.compile(r"table3/D-smoothing(\d\.\d)")
@@ -238,7 +239,7 @@ class Train(Section):
     precision: Precision
     validate_every: PositiveInt
     bleu_sentences: PositiveInt
-    best_by: Literal["nll", "perplexity", "accuracy", "bleu", "f1"]
+    best_by: Measure
     patience: NonNegativeInt
     save_every: PositiveInt
     keep: PositiveInt

@@ -86,7 +86,7 @@ def test_a_config_from_before_a_setting_existed_loads_as_it_was(
 def test_missing_and_truncated_files_are_one_line(directory: Path) -> None:
     weights, config = directory / "model.safetensors", directory / "config.json"
     weights.write_bytes(weights.read_bytes()[:-100])
-    assert refusal(directory).startswith(f"{weights}: not the weights of")
+    assert refusal(directory).startswith(f"{weights}: damaged (")
     for file in (weights, config):
         file.unlink()
         assert f"{file}: no such file" in refusal(directory)
