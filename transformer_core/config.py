@@ -69,6 +69,7 @@ _SMOOTHING_ROW = re.compile(r"table3/D-smoothing(\d\.\d)")
 _UNKNOWN_KEY = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 _MISSING_KEY = frozenset({"missing", "missing_argument"})
 _MOST_FAULTS = 10
+_OTHER_FORMAT = "Another version of transformer-pipeline wrote it: make it again, or use that version."
 
 
 class Section(BaseModel):
@@ -470,7 +471,9 @@ def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> Us
         expected = f"at most {_MOST:,}"
     if not location:
         expected = expected.replace("section", "document")
-    return configuration_error(f"{where}: must be {expected}, got {_shown(error['input'])}")
+    return configuration_error(
+        f"{where}: must be {expected}, got {_shown(error['input'])}", _OTHER_FORMAT if location == ["format"] else ""
+    )
 
 
 def _shown(value: object) -> str:
