@@ -62,6 +62,8 @@ FAULTS = [
     ("  corpus: synthetic", '  corpus: ""', ": download.corpus: must be a name, got ''"),
     ("  pools: {}", "  pools: 3", ": machine.pools: must be a work pool's name for each stage, got 3"),
     ("  pools: {}", "  pools: {train: 3}", ": machine.pools.train: must be a text, got 3"),
+    ("  beam: 4", "  beam: 101", ": decode.beam: must be a whole number above 0 and at most 100, got 101"),
+    ("  max_extra: 50", f"  max_extra: {10**20}", f": decode.max_extra: must be at most 1,000,000,000, got {10**20}"),
     ("  devices:", "  devices: none", ": machine.devices: must be a whole number above 0, got 'none'"),
     ("  threads:", "  thread:", ": machine.thread: unknown key. Did you mean 'threads'?"),
     ("  target: de", "  target: en", ": download.target: must differ from download.source, got 'en'"),

@@ -1,6 +1,38 @@
-import pytest
+from collections.abc import Callable
 
-from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
+import numpy as np
+import pytest
+import torch
+
+from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, memory_errors
+
+TOO_MUCH = 1 << 58  # Bytes; more than any machine's address space.
+
+
+def raise_error(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    "allocate",
+    [
+        lambda: bytes(TOO_MUCH),
+        lambda: np.empty(TOO_MUCH),
+        lambda: torch.empty(TOO_MUCH, dtype=torch.uint8),
+        lambda: raise_error(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")),
+        lambda: raise_error(OSError(12, "Cannot allocate memory")),
+    ],
+    ids=["python", "numpy", "torch", "gpu", "kernel"],
+)
+def test_out_of_memory_is_one_line_with_a_remedy(allocate: Callable[[], object]) -> None:
+    with pytest.raises(UserError) as caught, memory_errors("decode", "Lower the beam."):
+        allocate()
+    assert (str(caught.value), caught.value.exit_code) == ("decode: out of memory. Lower the beam.", ExitCode.BAD_CONFIGURATION)
+
+
+def test_another_error_of_torch_stays_what_it_is() -> None:
+    with pytest.raises(RuntimeError, match="shape"), memory_errors("decode", ""):
+        torch.zeros(2).view(3)
 
 
 def test_an_error_reads_as_one_line_of_fault_and_remedy() -> None:

@@ -32,9 +32,16 @@ TREES = "tree"
 
 Document = TypeVar("Document", bound=BaseModel)
 
+# Above every setting, so messages leave it out; products of two such numbers still fit the 64 bits of torch's sizes.
+_MOST = 10**9
+
 # An error message describes the expected value by its description, or else by its type and bounds.
-PositiveInt = Annotated[int, Field(gt=0)]
+PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
+Count = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
+# Most hypotheses of a beam search; memory grows with them.
+MOST_BEAMS = 100
+Beam = Annotated[int, Field(gt=0, le=MOST_BEAMS)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -55,6 +62,7 @@ CTRANSLATE2_KEYS = frozenset({
     "most_positions", "tied", "dropout", "attention_dropout", "relu_dropout",
 })  # fmt: skip
 Penalty = Literal["wu", "power"]
+Measure = Literal["nll", "perplexity", "accuracy", "bleu", "f1"]
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 # The row's value is read from its name: presets.py, which also has it, imports this module.
 _SMOOTHING_ROW = re.compile(r"table3/D-smoothing(\d\.\d)")
@@ -63,6 +71,7 @@ _UNKNOWN_KEY = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 _MISSING_KEY = frozenset({"missing", "missing_argument"})
 # A file of another kind has a fault in every line.
 _FAULTS_READ, _FAULTS_SHOWN = 100, 10
+_OTHER_FORMAT = "Another version of transformer-pipeline wrote it: make it again, or use that version."
 
 
 class Section(BaseModel):
@@ -233,7 +242,7 @@ class Train(Section):
     precision: Precision
     validate_every: PositiveInt
     bleu_sentences: PositiveInt
-    best_by: Literal["nll", "perplexity", "accuracy", "bleu", "f1"]
+    best_by: Measure
     patience: NonNegativeInt
     save_every: PositiveInt
     keep: PositiveInt
@@ -273,7 +282,7 @@ class Decode(Section):
 
     engine: Literal["torch", "ctranslate2"]
     precision: DecodingPrecision
-    beam: PositiveInt
+    beam: Beam
     penalty: Penalty
     alpha: NonNegativeFloat
     max_extra: PositiveInt
@@ -461,9 +470,13 @@ def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> Us
     expected = _in_words(_schema_at(schema, location))
     if error["type"] in _MISSING_KEY:
         return configuration_error(f"{where}: missing, must be {expected}")
+    if error.get("ctx", {}).get("le") == _MOST:
+        expected = f"at most {_MOST:,}"
     if not location:
         expected = expected.replace("section", "document")
-    return configuration_error(f"{where}: must be {expected}, got {_shown(error['input'])}")
+    return configuration_error(
+        f"{where}: must be {expected}, got {_shown(error['input'])}", _OTHER_FORMAT if location == ["format"] else ""
+    )
 
 
 def _shown(value: object) -> str:
@@ -510,7 +523,10 @@ def _in_words(part: dict[str, Any]) -> str:
         return str(part["description"])
     names = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "a text", "array": "a list"}
     bounds = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "and at most", "exclusiveMaximum": "and below"}
-    words = [names.get(part.get("type", ""), "a section"), *(f"{word} {part[key]:g}" for key, word in bounds.items() if key in part)]
+    words = [
+        names.get(part.get("type", ""), "a section"),
+        *(f"{word} {part[key]:g}" for key, word in bounds.items() if part.get(key, _MOST) != _MOST),
+    ]
     return " ".join(words)
 
 

@@ -1,10 +1,15 @@
 """The exception for errors that a user can correct, and the exit codes, by which a scheduler decides whether to retry."""
 
+import errno
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 _LONGEST_LINE = 2_000
 _PASSWORD = re.compile(r"(?<=://)[^/\s@]+@")
+# Words in the messages of torch, oneDNN, CUDA and CTranslate2; torch raises RuntimeError on a CPU, and a subclass of it on a GPU.
+_NO_MEMORY = ("out of memory", "allocate memory", "enough memory", "bad_alloc", "ALLOC_FAILED")
 
 
 class ExitCode(IntEnum):
@@ -59,6 +64,24 @@ def without_password(text: str) -> str:
 def configuration_error(message: str, remedy: str = "") -> UserError:
     """Return a `UserError` about settings: exit code 78, which no scheduler retries."""
     return UserError(message, remedy, ExitCode.BAD_CONFIGURATION)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out, of the machine or of a GPU."""
+    if isinstance(error, RuntimeError):
+        return any(words in str(error) for words in _NO_MEMORY)
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+
+
+@contextmanager
+def memory_errors(where: str, remedy: str) -> Iterator[None]:
+    """Raise out-of-memory in the block as a `UserError` with exit code 78: the same work would fail again."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise configuration_error(f"{where}: out of memory", remedy) from None
 
 
 class Interrupted(KeyboardInterrupt):

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from flows.cluster.group import NodeGroup
 from flows.process.child import run_child
-from flows.process.runner import SIGNALLED, STOP_SIGNALS, echo, exit_file, exit_with_parent, report_exit, shell_code
-from transformer_core.errors import ExitCode, Interrupted, UserError
+from flows.process.runner import SIGNALLED, STOP_SIGNALS, echo, exit_file, exit_with_parent, memory_remedy, report_exit, shell_code
+from transformer_core.errors import ExitCode, Interrupted, UserError, memory_errors
 from transformer_core.files import read_json
 
 FAILED = 1
@@ -61,7 +61,8 @@ def run_rank(body: Callable[[], None]) -> int:
     """Run one rank and report its exit. Ranks that were stopped have all saved and end with 0: if one fails, torchrun ends the others."""
     exit_with_parent(parent=True)
     try:
-        body()
+        with memory_errors("train", memory_remedy("train")):
+            body()
     except Interrupted as error:
         report_exit(_RANK_EXIT, ExitCode.INTERRUPTED, str(error))
     except UserError as error:

@@ -19,13 +19,22 @@ import psutil
 
 from flows.process.paths import STATE
 from transformer_core.config import Params, load_params
-from transformer_core.errors import ExitCode, Interrupted, UserError, for_terminal
+from transformer_core.errors import ExitCode, Interrupted, UserError, for_terminal, memory_errors
 from transformer_core.files import exclusive_lock, read_json, write_json
 
 BUG = 1
 SIGNALLED = 128  # Plus the number of a signal: the exit code that shells give a process that the signal ended.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 STARTER = "TRANSFORMER_STARTER"  # Environment variable: id of the process that called `run_child`.
+# Keys that bound the memory of a stage.
+_MEMORY = {
+    "clean": "machine.workers",
+    "bpe": "bpe.sample",
+    "binarize": "machine.workers",
+    "train": "train.tokens_per_microbatch",
+    "average": "average.count",
+    "decode": "decode.batch_tokens or decode.beam",
+}
 _SHELLS = frozenset({"sh", "dash", "bash", "zsh", "fish", "ksh"})
 _PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.5
@@ -47,7 +56,8 @@ def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
     @wraps(main)
     def wrapped(*positional: Arguments.args, **named: Arguments.kwargs) -> int:
         try:
-            return main(*positional, **named)
+            with memory_errors(Path(sys.argv[0]).stem, "Use a machine with more."):
+                return main(*positional, **named)
         except Interrupted as error:
             print(f"{error}. Run it again to go on.", file=sys.stderr)
             return ExitCode.INTERRUPTED
@@ -74,7 +84,7 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
         report.unlink(missing_ok=True)
         stop_on_signals()
         exit_with_parent("DVC_STAGE" in os.environ)
-        with exclusive_lock(STATE / "locks" / name, f"stage {name}"):
+        with exclusive_lock(STATE / "locks" / name, f"stage {name}"), memory_errors(name, memory_remedy(name)):
             closing = _run_body(name, body)
     except (UserError, Interrupted) as error:
         if isinstance(error, Interrupted):
@@ -103,6 +113,11 @@ def _run_body(name: str, body: Callable[[Params], str]) -> str:
         _ignore_stop_signals()  # So that the report of the exit is written.
     record_seconds(name, params, time.monotonic() - began)
     return closing
+
+
+def memory_remedy(stage: str) -> str:
+    """Return what to do if a stage runs out of memory."""
+    return f"Lower {_MEMORY[stage]}, or use a machine with more." if stage in _MEMORY else "Use a machine with more."
 
 
 def exit_file(name: str, root: Path = Path()) -> Path:

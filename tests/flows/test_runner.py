@@ -107,6 +107,13 @@ def test_a_bug_is_a_traceback_and_exit_code_1() -> None:
     assert report()["message"] == "toy: KeyError: 'warmup'"
 
 
+def test_a_stage_that_runs_out_of_memory_ends_with_a_remedy_and_is_not_tried_again() -> None:
+    done = stage_here("decode", lambda _: str(bytes(1 << 58)))
+    assert done == (78, "", "decode: out of memory. Lower decode.batch_tokens or decode.beam, or use a machine with more.\n")
+    found = json.loads(Path(".state/exit/decode.json").read_text())
+    assert (found["code"], found["message"]) == (78, "decode: out of memory")
+
+
 def changed(params: Params, section: str, **values: object) -> Params:
     return params.model_copy(update={section: getattr(params, section).model_copy(update=values)})
 

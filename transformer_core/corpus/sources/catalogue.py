@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field
 from transformer_core.config import (
     PARAMS_FILE,
     TREES,
+    Count,
     Language,
     Name,
     NonNegativeInt,
@@ -141,8 +142,8 @@ class Splits(Section):
 class Size(Section):
     """The approximate size of a corpus, for plans: training pairs, bytes of both sides' text, bytes to download."""
 
-    pairs: PositiveInt
-    text_bytes: PositiveInt
+    pairs: Count
+    text_bytes: Count
     download_bytes: NonNegativeInt
 
 
