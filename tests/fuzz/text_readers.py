@@ -13,7 +13,7 @@ from pathlib import Path
 from flows.process.paths import METRICS, RAW
 from flows.process.repro import failure
 from flows.process.runner import exit_file, seconds_of
-from flows.process.settings import apply_settings, write_params
+from flows.process.settings import write_params
 from flows.record.journal import Journal
 from flows.record.sending import all_sent
 from flows.sweeps.rows import document_of, grid_rows
@@ -93,14 +93,9 @@ def _write_over_params(data: bytes, folder: Path) -> None:
     """A recipe and changed settings are written over a params.yaml that a person has edited."""
     file = folder / "params.yaml"
     file.write_bytes(data)
-    for write in (
-        lambda: recipes.write(recipes.read("synthetic"), file, force=True),
-        lambda: write_params("synthetic", {"train.updates": 2_000}),
-        lambda: apply_settings(load_params().model_dump(mode="json", exclude={"machine"}), folder),
-    ):
-        write()
-        load_params()
-        file.write_bytes(data)
+    recipes.write(recipes.read("synthetic"), file, force=True)
+    load_params()
+    file.write_bytes(data)
     write_params(None, {"train.updates": 5_000})
     load_params()
 
