@@ -21,7 +21,6 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Failed
 from prefect.tasks import Task, exponential_backoff
-from ruamel.yaml import YAML
 
 from flows.cluster import pools
 from flows.process.child import StageLog, TimeLimitError, run_child
@@ -33,7 +32,7 @@ from flows.record import server
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME
 from flows.record.sending import Sender
 from flows.record.summary import Outcome, record, summarize, table_of
-from transformer_core.config import Machine, load_params, tracking_uri
+from transformer_core.config import Machine, load_params, parse_yaml, tracking_uri
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, first_line
 from transformer_core.files import read_json
 
@@ -333,7 +332,7 @@ def _override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return key, YAML(typ="safe", pure=True).load(value)
+    return key, parse_yaml(value, f"--set {key}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(score_table(read_json(METRICS)))
     except KeyError as missing:
         raise UserError(f"{METRICS}: has no {missing.args[0]}, it is of an earlier version", "Make it anew with: dvc repro") from None
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        raise UserError(f"{METRICS}: holds other values than scores", "Make it anew with: dvc repro --force evaluate") from None
     return 0
 
 

@@ -62,6 +62,8 @@ FAULTS = [
     ("  corpus: synthetic", '  corpus: ""', ": download.corpus: must be a name, got ''"),
     ("  pools: {}", "  pools: 3", ": machine.pools: must be a work pool's name for each stage, got 3"),
     ("  pools: {}", "  pools: {train: 3}", ": machine.pools.train: must be a text, got 3"),
+    ("  beam: 4", "  beam: 101", ": decode.beam: must be a whole number above 0 and at most 100, got 101"),
+    ("  max_extra: 50", f"  max_extra: {10**20}", f": decode.max_extra: must be at most 1,000,000,000, got {10**20}"),
     ("  devices:", "  devices: none", ": machine.devices: must be a whole number above 0, got 'none'"),
     ("  threads:", "  thread:", ": machine.thread: unknown key. Did you mean 'threads'?"),
     ("  target: de", "  target: en", ": download.target: must differ from download.source, got 'en'"),
@@ -149,3 +151,9 @@ def test_a_whole_number_is_a_number_and_machine_may_be_left_out_and_sections_are
     assert (params.train.learning_rate_factor, params.machine.devices) == (2.0, None)
     with pytest.raises(ValueError, match="frozen"):
         params.train.warmup = 1
+
+
+def test_of_very_many_faults_the_first_ten_are_told() -> None:
+    told = refusal(WHOLE + "".join(f"key{number}: 1\n" for number in range(50)))
+    assert told.count("unknown key") == 10
+    assert told.endswith("There are more faults.")

@@ -1,4 +1,38 @@
-from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, memory_errors
+
+TOO_MUCH = 1 << 58  # Bytes; more than any machine's address space.
+
+
+def raise_error(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    "allocate",
+    [
+        lambda: bytes(TOO_MUCH),
+        lambda: np.empty(TOO_MUCH),
+        lambda: torch.empty(TOO_MUCH, dtype=torch.uint8),
+        lambda: raise_error(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")),
+        lambda: raise_error(OSError(12, "Cannot allocate memory")),
+    ],
+    ids=["python", "numpy", "torch", "gpu", "kernel"],
+)
+def test_out_of_memory_is_one_line_with_a_remedy(allocate: Callable[[], object]) -> None:
+    with pytest.raises(UserError) as caught, memory_errors("decode", "Lower the beam."):
+        allocate()
+    assert (str(caught.value), caught.value.exit_code) == ("decode: out of memory. Lower the beam.", ExitCode.BAD_CONFIGURATION)
+
+
+def test_another_error_of_torch_stays_what_it_is() -> None:
+    with pytest.raises(RuntimeError, match="shape"), memory_errors("decode", ""):
+        torch.zeros(2).view(3)
 
 
 def test_an_error_reads_as_one_line_of_fault_and_remedy() -> None:
@@ -16,3 +50,19 @@ def test_exit_codes_are_those_of_sysexits() -> None:
 
 def test_a_request_to_stop_is_caught_by_no_handler_of_failures() -> None:
     assert not issubclass(Interrupted, Exception)
+
+
+@pytest.mark.parametrize(
+    ("quoted", "shown"),
+    [
+        ("a\x1b[31mb\x00\u2028\udcff", r"a\x1b[31mb\x00\u2028\udcff"),
+        ("Süßes 日本 ✓", "Süßes 日本 ✓"),
+        ("https://me:s3cret@host:8080/a?b, http://t0ken@x", "https://host:8080/a?b, http://x"),
+        ("a@b.c http://x/y@z", "a@b.c http://x/y@z"),
+        ("x" * 5_000, "x" * 1_000 + "..." + "x" * 1_000),
+        ("one\ntwo", "one\ntwo"),
+    ],
+)
+def test_a_message_holds_nothing_that_a_terminal_obeys_and_no_password(quoted: str, shown: str) -> None:
+    error = UserError(quoted, quoted)
+    assert (error.message, error.remedy) == (shown, shown)

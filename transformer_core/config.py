@@ -10,16 +10,18 @@ import difflib
 import io
 import os
 import re
-from collections.abc import Iterator
+import reprlib
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from transformer_core.errors import UserError, configuration_error
+from transformer_core.errors import UserError, configuration_error, first_line
 from transformer_core.files import repository
 
 PARAMS_FILE = Path("params.yaml")
@@ -30,14 +32,23 @@ TREES = "tree"
 
 Document = TypeVar("Document", bound=BaseModel)
 
+# Above every setting, so messages leave it out; products of two such numbers still fit the 64 bits of torch's sizes.
+_MOST = 10**9
+
 # An error message describes the expected value by its description, or else by its type and bounds.
-PositiveInt = Annotated[int, Field(gt=0)]
+PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
+Count = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
+# Most hypotheses of a beam search; memory grows with them.
+MOST_BEAMS = 100
+Beam = Annotated[int, Field(gt=0, le=MOST_BEAMS)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Name = Annotated[str, Field(min_length=1, description="a name")]
+Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,1000}$", description="a name")]
+# A part of file names.
+Language = Annotated[str, Field(pattern=r"^\w[\w-]{0,50}$", description="a language: letters, digits, dashes and underscores")]
 Convolutions = Annotated[
     list[Annotated[list[PositiveInt], Field(min_length=3, max_length=3)]],
     Field(min_length=1, description="a list of [channels, kernel, layers], each a whole number above 0"),
@@ -51,12 +62,16 @@ CTRANSLATE2_KEYS = frozenset({
     "most_positions", "tied", "dropout", "attention_dropout", "relu_dropout",
 })  # fmt: skip
 Penalty = Literal["wu", "power"]
+Measure = Literal["nll", "perplexity", "accuracy", "bleu", "f1"]
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 # The row's value is read from its name: presets.py, which also has it, imports this module.
 _SMOOTHING_ROW = re.compile(r"table3/D-smoothing(\d\.\d)")
 # Types of errors of pydantic, of a section and of a tagged union.
 _UNKNOWN_KEY = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 _MISSING_KEY = frozenset({"missing", "missing_argument"})
+# A file of another kind has a fault in every line.
+_FAULTS_READ, _FAULTS_SHOWN = 100, 10
+_OTHER_FORMAT = "Another version of transformer-pipeline wrote it: make it again, or use that version."
 
 
 class Section(BaseModel):
@@ -69,8 +84,8 @@ class Download(Section):
     """The corpus and its direction. The target `tree` selects constituency parsing (paper 6.3, docs/parsing.md)."""
 
     corpus: Name
-    source: Name
-    target: Name
+    source: Language
+    target: Language
 
     @property
     def task(self) -> Literal["translation", "parsing"]:
@@ -227,7 +242,7 @@ class Train(Section):
     precision: Precision
     validate_every: PositiveInt
     bleu_sentences: PositiveInt
-    best_by: Literal["nll", "perplexity", "accuracy", "bleu", "f1"]
+    best_by: Measure
     patience: NonNegativeInt
     save_every: PositiveInt
     keep: PositiveInt
@@ -267,7 +282,7 @@ class Decode(Section):
 
     engine: Literal["torch", "ctranslate2"]
     precision: DecodingPrecision
-    beam: PositiveInt
+    beam: Beam
     penalty: Penalty
     alpha: NonNegativeFloat
     max_extra: PositiveInt
@@ -357,24 +372,45 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
     return params
 
 
-def read_yaml(path: Path) -> Any:
-    """Read a YAML 1.2 file (the version that DVC reads, so both read 1e-9 as a number). Raises `UserError` (78)."""
+def read_yaml(path: Path, parse: Callable[[str, str], Any] | None = None) -> Any:
+    """Read a YAML 1.2 file (the version that DVC reads, so both read 1e-9 as a number). Raises `UserError` (78).
+
+    Args:
+        path: the file.
+        parse: `parse_yaml` if none is given, or `editable_yaml`.
+    """
     try:
-        return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        return (parse or parse_yaml)(path.read_text(encoding="utf-8"), str(path))
+    except (FileNotFoundError, IsADirectoryError):
         raise configuration_error(f"{path}: no such file", "Write one with: transformer-core recipe synthetic") from None
     except UnicodeDecodeError as error:
         raise configuration_error(f"{path}: not valid UTF-8 (byte {error.start})") from None
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Return the plain values of a YAML text, without any tag; `where` names its place. Raises `UserError` (78)."""
+    return _parsed(YAML(typ="safe", pure=True), text, where)
+
+
+def editable_yaml(text: str, where: str) -> Any:
+    """Return the document of a YAML text with its comments, as `parse_yaml`; `yaml_text` writes it."""
+    parse_yaml(text, where)  # A round trip would keep tags.
+    return _parsed(_round_trip(), text, where)
+
+
+def _parsed(yaml: YAML, text: str, where: str) -> Any:
+    try:
+        return yaml.load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        problem = str(error.problem or error.context).splitlines()[0]
-        raise configuration_error(f"{where}: not valid YAML ({problem})") from None
-
-
-def editable_yaml(text: str) -> Any:
-    """Return the document of a YAML text; `yaml_text` writes it with its comments. Raises `YAMLError`."""
-    return _round_trip().load(text)
+        where = f"{where}:{mark.line + 1}" if mark else where
+        problem = str(error.problem or error.context)
+    except RecursionError:
+        problem = "nested too deep"
+    # ruamel.yaml lets errors of Python through: of a date without such a day, a number of 5,000 digits, a key that is a list.
+    except (YAMLError, ValueError, TypeError, AttributeError, LookupError, AssertionError, NotImplementedError) as error:
+        problem = first_line(error)
+    raise configuration_error(f"{where}: not valid YAML ({problem.splitlines()[0]})")
 
 
 def yaml_text(document: object) -> str:
@@ -395,11 +431,14 @@ def validate_document(schema: type[Document], document: object, path: Path) -> D
     try:
         return schema.model_validate(document)
     except ValidationError as error:
-        raise combined_error([_in_one_line(schema, fault, path) for fault in _without_consequences(schema, error.errors())]) from None
+        faults = _without_consequences(schema, error.errors()[:_FAULTS_READ])
+        raise combined_error([_in_one_line(schema, fault, path) for fault in faults]) from None
 
 
 def combined_error(errors: list[UserError]) -> UserError:
-    """Return one `UserError` (78) with a line for each of the errors."""
+    """Return one `UserError` (78) with a line for each of the errors, at most ten."""
+    if len(errors) > _FAULTS_SHOWN:
+        return configuration_error("\n".join(map(str, errors[:_FAULTS_SHOWN])), "There are more faults.")
     *first, last = errors
     return configuration_error("\n".join([*map(str, first), last.message]), last.remedy)
 
@@ -431,14 +470,33 @@ def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> Us
     expected = _in_words(_schema_at(schema, location))
     if error["type"] in _MISSING_KEY:
         return configuration_error(f"{where}: missing, must be {expected}")
+    if error.get("ctx", {}).get("le") == _MOST:
+        expected = f"at most {_MOST:,}"
     if not location:
         expected = expected.replace("section", "document")
-    return configuration_error(f"{where}: must be {expected}, got {error['input']!r}")
+    return configuration_error(
+        f"{where}: must be {expected}, got {_shown(error['input'])}", _OTHER_FORMAT if location == ["format"] else ""
+    )
+
+
+def _shown(value: object) -> str:
+    """Return the value as Python writes it, shortened: an alias in YAML may stand for billions of values."""
+    shortened = reprlib.Repr()
+    shortened.maxlevel, shortened.maxstring, shortened.maxother = 1, 200, 200
+    try:
+        return shortened.repr(value)
+    except ValueError:
+        return "a number of very many digits"
+
+
+@cache
+def _json_schema(schema: type[BaseModel]) -> dict[str, Any]:
+    return schema.model_json_schema()
 
 
 def _schema_at(schema: type[BaseModel], location: list[str | int]) -> dict[str, Any]:
     """Return the JSON schema of the value at a location, also inside optional values, lists, mappings and tagged unions."""
-    root = schema.model_json_schema()
+    root = _json_schema(schema)
 
     def resolved(part: dict[str, Any]) -> dict[str, Any]:
         part = part.get("anyOf", [part])[0]  # The other alternative of an optional value is null.
@@ -465,7 +523,10 @@ def _in_words(part: dict[str, Any]) -> str:
         return str(part["description"])
     names = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "a text", "array": "a list"}
     bounds = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "and at most", "exclusiveMaximum": "and below"}
-    words = [names.get(part.get("type", ""), "a section"), *(f"{word} {part[key]:g}" for key, word in bounds.items() if key in part)]
+    words = [
+        names.get(part.get("type", ""), "a section"),
+        *(f"{word} {part[key]:g}" for key, word in bounds.items() if part.get(key, _MOST) != _MOST),
+    ]
     return " ".join(words)
 
 

@@ -1,8 +1,16 @@
 """The exception for errors that a user can correct, and the exit codes, by which a scheduler decides whether to retry."""
 
 import difflib
-from collections.abc import Iterable
+import errno
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+
+_LONGEST_LINE = 2_000
+_PASSWORD = re.compile(r"(?<=://)[^/\s@]+@")
+# Words in the messages of torch, oneDNN, CUDA and CTranslate2; torch raises RuntimeError on a CPU, and a subclass of it on a GPU.
+_NO_MEMORY = ("out of memory", "allocate memory", "enough memory", "bad_alloc", "ALLOC_FAILED")
 
 
 class ExitCode(IntEnum):
@@ -22,18 +30,36 @@ class UserError(Exception):
         message: the fault, preceded by its place (file, line or setting).
         remedy: the correction, a sentence; may be empty.
         exit_code: exit code of the process.
+
+    Both texts may quote any file or argument, so they are kept as `for_terminal` returns them.
     """
 
     def __init__(self, message: str, remedy: str = "", exit_code: ExitCode = ExitCode.BAD_DATA) -> None:
         super().__init__(message, remedy, exit_code)
-        self.message = message
-        self.remedy = remedy
+        self.message = for_terminal(message)
+        self.remedy = for_terminal(remedy)
         self.exit_code = exit_code
 
     def __str__(self) -> str:
         if not self.remedy:
             return self.message
         return f"{self.message.rstrip('.')}. {self.remedy}"
+
+
+def for_terminal(text: str) -> str:
+    """Return the text without passwords, with control characters escaped, and without the middle of very long lines."""
+    return "\n".join(map(_line_for_terminal, without_password(text).split("\n")))
+
+
+def _line_for_terminal(line: str) -> str:
+    if not line.isprintable():
+        line = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE // 2]}...{line[-_LONGEST_LINE // 2 :]}"
+
+
+def without_password(text: str) -> str:
+    """Return the text without the user and password of each address in it: https://user:password@host becomes https://host."""
+    return _PASSWORD.sub("", text)
 
 
 def configuration_error(message: str, remedy: str = "") -> UserError:
@@ -45,6 +71,24 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str, most: int = 3)
     """Return a remedy with at most `most` known names that are similar to a wrong one; if there are none, `otherwise`."""
     near = difflib.get_close_matches(name, known, n=most)
     return f"Did you mean {' or '.join(near)}?" if near else otherwise
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out, of the machine or of a GPU."""
+    if isinstance(error, RuntimeError):
+        return any(words in str(error) for words in _NO_MEMORY)
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+
+
+@contextmanager
+def memory_errors(where: str, remedy: str) -> Iterator[None]:
+    """Raise out-of-memory in the block as a `UserError` with exit code 78: the same work would fail again."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise configuration_error(f"{where}: out of memory", remedy) from None
 
 
 class Interrupted(KeyboardInterrupt):

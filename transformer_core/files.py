@@ -1,5 +1,6 @@
 """Files: atomic writes (to a temporary name beside the target, then renamed), JSON, checksums and locks."""
 
+import csv
 import fcntl
 import glob
 import hashlib
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformer_core.errors import ExitCode, UserError, configuration_error
+from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 
 # The variable in which DVC names the experiment to the stages that it runs.
 EXPERIMENT = "DVC_EXP_NAME"
@@ -89,9 +90,27 @@ def write_json(path: Path, document: object) -> None:
     write_text(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Return the document in a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+def read_json(path: Path, remedy: str = "Make it again with: dvc repro --force") -> Any:
+    """Return the document in a JSON file. Raises `UserError` (65) with this remedy: not valid JSON, or nested too deep."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid JSON ({first_line(error)})", remedy) from None
+
+
+def read_numbers(path: Path) -> list[dict[str, float]]:
+    """Return the rows of a CSV file of numbers, by column. Raises `UserError` (65): no column, or a cell that is missing or no number."""
+    number, rows = 1, []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.reader(file)
+            columns = next(reader)
+            for row in reader:
+                number += 1
+                rows.append(dict(zip(columns, map(float, row), strict=True)))
+    except (ValueError, StopIteration, csv.Error) as error:
+        raise UserError(f"{path}:{number}: not a table of numbers ({first_line(error)})", "Make it again with: dvc repro --force") from None
+    return rows
 
 
 def sha256_of(path: Path) -> str:

@@ -4,7 +4,7 @@ import difflib
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from transformer_core.config import Model
+from transformer_core.config import Model, PositiveInt, Probability
 from transformer_core.errors import configuration_error
 
 
@@ -27,22 +27,22 @@ class TransformerSize:
         neighbourhood: r, the number of positions visible to self-attention (paper 4); None for all.
     """
 
-    layers: int
-    d_model: int
-    d_ff: int
-    heads: int
-    d_k: int
-    d_v: int
-    dropout: float
-    attention_dropout: float = 0.0
-    relu_dropout: float = 0.0
+    layers: PositiveInt
+    d_model: PositiveInt
+    d_ff: PositiveInt
+    heads: PositiveInt
+    d_k: PositiveInt
+    d_v: PositiveInt
+    dropout: Probability
+    attention_dropout: Probability = 0.0
+    relu_dropout: Probability = 0.0
     norm: Literal["post", "pre"] = "post"
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
-    most_positions: int = 1024
+    most_positions: PositiveInt = 1024
     tied: Literal["all", "decoder", "none"] = "all"
-    neighbourhood: int | None = None
-    encoder_layers: int | None = None
-    decoder_layers: int | None = None
+    neighbourhood: PositiveInt | None = None
+    encoder_layers: PositiveInt | None = None
+    decoder_layers: PositiveInt | None = None
     architecture: Literal["transformer"] = "transformer"
 
     @property
@@ -77,9 +77,9 @@ class RecurrentSize:
             3.3).
     """
 
-    layers: int
-    d_model: int
-    dropout: float
+    layers: PositiveInt
+    d_model: PositiveInt
+    dropout: Probability
     cell: Literal["lstm", "gru"] = "lstm"
     attention: Literal["none", "additive", "dot"] = "additive"
     decoder: Literal["simple", "cho", "bahdanau", "luong"] = "simple"
@@ -109,11 +109,11 @@ class ConvolutionalSize:
             d_model channels and `kernel`. A linear map is added wherever the width changes (section 3.2).
     """
 
-    layers: int
-    d_model: int
-    dropout: float
-    kernel: int = 3
-    convolutions: tuple[tuple[int, int, int], ...] | None = None
+    layers: PositiveInt
+    d_model: PositiveInt
+    dropout: Probability
+    kernel: PositiveInt = 3
+    convolutions: tuple[tuple[PositiveInt, PositiveInt, PositiveInt], ...] | None = None
     architecture: Literal["convolutional"] = "convolutional"
 
 

@@ -15,8 +15,18 @@ from collections.abc import Callable, Sequence
 
 from flows.cluster.group import NodeGroup
 from flows.process.child import run_child
-from flows.process.runner import SIGNALLED, STARTERS, STOP_SIGNALS, echo, exit_file, exit_with_starters, report_exit, shell_code
-from transformer_core.errors import ExitCode, Interrupted, UserError
+from flows.process.runner import (
+    SIGNALLED,
+    STARTERS,
+    STOP_SIGNALS,
+    echo,
+    exit_file,
+    exit_with_starters,
+    memory_remedy,
+    report_exit,
+    shell_code,
+)
+from transformer_core.errors import ExitCode, Interrupted, UserError, memory_errors
 from transformer_core.files import read_json
 
 FAILED = 1
@@ -63,7 +73,8 @@ def run_rank(body: Callable[[], None]) -> int:
     """Run one rank and report its exit. A stopped rank returns 0 after it has saved, because torchrun ends all ranks if one fails."""
     exit_with_starters()
     try:
-        body()
+        with memory_errors("train", memory_remedy("train")):
+            body()
     except Interrupted as error:
         report_exit(_RANK_EXIT, ExitCode.INTERRUPTED, str(error))
     except UserError as error:

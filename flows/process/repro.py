@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -77,12 +77,11 @@ def search_path() -> str:
 
 
 def failure(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tuple[int, str]:
-    """Return exit code and reason of a failed stage: from its own report or, if it was killed before writing one, from DVC."""
-    report = exit_file(name, root)
-    if report.exists():
-        found = read_json(report)
-        reason = str(UserError(found["message"], found["remedy"]))
-        return found["code"], reason if reason.startswith(f"{name}:") else f"{name}: {reason}"
+    """Return exit code and reason of a failed stage: from its own report or, if that is missing or damaged, from DVC."""
+    with suppress(OSError, UserError, KeyError, TypeError, ValueError, OverflowError):
+        found = read_json(exit_file(name, root))
+        reason = str(UserError(str(found["message"]), str(found["remedy"])))
+        return int(found["code"]) or BUG, reason if reason.startswith(f"{name}:") else f"{name}: {reason}"
     seen = _STAGE_ENDED.search(last_line)
     code = shell_code(int(seen.group(1)) if seen else dvc_code)
     return code or BUG, f"{name}: {last_line.removeprefix('ERROR: ') or 'DVC ended without a message'}"

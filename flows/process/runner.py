@@ -19,7 +19,7 @@ import psutil
 
 from flows.process.paths import STATE
 from transformer_core.config import Params, load_params
-from transformer_core.errors import ExitCode, Interrupted, UserError
+from transformer_core.errors import ExitCode, Interrupted, UserError, for_terminal, memory_errors
 from transformer_core.files import exclusive_lock, read_json, write_json
 
 BUG = 1
@@ -28,6 +28,15 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 # Environment variable: ids of the processes that started this one, separated by spaces, the nearest last. Written by `run_child`, by the
 # commands of dvc.yaml and by torchrun. A process cannot ask for them itself: they may have died before it could.
 STARTERS = "TRANSFORMER_STARTERS"
+# Keys that bound the memory of a stage.
+_MEMORY = {
+    "clean": "machine.workers",
+    "bpe": "bpe.sample",
+    "binarize": "machine.workers",
+    "train": "train.tokens_per_microbatch",
+    "average": "average.count",
+    "decode": "decode.batch_tokens or decode.beam",
+}
 _PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.5
 
@@ -38,7 +47,7 @@ class StageError(Exception):
     """A stage, or DVC or git for it, ended with `exit_code`; the message is the reason."""
 
     def __init__(self, exit_code: int, message: str) -> None:
-        super().__init__(f"{message} (exit code {exit_code})")
+        super().__init__(f"{for_terminal(message)} (exit code {exit_code})")
         self.exit_code = exit_code
 
 
@@ -48,7 +57,8 @@ def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
     @wraps(main)
     def wrapped(*positional: Arguments.args, **named: Arguments.kwargs) -> int:
         try:
-            return main(*positional, **named)
+            with memory_errors(Path(sys.argv[0]).stem, "Use a machine with more."):
+                return main(*positional, **named)
         except Interrupted as error:
             print(f"{error}. Run it again to go on.", file=sys.stderr)
             return ExitCode.INTERRUPTED
@@ -75,7 +85,7 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
         report.unlink(missing_ok=True)
         stop_on_signals()
         exit_with_starters()
-        with exclusive_lock(STATE / "locks" / name, f"stage {name}"):
+        with exclusive_lock(STATE / "locks" / name, f"stage {name}"), memory_errors(name, memory_remedy(name)):
             closing = _run_body(name, body)
     except (UserError, Interrupted) as error:
         if isinstance(error, Interrupted):
@@ -106,6 +116,11 @@ def _run_body(name: str, body: Callable[[Params], str]) -> str:
     return closing
 
 
+def memory_remedy(stage: str) -> str:
+    """Return what to do if a stage runs out of memory."""
+    return f"Lower {_MEMORY[stage]}, or use a machine with more." if stage in _MEMORY else "Use a machine with more."
+
+
 def exit_file(name: str, root: Path = Path()) -> Path:
     """Return the path of the report of the exit of stage `name` in the repository at `root`."""
     return root / STATE / "exit" / f"{name}.json"
@@ -124,11 +139,13 @@ def record_seconds(stage: str, params: Params, seconds: float) -> None:
 def seconds_of(stage: str, params: Params) -> float | None:
     """Return the duration of a stage's last run here; None if its settings, or those of a stage before, were different.
 
-    None means that DVC took the outputs from the cache.
+    None means that DVC took the outputs from the cache, or that the file is missing or damaged.
     """
-    file = _times_file(stage)
-    record = read_json(file) if file.exists() else {"settings": None}
-    return record["seconds"] if record["settings"] == _settings(stage, params) else None
+    with suppress(OSError, UserError, KeyError, TypeError, ValueError, OverflowError):  # A damaged file tells nothing.
+        record = read_json(_times_file(stage))
+        if record["settings"] == _settings(stage, params):
+            return float(record["seconds"])
+    return None
 
 
 def _times_file(stage: str) -> Path:

@@ -1,6 +1,6 @@
 """The settings of one run of the flow: a recipe and changed keys, in params.yaml until the run ends."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -43,9 +43,9 @@ def settings_of_run(recipe: str | None, overrides: Mapping[str, Any]) -> Iterato
 
 def _write(recipe: str | None, overrides: Mapping[str, Any]) -> None:
     before = PARAMS_FILE.read_text(encoding="utf-8") if PARAMS_FILE.exists() else ""
-    present: Any = editable_yaml(before) if before else {}
-    document: Any = present if recipe is None else editable_yaml(recipes.read(recipe))
-    if recipe is not None and present and MACHINE in present:
+    present = _sections(PARAMS_FILE, editable_yaml) if before else {}
+    document = present if recipe is None else editable_yaml(recipes.read(recipe), recipe)
+    if recipe is not None and MACHINE in present:
         document[MACHINE] = present[MACHINE]
     for key, value in overrides.items():
         _set(document, key, value)
@@ -71,14 +71,16 @@ def _kept(written: bytes) -> Path:
 
 
 def tracked() -> dict[str, Any]:
-    """Return the sections of params.yaml but `machine`: the settings for other machines' clones."""
-    return {name: section for name, section in read_yaml(PARAMS_FILE).items() if name != MACHINE}
+    """Return the sections of params.yaml but `machine`: the settings for other machines' clones. Raises `UserError` (78) as `check`."""
+    sections = {name: section for name, section in _sections(PARAMS_FILE).items() if name != MACHINE}
+    check(sections)
+    return sections
 
 
 def apply_settings(sections: Mapping[str, Any], root: Path) -> None:
     """Write another machine's tracked sections to the params.yaml at `root`; its section `machine` is kept."""
     path = root / PARAMS_FILE
-    document = {**sections, MACHINE: read_yaml(path).get(MACHINE) or {}}
+    document = {**sections, MACHINE: _sections(path).get(MACHINE) or {}}
     check(document)
     write_text(path, yaml_text(document))
 
@@ -88,6 +90,13 @@ def check(document: object) -> None:
     params = validate_document(Params, document, PARAMS_FILE)
     check_across_sections(params)
     resolve(params.model)
+
+
+def _sections(path: Path, parse: Callable[[str, str], Any] | None = None) -> dict[str, Any]:
+    document = read_yaml(path, parse)
+    if not isinstance(document, dict):
+        raise configuration_error(f"{path}: must be a document with the sections {', '.join(Params.model_fields)}")
+    return document
 
 
 def _set(document: dict[str, Any], key: str, value: object) -> None:

@@ -22,12 +22,23 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.paths import STATE
+from transformer_core.errors import UserError
 from transformer_core.files import new_file, repository, sha256_of
 
 # One folder for all workspaces of the repository, because an experiment's temporary copy is removed at its end.
 JOURNALS = repository() / STATE / "journal"
 
 Event = dict[str, Any]
+# The fields of an event beside its time, by type.
+_FIELDS: Mapping[str, Mapping[str, type]] = {
+    "run": {"id": str, "run": str, "parent": str},
+    "status": {"status": str},
+    "parameters": {"values": dict},
+    "tags": {"values": dict},
+    "metrics": {"step": int, "values": dict},
+    "inputs": {"values": list},
+    "artifact": {"path": str, "folder": str},
+}
 
 # Tags that MLflow's pages show at the top of a run: its name, its description, its code and commit.
 NAME = "mlflow.runName"
@@ -145,6 +156,9 @@ def read_events(path: Path, start: int = 0) -> Iterator[Event]:
     """Yield the events of a journal from byte `start` on, complete lines only; none if there is no journal.
 
     Each event has an additional key "end": the offset of the byte after its line.
+
+    Raises:
+        UserError: exit code 65; a line is no event, or the first line does not identify the run.
     """
     if not path.exists():
         return
@@ -154,8 +168,21 @@ def read_events(path: Path, start: int = 0) -> Iterator[Event]:
         for line in file:
             if not line.endswith(b"\n"):
                 return
+            event = _event(line)
+            if event is None or (event["type"] == "run") != (end == 0):
+                remedy = "Move the file away: what was not sent from it to MLflow is lost."
+                raise UserError(f"{path}: no event of a journal at byte {end:,}", remedy)
             end += len(line)
-            yield {**json.loads(line), "end": end}
+            yield {**event, "end": end}
+
+
+def _event(line: bytes) -> Event | None:
+    try:
+        event = json.loads(line)
+        fields = {**_FIELDS[event["type"]], "timestamp_ms": int}
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None
+    return event if all(isinstance(event.get(name), kind) for name, kind in fields.items()) else None
 
 
 def position_file(journal: Path) -> Path:

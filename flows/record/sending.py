@@ -21,7 +21,7 @@ from flows.record.journal import JOURNALS, Event, position_file, read_events
 from flows.record.server import PARENT_TAG, REFUSED, connect, experiment_id, find_training, reaching, search
 from flows.record.store import database
 from transformer_core.config import SQLITE
-from transformer_core.errors import first_line
+from transformer_core.errors import UserError, first_line, for_terminal, without_password
 from transformer_core.files import read_json, repository, write_json
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Sender:
         self._thread.join(CLOSING_SECONDS)
         if not all_sent(self._journal, self._uri):
             remedy = "The record is kept and sent by the next stage, or by: python -m flows.tracking sync"
-            echo(f"MLflow at {self._uri}: {self._trouble}. {remedy}", sys.stderr)
+            echo(for_terminal(f"MLflow at {self._uri}: {self._trouble}. {remedy}"), sys.stderr)
 
     def _send(self) -> None:
         pause = INTERVAL_SECONDS
@@ -160,7 +160,7 @@ class Position:
 def _read_position(journal: Path, header: Event, uri: str) -> Position:
     """Return the position in a journal for this address: the start, if the file is missing, damaged or of another journal or address."""
     destination = _destination(uri)
-    with suppress(OSError, ValueError, TypeError):
+    with suppress(OSError, UserError, TypeError):
         position = Position(**read_json(position_file(journal)))
         if (position.journal, _destination(position.uri)) == (header["id"], destination):
             return replace(position, uri=destination)
@@ -168,9 +168,9 @@ def _read_position(journal: Path, header: Event, uri: str) -> Position:
 
 
 def _destination(uri: str) -> str:
-    """Return the address; relative for a database in the repository, so that it stays valid if the repository is moved."""
+    """Return the address without a password; relative for a database in the repository, which may be moved."""
     file, root = database(uri), repository().resolve()
-    return uri if file is None or not file.is_relative_to(root) else f"{SQLITE}{file.relative_to(root)}"
+    return without_password(uri) if file is None or not file.is_relative_to(root) else f"{SQLITE}{file.relative_to(root)}"
 
 
 def _header(journal: Path) -> Event | None:

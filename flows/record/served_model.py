@@ -7,13 +7,14 @@ from typing import Any
 
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
-from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, TEMPORARILY_UNAVAILABLE
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from transformer_core.config import Penalty
+from transformer_core.config import Beam, Penalty, validate_document
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_for_decoding
+from transformer_core.errors import UserError, memory_errors
 
 Scored = dict[str, str | float]
 Answer = str | Scored | list[Scored]
@@ -21,7 +22,6 @@ Answer = str | Scored | list[Scored]
 MOST_TOKENS = 1024
 # More than 1,024 tokens of any language have, and few enough to be tokenised without delay.
 MOST_CHARACTERS = 20_000
-MOST_BEAMS = 100
 _USUAL_BEAM = Search.beam
 
 
@@ -35,7 +35,7 @@ class Asked(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    beam: int = Field(_USUAL_BEAM, ge=1, le=MOST_BEAMS)
+    beam: Beam = _USUAL_BEAM
     alpha: float = Field(Search.alpha, ge=0, le=10)
     penalty: Penalty = Search.penalty
     max_extra: int = Field(Search.max_extra, ge=1, le=MOST_TOKENS)
@@ -46,8 +46,8 @@ class Asked(BaseModel):
 class Refused(MlflowException):
     """An error in a request: status 400 and one line. Without `serialize_as_json`, MLflow would repeat the whole request before it."""
 
-    def __init__(self, line: str) -> None:
-        super().__init__(line, INVALID_PARAMETER_VALUE)
+    def __init__(self, line: str, code: int = INVALID_PARAMETER_VALUE) -> None:
+        super().__init__(line, code)
         self._line = line
 
     def serialize_as_json(self) -> str:
@@ -72,7 +72,7 @@ class ServedTranslator(PythonModel):
             params: the fields of `Asked`.
 
         Raises:
-            Refused: a line is too long, or a parameter is invalid.
+            Refused: a line is too long, or a parameter is invalid; status 503 if memory ran out.
         """
         asked = _asked(params or {})
         tokens = [self._tokens(number, line) for number, line in enumerate(model_input)]
@@ -80,7 +80,11 @@ class ServedTranslator(PythonModel):
         batch_tokens = BATCH_TOKENS * _USUAL_BEAM // max(asked.beam, _USUAL_BEAM)
         nbest = asked.beam if asked.nbest else 1
         search = Search(asked.beam, asked.alpha, asked.penalty, max_extra=asked.max_extra, nbest=nbest)
-        found = self.translator.translate_tokens(tokens, search, batch_tokens)
+        try:
+            with memory_errors("this server", "Send shorter lines, fewer at a time, or a smaller params.beam."):
+                found = self.translator.translate_tokens(tokens, search, batch_tokens)
+        except UserError as error:
+            raise Refused(str(error), TEMPORARILY_UNAVAILABLE) from None
         if asked.nbest:
             return [[_scored(one) for one in ranked] for ranked in found]
         return [_scored(ranked[0]) if asked.scores else ranked[0].text for ranked in found]
@@ -98,10 +102,9 @@ class ServedTranslator(PythonModel):
 
 def _asked(params: dict[str, Any]) -> Asked:
     try:
-        return Asked(**params)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        raise Refused(f"params.{fault['loc'][0]}: {fault['msg']}, got {fault['input']!r}") from error
+        return validate_document(Asked, params, Path("params"))
+    except UserError as error:
+        raise Refused(str(error).replace("params: ", "params.").replace("\n", "; ")) from None
 
 
 def _too_long(number: int, count: int, unit: str, most: int) -> Refused:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flows.record.journal import DESCRIPTION
 from flows.record.store import EXPERIMENT, artifact_location, database, prepare
-from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
+from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -71,7 +71,7 @@ def registered(uri: str, name: str, version: str) -> bool:
 
 def run_link(uri: str, run: "Run") -> str:
     """Return the address of a run's page: on the server, or in `mlflow ui` for a database in a file."""
-    server = uri.rstrip("/") if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
+    server = without_password(uri).rstrip("/") if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
     return f"{server}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
 
 

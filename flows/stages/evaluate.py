@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from flows.process.paths import (
     AVERAGED,
@@ -46,7 +46,7 @@ from transformer_core.evaluation.metrics import (
     sentence_chrf,
 )
 from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing
-from transformer_core.files import new_file, read_json, sha256_of, write_json, write_text
+from transformer_core.files import new_file, read_json, read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model
 
 STAGES_BEFORE = ("download", "clean", "bpe", "binarize", "train", "average", "decode")
@@ -209,13 +209,6 @@ def _moses_bleu(scores: Scores | parsing.ParsingScores) -> dict[str, float]:
 def _rounded(scores: object, names: Sequence[str]) -> dict[str, float]:
     """Return scores in percent, rounded to two decimals."""
     return {name: round(getattr(scores, name), 2) for name in names}
-
-
-def read_numbers(path: Path) -> list[dict[str, float]]:
-    """Return the rows of a CSV file of numbers, by column."""
-    import pandas as pd
-
-    return cast("list[dict[str, float]]", pd.read_csv(path, dtype=float).to_dict("records"))
 
 
 def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:

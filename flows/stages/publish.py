@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import mlflow
 from mlflow import MlflowClient
@@ -28,9 +28,9 @@ from flows.record.sending import sync
 from flows.record.server import connect, find_training, reaching, run_link
 from flows.record.tasks import Task, corpus_name, task_of
 from transformer_core.config import DEFAULT_TRACKING_URI, Params, tracking_uri
-from transformer_core.errors import UserError
+from transformer_core.errors import UserError, without_password
 from transformer_core.evaluation.metrics import read_aligned
-from transformer_core.files import EXPERIMENT, read_json, sha256_of, write_json
+from transformer_core.files import EXPERIMENT, read_json, read_numbers, sha256_of, write_json
 
 SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
 CONFIG = AVERAGED / "config.json"
@@ -107,16 +107,14 @@ def training_run(client: MlflowClient, uri: str, params: Params, fingerprint: st
 
 def journal_from_tables(fingerprint: str, params: Params) -> None:
     """Write the journal of a training that ran elsewhere, from its CSV files; its times are those of now."""
-    import pandas as pd
-
     journal = Journal(fingerprint)
     describe_training(journal, params)
     journal.tags({"filled_from": UPDATES.parent.as_posix()})
     for context, path in (("train", UPDATES), ("valid", VALIDATION)):
-        table = pd.read_csv(path, dtype=float)
-        if context == "valid":
-            table = table.drop(columns="seconds").rename(columns={VALIDATION_SCORE: task_of(params.download.target).key})
-        for row in cast("list[dict[str, float]]", table.to_dict("records")):
+        for row in read_numbers(path):
+            if context == "valid":
+                del row["seconds"]
+                row[task_of(params.download.target).key] = row.pop(VALIDATION_SCORE)
             journal.metrics(int(row.pop("update")), row, context)
     journal.end()
 
@@ -183,7 +181,7 @@ def requirements() -> list[str]:
 
 
 def _where(figures: dict[str, Any], task: Task, uri: str, link: str) -> str:
-    store = "" if uri == DEFAULT_TRACKING_URI else f" --backend-store-uri {uri}"
+    store = "" if uri == DEFAULT_TRACKING_URI else f" --backend-store-uri {without_password(uri)}"
     see = f"mlflow ui{store}, then {link}" if uri.startswith("sqlite:") else link
     return f"{task.headline(figures)} on the test set of {corpus_name(figures)}\nreport: {REPORT}\ntraining: {see}"
 

@@ -43,7 +43,7 @@ from transformer_core.decoding.translator import Translator
 from transformer_core.errors import Interrupted, UserError, configuration_error
 from transformer_core.evaluation.bleu import corpus_bleu
 from transformer_core.evaluation.brackets import corpus_f1
-from transformer_core.files import exclusive_lock, new_directory, read_json, write_json
+from transformer_core.files import exclusive_lock, new_directory, read_json, read_numbers, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Training, Vocabulary, load_model
 from transformer_core.models.precision import weights_dtype
@@ -246,7 +246,6 @@ def _check_positions(model: TranslationModel) -> None:
 
 def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Progress, parameters: int) -> None:
     """Fill DVC's outputs from the state, which is removed only after all of them exist."""
-    import pandas as pd  # Here: half a second that only the end of a training needs.
 
     meta, seconds = read_meta(BINARIZED), round(progress.seconds, 1)
     config = ModelConfig(
@@ -263,15 +262,15 @@ def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Prog
     TRAINING.mkdir(parents=True, exist_ok=True)
     for table in TABLES:
         shutil.copyfile(state / table.name, table)
-    last = pd.read_csv(VALIDATION, dtype=float).iloc[-1]
+    last = read_numbers(VALIDATION)[-1]
     write_json(
         TRAINING_METRICS,
         {
             "updates": progress.update,
             "epochs": progress.epoch + 1,
             "parameters": parameters,
-            **{f"valid_{name}": float(last[name]) for name in ("nll", "perplexity", "accuracy")},
-            f"valid_{_OUTPUT_SCORES[params.download.task].name}": float(last[VALIDATION_SCORE]),
+            **{f"valid_{name}": last[name] for name in ("nll", "perplexity", "accuracy")},
+            f"valid_{_OUTPUT_SCORES[params.download.task].name}": last[VALIDATION_SCORE],
             "minutes": round(progress.seconds / 60, 1),
             "tokens_per_second": round(progress.target_tokens / progress.seconds),
         },

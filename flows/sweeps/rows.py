@@ -1,16 +1,16 @@
 """Rows of a sweep, each a change to params.yaml."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ruamel.yaml import YAML
-
-from transformer_core.config import Model, Params
+from transformer_core.config import Model, Params, parse_yaml
 from transformer_core.errors import configuration_error, did_you_mean
 from transformer_core.presets import BASE, TABLE_3, ModelSize, TransformerSize, resolve
 
+_MOST_ROWS = 1_000
 _WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
 # The section `model` of each system of the paper's Table 2 that this project can train.
 _TABLE_2: dict[str, dict[str, Any]] = {
@@ -69,9 +69,12 @@ def grid_rows(settings: Sequence[str]) -> list[Row]:
         key, equals, listed = setting.partition("=")
         if not (equals and key and listed):
             raise configuration_error(f"{setting!r} is not KEY=V1,V2,...", "For example: train.warmup=200,400")
-        yaml = YAML(typ="safe", pure=True)
         keys.append(key)
-        values.append([yaml.load(value) for value in listed.split(",")])
+        values.append([parse_yaml(value, key) for value in listed.split(",")])
+    if len(set(keys)) < len(keys):
+        raise configuration_error(f"{', '.join(keys)}: a key is given twice", "Name all of its values together: KEY=V1,V2")
+    if (count := math.prod(map(len, values))) > _MOST_ROWS:
+        raise configuration_error(f"{count:,} combinations of the values, at most {_MOST_ROWS:,} are trained", "Name fewer values.")
     if not keys:
         raise configuration_error("params: needs settings KEY=V1,V2,...", "For example: python -m flows.sweep params train.warmup=200,400")
     return [

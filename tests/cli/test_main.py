@@ -9,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 COMMAND = Path(sys.executable).with_name("transformer-core")
 HEAVY = {"torch", "numpy", "pandas", "pydantic", "ruamel.yaml", "sentencepiece", "sacrebleu", "matplotlib", "jinja2"}
 
@@ -34,7 +36,8 @@ def test_a_wrong_call_is_one_line_and_bad_configuration(call: Callable[..., Any]
     for arguments, command, fault in (
         ("", "", "the following arguments are required: COMMAND"),
         ("translate", " translate", "the following arguments are required: --model"),
-        ("translate --model m --beam 0", " translate", "argument --beam: must be a whole number above 0, got '0'"),
+        ("translate --model m --beam 0", " translate", "argument --beam: must be a whole number from 1 to 100, got '0'"),
+        ("translate --model m --beam 101", " translate", "argument --beam: must be a whole number from 1 to 100, got '101'"),
         ("translate --model m --alpha nan", " translate", "argument --alpha: must be a number, 0 or more, got 'nan'"),
         ("translate --model m --top-p 1.5", " translate", "argument --top-p: must be a number above 0, at most 1, got '1.5'"),
         ("data synthetic --seed -1", " data synthetic", "argument --seed: must be a whole number, 0 or more, got '-1'"),
@@ -43,6 +46,15 @@ def test_a_wrong_call_is_one_line_and_bad_configuration(call: Callable[..., Any]
     ):
         line = f"transformer-core{command}: {fault}. See: transformer-core{command} --help"
         assert call(*arguments.split()).refusal() == (78, line)
+
+
+def test_a_command_that_runs_out_of_memory_names_the_options_to_lower(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_core.decoding.beam.Limits.of", lambda *_: bytes(1 << 58))
+    code, line = call("translate", "--model", "transformer", stdin=b"the dog\n").refusal()
+    assert (code, line) == (
+        78,
+        "transformer-core: out of memory. Lower --batch-tokens, --beam, --max-extra, or use a machine with more.",
+    )
 
 
 def test_a_process_ends_with_the_code_and_the_line_of_its_error(tmp_path: Path) -> None:

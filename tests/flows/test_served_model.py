@@ -6,15 +6,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import requests
+from mlflow.pyfunc.model import PythonModelContext
 
 from flows.cluster.group import free_port
 from flows.process.paths import AVERAGED
+from flows.record.served_model import Refused, ServedTranslator
 from flows.record.server import connect
 from flows.stages import publish
 from tests.flows import servers
@@ -115,6 +118,15 @@ def test_invalid_requests_are_refused_in_one_short_line_and_the_server_continues
     assert server.post(b"A line.", "text/plain").status_code == 415
     assert server.predictions([]) == []
     assert server.predictions(TEXTS[:1]) == server.wanted(TEXTS[:1], {})
+
+
+def test_a_request_for_which_the_memory_does_not_suffice_can_be_tried_again_and_the_server_lives_on(server: Server) -> None:
+    served = ServedTranslator()
+    served.translator = replace(server.translator, model=Mock(most_positions=None, device="cpu", start=lambda *_: bytes(1 << 58)))
+    with pytest.raises(Refused) as caught:
+        served.predict(PythonModelContext({}, {}), TEXTS[:1])
+    assert caught.value.get_http_status_code() == 503
+    assert "this server: out of memory. Send shorter lines" in caught.value.serialize_as_json()
 
 
 def test_predict_and_a_file_give_the_same_text_from_the_command_line(server: Server) -> None:

@@ -86,7 +86,7 @@ def test_a_config_from_before_a_setting_existed_loads_as_it_was(
 def test_missing_and_truncated_files_are_one_line(directory: Path) -> None:
     weights, config = directory / "model.safetensors", directory / "config.json"
     weights.write_bytes(weights.read_bytes()[:-100])
-    assert refusal(directory).startswith(f"{weights}: not the weights of")
+    assert refusal(directory).startswith(f"{weights}: damaged (")
     for file in (weights, config):
         file.unlink()
         assert f"{file}: no such file" in refusal(directory)
@@ -102,6 +102,13 @@ def test_other_sizes_than_the_weights_are_refused_before_they_are_allocated(dire
         assert "not the weights of" in refusal(directory)
 
 
+def test_so_many_convolutions_are_refused_before_they_are_built(tmp_path: Path) -> None:
+    directory = write_model(build(ConvolutionalSize(layers=1, d_model=8, dropout=0.1), VOCAB), tmp_path / "model")
+    config = directory / "config.json"
+    config.write_text(config.read_text().replace('"convolutions": null', '"convolutions": [[8, 3, 1000000000]]'))
+    assert "1000000000 layers" in refusal(directory)
+
+
 def test_weights_that_are_not_finite_are_bad_data(directory: Path) -> None:
     file, name = directory / "model.safetensors", "encoder.0.feed_forward.inner.weight"
     weights = load_file(file)
@@ -112,10 +119,14 @@ def test_weights_that_are_not_finite_are_bad_data(directory: Path) -> None:
 
 
 WRONG = [
-    ('"d_ff": 16', '"d_ff": "x"', "model.transformer.d_ff: must be a whole number, got 'x'"),
+    ('"d_ff": 16', f'"d_ff": {10**30}', f"model.transformer.d_ff: must be at most 1,000,000,000, got {10**30}"),
+    ('"layers": 1', '"layers": 0', "model.transformer.layers: must be a whole number above 0, got 0"),
+    ('"neighbourhood": null', '"neighbourhood": -1', "model.transformer.neighbourhood: must be a whole number above 0, got -1"),
+    ('"dropout": 0.1', '"dropout": 2', "model.transformer.dropout: must be a number of at least 0 and below 1, got 2"),
+    ('"d_ff": 16', '"d_ff": "x"', "model.transformer.d_ff: must be a whole number above 0, got 'x'"),
     ('"d_ff": 16', '"d_ff": 16, "d_fff": 1', "model.transformer.d_fff: unknown key"),
-    ('"d_ff": 16,', "", "model.transformer.d_ff: missing, must be a whole number"),
-    ('"dropout": 0.1', '"dropout": []', "model.transformer.dropout: must be a number, got []"),
+    ('"d_ff": 16,', "", "model.transformer.d_ff: missing, must be a whole number above 0"),
+    ('"dropout": 0.1', '"dropout": []', "model.transformer.dropout: must be a number of at least 0 and below 1, got []"),
     ('"norm": "post"', '"norm": "both"', "model.transformer.norm: must be one of post, pre, got 'both'"),
     ('"architecture": "transformer"', '"architecture": "x"', "model: must be one of convolutional, recurrent, transformer"),
     ('"averaged": 1', '"averaged": {}', "averaged: must be a whole number, got {}"),

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from transformer_core.cli import attention, compare, data, doctor, estimate, export, info, new, positions, recipe, score, states, translate
-from transformer_core.errors import ExitCode, UserError, configuration_error
+from transformer_core.errors import ExitCode, UserError, configuration_error, memory_errors
 
+# Options that bound the memory of a command.
+_MEMORY = ("batch_tokens", "beam", "sample", "max_extra", "length", "positions", "d_model")
 _BROKEN_PIPE = 128 + 13  # The exit code that a shell gives a filter that SIGPIPE ended.
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise configuration_error(f"{self.prog}: {message}", f"See: {self.prog} --help")
+        in_one_line = message.replace("\n", "\\n")  # It may quote an argument.
+        raise configuration_error(f"{self.prog}: {in_one_line}", f"See: {self.prog} --help")
 
 
 class _Version(argparse.Action):
@@ -29,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; an error is one line on standard error."""
     try:
         chosen = _parser().parse_args(arguments)
-        code: int = chosen.run(chosen)
+        lower = ", ".join(f"--{name.replace('_', '-')}" for name in _MEMORY if getattr(chosen, name, None))
+        with memory_errors("transformer-core", f"Lower {lower}, or use a machine with more." if lower else "Use a machine with more."):
+            code: int = chosen.run(chosen)
         sys.stdout.flush()
     except UserError as error:
         print(error, file=sys.stderr)

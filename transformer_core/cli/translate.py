@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, BinaryIO
 from transformer_core.cli.arguments import (
     Commands,
     add_device_argument,
+    beam,
     chosen_device,
     fraction,
+    max_extra,
     non_negative_float,
     non_negative_int,
     positive_float,
     positive_int,
+    samples,
 )
 from transformer_core.errors import ExitCode, UserError
 
@@ -40,7 +43,7 @@ def add_to(commands: Commands) -> None:
     add("--interactive", action="store_true", help="translate each line before reading the next, as at a terminal")
     searching = parser.add_argument_group("beam search")
     add = searching.add_argument
-    add("--beam", metavar="K", type=positive_int, default=4, help="hypotheses kept at each position; 1 is greedy (4)")
+    add("--beam", metavar="K", type=beam, default=4, help="hypotheses kept at each position; 1 is greedy (4)")
     add("--alpha", metavar="A", type=non_negative_float, default=0.6, help="exponent of the length penalty, 0 for none (0.6)")
     add("--penalty", choices=("wu", "power"), default="wu", help="wu: ((5+|Y|)/6)^A, the paper's; power: |Y|^A (wu)")
     add("--coverage", metavar="B", type=non_negative_float, default=0.0, help="weight of the coverage penalty of Wu et al. (0)")
@@ -52,14 +55,14 @@ def add_to(commands: Commands) -> None:
     )
     sampling = parser.add_argument_group("sampling instead of beam search")
     add = sampling.add_argument
-    add("--sample", metavar="N", type=positive_int, help="draw N translations of each line")
+    add("--sample", metavar="N", type=samples, help="draw N translations of each line")
     add("--temperature", metavar="T", type=positive_float, default=1.0, help="below 1 favours likely tokens (1)")
     add("--top-k", metavar="K", type=non_negative_int, default=0, help="draw from the K likeliest tokens only; 0 for all (0)")
     add("--top-p", metavar="P", type=fraction, default=1.0, help="draw from the likeliest tokens that make up P only (1)")
     add("--seed", metavar="S", type=non_negative_int, default=1, help="a draw depends on it and on the line (1)")
     bounds = parser.add_argument_group("bounds")
     add = bounds.add_argument
-    add("--max-extra", metavar="N", type=positive_int, default=50, help="most tokens of a translation beyond those of its line (50)")
+    add("--max-extra", metavar="N", type=max_extra, default=50, help="most tokens of a translation beyond those of its line (50)")
     add("--max-input", metavar="N", type=positive_int, default=1_024, help="most tokens of a line (1024)")
     add(
         "--longer",

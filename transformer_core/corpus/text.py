@@ -13,7 +13,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, AnyStr, BinaryIO, Generic, NamedTuple
 
-from transformer_core.errors import UserError
+from transformer_core.errors import UserError, first_line
 from transformer_core.files import new_file
 
 # Number of pairs in a worker's task.
@@ -88,11 +88,13 @@ def normalise(text: str) -> str:
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """Open a file for reading bytes. Raises `UserError` (65): no such file."""
+    """Open a file for reading bytes. Raises `UserError` (65): no such file, or one that cannot be read."""
     try:
         return path.open("rb")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise UserError(f"{path}: no such file", "Run the stage that makes it, or correct the name.") from None
+    except (OSError, ValueError) as error:  # For example of a name that is too long, or that has a NUL.
+        raise UserError(f"{path}: cannot be read ({first_line(error)})", "Correct the name, or the rights to the file.") from None
 
 
 def read_raw_lines(path: Path) -> Iterator[bytes]:

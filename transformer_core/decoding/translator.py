@@ -211,6 +211,8 @@ def load_with_subword(directory: Path) -> tuple[TranslationModel, Subword]:
             f"{directory / SUBWORD}: vocabulary {subword.hash[:12]}, but {directory / CONFIG} names {config.vocabulary.hash[:12]}",
             "Take spm.model and weights from the same training.",
         )
+    if subword.vocab_size != config.vocabulary.size:
+        raise UserError(f"{directory / SUBWORD}: {subword.vocab_size:,} subwords, but the weights are for {config.vocabulary.size:,}")
     return model, subword
 
 

@@ -13,12 +13,13 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from transformer_core.config import Section, validate_document
-from transformer_core.errors import UserError
+from transformer_core.errors import UserError, first_line, is_out_of_memory
 from transformer_core.files import new_directory, read_json, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import ModelSize, TransformerSize
+from transformer_core.presets import ConvolutionalSize, ModelSize, TransformerSize
 
+_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 WEIGHTS, CONFIG, SUBWORD = "model.safetensors", "config.json", "spm.model"
 
 
@@ -67,11 +68,9 @@ def read_config(file: Path) -> ModelConfig:
         UserError: exit code 65; the file does not exist or is not JSON. 78; a key is missing, unknown or wrong.
     """
     try:
-        document: Any = read_json(file)
+        document: Any = read_json(file, remedy="")
     except FileNotFoundError:
         raise UserError(f"{file}: no such file", "A model directory holds model.safetensors, config.json and spm.model.") from None
-    except ValueError:
-        raise UserError(f"{file}: not valid JSON") from None
     return validate_document(ModelConfig, document, file)
 
 
@@ -86,17 +85,32 @@ def load_model(directory: Path) -> tuple[TranslationModel, ModelConfig]:
     """
     config = read_config(directory / CONFIG)
     file = directory / WEIGHTS
+    weights = read_weights(file)
     try:
-        weights = load_file(file)
         _check_shapes(weights, config)
         model = build(config.model, config.vocabulary.size)
         model.load_state_dict(weights)
-    except FileNotFoundError:
-        raise UserError(f"{file}: no such file") from None
-    except (SafetensorError, RuntimeError) as error:
-        raise UserError(f"{file}: not the weights of {directory / CONFIG} ({str(error).splitlines()[0]})") from None
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        raise UserError(f"{file}: not the weights of {directory / CONFIG} ({first_line(error)})") from None
     check_finite(weights, file)
     return model.eval(), config
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """Return the weights in a file. Raises `UserError` (65): no such file, damaged, or other numbers than floating-point ones."""
+    remedy = "Take another checkpoint, or train again."
+    try:
+        weights = load_file(file)
+    except FileNotFoundError:
+        raise UserError(f"{file}: no such file") from None
+    except SafetensorError as error:
+        raise UserError(f"{file}: damaged ({first_line(error)})", remedy) from None
+    for name, weight in weights.items():
+        if weight.dtype not in _DTYPES:
+            raise UserError(f"{file}: {name} holds numbers of the type {str(weight.dtype).removeprefix('torch.')}", remedy)
+    return weights
 
 
 def check_finite(weights: Mapping[str, Tensor], file: Path) -> None:
@@ -117,7 +131,7 @@ def _check_shapes(weights: Mapping[str, Tensor], config: ModelConfig) -> None:
         RuntimeError: names the first difference.
     """
     embedding = (config.vocabulary.size, config.model.d_model)
-    layers = max(config.model.depths) if isinstance(config.model, TransformerSize) else config.model.layers
+    layers = _depth(config.model)
     if weights.get("embedding.weight", torch.empty(0)).shape != embedding or layers > len(weights):
         raise RuntimeError(f"{layers} layers and an embedding of {embedding} are not what it holds")
     with _WithoutStorage():
@@ -127,6 +141,15 @@ def _check_shapes(weights: Mapping[str, Tensor], config: ModelConfig) -> None:
     for name, weight in weights.items():
         if weight.shape != expected[name].shape:
             raise RuntimeError(f"{name} is {tuple(weight.shape)}, but should be {tuple(expected[name].shape)}")
+
+
+def _depth(size: ModelSize) -> int:
+    """Return the number of layers of the deeper stack."""
+    if isinstance(size, TransformerSize):
+        return max(size.depths)
+    if isinstance(size, ConvolutionalSize) and size.convolutions:
+        return sum(layers for _, _, layers in size.convolutions)
+    return size.layers
 
 
 class _WithoutStorage(TorchFunctionMode):

@@ -6,12 +6,10 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
-from ruamel.yaml.error import YAMLError
 
-from transformer_core.config import Params, editable_yaml, validate_document, yaml_text
-from transformer_core.errors import configuration_error, did_you_mean
+from transformer_core.config import Params, editable_yaml, parse_yaml, validate_document, yaml_text
+from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.files import write_text
 from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, table_3_row
 
@@ -68,7 +66,7 @@ def read(name: str) -> str:
 
 def load(name: str) -> Params:
     """Return the settings of a recipe. Raises `UserError` (78): no such recipe."""
-    return validate_document(Params, YAML(typ="safe", pure=True).load(read(name)), Path(f"recipe {name}"))
+    return validate_document(Params, parse_yaml(read(name), f"recipe {name}"), Path(f"recipe {name}"))
 
 
 def description(name: str) -> str:
@@ -104,7 +102,7 @@ def write(text: str, path: Path, *, force: bool) -> None:
     """
     if not force:
         check_unedited(path)
-    document = editable_yaml(text)
+    document = editable_yaml(text, str(path))
     if machine := _read_document(path).get("machine"):
         document["machine"] = machine
     write_text(path, yaml_text(document))
@@ -121,7 +119,7 @@ def _document(name: str) -> CommentedMap:
 
 @cache
 def _packaged(name: str) -> CommentedMap:
-    document: CommentedMap = editable_yaml(resources.files(__package__).joinpath(name + _SUFFIX).read_text(encoding="utf-8"))
+    document: CommentedMap = editable_yaml(resources.files(__package__).joinpath(name + _SUFFIX).read_text(encoding="utf-8"), name)
     return document
 
 
@@ -158,8 +156,8 @@ def _baseline(name: str) -> CommentedMap:
 def _read_document(path: Path) -> CommentedMap:
     """Return the document at `path`; empty if the file does not exist or is not a YAML mapping."""
     try:
-        document = editable_yaml(path.read_text(encoding="utf-8", errors="replace")) if path.exists() else None
-    except YAMLError:
+        document = editable_yaml(path.read_text(encoding="utf-8", errors="replace"), str(path)) if path.exists() else None
+    except UserError:
         document = None
     return document if isinstance(document, CommentedMap) else CommentedMap()
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
+from transformer_core.errors import UserError, is_out_of_memory
 from transformer_core.files import new_file, repository, sha256_of
-from transformer_core.models.directory import check_finite
+from transformer_core.models.directory import check_finite, read_weights
 
 FORMAT = 2
 LOCK = "lock"  # File in a training's directory that the writing process locks (`exclusive_lock` of transformer_core/files.py).
@@ -68,8 +69,8 @@ class StateDirectory:
         """Yield the undamaged states, newest first. They are tensors and plain values; no code in a file is executed."""
         for file in state_files(self.path):
             if is_whole(file):
-                state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-                if state["format"] == FORMAT:
+                state = _read_state(file)
+                if state is not None:
                     yield state
                     continue
             _log.warning("%s: damaged or of another format, passed over", file)
@@ -99,6 +100,17 @@ class StateDirectory:
         for old in checkpoint_files(self.checkpoints)[: -self._keep]:
             if update_of(old) not in best:
                 old.unlink()
+
+
+def _read_state(file: Path) -> dict[str, Any] | None:
+    """Return the state in a file, None if it is damaged or of another format."""
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # Of many types for damaged files, also RuntimeError.
+        if is_out_of_memory(error):
+            raise
+        return None
+    return state if isinstance(state, dict) and state.get("format") == FORMAT else None
 
 
 def _remove_torn(directory: Path) -> None:
@@ -157,12 +169,18 @@ def average(files: Sequence[Path]) -> dict[str, Tensor]:
     The values of each weight are sorted before they are summed in float64, so the result does not depend on the order of the files.
 
     Raises:
-        UserError: exit code 65; a checkpoint holds values that are not finite.
+        UserError: exit code 65; a checkpoint is damaged, holds values that are not finite, or is of another model than the first.
     """
-    checkpoints = [load_file(file) for file in files]
+    checkpoints = [read_weights(file) for file in files]
     for checkpoint, file in zip(checkpoints, files, strict=True):
         check_finite(checkpoint, file)
+        if _shapes(checkpoint) != _shapes(checkpoints[0]):
+            raise UserError(f"{file}: not of the same model as {files[0]}", "Remove it, or train again.")
     return {
         name: torch.stack([checkpoint[name] for checkpoint in checkpoints]).double().sort(dim=0).values.mean(dim=0).to(torch.float32)
         for name in checkpoints[0]
     }
+
+
+def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: weight.shape for name, weight in weights.items()}

@@ -14,7 +14,7 @@ from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, Update
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
-from transformer_core.errors import Interrupted, configuration_error
+from transformer_core.errors import Interrupted, configuration_error, is_out_of_memory
 from transformer_core.models.architectures import flops_a_token
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.checkpoint import StateDirectory, best_updates, validations_since_best
@@ -107,7 +107,7 @@ class Trainer:
         try:
             self._updater.dry_run(self.progress.update + 1, (make_batch(self._split.pairs(pairs)) for pairs in self._plan.largest()))
         except (RuntimeError, MemoryError) as error:
-            if not (isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "allocate memory" in str(error)):
+            if not is_out_of_memory(error):
                 raise
             lacking.fill_(1)
         self._devices.sum_over_ranks(lacking)

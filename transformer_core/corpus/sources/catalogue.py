@@ -5,13 +5,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from transformer_core.config import (
     PARAMS_FILE,
     TREES,
+    Count,
+    Language,
     Name,
     NonNegativeInt,
     PositiveInt,
@@ -28,13 +30,45 @@ PACKAGED_ENTRIES = Path(__file__).with_name("catalogue")
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="a SHA-256 sum: 64 hexadecimal digits, small letters")]
 
 
+_LONGEST_NAME = 200
+
+
+def _check_path(path: str) -> str:
+    """Refuse a path with a part that is too long for a file system, with room for suffixes."""
+    if any(len(part.encode()) > _LONGEST_NAME for part in path.split("/")):
+        raise ValueError("a part is too long")
+    return path
+
+
+def _check_address(url: str) -> str:
+    """Refuse an address whose last part cannot be the name of a file."""
+    name = unquote(urlsplit(url).path)
+    if not (url + name).isprintable():
+        raise ValueError("control characters")
+    _check_path(name)
+    return url
+
+
+def _check_pattern(pattern: str) -> str:
+    """Refuse a pattern that pathlib does not read."""
+    if any("**" in part and part != "**" for part in pattern.split("/")) or not pattern.strip("/."):
+        raise ValueError("no pattern")
+    return _check_path(pattern)
+
+
+FilePath = Annotated[Name, AfterValidator(_check_path), Field(description="a name")]
+
+
+TreePattern = Annotated[Name, AfterValidator(_check_pattern), Field(description="a file of bracketed trees, or a pattern with * and ?")]
+
+
 class LocalFile(Section):
     """The file of one language; some formats hold several languages in one file (see `formats.file_lines`).
 
     A relative path starts at the entry's folder. `column` is a column of tab-separated text, counted from 1.
     """
 
-    path: Name
+    path: FilePath
     sha256: Sha256 | None = None
     column: PositiveInt | None = None
 
@@ -42,8 +76,8 @@ class LocalFile(Section):
 class Folder(Section):
     """A folder that holds STEM.LANGUAGE for each language, compressed (.gz, .xz) or not."""
 
-    path: Name
-    stem: Name
+    path: FilePath
+    stem: FilePath
 
 
 class Address(Section):
@@ -52,7 +86,11 @@ class Address(Section):
     `member` is a pattern (*, ?) that matches the path of one file in a tar or zip archive at that address.
     """
 
-    url: Annotated[str, Field(pattern=r"^https?://", description="an address that begins with https:// or http://")]
+    url: Annotated[
+        str,
+        AfterValidator(_check_address),
+        Field(pattern=r"^https?://[^\s/]", max_length=2_000, description="an address that begins with https:// or http://"),
+    ]
     sha256: Sha256 | None = None
     member: Name | None = None
     column: PositiveInt | None = None
@@ -80,7 +118,7 @@ class Source(Section):
     mtdata: Annotated[str, Field(description="a corpus in mtdata, GROUP-NAME-VERSION-LANGUAGE-LANGUAGE")] | None = None
     sacrebleu: Annotated[str, Field(description="the name of a test set in sacreBLEU")] | None = None
     synthetic: Synthetic | None = None
-    trees: Annotated[str, Field(min_length=1, description="a file of bracketed trees, or a pattern with * and ?")] | None = None
+    trees: TreePattern | None = None
     holdout: PositiveInt | None = None
 
     @property
@@ -103,8 +141,8 @@ class Splits(Section):
 class Size(Section):
     """The approximate size of a corpus, for `data plan`: training pairs, bytes of text on both sides, bytes to download."""
 
-    pairs: PositiveInt
-    text_bytes: PositiveInt
+    pairs: Count
+    text_bytes: Count
     download_bytes: NonNegativeInt
 
 
@@ -116,7 +154,7 @@ class Entry(Section):
     """
 
     name: Name
-    languages: Annotated[list[str], Field(min_length=2, description="a list of two or more languages")]
+    languages: Annotated[list[Language], Field(min_length=2, description="a list of two or more languages")]
     licence: Annotated[str, Field(description="the licence's name, or null")] | None
     note: str
     synthetic: bool = False
@@ -141,7 +179,7 @@ def find_entry(name: str, own: Path = OWN_ENTRIES) -> Found:
     """
     for folder in (own, PACKAGED_ENTRIES):
         path = folder / f"{name}.yaml"
-        if re.fullmatch(r"[\w.-]+", name) and path.is_file():
+        if re.fullmatch(r"\w[\w.-]*", name) and path.is_file():
             return Found(load_entry(path), path)
     known = entry_names(own)
     remedy = did_you_mean(name, known, f"Known: {', '.join(known)}.")

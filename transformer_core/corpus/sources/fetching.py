@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES
 from transformer_core.corpus.sources.http import download
-from transformer_core.errors import UserError, configuration_error
+from transformer_core.errors import UserError, configuration_error, without_password
 from transformer_core.files import read_json, sha256_of, write_json
 
 MIRROR_VARIABLE = "TRANSFORMER_MIRROR"
@@ -41,8 +41,8 @@ class Fetcher:
         corpus: the entry's name, and the name of its folder in the mirror.
         downloads: folder that keeps downloaded files until the corpus is complete, so that a second run fetches only the missing ones.
         mirror: folder with files at MIRROR/CORPUS/FILENAME.
-        lock: JSON file of SHA-256 sums by address, for files without a published sum. The first fetch writes the sum of a file, later
-            ones must match it.
+        lock: JSON file of SHA-256 sums by address (without passwords), for files without a published sum. The first fetch writes the sum
+            of a file, later ones must match it.
         pause_seconds: see `http.download`.
     """
 
@@ -60,11 +60,11 @@ class Fetcher:
                 after the last try; 78 if the server refuses the request (it does not have the file, for example), or if the lock is
                 not valid.
         """
-        locked = locked_sums(self.lock) if self.lock is not None else {}
-        expected = published or (Sum(locked[url], given_in=str(self.lock)) if url in locked else None)
+        locked, address = locked_sums(self.lock) if self.lock is not None else {}, without_password(url)
+        expected = published or (Sum(locked[address], given_in=str(self.lock)) if address in locked else None)
         fetched = self._fetch(url, published, expected)
         if expected is None and self.lock is not None:
-            write_json(self.lock, dict(sorted({**locked, url: fetched.sha256}.items())))
+            write_json(self.lock, dict(sorted({**locked, address: fetched.sha256}.items())))
         return fetched
 
     def _fetch(self, url: str, published: Sum | None, expected: Sum | None) -> Fetched:
@@ -101,11 +101,12 @@ def lock_file(corpus: str, entries: Path = OWN_ENTRIES) -> Path:
 
 
 def locked_sums(lock: Path) -> dict[str, str]:
-    """Return the locked SHA-256 sums by address. Raises `UserError` (78): the file is not JSON."""
-    try:
-        return dict(read_json(lock)) if lock.exists() else {}
-    except ValueError:
-        raise configuration_error(f"{lock}: not valid JSON", "Correct it, or remove it to lock the sums of the next download.") from None
+    """Return the locked SHA-256 sums by address. Raises `UserError`: not JSON (65), or other JSON than sums by address (78)."""
+    remedy = "Correct it, or remove it to lock the sums of the next download."
+    sums = read_json(lock, remedy) if lock.exists() else {}
+    if not (isinstance(sums, dict) and all(isinstance(one, str) for one in sums.values())):
+        raise configuration_error(f"{lock}: must be an object with a sum for each address", remedy)
+    return sums
 
 
 def mirror_folder(setting: str | None) -> Path | None:

@@ -1,25 +1,35 @@
 """Sentences of files in several formats: text, tab-separated tables, translation memories (TMX), test sets (SGML); archives."""
 
+import bz2
+import errno
 import fnmatch
 import gzip
 import html
+import io
 import lzma
 import re
 import shutil
+import struct
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 from xml.etree import ElementTree
 
 from transformer_core.corpus.text import Pair, aligned, open_bytes
-from transformer_core.errors import UserError
+from transformer_core.errors import UserError, first_line
 
-_SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg>", re.DOTALL | re.IGNORECASE)
+_SEGMENT_TAG = re.compile(rb"<(/?)seg\b[^<>]*>", re.IGNORECASE)
 _XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
+# What the readers of archives raise for damage beside their own errors.
+_DAMAGED_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, *_DAMAGED, OSError, ValueError, LookupError, ArithmeticError, struct.error)
+_MAGIC = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\x00", lzma.open))
+# A packed file may become this many times larger and this many bytes more, a hundred times what text does.
+LARGEST_RATIO, ALLOWED_BYTES = 100, 64 << 20
+_LONGEST_NAME = 60
 
 
 def file_pairs(
@@ -52,7 +62,7 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
             if name.endswith(".tmx"):
                 yield from _units(file, language)
             elif name.endswith((".sgm", ".sgml")):
-                yield from (_in_one_line(html.unescape(found[1].decode())) for found in _SEGMENT.finditer(file.read()))
+                yield from (_in_one_line(html.unescape(one.decode())) for one in _segments(file.read()))
             elif column is not None:
                 yield from _column(file, column, path)
             else:
@@ -65,9 +75,60 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
 
 def _decompressed(path: Path) -> BinaryIO:
     file = open_bytes(path)
-    if path.suffix == ".gz":
-        return cast(BinaryIO, gzip.open(file))
-    return cast(BinaryIO, lzma.open(file)) if path.suffix == ".xz" else file
+    if path.suffix not in (".gz", ".xz"):
+        return file
+    return cast(BinaryIO, io.BufferedReader(_Bounded(gzip.open(file) if path.suffix == ".gz" else lzma.open(file), path)))
+
+
+class _Bounded(io.RawIOBase):
+    """The unpacked content of a file, up to the bound for its size."""
+
+    def __init__(self, unpacked: Any, path: Path) -> None:
+        self._unpacked = unpacked
+        self._path = path
+        self._most = _most_bytes(path)
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self._unpacked.readinto(buffer)
+        if self._unpacked.tell() > self._most:
+            raise _too_large(self._path, self._most)
+        return count
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        place: int = self._unpacked.seek(offset, whence)
+        return place
+
+    def close(self) -> None:
+        self._unpacked.close()
+        super().close()
+
+
+def _most_bytes(path: Path) -> int:
+    return LARGEST_RATIO * path.stat().st_size + ALLOWED_BYTES
+
+
+def _too_large(path: Path, most: int) -> UserError:
+    fault = f"unpacks to more than {most:,} bytes, {LARGEST_RATIO} times its size and {ALLOWED_BYTES:,} more"
+    return UserError(f"{path}: {fault}", "Text does not pack so well. If it is the right file, unpack it yourself and name the text.")
+
+
+def _segments(text: bytes) -> Iterator[bytes]:
+    """Yield the content of each <seg>, in time linear in the text. Raises `ValueError`: the last one is not closed."""
+    begin = None
+    for tag in _SEGMENT_TAG.finditer(text):
+        if tag[1] and begin is not None:
+            yield text[begin : tag.start()]
+            begin = None
+        elif not tag[1] and begin is None:
+            begin = tag.end()
+    if begin is not None:
+        raise ValueError("a <seg> is not closed")
 
 
 def _units(file: BinaryIO, language: str) -> Iterator[bytes]:
@@ -108,21 +169,50 @@ def _in_one_line(text: str) -> bytes:
 def unpack(archive: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
     """Extract the member that matches each pattern from a tar or zip archive. New names keep all members inside `folder`.
 
+    Links and devices in it count as no members.
+
     Raises:
-        UserError: exit code 65; the archive is damaged or neither tar nor zip, or a pattern matches no member or several.
+        UserError: exit code 65; the archive is damaged, encrypted, neither tar nor zip, or larger than the bound for its size, or a pattern
+            matches no member or several.
     """
+    most = _most_bytes(archive)
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zipped:
-                return _extract(archive, zipped.namelist(), zipped.open, patterns, folder)
-        with tarfile.open(archive) as tarred:
-            names = [member.name for member in tarred if member.isfile()]
-            paths = _extract(archive, names, tarred.extractfile, patterns, folder)
-            while tarred.fileobj is not None and tarred.fileobj.read(1 << 20):
+                sizes = ((member.filename, member.file_size) for member in zipped.infolist())
+                return _extract(archive, _within(sizes, archive, most), zipped.open, patterns, folder)
+        with _stream(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tarred:
+            files = ((member.name, member.size if member.isfile() else None) for member in tarred)
+            paths = _extract(archive, _within(files, archive, most), tarred.extractfile, patterns, folder)
+            while stream.read(1 << 20):
                 pass  # tarfile does not read to the end of the compressed stream, where its checksum is.
             return paths
-    except (tarfile.TarError, zipfile.BadZipFile, *_DAMAGED):
+    except RuntimeError as error:  # So zipfile reports an encrypted member and an unknown compression.
+        raise UserError(f"{archive}: cannot be unpacked ({first_line(error)})", "Unpack it yourself and name the files.") from None
+    except _DAMAGED_ARCHIVE as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # About this machine: a full disk.
+            raise
         raise UserError(f"{archive}: damaged, or neither a tar nor a zip archive", "Get it again.") from None
+
+
+def _stream(archive: Path) -> BinaryIO:
+    """Return the unpacked content of a tar archive, within the bound for its size: tarfile reads some headers at any length."""
+    file = open_bytes(archive)
+    begin = file.read(6)
+    file.seek(0)
+    unpack_with = next((opener for magic, opener in _MAGIC if begin.startswith(magic)), None)
+    return file if unpack_with is None else cast(BinaryIO, io.BufferedReader(_Bounded(unpack_with(file), archive)))
+
+
+def _within(files: Iterable[tuple[str, int | None]], archive: Path, most: int) -> list[str]:
+    """Return the names of the members with a size. Raises `UserError` (65) as soon as their sizes exceed `most` together."""
+    names, total = [], 0
+    for name, size in files:
+        total += size or 0
+        if total > most:
+            raise _too_large(archive, most)
+        names += [] if size is None else [name]
+    return names
 
 
 def _extract(
@@ -133,7 +223,7 @@ def _extract(
         matches = fnmatch.filter(names, pattern)
         if len(matches) != 1:
             raise UserError(f"{archive}: {len(matches)} files in it match {pattern}, one should", "Is it the right archive?")
-        path = folder / f"{index}-{Path(matches[0]).name}"
+        path = folder / f"{index}-{Path(matches[0]).name[-_LONGEST_NAME:]}"
         member = member_named(matches[0])
         assert member is not None  # `names` are those of regular files.
         with path.open("wb") as file, member:

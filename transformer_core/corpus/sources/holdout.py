@@ -53,12 +53,13 @@ def choose(ranks: Collection[bytes], sizes: Mapping[str, int], listed: HeldOut) 
 
 
 def listed_sentences(entry: Path, language: str) -> HeldOut:
-    """Return an entry's list for a source language; empty if there is none. Raises `UserError` (78): the file is not valid."""
-    path = list_file(entry)
+    """Return an entry's list for a source language; empty if there is none. Raises `UserError`: not JSON (65), or not a list (78)."""
+    path, remedy = list_file(entry), "Restore the file from git."
     try:
-        return {split: list(digits) for split, digits in read_json(path).get(language, {}).items()} if path.exists() else {}
-    except (ValueError, AttributeError, TypeError):
-        raise configuration_error(f"{path}: not a list of held-out sentences", "Restore the file from git.") from None
+        document = read_json(path, remedy) if path.exists() else {}
+        return {split: list(map(str, digits)) for split, digits in document.get(language, {}).items()}
+    except (AttributeError, TypeError):
+        raise configuration_error(f"{path}: not a list of held-out sentences", remedy) from None
 
 
 def write_list(entry: Path, chosen: Mapping[str, Mapping[bytes, str]]) -> None:

@@ -21,6 +21,8 @@ _CHUNK_BYTES = 1 << 16
 _OK, _REST, _NO_SUCH_REST = 200, 206, 416
 # Errors that a later try may not meet: timeout, no such range, too early, too many requests, errors of the server.
 _TRANSIENT = frozenset({408, _NO_SUCH_REST, 425, 429, *range(500, 600)})
+# Addresses that are wrong in the catalogue or in a server's redirect: only http and https are fetched.
+_WRONG_ADDRESSES = (requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL, requests.TooManyRedirects)
 # The first match is used: an SSLError is a ConnectionError too.
 _FAULTS = {
     requests.Timeout: "no answer in time",
@@ -43,7 +45,7 @@ def download(url: str, path: Path, pause_seconds: float, remedy: str) -> None:
 
     Raises:
         UserError: exit code 69 after `TRIES` failed tries in a row, of which at most the first has brought new bytes; 78 if the server
-            refuses the request (it does not have the file, for example).
+            refuses the request (it does not have the file, for example) or redirects to a scheme other than http and https.
     """
     part = _Part(path)
     most, failures = 0, 0
@@ -52,7 +54,8 @@ def download(url: str, path: Path, pause_seconds: float, remedy: str) -> None:
             part.fetch_rest(url)
             break
         except requests.RequestException as fault:
-            if isinstance(fault, requests.HTTPError) and fault.response.status_code not in _TRANSIENT:
+            refused = isinstance(fault, requests.HTTPError) and fault.response.status_code not in _TRANSIENT
+            if refused or isinstance(fault, _WRONG_ADDRESSES):
                 raise configuration_error(f"{url}: {fault}", "Correct the address in the catalogue entry.") from None
             failures = 1 if part.size > most else failures + 1
             most = max(most, part.size)
@@ -93,7 +96,7 @@ class _Part:
                 raise requests.exceptions.InvalidHeader(f"{answer.status_code} with another range than requested")
             if not goes_on:
                 self._begin(answer)
-            self._append(answer, url.rsplit("/", 1)[-1])
+            self._append(answer, self._whole.name)
             whole = answer.headers.get("Content-Range", "").rpartition("/")[2] if goes_on else ""
             if whole.isdecimal() and self.size < int(whole):  # A server may send less than requested.
                 raise requests.exceptions.ChunkedEncodingError(f"{self.size:,} of {int(whole):,} bytes")
@@ -108,7 +111,8 @@ class _Part:
             self._version.write_text(version, encoding="utf-8")
 
     def _append(self, answer: requests.Response, name: str) -> None:
-        rest = int(answer.headers.get("Content-Length", 0))
+        length = answer.headers.get("Content-Length", "")
+        rest = int(length) if length.isdecimal() and len(length) < 20 else 0
         total = self.size + rest if rest else None
         # disable=None: no bar where there is no terminal.
         bar = tqdm(initial=self.size, total=total, unit="B", unit_scale=True, desc=name, leave=False, disable=None)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_core.config import editable_yaml, yaml_text
+from transformer_core.config import editable_yaml, read_yaml, yaml_text
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, LocalFile, Size, Source, entry_names, load_entry
 from transformer_core.corpus.sources.formats import file_lines, file_pairs
 from transformer_core.corpus.sources.holdout import HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
 from transformer_core.corpus.sources.readers import located, named_from
-from transformer_core.corpus.text import decode_line
+from transformer_core.corpus.text import decode_line, open_bytes
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
 
@@ -132,11 +132,11 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
     splits: dict[str, list[Source]] = dict(entry.splits)
     if not any(source.files for sources in splits.values() for source in sources):
         raise configuration_error(f"{path}: names no local file with `files`", "Make data/raw again with: dvc repro --force download")
-    document = editable_yaml(path.read_text(encoding="utf-8"))
+    document = read_yaml(path, editable_yaml)
     for split, sources in splits.items():
         for source, there in zip(sources, document["splits"][split], strict=True):
             for language, file in (source.files or {}).items():
-                there["files"][language]["sha256"] = sha256_of(located(path.parent, file.path))
+                there["files"][language]["sha256"] = _sum_of(located(path.parent, file.path))
     sizes = {split: sources[0].holdout for split, sources in splits.items() if sources[0].holdout}
     train = [
         {language: _Side(located(path.parent, file.path), file.column) for language, file in source.files.items()}
@@ -194,6 +194,11 @@ def _measure(parts: Iterable[_Sides]) -> _Measured:
             raise UserError(f"{source.file}: empty", "A corpus has a sentence on each line.")
         total += number
     return _Measured(Size(pairs=total, text_bytes=text_bytes, download_bytes=0), ranks)
+
+
+def _sum_of(path: Path) -> str:
+    with open_bytes(path):  # For its error.
+        return sha256_of(path)
 
 
 def _list_held_out(entry: Path, measured: _Measured, sizes: Mapping[str, int], listed: Mapping[str, HeldOut]) -> None:

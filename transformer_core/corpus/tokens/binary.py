@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_core.config import NonNegativeInt, PositiveInt, Section, validate_document
-from transformer_core.errors import UserError
+from transformer_core.errors import UserError, is_out_of_memory
 from transformer_core.files import read_json, sha256_of, write_json
 
 META = "meta.json"
@@ -140,11 +140,9 @@ def read_meta(directory: Path) -> Meta:
     """Read `directory/meta.json`. Raises `UserError`: exit code 65 if it is missing or not JSON, 78 if it is of another format."""
     path = directory / META
     try:
-        document = read_json(path)
+        document = read_json(path, _REMEDY)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file", "Make it with: dvc repro binarize") from None
-    except ValueError:
-        raise UserError(f"{path}: not valid JSON", _REMEDY) from None
     return validate_document(Meta, document, path)
 
 
@@ -185,7 +183,8 @@ def _open_shard(folder: Path, shard: int) -> tuple[TokenIds, NDArray[np.int64], 
     paths = shard_files(folder, shard)
     tokens, offsets, lines = map(_open_array, paths)
     belongs = tokens.dtype in (np.uint16, np.uint32) and offsets.dtype == lines.dtype == np.int64
-    if not (belongs and len(offsets) == 2 * len(lines) + 1 and offsets[-1] == len(tokens)):
+    belongs = belongs and tokens.ndim == offsets.ndim == lines.ndim == 1 and len(offsets) == 2 * len(lines) + 1
+    if not (belongs and offsets[0] == 0 and offsets[-1] == len(tokens) and (offsets[1:] > offsets[:-1]).all()):
         raise UserError(f"{paths[0]}: does not belong to the offsets and lines beside it", _REMEDY)
     return tokens, offsets, lines
 
@@ -195,5 +194,7 @@ def _open_array(path: Path) -> NDArray[Any]:
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file", "Make it with: dvc repro binarize") from None
-    except (ValueError, EOFError):
+    except Exception as error:  # Of many types for a damaged header, also those of Python's tokenizer.
+        if isinstance(error, OSError) or is_out_of_memory(error):
+            raise
         raise UserError(f"{path}: damaged", _REMEDY) from None

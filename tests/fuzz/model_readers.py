@@ -1,0 +1,209 @@
+"""Readers of models: model directories, checkpoints, states, token ids on disk, requests to the served model, export to CTranslate2."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from flows.process.paths import CHECKPOINT_SCORES, CHECKPOINTS
+from flows.stages.average import _chosen
+from tests.fuzz.fuzzer import Read, Reader
+from tests.models.on_disk import TEXT, VOCAB, write_model
+from transformer_core.config import Average
+from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
+from transformer_core.corpus.tokens.binary import Meta, open_split, shard_files, write_meta
+from transformer_core.corpus.tokens.subword import Subword
+from transformer_core.decoding.beam import Search
+from transformer_core.decoding.translator import Translator, load_for_decoding, load_with_subword
+from transformer_core.errors import UserError
+from transformer_core.files import sha256_of
+from transformer_core.models.architectures import build
+from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS
+from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
+from transformer_core.training.checkpoint import StateDirectory, average
+
+_SIZES: Sequence[ModelSize] = (
+    TransformerSize(layers=1, d_model=8, d_ff=8, heads=2, d_k=4, d_v=4, dropout=0.1, positions="learned", most_positions=20, norm="pre"),
+    RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="luong", attention="dot", bidirectional=False),
+    ConvolutionalSize(layers=2, d_model=8, dropout=0.1, convolutions=((6, 3, 1), (8, 1, 1))),
+)
+_SEARCH = Search(beam=2, max_extra=3)
+
+
+@cache
+def _directories() -> tuple[dict[str, bytes], ...]:
+    """Return the files of a model directory for each of `_SIZES`, one an architecture."""
+    with TemporaryDirectory() as folder:
+        written = [write_model(build(size, VOCAB), Path(folder) / str(number)) for number, size in enumerate(_SIZES)]
+        return tuple({path.name: path.read_bytes() for path in directory.iterdir()} for directory in written)
+
+
+def _write(files: dict[str, bytes], directory: Path) -> Path:
+    directory.mkdir(parents=True)
+    for name, content in files.items():
+        (directory / name).write_bytes(content)
+    return directory
+
+
+def _translate(directory: Path) -> None:
+    """Load a model and translate with it: what loads must also work."""
+    model, subword = load_for_decoding(directory)
+    Translator(model, subword).translate(["the dog sees a cat"], _SEARCH)
+
+
+def _config(data: bytes, folder: Path) -> None:
+    """config.json beside the files of the model that it names, or of the first."""
+    named = [files for files in _directories() if json.loads(files[CONFIG])["model"]["architecture"].encode() in data]
+    _translate(_write({**(named or _directories())[0], CONFIG: data}, folder / "model"))
+
+
+def _weights(data: bytes, folder: Path) -> None:
+    _translate(_write({**_directories()[0], WEIGHTS: data}, folder / "model"))
+
+
+def _subword(data: bytes, folder: Path) -> None:
+    """spm.model from a stranger, whose config.json names its hash."""
+    config = json.loads(_directories()[0][CONFIG])
+    config["vocabulary"]["hash"] = hashlib.sha256(data).hexdigest()
+    _translate(_write({**_directories()[0], SUBWORD: data, CONFIG: json.dumps(config).encode()}, folder / "model"))
+
+
+def _checkpoint(data: bytes, folder: Path) -> None:
+    whole, damaged = folder / "update-00000001.safetensors", folder / "update-00000002.safetensors"
+    whole.write_bytes(_directories()[0][WEIGHTS])
+    damaged.write_bytes(data)
+    average([whole, damaged])
+
+
+def _scores(data: bytes, folder: Path) -> None:
+    (folder / CHECKPOINTS).mkdir(parents=True)
+    for update in (50, 100):
+        (folder / CHECKPOINTS / f"update-{update:08d}.safetensors").touch()
+    (folder / CHECKPOINT_SCORES).write_bytes(data)
+    _chosen(Average(of="best", count=1))
+
+
+@cache
+def _state_bytes() -> bytes:
+    with TemporaryDirectory() as folder:
+        states = StateDirectory(Path(folder), keep=1)
+        states.save(7, {"model": {"weight": torch.arange(6.0).view(2, 3)}, "progress": {"update": 7, "scores": {7: 1.5}}, "scaler": {}})
+        states.wait()
+        return next(Path(folder).glob("*.pt")).read_bytes()
+
+
+def _state(data: bytes, folder: Path) -> None:
+    """A state that matches its checksum: it was damaged before that was written, or is of a stranger."""
+    file = folder / "state-00000007.pt"
+    file.write_bytes(data)
+    file.with_suffix(".sha256").write_text(sha256_of(file), encoding="ascii")
+    list(StateDirectory(folder, keep=1).states())
+
+
+@cache
+def _split_files() -> tuple[bytes, ...]:
+    """Return meta.json and tokens, offsets and lines of a split."""
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / SUBWORD).write_bytes(_directories()[0][SUBWORD])
+        subword = Subword.load(root / SUBWORD)
+        sentences = subword.encode_clean(TEXT)
+        counts = write_split(root / "train", [EncodedPairs.of(sentences, sentences[::-1], 1, VOCAB, None)])
+        write_meta(root, Meta(vocabulary_hash=subword.hash, vocab_size=VOCAB, source="en", target="de", splits={"train": counts}))
+        return tuple(path.read_bytes() for path in (root / "meta.json", *shard_files(root / "train", 0)))
+
+
+def _split(part: int) -> Read:
+    def read(data: bytes, folder: Path) -> None:
+        paths = (folder / "meta.json", *shard_files(folder / "train", 0))
+        (folder / "train").mkdir()
+        for number, path in enumerate(paths):
+            path.write_bytes(data if number == part else _split_files()[number])
+        split = open_split(folder, "train")
+        pairs = split.pairs(np.arange(len(split)))
+        assert pairs.lengths.sum() == split.source.lengths.sum() + split.target.lengths.sum()
+
+    return read
+
+
+def _export(data: bytes, folder: Path) -> None:
+    from transformer_core.export.ctranslate2 import export_model
+
+    source = _write({**_directories()[0], WEIGHTS: data}, folder / "model")
+    export_model(load_with_subword(source)[0], source, folder / "out")
+
+
+@cache
+def _served() -> Any:
+    """Return the served model behind MLflow's checks of a request."""
+    from mlflow.models import Model, infer_signature
+    from mlflow.pyfunc import PyFuncModel
+    from mlflow.pyfunc.model import PythonModelContext, _PythonModelPyfuncWrapper
+
+    from flows.record.served_model import Asked, ServedTranslator
+
+    served = ServedTranslator()
+    with TemporaryDirectory() as folder:
+        served.load_context(PythonModelContext({"model": str(_write(_directories()[0], Path(folder) / "model"))}, {}))
+    signature = infer_signature(["a line"], ["eine Zeile"], params=Asked().model_dump())
+    return PyFuncModel(Model(signature=signature), _PythonModelPyfuncWrapper(served, None, signature))
+
+
+def _request(data: bytes, _: Path) -> None:
+    """A request over HTTP, without the network; the answer is a status that is not a server's error."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.pyfunc.scoring_server import invocations
+
+    model = _served()
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        raise UserError("not JSON") from None  # MLflow's server answers.
+    try:
+        answer = invocations(data, "application/json", model, model.metadata.get_input_schema())
+    except MlflowException as error:
+        message = json.loads(error.serialize_as_json())["message"]
+        if error.get_http_status_code() != 400 or "unexpected error" in message:
+            raise
+        raise UserError("refused") from None  # Most of these messages are MLflow's.
+    assert answer.status == 200
+
+
+_REQUESTS = [
+    json.dumps({"inputs": lines, "params": params}).encode()
+    for lines, params in (
+        (["the dog", "a cat sees"], {"beam": 2, "max_extra": 3}),
+        (["der Hund"], {"beam": 2, "alpha": 1.0, "penalty": "power", "nbest": True, "max_extra": 3}),
+        ([""], {"scores": True}),
+    )
+]
+
+
+def _parts(name: str, count: int | None = None) -> Callable[[], Sequence[bytes]]:
+    return lambda: [files[name] for files in _directories()[:count]]
+
+
+def _split_part(part: int) -> Reader:
+    return Reader(_split(part), lambda: [_split_files()[part]])
+
+
+READERS: dict[str, Reader] = {
+    "model-config": Reader(_config, _parts(CONFIG)),
+    "model-weights": Reader(_weights, _parts(WEIGHTS, 1)),
+    "model-subword": Reader(_subword, _parts(SUBWORD, 1)),
+    "checkpoint": Reader(_checkpoint, _parts(WEIGHTS, 1)),
+    "checkpoint-scores": Reader(_scores, lambda: [b'{"best_by": "nll", "scores": {"50": 3.25, "100": 2.5}}']),
+    "training-state": Reader(_state, lambda: [_state_bytes()]),
+    "token-meta": _split_part(0),
+    "tokens": _split_part(1),
+    "token-offsets": _split_part(2),
+    "token-lines": _split_part(3),
+    "ctranslate2-export": Reader(_export, _parts(WEIGHTS, 1)),
+    "request": Reader(_request, lambda: _REQUESTS),
+}

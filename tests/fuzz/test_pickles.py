@@ -1,0 +1,58 @@
+"""A pickle can run any code when it is read: none is, whichever file it stands in for."""
+
+import io
+import os
+import pickle
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.fuzz.model_readers import READERS
+from transformer_core.errors import UserError
+
+PACKAGES = [Path(__file__).parents[2] / name for name in ("transformer_core", "flows")]
+
+
+class _Planted:
+    """When unpickled, it makes the folder "executed" in the working directory."""
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, ("executed",)
+
+
+def _with_torch() -> bytes:
+    file = io.BytesIO()
+    torch.save({"format": 2, "model": _Planted()}, file)
+    return file.getvalue()
+
+
+def _with_numpy() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.array([_Planted()], dtype=object))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("planted", [lambda: pickle.dumps(_Planted()), _with_torch, _with_numpy], ids=["pickle", "torch", "numpy"])
+@pytest.mark.parametrize("name", READERS)
+def test_a_planted_pickle_is_not_executed(name: str, planted: Callable[[], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with suppress(UserError):  # A planted state is passed over.
+        READERS[name].read(planted(), tmp_path)
+    assert not Path("executed").exists()
+
+
+def test_a_planted_pickle_would_be_executed_by_a_careless_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with suppress(Exception):
+        torch.load(io.BytesIO(_with_torch()), weights_only=False)
+    assert Path("executed").exists()
+
+
+def test_torch_loads_weights_only() -> None:
+    lines = [line for package in PACKAGES for file in package.rglob("*.py") for line in file.read_text(encoding="utf-8").splitlines()]
+    assert [line for line in lines if "torch.load(" in line and "weights_only=True" not in line] == []
+    assert [line for line in lines if "import pickle" in line or "allow_pickle=True" in line] == []

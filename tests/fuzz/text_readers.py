@@ -1,0 +1,389 @@
+"""Readers of text: settings, catalogue, corpora and archives, translations, trees, records of stages, command lines."""
+
+import gzip
+import io
+import json
+import lzma
+import os
+import tarfile
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from flows.process.paths import METRICS, RAW
+from flows.process.repro import failure
+from flows.process.runner import exit_file, seconds_of
+from flows.process.settings import write_params
+from flows.record.journal import Journal
+from flows.record.sending import all_sent
+from flows.sweeps.rows import document_of, grid_rows
+from tests.fuzz.fuzzer import Read, Reader
+from transformer_core import recipes
+from transformer_core.cli import _parser
+from transformer_core.config import TREES, load_params
+from transformer_core.corpus.cleaning.cleaner import clean_corpus
+from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Entry, Found, Source, Splits, check_direction, load_entry
+from transformer_core.corpus.sources.fetching import Fetcher, locked_sums
+from transformer_core.corpus.sources.formats import file_lines, file_pairs, unpack
+from transformer_core.corpus.sources.holdout import listed_sentences
+from transformer_core.corpus.sources.own import new_entry, update_entry
+from transformer_core.corpus.sources.raw import MANIFEST, read_manifest, write_raw
+from transformer_core.corpus.sources.readers import SourceReader
+from transformer_core.corpus.text import read_pairs
+from transformer_core.corpus.trees import leaves, read_tree, repaired
+from transformer_core.evaluation import parsing
+from transformer_core.evaluation.comparison import side_by_side
+from transformer_core.evaluation.metrics import read_aligned
+from transformer_core.files import new_directory, read_numbers
+from transformer_core.presets import resolve
+
+_ENGLISH = [f"a house number {number} & more" for number in range(12)]
+_GERMAN = [f"ein süßes Haus Nummer {number}, „ja“" for number in range(12)]
+_TEXT = "".join(f"{line}\n" for line in _GERMAN).encode()
+_TABLE = "".join(f"{en}\t{de}\n" for en, de in zip(_ENGLISH, _GERMAN, strict=True)).encode()
+_TMX = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4"><header/><body>'
+    + "".join(
+        f'<tu><tuv xml:lang="en"><seg>{en.replace("&", "&amp;")}</seg></tuv><tuv xml:lang="de"><seg>{de}</seg></tuv></tu>'
+        for en, de in zip(_ENGLISH, _GERMAN, strict=True)
+    )
+    + "</body></tmx>"
+).encode()
+_SGM = "".join(f'<seg id="{number}"> {line} &amp; &#252; </seg>\n' for number, line in enumerate(_GERMAN)).encode()
+_TREES = (
+    b"( (S (NP-SBJ (PRP It))\n   (VP (VBZ is) (NP (-NONE- *T*-1)))) )\n\n(S (NP (DT The) (NN dog)) (VP (VBZ barks)))\n(TOP (X (Y y)))\n"
+)
+_SYMBOLS = b"(S (NP XX XX )NP (VP XX )VP XX )S\n(S (VP XX )S )NP XX\n\n"
+_OWN = b"""\
+name: own
+languages: [en, de]
+licence: null
+note: "a note"
+size: {pairs: 12, text_bytes: 900, download_bytes: 0}
+splits:
+  train:
+    - files:
+        en: {path: ../own.en}
+        de: {path: ../own.de, column: 1}
+    - folder: {path: .., stem: own}
+  valid:
+    - holdout: 2
+  test:
+    - holdout: 2
+"""
+_OF_TREES = b"name: own\nlanguages: [en, tree]\nlicence: free\nnote: ''\nsplits:\n" + b"".join(
+    b"  %s: [{trees: '../*.mrg'}]\n" % split for split in (b"train", b"valid", b"test")
+)
+
+
+# Lines of the example differ too little for the rule.
+_CLEAN = recipes.load("own-data").clean.model_copy(update={"drop_overlap": False})
+
+
+def _params() -> list[bytes]:
+    return [recipes.read(name).encode() for name in ("synthetic", "own-data", "synthetic-convolutional", "table3/big")]
+
+
+def _read_params(data: bytes, folder: Path) -> None:
+    (folder / "params.yaml").write_bytes(data)
+    resolve(load_params().model)
+
+
+def _write_over_params(data: bytes, folder: Path) -> None:
+    """A recipe and changed settings are written over a params.yaml that a person has edited."""
+    file = folder / "params.yaml"
+    file.write_bytes(data)
+    recipes.write(recipes.read("synthetic"), file, force=True)
+    load_params()
+    file.write_bytes(data)
+    write_params(None, {"train.updates": 5_000})
+    load_params()
+
+
+def _read_entry(data: bytes, folder: Path) -> None:
+    """Read an own entry, and its local files, as stages local_files and download do."""
+    path = folder / "corpora/own.yaml"
+    path.parent.mkdir()
+    path.write_bytes(data)
+    for name, content in (("own.en", _TEXT), ("own.de", _TABLE), ("own.mrg", _TREES)):
+        (folder / name).write_bytes(content)
+    entry = load_entry(path)
+    source, target = entry.languages[:2]
+    found = Found(entry, path)
+    check_direction(found, source, target)
+    reader = SourceReader(found, source, target, Fetcher("own", folder / "downloads", lock=None))
+    for split, sources in dict(entry.splits).items():
+        for one in sources:
+            if {"files", "folder", "trees"} & set(one.kinds):
+                reader.local_files(one)
+                for _ in reader.open(one, split).pairs:
+                    pass
+
+
+def _update_entry(data: bytes, folder: Path) -> None:
+    (folder / "corpora").mkdir()
+    (folder / "corpora/own.yaml").write_bytes(data)
+    (folder / "own.en").write_bytes(_TEXT)
+    (folder / "own.de").write_bytes(_TABLE)
+    update_entry("own")
+    load_entry(folder / "corpora/own.yaml")
+
+
+def _file_read(name: str, column: int | None = None) -> Read:
+    def read(data: bytes, folder: Path) -> None:
+        (folder / name).write_bytes(data)
+        for _ in file_lines(folder / name, "de", column):
+            pass
+
+    return read
+
+
+def _packed(suffix: str) -> Read:
+    """A member of an archive, read as data/raw reads it; nothing may appear outside the folder for it."""
+
+    def read(data: bytes, folder: Path) -> None:
+        archive, inside = folder / f"corpus{suffix}", folder / "inside/unpacked"
+        archive.write_bytes(data)
+        inside.mkdir(parents=True)
+        try:
+            members = unpack(archive, ["*a.en", "*a.de*"], inside)
+            for _ in file_pairs(members):
+                pass
+        finally:
+            outside = [path for path in folder.rglob("*") if inside not in (path, *path.parents) and path not in (archive, inside.parent)]
+            assert not outside, outside
+            assert not any(path.is_symlink() for path in inside.iterdir())
+
+    return read
+
+
+def archive(members: Sequence[tuple[str, bytes]], mode: str) -> bytes:
+    """Return a tar archive (mode w, w:gz, w:bz2, w:xz) or a zip archive (mode zip)."""
+    packed = io.BytesIO()
+    if mode == "zip":
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as zipped:
+            for name, content in members:
+                zipped.writestr(zipfile.ZipInfo(name), content)
+        return packed.getvalue()
+    with tarfile.open(fileobj=packed, mode=mode) as tarred:  # type: ignore[call-overload]
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tarred.addfile(member, io.BytesIO(content))
+        link = tarfile.TarInfo("un/link.en")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tarred.addfile(link)
+    return packed.getvalue()
+
+
+_MEMBERS = [("un/a.en", _TEXT), ("un/a.de.gz", gzip.compress(_TEXT, mtime=0)), ("../../un/b.de", b"no")]
+
+
+def _own_corpus(data: bytes, folder: Path) -> None:
+    """`transformer-core data new`, then stages download and clean: a refusal leaves no file that the next stage takes for whole."""
+    (folder / "mine.tsv").write_bytes(data)
+    try:
+        path = new_entry("mine", folder / "mine.tsv", folder / "mine.tsv", source_language="en", target_language="de")
+    finally:
+        assert (folder / "corpora/mine.yaml").exists() or not list(folder.glob("corpora/*"))
+    found = Found(load_entry(path), path)
+    reader = SourceReader(found, "en", "de", Fetcher("mine", folder / "downloads"))
+    with new_directory(folder / RAW) as raw:
+        write_raw(reader, raw)
+    manifest = read_manifest(folder / RAW)
+    for split, record in manifest.splits.items():
+        pairs = list(read_pairs(folder / RAW / f"{split}.en", folder / RAW / f"{split}.de"))
+        assert len(pairs) == record.pairs
+    with new_directory(folder / "data/clean") as clean:
+        clean_corpus(folder / RAW, clean, "en", "de", _CLEAN, workers=1)
+
+
+def _corpus_of_any_bytes(data: bytes, folder: Path) -> None:
+    """A text of any bytes through stages download and clean."""
+    (folder / "t.en").write_bytes(data)
+    (folder / "t.de").write_bytes(b"ein guter und wahrer Satz\n" * (data.count(b"\n") + (not data.endswith(b"\n"))))
+    source = [Source.model_validate({"files": {language: {"path": f"t.{language}"} for language in ("en", "de")}})]
+    splits = Splits(train=source, valid=[Source(holdout=1)], test=[Source(holdout=1)])
+    entry = Entry(name="any", languages=["en", "de"], licence=None, note="", splits=splits)
+    reader = SourceReader(Found(entry, folder / "any.yaml"), "en", "de", Fetcher("any", folder / "downloads"))
+    with new_directory(folder / RAW) as raw:
+        write_raw(reader, raw)
+    with new_directory(folder / "data/clean") as clean:
+        clean_corpus(folder / RAW, clean, "en", "de", _CLEAN, workers=1)
+
+
+def _read_trees(data: bytes, folder: Path) -> None:
+    (folder / "bank.mrg").write_bytes(data)
+    source = [Source(trees="*.mrg")]
+    entry = Entry(name="bank", languages=["en", TREES], licence=None, note="", splits=Splits(train=source, valid=source, test=source))
+    for pair in SourceReader(Found(entry, folder / "bank.yaml"), "en", TREES, Fetcher("bank", folder)).open(source[0], "train").pairs:
+        read_tree(pair.target.decode())
+
+
+def _repair_trees(data: bytes, folder: Path) -> None:
+    """A parser's output of any text becomes a tree over all words, with a score."""
+    (folder / "test.hyp").write_bytes(data)
+    (outputs,) = read_aligned(folder / "test.hyp")
+    gold = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
+    parsing.score(outputs, [gold] * len(outputs))
+    for output in outputs:
+        assert leaves(repaired(output, leaves(read_tree(gold))).tree) == leaves(read_tree(gold))
+
+
+def _compare(data: bytes, folder: Path) -> None:
+    """`transformer-core compare` with a damaged file of translations."""
+    for name, content in (("a.hyp", data), ("b.hyp", _TEXT), ("test.de", _TEXT)):
+        (folder / name).write_bytes(content)
+    references, a, b = read_aligned(folder / "test.de", folder / "a.hyp", folder / "b.hyp")
+    json.dumps(side_by_side(a, b, references).document(), allow_nan=False)
+
+
+def _state(path: Path, read: Callable[[Path], object]) -> Read:
+    def write_and_read(data: bytes, folder: Path) -> None:
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+        read(folder)
+
+    return write_and_read
+
+
+_JOURNAL = b"".join(
+    json.dumps({**event, "timestamp_ms": 1_700_000_000_000}).encode() + b"\n"
+    for event in (
+        {"type": "run", "id": "9f1c00112233", "run": "r", "parent": ""},
+        {"type": "status", "status": "RUNNING"},
+        {"type": "parameters", "values": {"train.warmup": "400"}},
+        {"type": "tags", "values": {"corpus": "synthetic"}},
+        {"type": "metrics", "step": 100, "values": {"train/loss": 3.2}},
+        {"type": "inputs", "values": [{"name": "n", "digest": "d", "source": "s", "pairs": 1, "context": "training"}]},
+        {"type": "artifact", "path": ".state/journal/files/8d/report.html", "folder": ""},
+    )
+)
+
+
+def _read_journal(_: Path) -> None:
+    all_sent(Path(".state/journal/r.jsonl"), "http://127.0.0.1:1")
+    journal = Journal("r")
+    journal.metrics(100, {"train/loss": 3.2})
+    journal.tags({"corpus": "other"})
+    journal.next_step("train/loss")
+    journal.end()
+    assert list(Journal("r", resumed=True).path.read_bytes()[-1:]) == [10]
+
+
+def _read_position(folder: Path) -> None:
+    (folder / ".state/journal/r.jsonl").write_bytes(_JOURNAL)
+    all_sent(Path(".state/journal/r.jsonl"), "http://127.0.0.1:1")
+
+
+def _times() -> list[bytes]:
+    params = recipes.load("synthetic").model_dump(mode="json")
+    return [json.dumps({"seconds": 4.2, "settings": {"download": params["download"]}}).encode()]
+
+
+_MANIFEST = json.dumps(
+    {
+        "corpus": "own", "source": "en", "target": "de", "licence": None, "synthetic": False,
+        "splits": {"train": {"pairs": 1, "files": {side: {"sha256": "0" * 64, "lines": 1} for side in ("en", "de")}}},
+        "held_out": {"test": 1}, "origin": [{"split": "train", "file": "a", "sha256": "0" * 64}],
+    }
+).encode()  # fmt: skip
+_METRICS = json.dumps(
+    {
+        **dict.fromkeys(("bleu", "bleu_low", "bleu_high", "chrf", "ter", "copied", "empty", "over_long"), 1.5),
+        "corpus": "own", "synthetic": False, "lines": 3, "signature": "s",
+        "valid": dict.fromkeys(("bleu", "bleu_low", "bleu_high", "chrf", "ter"), 1.5),
+    }
+).encode()  # fmt: skip
+_UPDATES = b"update,epoch,loss,perplexity,skipped\n50,1,3.25,12.5,0\n100,1,2.5,inf,1\n"
+
+
+def _scores(_: Path) -> None:
+    from flows.scores import main
+
+    _exit_code(main([]))
+
+
+def _exit_code(code: int) -> None:
+    """Take the exit code of a command that has printed its error: it must not be that of a bug."""
+    assert code in (0, 65, 69, 75, 78), code
+
+
+def _arguments(data: bytes) -> list[str]:
+    return [os.fsdecode(part) for part in data.split(b"\0")]
+
+
+def _command_line(data: bytes, _: Path) -> None:
+    """The arguments of `transformer-core`: parsed, not run."""
+    try:
+        _parser().parse_args(_arguments(data))
+    except SystemExit as end:  # Help.
+        _exit_code(int(end.code or 0))
+
+
+def _sweep_settings(data: bytes, _: Path) -> None:
+    """The arguments KEY=V1,V2 of `python -m flows.sweep params`."""
+    settings = _arguments(data)
+    base = recipes.load("synthetic").model_dump(mode="json", exclude={"machine"})
+    for row in grid_rows(settings)[:4]:
+        document_of(row, base, 1, None)
+
+
+_COMMAND_LINES = [
+    "\0".join(line.split(" ")).encode()
+    for line in (
+        "translate in.txt --model m --beam 4 --alpha 0.6 --patience 2 --top-p 0.9 --seed 3 --precision int8 --device cpu",
+        "score a b --model m --json --batch-tokens 100",
+        "data new mine a.en a.de --valid-lines 3 --test c d --force",
+        "data synthetic --pairs 3 --seed 1",
+        "compare a b --ref c --source d --json",
+        "info --preset base --vocab-size 37000",
+        "positions --out p.svg --positions 20",
+    )
+]
+
+
+def _fixed(*examples: bytes) -> Callable[[], Sequence[bytes]]:
+    return lambda: examples
+
+
+def _packed_examples(*modes: str) -> Callable[[], Sequence[bytes]]:
+    return lambda: [archive(_MEMBERS, mode) for mode in modes]
+
+
+READERS: dict[str, Reader] = {
+    "params": Reader(_read_params, _params),
+    "params-edited": Reader(_write_over_params, _params),
+    "entry": Reader(_read_entry, _fixed(_OWN, _OF_TREES)),
+    "entry-update": Reader(_update_entry, _fixed(_OWN)),
+    "packaged-entry": Reader(_state(Path("corpora/own.yaml"), lambda folder: load_entry(folder / "corpora/own.yaml")),
+                             lambda: [(PACKAGED_ENTRIES / "multi30k.yaml").read_bytes().replace(b"name: multi30k", b"name: own")]),
+    "own-corpus": Reader(_own_corpus, _fixed(_TABLE)),
+    "corpus": Reader(_corpus_of_any_bytes, _fixed(_TEXT)),
+    "table": Reader(_file_read("t.tsv", column=2), _fixed(_TABLE)),
+    "tmx": Reader(_file_read("t.tmx"), _fixed(_TMX)),
+    "sgm": Reader(_file_read("t.sgm"), _fixed(_SGM)),
+    "gzip": Reader(_file_read("t.de.gz"), lambda: [gzip.compress(_TEXT, mtime=0)]),
+    "xz": Reader(_file_read("t.de.xz"), lambda: [lzma.compress(_TEXT)]),
+    "tar": Reader(_packed(".tar"), _packed_examples("w", "w:gz", "w:bz2", "w:xz")),
+    "zip": Reader(_packed(".zip"), _packed_examples("zip")),
+    "trees": Reader(_read_trees, _fixed(_TREES)),
+    "parses": Reader(_repair_trees, _fixed(_SYMBOLS)),
+    "compare": Reader(_compare, _fixed(_TEXT)),
+    "manifest": Reader(_state(Path(MANIFEST), read_manifest), _fixed(_MANIFEST)),
+    "lock": Reader(_state(Path("own.lock"), lambda folder: locked_sums(folder / "own.lock")),
+                   _fixed(b'{"https://a./b": "%s"}' % (b"0" * 64))),
+    "held-out": Reader(_state(Path("own.held-out"), lambda folder: listed_sentences(folder / "own.yaml", "en")),
+                       _fixed(b'{"en": {"test": ["00112233445566"], "valid": []}}')),
+    "journal": Reader(_state(Path(".state/journal/r.jsonl"), _read_journal), _fixed(_JOURNAL)),
+    "journal-position": Reader(_state(Path(".state/journal/r.sent"), _read_position),
+                               _fixed(b'{"uri": "http://127.0.0.1:1", "journal": "9f1c00112233", "run_id": "1", "bytes": 12}')),
+    "times": Reader(_state(Path(".state/times/download.json"), lambda _: seconds_of("download", recipes.load("synthetic"))), _times),
+    "exit": Reader(_state(exit_file("train"), lambda folder: failure("train", 255, "ERROR: failed", folder)),
+                   _fixed(b'{"code": 65, "message": "data: wrong", "remedy": "Mend it."}')),
+    "updates": Reader(_state(Path("updates.csv"), lambda folder: read_numbers(folder / "updates.csv")), _fixed(_UPDATES)),
+    "metrics": Reader(_state(METRICS, _scores), _fixed(_METRICS)),
+    "command-line": Reader(_command_line, lambda: _COMMAND_LINES),
+    "sweep-settings": Reader(_sweep_settings, _fixed(b"train.warmup=200,400\0train.seed=1,2\0model.preset=tiny")),
+}  # fmt: skip

@@ -1,0 +1,128 @@
+"""Write the files of today's formats, and what they give, to `tests/upgrade/files`.
+
+python -m tests.upgrade.make
+
+Run it only when a format changes on purpose. Files of the old format then stay where the new code can still read them.
+"""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flows.process.runner import report_exit
+from flows.record.sending import Position
+from tests.models.on_disk import TEXT, VOCAB, write_model
+from tests.training.test_trainer import SETTINGS, trainer_of, weights
+from transformer_core.corpus.text import write_lines
+from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
+from transformer_core.corpus.tokens.binary import Meta, open_split, write_meta
+from transformer_core.corpus.tokens.subword import Subword
+from transformer_core.decoding.beam import Search
+from transformer_core.decoding.translator import Hypothesis, Translator, load_for_decoding
+from transformer_core.errors import Interrupted
+from transformer_core.files import write_json
+from transformer_core.models.directory import SUBWORD, load_model
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
+from transformer_core.training.records import Observer
+
+FILES = Path(__file__).with_name("files")
+SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
+SEARCH = Search(beam=2, max_extra=8)
+STOPPED, ENDED = 10, 12
+TRAIN = SETTINGS.model_copy(
+    update={
+        "updates": ENDED, "tokens_per_update": 30, "tokens_per_microbatch": 30, "learning_rate_factor": 1.0, "warmup": 10, "cooldown": 0.0,
+        "adam_beta1": 0.9, "adam_beta2": 0.98, "adam_epsilon": 1e-9, "label_smoothing": 0.1, "validate_every": 10, "save_every": 10,
+        "keep": 2, "keep_best": 0, "seed": 3, "best_by": "nll", "patience": 0, "precision": "float32",
+    }
+)  # fmt: skip
+EXIT = (75, "training stopped after update 10, state saved", "Run it again to go on.")
+
+
+class Counter(Observer):
+    """An observer with a state."""
+
+    restored: dict[str, Any] | None = None
+
+    def state(self) -> dict[str, Any]:
+        return {"bytes": {"updates.csv": 123}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.restored = state
+
+
+def translations(directory: Path) -> list[list[Hypothesis]]:
+    """Translate the lines of `TEXT` with a model directory."""
+    return Translator(*load_for_decoding(directory)).translate(TEXT, SEARCH)
+
+
+def logits(directory: Path) -> list[list[float]]:
+    """Return the logits of a model directory for a fixed pair, (T, V)."""
+    model, _ = load_model(directory)
+    source, target = torch.tensor([[5, 9, 17, 3]]), torch.tensor([[2, 8, 30]])
+    with torch.no_grad():
+        found: list[list[float]] = model.project(model(source, source > 0, target)).view(3, -1).tolist()
+    return found
+
+
+def trained(directory: Path, binarized: Path, observer: Observer, stop_after: int = 10**6) -> list[float]:
+    """Train from the state in a directory, or else from the start, and return every 50th weight."""
+    torch.manual_seed(7)
+    model = Transformer(SIZE, VOCAB)
+    trainer = trainer_of(model, open_split(binarized, "train"), directory, TRAIN, observer, stop_after)  # type: ignore[arg-type]
+    trainer.resume()
+    try:
+        trainer.run()
+    except Interrupted:
+        assert trainer.progress.update == stop_after
+    return [round(value, 6) for value in weights(model)[::50].tolist()]
+
+
+def main() -> None:
+    """Write all files anew."""
+    shutil.rmtree(FILES, ignore_errors=True)
+    FILES.mkdir()
+    torch.manual_seed(6)
+    model, binarized, state = write_model(Transformer(SIZE, VOCAB), FILES / "model"), FILES / "binarized", FILES / "training"
+    (FILES / SUBWORD).unlink()
+    subword = Subword.load(model / SUBWORD)
+    sentences = subword.encode_clean(TEXT)
+    counts = write_split(binarized / "train", [EncodedPairs.of(sentences, sentences[::-1], 1, VOCAB, None)])
+    write_meta(binarized, Meta(vocabulary_hash=subword.hash, vocab_size=VOCAB, source="en", target="de", splits={"train": counts}))
+    trained(state, binarized, Counter(), STOPPED)
+    ranked = translations(model)
+    write_lines(FILES / "decode/test.hyp", (best.text for best, *_ in ranked))
+    write_lines(FILES / "decode/test.nbest.jsonl", (json.dumps([asdict(one) for one in row], ensure_ascii=False) for row in ranked))
+    write_json(FILES / "scores.json", {"best_by": "nll", "scores": {10: 3.25, 20: 2.5, 30: float("nan")}})
+    report_exit(FILES / "state/exit/train.json", *EXIT)
+    journal = [
+        {"type": "run", "id": "9f1c00112233", "run": "f00d", "parent": ""},
+        {"type": "status", "status": "RUNNING"},
+        {"type": "parameters", "values": {"train.warmup": "400"}},
+        {"type": "tags", "values": {"corpus": "synthetic"}},
+        {"type": "metrics", "step": 100, "values": {"train/loss": 3.25}},
+        {"type": "inputs", "values": [{"name": "n", "digest": "d", "source": "s", "pairs": 1, "context": "training"}]},
+    ]
+    write_lines(FILES / "state/journal/f00d.jsonl", (json.dumps({**event, "timestamp_ms": 1_700_000_000_000}) for event in journal))
+    write_json(FILES / "state/journal/f00d.sent", asdict(Position(uri="http://127.0.0.1:1", journal="9f1c00112233", run_id="1", bytes=5)))
+    continued = FILES / "continued"
+    shutil.copytree(state, continued)
+    write_json(
+        FILES / "expected.json",
+        {
+            "translations": [[asdict(one) for one in row] for row in ranked],
+            "logits": logits(model),
+            "weights": trained(continued, binarized, Counter()),
+            "tokens": sentences,
+        },
+    )
+    shutil.rmtree(continued)
+
+
+if __name__ == "__main__":
+    main()
