@@ -151,3 +151,9 @@ def test_a_whole_number_is_a_number_and_machine_may_be_left_out_and_sections_are
     assert (params.train.learning_rate_factor, params.machine.devices) == (2.0, None)
     with pytest.raises(ValueError, match="frozen"):
         params.train.warmup = 1
+
+
+def test_of_very_many_faults_the_first_ten_are_told() -> None:
+    told = refusal(WHOLE + "".join(f"key{number}: 1\n" for number in range(50)))
+    assert told.count("unknown key") == 10
+    assert told.endswith("There are more faults.")

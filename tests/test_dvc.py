@@ -92,3 +92,10 @@ def test_no_stage_tracks_the_machine_and_every_other_section_is_tracked() -> Non
 def test_nothing_is_kept_out_of_the_cache_and_the_registration_of_a_model_alone_out_of_the_run_cache() -> None:
     options = [out for stage in STAGES.values() for out in (*stage.get("outs", []), *stage.get("metrics", [])) if not isinstance(out, str)]
     assert options == [{"results/published.json": {"persist": True}}]
+
+
+def test_no_setting_reaches_the_command_line_of_a_stage() -> None:
+    """`${stage}` is the text in dvc.yaml itself. A path with a setting in it is a dependency, which no shell reads."""
+    for name, stage in STAGES.items():
+        assert stage["cmd"] == f"${{stage}}.{name}"
+    assert "stage" not in Params.model_fields

@@ -50,3 +50,19 @@ def test_exit_codes_are_those_of_sysexits() -> None:
 
 def test_a_request_to_stop_is_caught_by_no_handler_of_failures() -> None:
     assert not issubclass(Interrupted, Exception)
+
+
+@pytest.mark.parametrize(
+    ("quoted", "shown"),
+    [
+        ("a\x1b[31mb\x00\u2028\udcff", r"a\x1b[31mb\x00\u2028\udcff"),
+        ("Süßes 日本 ✓", "Süßes 日本 ✓"),
+        ("https://me:s3cret@host:8080/a?b, http://t0ken@x", "https://host:8080/a?b, http://x"),
+        ("a@b.c http://x/y@z", "a@b.c http://x/y@z"),
+        ("x" * 5_000, "x" * 1_000 + "..." + "x" * 1_000),
+        ("one\ntwo", "one\ntwo"),
+    ],
+)
+def test_a_message_holds_nothing_that_a_terminal_obeys_and_no_password(quoted: str, shown: str) -> None:
+    error = UserError(quoted, quoted)
+    assert (error.message, error.remedy) == (shown, shown)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from transformer_core.errors import UserError
-from transformer_core.files import exclusive_lock, new_directory, new_file, read_json, sha256_of, write_json
+from transformer_core.files import exclusive_lock, new_directory, new_file, read_json, read_numbers, sha256_of, write_json
 
 
 def test_a_new_file_appears_whole(tmp_path: Path) -> None:
@@ -77,3 +77,22 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(UserError, match=said) as raised, exclusive_lock(tmp_path / "lock", "this training"):
         pass
     assert raised.value.exit_code == 78
+
+
+@pytest.mark.parametrize("content", [b"", b'{"a": 1', b"\xff", b"[" * 100_000, b"1" * 5_000])
+def test_damaged_json_is_told_with_file_and_place(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"a\.json: not valid JSON \(.+\)\. Make it again"):
+        read_json(tmp_path / "a.json")
+
+
+def test_a_table_of_numbers_is_read_by_column(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("update,loss\n1,2.5\n2,inf\n", encoding="utf-8")
+    assert read_numbers(tmp_path / "a.csv") == [{"update": 1.0, "loss": 2.5}, {"update": 2.0, "loss": float("inf")}]
+
+
+@pytest.mark.parametrize("damage", [b"2\n", b"2,3,4\n", b"2,\n", b"2,x\n", b"2,\xff\n", b"2,\x00\n"])
+def test_a_damaged_row_of_a_table_is_told_with_its_line(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "a.csv").write_bytes(b"update,loss\n1,2.5\n" + damage)
+    with pytest.raises(UserError, match=r"a\.csv:[123]: not a table of numbers"):
+        read_numbers(tmp_path / "a.csv")

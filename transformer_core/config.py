@@ -12,6 +12,7 @@ import os
 import re
 import reprlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -68,7 +69,8 @@ _SMOOTHING_ROW = re.compile(r"table3/D-smoothing(\d\.\d)")
 # Types of errors of pydantic, of a section and of a tagged union.
 _UNKNOWN_KEY = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 _MISSING_KEY = frozenset({"missing", "missing_argument"})
-_MOST_FAULTS = 10
+# A file of another kind has a fault in every line.
+_FAULTS_READ, _FAULTS_SHOWN = 100, 10
 _OTHER_FORMAT = "Another version of transformer-pipeline wrote it: make it again, or use that version."
 
 
@@ -429,14 +431,15 @@ def validate_document(schema: type[Document], document: object, path: Path) -> D
     try:
         return schema.model_validate(document)
     except ValidationError as error:
-        raise combined_error([_in_one_line(schema, fault, path) for fault in _without_consequences(schema, error.errors())]) from None
+        faults = _without_consequences(schema, error.errors()[:_FAULTS_READ])
+        raise combined_error([_in_one_line(schema, fault, path) for fault in faults]) from None
 
 
 def combined_error(errors: list[UserError]) -> UserError:
     """Return one `UserError` (78) with a line for each of the errors, at most ten."""
-    *first, last = errors[:_MOST_FAULTS]
-    if len(errors) > _MOST_FAULTS:
-        return configuration_error("\n".join(map(str, errors[:_MOST_FAULTS])), f"And {len(errors) - _MOST_FAULTS:,} more faults.")
+    if len(errors) > _FAULTS_SHOWN:
+        return configuration_error("\n".join(map(str, errors[:_FAULTS_SHOWN])), "There are more faults.")
+    *first, last = errors
     return configuration_error("\n".join([*map(str, first), last.message]), last.remedy)
 
 
@@ -479,16 +482,21 @@ def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> Us
 def _shown(value: object) -> str:
     """Return the value as Python writes it, shortened: an alias in YAML may stand for billions of values."""
     shortened = reprlib.Repr()
-    shortened.maxlevel, shortened.maxstring, shortened.maxother = 3, 200, 200
+    shortened.maxlevel, shortened.maxstring, shortened.maxother = 1, 200, 200
     try:
         return shortened.repr(value)
     except ValueError:
         return "a number of very many digits"
 
 
+@cache
+def _json_schema(schema: type[BaseModel]) -> dict[str, Any]:
+    return schema.model_json_schema()
+
+
 def _schema_at(schema: type[BaseModel], location: list[str | int]) -> dict[str, Any]:
     """Return the JSON schema of the value at a location, also inside optional values, lists, mappings and tagged unions."""
-    root = schema.model_json_schema()
+    root = _json_schema(schema)
 
     def resolved(part: dict[str, Any]) -> dict[str, Any]:
         part = part.get("anyOf", [part])[0]  # The other alternative of an optional value is null.

@@ -48,8 +48,10 @@ def write_params(recipe: str | None, overrides: Mapping[str, Any]) -> Path | Non
 
 
 def tracked() -> dict[str, Any]:
-    """Return the sections of params.yaml but `machine`: the settings for other machines' clones."""
-    return {name: section for name, section in _sections(PARAMS_FILE).items() if name != MACHINE}
+    """Return the sections of params.yaml but `machine`: the settings for other machines' clones. Raises `UserError` (78) as `check`."""
+    sections = {name: section for name, section in _sections(PARAMS_FILE).items() if name != MACHINE}
+    check(sections)
+    return sections
 
 
 def apply_settings(sections: Mapping[str, Any], root: Path) -> None:

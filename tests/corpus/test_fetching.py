@@ -26,7 +26,7 @@ class Site:
 
     Attributes:
         faults: what it does in turn before it behaves: a status, "truncate" (half of what was asked for, then nothing), "less" (a part
-            that is shorter than what was asked for), "redirect" or "slow".
+            that is shorter than what was asked for), "redirect", "redirect ADDRESS" or "slow".
         mark: its ETag; None for a server that marks no versions.
         ranges: whether it sends parts.
     """
@@ -48,9 +48,9 @@ def site() -> Iterator[Site]:
         def do_GET(self) -> None:
             served.requests.append(self.path)
             fault = served.faults.pop(0) if served.faults else 200
-            if fault == "redirect":
+            if isinstance(fault, str) and fault.startswith("redirect"):
                 self.send_response(302)
-                self.send_header("Location", "/elsewhere/train.en")
+                self.send_header("Location", fault.removeprefix("redirect").strip() or "/elsewhere/train.en")
                 self.end_headers()
                 return
             wanted = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-")
@@ -197,6 +197,16 @@ def test_what_has_no_published_sum_must_stay_what_it_was(site: Site, tmp_path: P
         Fetcher("tiny", tmp_path / "third", lock=lock).fetch(site.address)
     Fetcher("tiny", tmp_path / "fourth", lock=lock).fetch(site.address, Sum(hashlib.sha256(site.content).hexdigest()))
     assert list(json.loads(lock.read_text(encoding="utf-8"))) == [site.address]
+
+
+@pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://127.0.0.1/train.en", "data:text/plain,text"])
+def test_a_redirect_to_another_scheme_is_refused_and_not_tried_again(site: Site, fetcher: Fetcher, address: str) -> None:
+    site.faults = [f"redirect {address}"]
+    with pytest.raises(UserError, match=r"Correct the address") as caught:
+        fetcher.fetch(site.address)
+    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
+    assert len(site.requests) == 1
+    assert files_in(fetcher.downloads) == []
 
 
 def test_a_file_that_the_server_has_not_is_a_wrong_address_and_not_tried_again(site: Site, fetcher: Fetcher) -> None:

@@ -115,6 +115,8 @@ def test_any_format_may_be_packed(tmp_path: Path, name: str, content: bytes, suf
         ("t.tmx", b"<tmx><body><tu>", "damaged TMX file"),
         ("t.tmx", b'<?xml version="1.0" encoding="GBK"?><tmx/>', "damaged TMX file"),
         ("t.sgm", b"<seg>\xff</seg>", "damaged SGML file"),
+        ("t.sgm", b"<seg>eins</seg><seg id=2>zw", r"damaged SGML file \(a <seg> is not closed\)"),
+        ("t.sgm", b"<seg>" * 400_000, r"damaged SGML file \(a <seg> is not closed\)"),  # At once, not after an hour.
         ("t.de", None, "no such file"),
     ],
 )

@@ -1,5 +1,6 @@
 """The stages from download to binarize, in an empty working directory."""
 
+import base64
 import hashlib
 import json
 import os
@@ -9,8 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
@@ -258,6 +261,48 @@ def test_bad_input_is_told_in_one_line_and_leaves_nothing(mistake: str, place: P
     assert files_below(place / "data") == before
     assert json.loads((place / f".state/exit/{stage}.json").read_text())["code"] == code
     assert [name for name in files_below(place / ".state") if "downloads" in name] == []
+
+
+class Private(BaseHTTPRequestHandler):
+    """Serves the sides of a corpus to whoever knows the password s3cret."""
+
+    def do_GET(self) -> None:
+        known = self.headers.get("Authorization") == f"Basic {base64.b64encode(b'me:s3cret').decode()}"
+        side = Path(self.path).suffix.removeprefix(".") in ("en", "de")
+        self.send_response(200 if known and side else 404 if known else 401)
+        self.end_headers()
+        if known and side:
+            number = ("en", "de").index(Path(self.path).suffix.removeprefix("."))
+            self.wfile.write("".join(f"{pair[number]}\n" for pair in PAIRS).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on the terminal."""
+
+
+@pytest.mark.parametrize(("password", "stem", "code"), [("s3cret", "train", 0), ("s3cret", "none", 78), ("wr0ng", "train", 78)])
+def test_a_password_or_token_is_in_no_file_and_no_line_of_output(
+    place: Path, monkeypatch: pytest.MonkeyPatch, password: str, stem: str, code: int
+) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "t0ken")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Private) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        suffix = "" if stem == "train" else ".missing"
+        side = f'url: "http://me:{password}@127.0.0.1:{server.server_port}/{stem}'
+        entry = Path("corpora/own.yaml")
+        document = entry.read_text(encoding="utf-8").partition("splits:")[0]
+        sides = "".join(f'\n        {language}: {{{side}.{language}{suffix}"}}' for language in ("en", "de"))
+        held_out = "".join(f"  {split}:\n    - holdout: 10\n" for split in ("valid", "test"))
+        entry.write_text(f"{document}splits:\n  train:\n    - https:{sides}\n{held_out}", encoding="utf-8")
+        ended = stage_here("download")
+        server.shutdown()
+        thread.join()
+    assert ended.returncode == code, ended.stderr
+    written = [path for path in place.rglob("*") if path.is_file() and path != place / entry]
+    assert (place / "corpora/own.lock" in written) == (code == 0)
+    for secret in (password, "t0ken"):
+        assert secret not in ended.stdout + ended.stderr
+        assert [path for path in written if secret.encode() in path.read_bytes() or secret in path.name] == []
 
 
 def test_a_stage_without_what_the_one_before_makes_says_so(place: Path) -> None:

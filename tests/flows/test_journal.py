@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from flows.record.journal import JOURNALS, Dataset, Journal, flatten, position_file, read_events
+from transformer_core.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -138,3 +139,31 @@ def test_a_number_that_is_none_stays_what_it_is() -> None:
 
 def test_sections_are_flattened_to_any_depth() -> None:
     assert flatten({"a": {"b": {"c": 1}}, "d": None, "e": True}) == {"a.b.c": "1", "d": "None", "e": "True"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"{\n",
+        b"\xff\n",
+        b"1\n",
+        b"{}\n",
+        b'{"type": "other", "timestamp_ms": 1}\n',
+        b'{"type": "metrics", "step": 1, "timestamp_ms": 1}\n',
+        b'{"type": "tags", "values": [], "timestamp_ms": 1}\n',
+        b'{"type": "run", "id": "1", "run": "r", "parent": "", "timestamp_ms": 1}\n',
+    ],
+)
+def test_a_damaged_line_is_told_with_its_place(damage: bytes) -> None:
+    path = Journal("run").path
+    whole = path.read_bytes()
+    path.write_bytes(whole + damage + whole.split(b"\n")[1] + b"\n")
+    with pytest.raises(UserError, match=f"run.jsonl: no event of a journal at byte {len(whole):,}"):
+        Journal("run")
+
+
+def test_a_journal_begins_with_its_run() -> None:
+    path = Journal("run").path
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+    with pytest.raises(UserError, match="no event of a journal at byte 0"):
+        Journal("run")

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from flows.process.repro import failure
 from flows.process.runner import record_seconds, seconds_of
 from tests.flows.stages import Ended, stage_here
 from tests.waiting import wait_for
@@ -128,6 +129,25 @@ def test_the_seconds_of_a_stage_are_known_for_equal_settings_up_to_its_own() -> 
     record_seconds("train", params, 1.0)
     assert seconds_of("train", changed(changed(params, "decode", beam=9), "machine", devices=8)) == 1.0
     assert seconds_of("train", changed(params, "model", layers=1)) is None
+    for damage in ("", "[]", "{", '{"settings": 1}', '{"seconds": "x"}'):
+        Path(".state/times/bpe.json").write_text(damage, encoding="utf-8")
+        assert seconds_of("bpe", params) is None
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "{", '{"code": 65}', '{"code": "x", "message": "", "remedy": ""}'])
+def test_a_damaged_report_of_an_exit_tells_nothing(damage: str) -> None:
+    Path(".state/exit").mkdir(parents=True)
+    Path(".state/exit/train.json").write_text(damage, encoding="utf-8")
+    assert failure("train", 255, "ERROR: failed to reproduce 'train': failed to run: x, exited with 75") == (
+        75,
+        "train: failed to reproduce 'train': failed to run: x, exited with 75",
+    )
+
+
+def test_a_failed_stage_never_counts_as_done() -> None:
+    Path(".state/exit").mkdir(parents=True)
+    Path(".state/exit/train.json").write_text('{"code": 0, "message": "made", "remedy": ""}', encoding="utf-8")
+    assert failure("train", 255, "")[0] == 1
 
 
 def stop(number: signal.Signals = signal.SIGTERM) -> None:

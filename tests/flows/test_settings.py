@@ -23,6 +23,15 @@ def test_without_parameters_the_file_is_not_touched() -> None:
     assert Path("params.yaml").read_bytes() == before
 
 
+@pytest.mark.parametrize("damage", ["train: [", "- 1", "", "a: !!python/name:os.system ''", "a: &a [*a]", "a: 2001-99-99", "a: 2001-01-01"])
+def test_a_damaged_params_file_is_refused_by_whoever_reads_it(damage: str) -> None:
+    Path("params.yaml").write_text(damage, encoding="utf-8")
+    for reads in (lambda: write_params(None, {"train.updates": 600}), tracked, lambda: apply_settings({}, Path())):
+        with pytest.raises(UserError, match=r"params\.yaml"):
+            reads()
+    assert Path("params.yaml").read_text(encoding="utf-8") == damage
+
+
 def test_overrides_change_their_keys_and_nothing_else_and_the_file_before_is_kept() -> None:
     before, text = load_params(), Path("params.yaml").read_text(encoding="utf-8")
     kept = write_params(None, {"train.updates": 600, "model.layers": 2, "machine.devices": 2})

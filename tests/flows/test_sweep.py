@@ -66,6 +66,20 @@ def test_a_grid_is_every_combination_with_yaml_values() -> None:
     assert rows[3].overrides == {"train.warmup": 400, "model.norm": "post"}
 
 
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        (["train.seed=1", "train.seed=2"], "a key is given twice"),
+        ([f"train.seed={','.join(map(str, range(101)))}", "train.warmup=1,2,3,4,5,6,7,8,9,10"], "1,010 combinations of the values"),
+        (["train.seed=!!python/name:os.system ''"], "train.seed:1: not valid YAML"),
+        (["train.seed=[1"], "train.seed:1: not valid YAML"),
+    ],
+)
+def test_a_grid_of_other_settings_is_refused(settings: list[str], fault: str) -> None:
+    with pytest.raises(UserError, match=fault):
+        grid_rows(settings)
+
+
 def test_a_document_is_the_recipe_with_the_rows_changes_and_passes_the_schema() -> None:
     for row in (*table3_rows(4), *table2_rows(4), *grid_rows(["train.seed=7"])):
         document = document_of(row, sections("synthetic"), None, 300)

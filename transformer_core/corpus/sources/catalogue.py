@@ -44,7 +44,7 @@ def _check_path(path: str) -> str:
 def _check_address(url: str) -> str:
     """Refuse an address whose last part cannot be the name of a file."""
     name = unquote(urlsplit(url).path)
-    if not name.isprintable():
+    if not (url + name).isprintable():
         raise ValueError("control characters")
     _check_path(name)
     return url

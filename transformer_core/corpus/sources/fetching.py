@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES
 from transformer_core.corpus.sources.http import download
-from transformer_core.errors import UserError, configuration_error
+from transformer_core.errors import UserError, configuration_error, without_password
 from transformer_core.files import read_json, sha256_of, write_json
 
 MIRROR_VARIABLE = "TRANSFORMER_MIRROR"
@@ -41,7 +41,8 @@ class Fetcher:
         corpus: the entry's name, also the folder of its files in the mirror.
         downloads: folder for downloaded files until the corpus is complete, so that a second run fetches only the missing ones.
         mirror: a folder with MIRROR/CORPUS/FILENAME, used instead of the network.
-        lock: a file of sums by address, for files without a published sum: the first fetch writes it, later ones must match.
+        lock: a file of sums by address, without passwords, for files without a published sum: the first fetch writes it, later ones must
+            match.
         pause_seconds: see `http.download`.
     """
 
@@ -58,11 +59,11 @@ class Fetcher:
             UserError: exit code 65 for a sum other than the published or the locked one; 69 if the network or the server is unavailable
                 after the last try; 78 if the server does not have the file.
         """
-        locked = locked_sums(self.lock) if self.lock is not None else {}
-        expected = published or (Sum(locked[url], given_in=str(self.lock)) if url in locked else None)
+        locked, address = locked_sums(self.lock) if self.lock is not None else {}, without_password(url)
+        expected = published or (Sum(locked[address], given_in=str(self.lock)) if address in locked else None)
         fetched = self._fetch(url, published, expected)
         if expected is None and self.lock is not None:
-            write_json(self.lock, dict(sorted({**locked, url: fetched.sha256}.items())))
+            write_json(self.lock, dict(sorted({**locked, address: fetched.sha256}.items())))
         return fetched
 
     def _fetch(self, url: str, published: Sum | None, expected: Sum | None) -> Fetched:

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 from transformer_core.corpus.text import Pair, aligned, open_bytes
 from transformer_core.errors import UserError, first_line
 
-_SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg>", re.DOTALL | re.IGNORECASE)
+_SEGMENT_TAG = re.compile(rb"<(/?)seg\b[^<>]*>", re.IGNORECASE)
 _XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 # What the readers of archives raise for damage beside their own errors.
@@ -62,7 +62,7 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
             if name.endswith(".tmx"):
                 yield from _units(file, language)
             elif name.endswith((".sgm", ".sgml")):
-                yield from (_in_one_line(html.unescape(found[1].decode())) for found in _SEGMENT.finditer(file.read()))
+                yield from (_in_one_line(html.unescape(one.decode())) for one in _segments(file.read()))
             elif column is not None:
                 yield from _column(file, column, path)
             else:
@@ -116,6 +116,19 @@ def _most_bytes(path: Path) -> int:
 def _too_large(path: Path, most: int) -> UserError:
     fault = f"unpacks to more than {most:,} bytes, {LARGEST_RATIO} times its size and {ALLOWED_BYTES:,} more"
     return UserError(f"{path}: {fault}", "Text does not pack so well. If it is the right file, unpack it yourself and name the text.")
+
+
+def _segments(text: bytes) -> Iterator[bytes]:
+    """Yield the content of each <seg>, in time linear in the text. Raises `ValueError`: the last one is not closed."""
+    begin = None
+    for tag in _SEGMENT_TAG.finditer(text):
+        if tag[1] and begin is not None:
+            yield text[begin : tag.start()]
+            begin = None
+        elif not tag[1] and begin is None:
+            begin = tag.end()
+    if begin is not None:
+        raise ValueError("a <seg> is not closed")
 
 
 def _units(file: BinaryIO, language: str) -> Iterator[bytes]:

@@ -96,7 +96,7 @@ class _Part:
                 raise requests.exceptions.InvalidHeader(f"{answer.status_code} with another range than requested")
             if not goes_on:
                 self._begin(answer)
-            self._append(answer, url.rsplit("/", 1)[-1])
+            self._append(answer, self._whole.name)
             whole = answer.headers.get("Content-Range", "").rpartition("/")[2] if goes_on else ""
             if whole.isdecimal() and self.size < int(whole):  # A server may send less than requested.
                 raise requests.exceptions.ChunkedEncodingError(f"{self.size:,} of {int(whole):,} bytes")

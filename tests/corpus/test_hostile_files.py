@@ -1,0 +1,209 @@
+"""Archives, packed files, entries and addresses that somebody made to do harm."""
+
+import bz2
+import gzip
+import io
+import lzma
+import struct
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from transformer_core.config import load_params, parse_yaml, read_yaml, validate_document
+from transformer_core.corpus.sources.catalogue import Entry, find_entry, load_entry
+from transformer_core.corpus.sources.fetching import Fetcher
+from transformer_core.corpus.sources.formats import ALLOWED_BYTES, LARGEST_RATIO, file_lines, unpack
+from transformer_core.errors import ExitCode, UserError
+
+TEXT = b"ein Haus\n"
+ZEROS = bytes(1 << 20)
+
+
+def tar_of(path: Path, members: list[tarfile.TarInfo], mode: str = "w") -> None:
+    with tarfile.open(path, mode) as tarred:  # type: ignore[call-overload]
+        for member in members:
+            tarred.addfile(member, io.BytesIO(TEXT[: member.size]) if member.isfile() else None)
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname, made.size = kind, link, len(TEXT) if kind == tarfile.REGTYPE else 0
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "link"),
+    [
+        (tarfile.SYMTYPE, "/etc/passwd"),
+        (tarfile.LNKTYPE, "../secret"),
+        (tarfile.CHRTYPE, ""),
+        (tarfile.BLKTYPE, ""),
+        (tarfile.FIFOTYPE, ""),
+        (tarfile.DIRTYPE, ""),
+    ],
+)
+def test_a_link_or_device_in_an_archive_is_no_member(tmp_path: Path, kind: bytes, link: str) -> None:
+    (tmp_path / "secret").write_bytes(b"secret\n")
+    tar_of(tmp_path / "a.tar", [member("t.en", kind, link)])
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    with pytest.raises(UserError, match=r"0 files in it match t\.en"):
+        unpack(tmp_path / "a.tar", ["t.en"], folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_file_behind_a_link_of_the_same_archive_stays_in_its_folder(tmp_path: Path) -> None:
+    tar_of(tmp_path / "a.tar", [member("out", tarfile.SYMTYPE, ".."), member("out/t.en")])
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    (path,) = unpack(tmp_path / "a.tar", ["out/t.en"], folder)
+    assert (path.parent, path.read_bytes()) == (folder, TEXT)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "inside"]
+
+
+@pytest.mark.parametrize("name", ["t.de.gz", "t.de.xz", "t.tmx.gz", "t.sgm.xz"])
+def test_a_packed_file_unpacks_to_a_bounded_size(tmp_path: Path, name: str) -> None:
+    """200 MB without a line feed in 200 kB, or in 30: a reader that holds a line would hold it all."""
+    content = ZEROS * 200
+    (tmp_path / name).write_bytes(gzip.compress(content, 1) if name.endswith(".gz") else lzma.compress(content, preset=0))
+    bound = LARGEST_RATIO * (tmp_path / name).stat().st_size + ALLOWED_BYTES
+    if bound > len(content):
+        pytest.fail(f"the file is no bomb: {bound}")
+    with pytest.raises(UserError, match=r"unpacks to more than [\d,]+ bytes, 100 times its size and 67,108,864 more|damaged TMX") as caught:
+        list(file_lines(tmp_path / name, "de"))
+    assert caught.value.exit_code is ExitCode.BAD_DATA
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
+def test_an_archive_that_states_a_large_member_is_refused_before_it_is_unpacked(
+    tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
+) -> None:
+    head = tarfile.TarInfo("t.en")
+    head.size = 1 << 40
+    (tmp_path / f"a.tar.{suffix}").write_bytes(pack(head.tobuf() + ZEROS))
+    began = time.monotonic()
+    with pytest.raises(UserError, match="unpacks to more than"):
+        unpack(tmp_path / f"a.tar.{suffix}", ["t.en"], tmp_path)
+    assert time.monotonic() - began < 5  # Seconds; a tebibyte takes an hour.
+
+
+def test_a_long_name_in_an_archive_is_read_within_the_bound(tmp_path: Path) -> None:
+    """tarfile reads the name of a member, here 200 MB, into memory."""
+    head = tarfile.TarInfo("././@LongLink")
+    head.type, head.size = tarfile.GNUTYPE_LONGNAME, len(ZEROS) * 200
+    with gzip.open(tmp_path / "a.tgz", "wb", compresslevel=1) as packed:
+        packed.write(head.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(200):
+            packed.write(ZEROS)
+    with pytest.raises(UserError, match="unpacks to more than"):
+        unpack(tmp_path / "a.tgz", ["t.en"], tmp_path)
+
+
+def test_the_bound_for_zip_is_that_of_the_stated_sizes(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as zipped, zipped.open("t.en", "w") as file:
+        for _ in range(200):
+            file.write(ZEROS)
+    with pytest.raises(UserError, match="unpacks to more than"):
+        unpack(tmp_path / "a.zip", ["t.en"], tmp_path)
+    # A smaller size than the true one in the directory: only so much is unpacked, and then the sum is wrong.
+    content = bytearray((tmp_path / "a.zip").read_bytes())
+    directory = content.rindex(b"PK\x01\x02")
+    content[directory + 24 : directory + 28] = struct.pack("<I", 10)
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(UserError, match="damaged"):
+        unpack(tmp_path / "a.zip", ["t.en"], tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.stat().st_size > 1 << 20]
+
+
+def test_an_encrypted_archive_is_named(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as zipped:
+        zipped.writestr("t.en", TEXT)
+    content = bytearray((tmp_path / "a.zip").read_bytes())
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(mark) + place] |= 1
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(UserError, match=r"cannot be unpacked .*encrypted"):
+        unpack(tmp_path / "a.zip", ["t.en"], tmp_path)
+
+
+def test_entities_in_a_translation_memory_do_not_multiply(tmp_path: Path) -> None:
+    entities = "".join(f'<!ENTITY a{level} "{f"&a{level - 1};" * 10}">' for level in range(1, 10))
+    head = f'<?xml version="1.0"?><!DOCTYPE tmx [<!ENTITY a0 "lol">{entities}<!ENTITY file SYSTEM "file:///etc/hostname">]>'
+    for name in ("a9", "file"):
+        body = f'<tmx><body><tu><tuv xml:lang="de"><seg>&{name};</seg></tuv></tu></body></tmx>'
+        (tmp_path / "t.tmx").write_text(head + body, encoding="utf-8")
+        with pytest.raises(UserError, match="damaged TMX file"):
+            list(file_lines(tmp_path / "t.tmx", "de"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: !!python/object/apply:os.system ['touch hacked']",
+        "a: !ruby/object:Gem::Installer {}",
+        "!!python/name:os.system ''",
+        "a: !own 1",
+    ],
+)
+@pytest.mark.parametrize("reader", ["params", "entry", "text"])
+def test_a_tag_in_yaml_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reader: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(text, encoding="utf-8")
+    readers: dict[str, Callable[[], object]] = {
+        "params": lambda: load_params(Path("own.yaml")),
+        "entry": lambda: load_entry(Path("own.yaml")),
+        "text": lambda: parse_yaml(text, "--set a"),
+    }
+    with pytest.raises(UserError, match="not valid YAML") as caught:
+        readers[reader]()
+    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
+    assert not Path("hacked").exists()
+
+
+def test_a_document_of_aliases_of_aliases_is_refused_in_few_words(tmp_path: Path) -> None:
+    """Nine levels of ten: 10^10 values, if they were copied or printed."""
+    levels = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 10)]
+    text = "\n".join(["a0: &a0 [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]", *levels, "name: *a9", "languages: *a9"])
+    (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"name: must be a name, got") as caught:
+        validate_document(Entry, read_yaml(tmp_path / "own.yaml"), tmp_path / "own.yaml")
+    assert len(str(caught.value)) < 5_000
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://a./b", "data:,x", "//a/b", "http:///b", "https://a./%00", "https://a./b\nc"])
+def test_an_address_of_another_scheme_is_refused(url: str) -> None:
+    side = {"url": url}
+    splits = {split: [{"https": {"en": side, "de": side}}] for split in ("train", "valid", "test")}
+    document = {"name": "own", "languages": ["en", "de"], "licence": None, "note": "", "splits": splits}
+    with pytest.raises(UserError, match=r"url: must be an address that begins with https:// or http://"):
+        validate_document(Entry, document, Path("own.yaml"))
+
+
+@pytest.mark.parametrize("language", ["../../en", "/en", "e n", "en\n", "", "en/de"])
+def test_a_language_is_no_path(language: str) -> None:
+    splits = {split: [{"holdout": 1}] for split in ("train", "valid", "test")}
+    document = {"name": "own", "languages": ["de", language], "licence": None, "note": "", "splits": splits}
+    with pytest.raises(UserError, match=r"languages\.1: must be a language"):
+        validate_document(Entry, document, Path("own.yaml"))
+
+
+def test_a_corpus_is_no_path(tmp_path: Path) -> None:
+    """The folder of its downloads is removed at the end of the stage: `..` would be the whole folder of states."""
+    (tmp_path / "...yaml").write_text("name: ..\n", encoding="utf-8")
+    for name in ("..", "../x", ".", "/x"):
+        with pytest.raises(UserError, match="no corpus is called"):
+            find_entry(name, tmp_path)
+
+
+def test_a_password_of_an_address_is_not_in_the_lock(tmp_path: Path) -> None:
+    folder = tmp_path / "mirror/own"
+    folder.mkdir(parents=True)
+    (folder / "t.en").write_bytes(TEXT)
+    lock = tmp_path / "own.lock"
+    for password in ("s3cret", "other"):  # The second finds the sum of the first.
+        Fetcher("own", tmp_path / "downloads", tmp_path / "mirror", lock).fetch(f"https://me:{password}@invalid./t.en")
+    assert list(parse_yaml(lock.read_text(encoding="utf-8"), "lock")) == ["https://invalid./t.en"]

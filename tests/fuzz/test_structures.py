@@ -1,0 +1,79 @@
+"""Well-formed files with any content: what flipped bytes rarely make."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.text_readers import archive
+from transformer_core import recipes
+from transformer_core.config import Params, parse_yaml, validate_document, yaml_text
+from transformer_core.corpus.sources.catalogue import Entry
+from transformer_core.corpus.sources.formats import unpack
+from transformer_core.errors import UserError, for_terminal
+from transformer_core.presets import resolve
+
+PARAMS = recipes.load("synthetic").model_dump(mode="json")
+KEYS = [(section, key) for section, keys in PARAMS.items() for key in keys]
+SIDE = {"url": "https://a./b"}
+ENTRY: dict[str, Any] = {
+    "name": "own",
+    "languages": ["en", "de"],
+    "licence": None,
+    "note": "",
+    "splits": {split: [{"https": {"en": SIDE, "de": SIDE}}] for split in ("train", "valid", "test")},
+}
+numbers = st.one_of(st.integers(), st.integers().map(lambda number: 10**400 + number), st.floats())
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), numbers, st.text(max_size=20), st.dates()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    max_leaves=8,
+)
+few = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@given(st.sampled_from(KEYS), values)
+@few
+def test_any_value_of_any_setting_is_taken_or_refused(place: tuple[str, str], value: object) -> None:
+    section, key = place
+    with contextlib.suppress(UserError):
+        resolve(validate_document(Params, PARAMS | {section: PARAMS[section] | {key: value}}, Path("params.yaml")).model)
+
+
+@given(st.sampled_from([*ENTRY, "other"]), values)
+@few
+def test_any_value_in_an_entry_is_taken_or_refused(key: str, value: object) -> None:
+    with contextlib.suppress(UserError):
+        validate_document(Entry, ENTRY | {key: value}, Path("own.yaml"))
+
+
+@given(values)
+@few
+def test_what_is_written_as_yaml_is_read_back_or_refused(value: object) -> None:
+    with contextlib.suppress(UserError):
+        parse_yaml(yaml_text({"key": value}), "a.yaml")
+
+
+@given(st.text())
+@few
+def test_any_text_is_fit_for_a_terminal_and_stays_so(text: str) -> None:
+    shown = for_terminal(text)
+    assert all(line.isprintable() for line in shown.split("\n"))
+    assert for_terminal(shown) == shown
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("mode", ["w", "zip"])
+@given(names=st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=300), max_size=3))
+@few
+def test_a_member_of_any_name_stays_in_its_folder(tmp_path: Path, mode: str, names: list[str]) -> None:
+    (tmp_path / "in").mkdir(exist_ok=True)
+    (tmp_path / "in/a").write_bytes(archive([(name, b"text\n") for name in (*names, "../x.en", "/x.de")], mode))
+    for pattern in ("*", "*.en", "/*"):
+        with contextlib.suppress(UserError):
+            unpack(tmp_path / "in/a", [pattern], tmp_path / "in")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert all(path.is_file() for path in (tmp_path / "in").iterdir())
