@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from tests.models.on_disk import write_model
+from transformer_core.files import sha256_of
 from transformer_core.models.architectures import build
 from transformer_core.presets import TransformerSize
 
@@ -123,6 +125,16 @@ def test_a_file_that_fails_in_the_middle_leaves_no_output_behind(translate: Tran
     code, line = translate("--beam", "1", "--out", "out", "lines").refusal()
     assert (code, line.split(" (")[0]) == (65, "lines:2001: not valid UTF-8")
     assert [path.name for path in tmp_path.iterdir() if not path.is_symlink()] == ["lines"]
+
+
+def test_a_subword_model_of_another_size_than_the_weights_is_refused(call: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "mixed")
+    other = write_model(build(TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0), 30), tmp_path / "other")
+    shutil.copyfile(other / "spm.model", tmp_path / "mixed/spm.model")
+    config = tmp_path / "mixed/config.json"
+    config.write_text(config.read_text().replace(*(sha256_of(folder / "spm.model") for folder in (model, other))))
+    code, line = call("translate", "--model", "mixed", stdin=b"the dog\n").refusal()
+    assert (code, line) == (65, "mixed/spm.model: 30 subwords, but the weights are for 40")
 
 
 def test_models_translate_together_where_they_share_their_vocabulary(translate: Translate, model: Path, tmp_path: Path) -> None:

@@ -103,6 +103,8 @@ def test_meta_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     [
         ("train/00000.tokens.npy", None, "no such file"),
         ("train/00000.tokens.npy", b"\x93NUMPY", "damaged"),
+        ("train/00000.tokens.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': '<u2'\n", "damaged"),  # Python's tokenizer fails.
+        ("train/00000.tokens.npy", b"\x93NUMPY\x01\x00\x00\x40" + b"(" * 0x4000, "damaged"),  # Its parser runs out of memory.
         ("train/00000.offsets.npy", b"", "damaged"),
         ("meta.json", None, "no such file"),
         ("meta.json", b"{", "not valid JSON"),
@@ -133,6 +135,14 @@ def test_a_changed_bit_is_found_and_its_file_named(tmp_path_factory: pytest.Temp
     with pytest.raises(UserError, match="damaged") as caught:
         check_split(folder, "train")
     assert path.name in caught.value.message
+
+
+@pytest.mark.parametrize("offsets", [[0, 3, 2, 4, 4], [1, 2, 3, 3, 4], [[0, 1, 2, 3, 4]]])
+def test_offsets_rise_from_zero(tmp_path: Path, offsets: list[int]) -> None:
+    write(tmp_path, [*ONE, *ONE])
+    np.save(tmp_path / "train/00000.offsets.npy", np.array(offsets))
+    with pytest.raises(UserError, match="does not belong to the offsets"):
+        open_split(tmp_path, "train")
 
 
 def test_shards_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:

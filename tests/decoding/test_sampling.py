@@ -57,7 +57,9 @@ def test_first_tokens_are_as_frequent_as_they_are_likely(model: Transformer, tem
     assert ((counts - expected).abs() <= 5 * expected.sqrt() + 1).all()
 
 
-@pytest.mark.parametrize("settings", [Sampling(temperature=1e-3), Sampling(top_k=1), Sampling(top_p=1e-6)], ids=str)
+@pytest.mark.parametrize(
+    "settings", [Sampling(temperature=1e-3), Sampling(temperature=1e-300), Sampling(top_k=1), Sampling(top_p=1e-6)], ids=str
+)
 def test_where_only_the_likeliest_token_is_left_sampling_is_greedy_search(model: Transformer, settings: Sampling) -> None:
     source = padded(SOURCES)
     greedy = beam_search(model, source, source > 0, Search(beam=1))

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from transformer_core.errors import UserError
+from transformer_core.files import sha256_of
 from transformer_core.training import loss as loss_module
 from transformer_core.training.checkpoint import (
     StateDirectory,
@@ -72,6 +73,19 @@ def test_a_damaged_newest_state_is_passed_over_for_the_one_before(tmp_path: Path
     assert [update_of(file) for file in state_files(tmp_path)] == [10]
 
 
+def test_a_state_that_is_damaged_though_its_sum_is_right_is_passed_over(tmp_path: Path) -> None:
+    states = StateDirectory(tmp_path, keep=2)
+    for update in (10, 20):
+        states.save(update, {"value": torch.tensor(update)})
+    states.wait()
+    newest = tmp_path / "state-00000020.pt"
+    whole = newest.read_bytes()
+    for content in (b"", b"x", whole[:-50], whole[:200] + bytes(200) + whole[400:]):
+        newest.write_bytes(content)
+        newest.with_suffix(".sha256").write_text(sha256_of(newest), encoding="ascii")
+        assert [state["update"] for state in states.states()] == [10]
+
+
 def test_a_state_is_of_the_moment_it_was_saved_in(tmp_path: Path) -> None:
     states = StateDirectory(tmp_path, keep=1)
     weight = torch.zeros(1_000_000)
@@ -118,6 +132,22 @@ def test_an_average_is_the_mean_in_float64_whatever_the_order(tmp_path: Path) ->
     assert torch.equal(mean, torch.tensor(exact, dtype=torch.float64).float())
     for shift in range(1, len(files)):
         assert torch.equal(average(files[shift:] + files[:shift])["weight"], mean)
+
+
+def test_what_is_no_checkpoint_of_the_same_model_is_not_averaged(tmp_path: Path) -> None:
+    whole, other = tmp_path / "update-1.safetensors", tmp_path / "update-2.safetensors"
+    save_file({"weight": torch.ones(3)}, whole)
+    for weights, fault in (
+        ({"weight": torch.ones(4)}, "not of the same model as"),
+        ({"bias": torch.ones(3)}, "not of the same model as"),
+        ({"weight": torch.ones(3, dtype=torch.int64)}, "weight holds numbers of the type int64"),
+    ):
+        save_file(weights, other)
+        with pytest.raises(UserError, match=fault):
+            average([whole, other])
+    other.write_bytes(whole.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"update-2\.safetensors: damaged"):
+        average([whole, other])
 
 
 def test_a_checkpoint_that_is_not_finite_is_not_averaged(tmp_path: Path) -> None:

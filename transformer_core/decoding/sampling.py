@@ -12,6 +12,7 @@ from transformer_core.decoding.hypotheses import Finished, Hypotheses, Limits, S
 
 # Number of samples of a sentence drawn at a time: attention's time is quadratic in the number of hypotheses of a sentence.
 _TOGETHER = 16
+_COLDEST = 1e-30  # Logits divided by less overflow float32.
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class _Samples(Hypotheses):
     def _drawn(self, logits: Tensor, rows: Tensor) -> Tensor:
         """Draw a token per sample, (B*samples,), from the given rows of logits (R, V), by inverting the cumulative distribution."""
         settings = self._settings
-        scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / settings.temperature
+        scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / max(settings.temperature, _COLDEST)
         tokens = torch.arange(scaled.shape[1], device=self.device).expand_as(scaled)
         if settings.top_k or settings.top_p < 1:
             scaled, tokens = scaled.topk(min(settings.top_k or scaled.shape[1], scaled.shape[1]), dim=1)

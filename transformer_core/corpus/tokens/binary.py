@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_core.config import NonNegativeInt, PositiveInt, Section, validate_document
-from transformer_core.errors import UserError, is_out_of_memory
+from transformer_core.errors import UserError
 from transformer_core.files import read_json, sha256_of, write_json
 
 META = "meta.json"
@@ -194,7 +194,7 @@ def _open_array(path: Path) -> NDArray[Any]:
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file", "Make it with: dvc repro binarize") from None
-    except Exception as error:  # Of many types for a damaged header, also those of Python's tokenizer.
-        if isinstance(error, OSError) or is_out_of_memory(error):
-            raise
+    except OSError:
+        raise
+    except Exception:  # Of many types for a damaged header, also those of Python's tokenizer and parser.
         raise UserError(f"{path}: damaged", _REMEDY) from None
