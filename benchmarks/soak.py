@@ -80,10 +80,12 @@ def fit(seconds: Sequence[float] | pd.Series, values: Sequence[float] | pd.Serie
     blocks = min(BLOCKS, int(kept.sum()))
     if blocks < 3:
         return Slope(np.nan, np.nan, np.nan)
-    x, y = ([part.mean() for part in np.array_split(series[kept], blocks)] for series in (times, levels))
-    line = stats.linregress(x, y)
-    margin = stats.t.ppf(0.975, blocks - 2) * line.stderr
-    return Slope(line.slope, line.slope - margin, line.slope + margin)
+    x, y = (np.array([part.mean() for part in np.array_split(series[kept], blocks)]) for series in (times, levels))
+    x, y = x - x.mean(), y - y.mean()
+    slope = (x @ y) / (x @ x)
+    error = np.sqrt(((y - slope * x) ** 2).sum() / (blocks - 2) / (x @ x))
+    margin = stats.t.ppf(0.975, blocks - 2) * error
+    return Slope(slope, slope - margin, slope + margin)
 
 
 def table(samples: pd.DataFrame) -> pd.DataFrame:
