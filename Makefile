@@ -1,6 +1,7 @@
 # make repro     from nothing to a translation model, its BLEU and a report
 # make test      style, types and the fast tests, with coverage
 # make test-all  the slow tests too
+# make audit     the vulnerabilities that PyPI knows of the versions in constraints.txt; needs the network
 # Each makes .venv when it is missing or older than pyproject.toml and constraints.txt, and installs nothing otherwise.
 PYTHON ?= python3
 # Extras of the project, and further packages, such as PACKAGES='dvc[s3]'.
@@ -11,7 +12,7 @@ INSTALLED := .venv/.installed
 # A file of tests a core: most of the time they wait for processes that they have started.
 PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered --cov-fail-under=85
 
-.PHONY: repro test test-all check install
+.PHONY: repro test test-all audit check install
 
 repro: install
 	$(BIN)/dvc repro
@@ -23,6 +24,13 @@ test: check
 
 test-all: check
 	$(PYTEST)
+
+# An environment of its own. --strict fails where PyPI cannot be asked, as behind a mirror without its JSON pages; else nothing would be found.
+AUDIT := .state/audit
+audit:
+	@$(PYTHON) -m venv $(AUDIT)
+	@$(AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	$(AUDIT)/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 check: install
 	$(BIN)/ruff check .

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -260,13 +260,13 @@ def ask(url: str, count: int, deadline: float) -> tuple[int, dict[str, str]]:
     repeated = [pair.source for pair in generate("valid", REPEATED, seed=2, workers=1)]
     others = (pair.source for pair in generate("test", count, seed=2, workers=1))
     answers: dict[str, str] = {}
-    lock = threading.Lock()
+    lock, ended = threading.Lock(), threading.Event()
 
     def client(numbers: range) -> int:
         done = 0
         with requests.Session() as session:
             for number in numbers:
-                if time.monotonic() > deadline:
+                if ended.is_set() or time.monotonic() > deadline:
                     break
                 again = number % 2 == 1
                 with lock:
@@ -279,8 +279,12 @@ def ask(url: str, count: int, deadline: float) -> tuple[int, dict[str, str]]:
                 done += 1
         return done
 
-    with ThreadPoolExecutor(CLIENTS) as clients:
-        return sum(clients.map(client, [range(first, count, CLIENTS) for first in range(CLIENTS)])), answers
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        clients = [pool.submit(client, range(first, count, CLIENTS)) for first in range(CLIENTS)]
+        try:
+            return sum(one.result() for one in as_completed(clients)), answers
+        finally:
+            ended.set()  # One has failed, or a signal has come.
 
 
 def flows(options: argparse.Namespace) -> str:

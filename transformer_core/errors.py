@@ -1,6 +1,10 @@
 """The exception for errors that a user can correct, and the exit codes, by which a scheduler decides whether to retry."""
 
+import re
 from enum import IntEnum
+
+# Name and password before the host of an address. SQLAlchemy allows a slash in a password. The name in an address of ssh is no secret.
+_LOGIN = re.compile(r"(?<=://)(?<!ssh://)(?:[^/?#\s]*@|[^/\s@:]*:(?!\d+/)\S*?@)")
 
 
 class ExitCode(IntEnum):
@@ -14,7 +18,7 @@ class ExitCode(IntEnum):
 
 
 class UserError(Exception):
-    """An error that the user can correct: one line on standard error, without a traceback.
+    """An error that the user can correct: one line on standard error, without a traceback. It has no passwords of addresses.
 
     Args:
         message: the fault, preceded by its place (file, line or setting).
@@ -23,9 +27,9 @@ class UserError(Exception):
     """
 
     def __init__(self, message: str, remedy: str = "", exit_code: ExitCode = ExitCode.BAD_DATA) -> None:
-        super().__init__(message, remedy, exit_code)
-        self.message = message
-        self.remedy = remedy
+        self.message = without_logins(message)
+        self.remedy = without_logins(remedy)
+        super().__init__(self.message, self.remedy, exit_code)
         self.exit_code = exit_code
 
     def __str__(self) -> str:
@@ -47,5 +51,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, at most 200 characters; the type's name if the message is empty."""
-    return str(error).strip().split("\n")[0][:200] or type(error).__name__
+    """Return the first line of an error's message, at most 200 characters; the type's name if it is empty.
+
+    Addresses are without logins: MLflow's messages have the address of its server as it was set.
+    """
+    return without_logins(str(error).strip().split("\n")[0])[:200] or type(error).__name__
+
+
+def without_logins(text: str) -> str:
+    """Return a text whose addresses have no name and password, to be printed or stored: http://host instead of http://me:secret@host."""
+    return _LOGIN.sub("", text)

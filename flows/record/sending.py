@@ -21,7 +21,7 @@ from flows.record.journal import JOURNALS, Event, position_file, read_events
 from flows.record.server import PARENT_TAG, REFUSED, by_fingerprint, connect, experiment_id, find_training, reaching, search
 from flows.record.store import database
 from transformer_core.config import SQLITE
-from transformer_core.errors import first_line
+from transformer_core.errors import first_line, without_logins
 from transformer_core.files import read_json, repository, write_json
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Sender:
         self._thread.join(CLOSING_SECONDS)
         if not all_sent(self._journal, self._uri):
             remedy = "The record is kept and sent by the next stage, or by: python -m flows.tracking sync"
-            echo(f"MLflow at {self._uri}: {self._trouble}. {remedy}", sys.stderr)
+            echo(f"MLflow at {without_logins(self._uri)}: {self._trouble}. {remedy}", sys.stderr)
 
     def _send(self) -> None:
         pause = INTERVAL_SECONDS
@@ -168,9 +168,9 @@ def _read_position(journal: Path, header: Event, uri: str) -> Position:
 
 
 def _destination(uri: str) -> str:
-    """The address; of a database in the repository the relative one, which a move of the repository does not change."""
+    """The address without a login; of a database in the repository the relative one, which a move of the repository does not change."""
     file, root = database(uri), repository().resolve()
-    return uri if file is None or not file.is_relative_to(root) else f"{SQLITE}{file.relative_to(root)}"
+    return without_logins(uri) if file is None or not file.is_relative_to(root) else f"{SQLITE}{file.relative_to(root)}"
 
 
 def _header(journal: Path) -> Event | None:

@@ -48,8 +48,8 @@ def home_of_the_pipeline(folder: Path) -> Clone:
 
 
 @contextmanager
-def server_for(home: Clone, folder: Path) -> Iterator[str]:
-    """The address of a Prefect server, in the environment of what tests start too."""
+def server_for(home: Clone, folder: Path, host: str) -> Iterator[str]:
+    """The loopback address of a Prefect server that listens on `host`, in the environment of what tests start too."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}/api"
@@ -60,7 +60,7 @@ def server_for(home: Clone, folder: Path) -> Iterator[str]:
         for name, value in here.items():
             patch.setenv(name, value)
         home.environment |= here
-        server = [sys.executable, "-m", "prefect", "server", "start", "--host", "0.0.0.0", "--port", str(port)]
+        server = [sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)]
         process = stack.enter_context(running(*server, log=folder / "server.log"))
 
         def healthy() -> bool:
