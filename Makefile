@@ -25,7 +25,7 @@ test: check
 test-all: check
 	$(PYTEST)
 
-# An environment of its own. --strict fails where PyPI cannot be asked, as behind a mirror without its JSON pages; else nothing would be found.
+# An environment of its own. --strict: where PyPI's JSON pages are missing, as behind a mirror, the audit fails instead of finding nothing.
 AUDIT := .state/audit
 audit:
 	@$(PYTHON) -m venv $(AUDIT)
