@@ -11,7 +11,8 @@
 
 Every few seconds a sample is appended to a CSV: of each process its memory (USS, what only this process uses), its file handles and
 threads, and of each folder its size. The table has a row for each process that lived in at least half of the samples, and for each folder.
-Lines are fitted by least squares without the first part of the time, the warm-up.
+The first part of the time, the warm-up, is left out, and the rest is cut into blocks. A line is fitted to their medians by least squares.
+The first and the last median are the other figures of the table.
 """
 
 import argparse
@@ -45,7 +46,8 @@ SECONDS_BETWEEN_SAMPLES = 5.0
 START_SECONDS = 300.0  # After them a server that does not answer has failed to start.
 # Share of the time that is left out of the fit: libraries are loaded, buffers grow to their size, caches are filled.
 WARM_UP = 0.25
-# A line is fitted to the means of this many blocks: single samples depend on their neighbours, which would make the interval too narrow.
+# Figures are medians of this many blocks: a validation is no leak, and single samples depend on their neighbours, which would make the
+# interval of a fit to them too narrow.
 BLOCKS = 20
 LOOPBACK = "127.0.0.1"
 REPEATED = 100  # Sentences that are sent again and again; half of all requests.
@@ -73,18 +75,23 @@ class Slope:
         return "too few samples" if np.isnan(self.value) else f"{self.value:+.2f} ({self.low:+.2f} to {self.high:+.2f})"
 
 
-def fit(seconds: Sequence[float] | pd.Series, values: Sequence[float] | pd.Series) -> Slope:
-    """Fit a line to the means of `BLOCKS` blocks of samples after the warm-up; NaN with fewer than three samples."""
-    times, levels = np.asarray(seconds, float) / 3600, np.asarray(values, float)
-    kept = times >= times[0] + WARM_UP * (times[-1] - times[0])
-    blocks = min(BLOCKS, int(kept.sum()))
-    if blocks < 3:
+def levels(samples: pd.DataFrame) -> pd.DataFrame:
+    """Return the medians of `BLOCKS` blocks of one subject's samples after the warm-up, of fewer blocks if there are fewer samples."""
+    seconds = samples["seconds"]
+    kept = samples[seconds >= seconds.iloc[0] + WARM_UP * (seconds.iloc[-1] - seconds.iloc[0])]
+    block = np.arange(len(kept)) * min(BLOCKS, len(kept)) // len(kept)
+    return kept.groupby(block)[["seconds", "megabytes", "handles", "threads"]].median()
+
+
+def fit(levels: pd.DataFrame) -> Slope:
+    """Fit a line to the megabytes of blocks; NaN with fewer than three."""
+    if len(levels) < 3:
         return Slope(np.nan, np.nan, np.nan)
-    x, y = (np.array([part.mean() for part in np.array_split(series[kept], blocks)]) for series in (times, levels))
-    x, y = x - x.mean(), y - y.mean()
+    hours, megabytes = levels["seconds"].to_numpy() / 3600, levels["megabytes"].to_numpy()
+    x, y = hours - hours.mean(), megabytes - megabytes.mean()
     slope = (x @ y) / (x @ x)
-    error = np.sqrt(((y - slope * x) ** 2).sum() / (blocks - 2) / (x @ x))
-    margin = stats.t.ppf(0.975, blocks - 2) * error
+    error = np.sqrt(((y - slope * x) ** 2).sum() / (len(x) - 2) / (x @ x))
+    margin = stats.t.ppf(0.975, len(x) - 2) * error
     return Slope(slope, slope - margin, slope + margin)
 
 
@@ -95,14 +102,14 @@ def table(samples: pd.DataFrame) -> pd.DataFrame:
     for subject, own in samples.groupby("subject", sort=False):
         if len(own) < most / 2:
             continue
-        first, last = own.iloc[0], own.iloc[-1]
+        found = levels(own)
+        first, last = found.iloc[0], found.iloc[-1]
         rows.append(
             {
                 "process or folder": subject,
-                "hours": f"{(last['seconds'] - first['seconds']) / 3600:.2f}",
-                "first MB": f"{first['megabytes']:,.1f}",
-                "last MB": f"{last['megabytes']:,.1f}",
-                "MB an hour (95% interval)": fit(own["seconds"], own["megabytes"]),
+                "hours": f"{(own['seconds'].iloc[-1] - own['seconds'].iloc[0]) / 3600:.2f}",
+                "MB": f"{first['megabytes']:,.1f} to {last['megabytes']:,.1f}",
+                "MB an hour (95% interval)": fit(found),
                 "file handles": change(first["handles"], last["handles"]),
                 "threads": change(first["threads"], last["threads"]),
             }
@@ -123,7 +130,8 @@ def sample(roots: Sequence[psutil.Process], folders: Mapping[str, Path], seconds
             for process in [root, *root.children(recursive=True)]:
                 with suppress(psutil.NoSuchProcess, psutil.AccessDenied), process.oneshot():  # It may end meanwhile.
                     counts = process.memory_full_info().uss / 1e6, process.num_fds(), process.num_threads()
-                    rows.append((f"{program(process.cmdline())} {process.pid}", *counts))
+                    if command := process.cmdline():  # A zombie has none.
+                        rows.append((f"{program(command)} {process.pid}", *counts))
     rows += [(name, size_bytes(folder) / 1e6, np.nan, np.nan) for name, folder in folders.items()]
     found = pd.DataFrame(rows, columns=["subject", "megabytes", "handles", "threads"])
     found.insert(0, "seconds", seconds)
@@ -131,11 +139,13 @@ def sample(roots: Sequence[psutil.Process], folders: Mapping[str, Path], seconds
 
 
 def program(command: Sequence[str]) -> str:
-    """Return the name of what a command runs: a module of Python, a script, or the program's file."""
-    words = [word for word in command if word == "-m" or not word.startswith("-")]
-    if len(words) > 1 and Path(words[0]).name.startswith("python"):
-        words = words[1:]
-    return words[1] if words[:1] == ["-m"] and len(words) > 1 else Path((words or ["?"])[0]).name
+    """Return the name of what a command runs: a module of Python, a script or a program, and its first argument if that is a word."""
+    words = list(command)
+    if Path(words[0]).name.startswith("python"):
+        words = words[next((number for number, word in enumerate(words[1:], 1) if word == "-m" or not word.startswith("-")), 0) :]
+        words = words[1:] if words[0] == "-m" else words
+    argument = words[1] if len(words) > 1 and words[1].isalpha() else ""
+    return f"{Path(words[0]).name} {argument}".strip()
 
 
 def size_bytes(folder: Path) -> int:
