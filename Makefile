@@ -2,6 +2,7 @@
 # make test      style, types and the fast tests, with coverage
 # make test-all  the slow tests too
 # make faults    ROUNDS=200 SEED=1: faults on purpose in a tiny pipeline, with a table (docs/reliability.md)
+# make audit     the vulnerabilities that PyPI knows of the versions in constraints.txt; needs the network
 # Each makes .venv when it is missing or older than pyproject.toml and constraints.txt, and installs nothing otherwise.
 PYTHON ?= python3
 # Extras of the project, and further packages, such as PACKAGES='dvc[s3]'.
@@ -12,7 +13,7 @@ INSTALLED := .venv/.installed
 # A file of tests a core: most of the time they wait for processes that they have started.
 PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered --cov-fail-under=85
 
-.PHONY: repro test test-all faults check install
+.PHONY: repro test test-all faults audit check install
 
 repro: install
 	$(BIN)/dvc repro
@@ -27,6 +28,13 @@ test-all: check
 
 faults: install
 	$(BIN)/python -m tests.faults --rounds $(or $(ROUNDS),37) --seed $(or $(SEED),1)
+
+# An environment of its own. --strict: where PyPI's JSON pages are missing, as behind a mirror, the audit fails instead of finding nothing.
+AUDIT := .state/audit
+audit:
+	@$(PYTHON) -m venv $(AUDIT)
+	@$(AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	$(AUDIT)/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 check: install
 	$(BIN)/ruff check .

@@ -112,7 +112,7 @@ def sweep(planned: Sweep, at_once: int) -> State[Any] | int:
             shutil.rmtree(job.workspace, ignore_errors=True)
     repository = Repository.here(planned.url, planned.commit, load_params().machine)
     with suppress(Exception):  # Creates the experiment, so that its files are not in a workspace; MLflow may be away.
-        server.experiment_id(server.connect(str(repository.machine["tracking_uri"])))
+        server.experiment_id(server.connect(tracking_uri(load_params().machine)))
     first, *others = planned.missing
     stopping = Event()
     # The first job runs alone, so that the stages before the training run once and are cached for the others.

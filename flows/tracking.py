@@ -6,7 +6,7 @@ from flows.process.runner import reports_errors
 from flows.record.journal import JOURNALS
 from flows.record.sending import sync
 from transformer_core.config import load_params, tracking_uri
-from transformer_core.errors import without_password
+from transformer_core.errors import without_logins
 
 
 @reports_errors
@@ -17,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.parse_args(arguments)
     uri = tracking_uri(load_params().machine)
     sync(uri)
-    print(f"MLflow at {without_password(uri)} has all of {JOURNALS}")
+    print(f"MLflow at {without_logins(uri)} has all of {JOURNALS}")
     return 0
 
 

@@ -120,5 +120,16 @@ def test_the_page_of_the_architecture_has_every_room(package: str) -> None:
     assert set().union(*ROOMS[package]) <= named
 
 
+def test_a_server_that_others_can_reach_has_a_link_to_what_it_needs() -> None:
+    """Without an option Prefect's and MLflow's servers listen on the loopback."""
+    opened = []
+    for name in FILES - {"tests/test_docs.py"}:
+        if (ROOT / name).suffix in {".md", ".py", ".yaml", ".json", ".toml", ".sh", ""}:
+            text = re.sub(r"^### Open servers$.*?^### ", "", text_of(name), flags=re.MULTILINE | re.DOTALL)
+            opened += [(name, line) for line in text.splitlines() if re.search(r"0\.0\.0\.0|--host[= ](?!127\.0\.0\.1|localhost)", line)]
+    assert {name for name, line in opened if "#open-servers" not in line} == {"tests/flows/test_cluster.py"}
+    assert len(opened) == 3
+
+
 def test_the_readme_is_read_in_three_minutes() -> None:
     assert len(text_of("README.md").splitlines()) <= 110

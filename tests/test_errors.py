@@ -1,10 +1,11 @@
+import pickle
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
-from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, memory_errors
+from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, first_line, memory_errors, without_logins
 
 TOO_MUCH = 1 << 58  # Bytes; more than any machine's address space.
 
@@ -66,3 +67,25 @@ def test_a_request_to_stop_is_caught_by_no_handler_of_failures() -> None:
 def test_a_message_holds_nothing_that_a_terminal_obeys_and_no_password(quoted: str, shown: str) -> None:
     error = UserError(quoted, quoted)
     assert (error.message, error.remedy) == (shown, shown)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("http://me:secret@host:5000/path", "http://host:5000/path"),
+        ("https://token@host", "https://host"),
+        ("http://me:s@cret@host", "http://host"),
+        ("postgresql+psycopg://me:se/cret@host/mlflow", "postgresql+psycopg://host/mlflow"),
+        ("http://a:b@host and http://c:d@other", "http://host and http://other"),
+        ("ssh://git@host/repository", "ssh://git@host/repository"),
+        ("http://127.0.0.1:5000/#/models/name@champion", "http://127.0.0.1:5000/#/models/name@champion"),
+        ("models:/name@champion, sqlite:///folder/mlflow.db", "models:/name@champion, sqlite:///folder/mlflow.db"),
+    ],
+)
+def test_an_address_is_shown_without_its_login(address: str, shown: str) -> None:
+    assert without_logins(address) == shown
+    assert first_line(OSError(f"{address} is away\nmore")) == f"{shown} is away"
+    error = UserError(f"{address} is away", f"Start {address}")
+    assert str(error) == f"{shown} is away. Start {shown}"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert "secret" not in repr(error)

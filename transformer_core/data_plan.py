@@ -9,7 +9,7 @@ from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Size, So
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, locked_sums
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.tokens.binary import token_type
-from transformer_core.errors import without_password
+from transformer_core.errors import without_logins
 from transformer_core.models.architectures import parameters_by_part
 from transformer_core.presets import resolve
 
@@ -94,7 +94,7 @@ def _files(split: str, source: Source, direction: tuple[str, str], locked: dict[
             yield PlannedFile(split, file.path, False, _sum(file.sha256, "none"))
     elif source.https is not None:
         for address in (source.https[language] for language in direction):
-            url = without_password(address.url)
+            url = without_logins(address.url)
             yield PlannedFile(split, url, True, _sum(address.sha256 or locked.get(url), later))
     elif source.folder is not None:
         yield PlannedFile(split, str(Path(source.folder.path) / f"{source.folder.stem}.*"), False, "none")

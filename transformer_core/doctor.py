@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from transformer_core.config import PARAMS_FILE, Machine, load_params, tracking_uri
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import ExitCode, UserError, without_logins
 from transformer_core.presets import resolve
 from transformer_core.processes import cores
 
@@ -120,6 +120,7 @@ def _repository(root: Path) -> Finding:
 
 
 def _mlflow(uri: str, root: Path) -> Finding:
+    uri = without_logins(uri)  # Which urllib would take for a part of the host; a server that wants a login shows that it is there.
     if uri.startswith(("http://", "https://")):
         remedy = "Training runs without it and keeps its record in .state/journal; only the stage publish needs it."
         return _service("mlflow", uri, f"{uri.rstrip('/')}/health", remedy)
@@ -135,6 +136,7 @@ def _prefect() -> Finding:
     api = os.environ.get("PREFECT_API_URL") or _prefect_profile().get("PREFECT_API_URL")
     if not api:
         return Finding("prefect", "ok", "none configured: a temporary server is used")
+    api = without_logins(api)
     remedy = "Start it with: prefect server start, or unset PREFECT_API_URL for a temporary server."
     return _service("prefect", api, f"{api.rstrip('/')}/health", remedy)
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from enum import IntEnum
 
 _LONGEST_LINE = 2_000
-_PASSWORD = re.compile(r"(?<=://)[^/\s@]+@")
+# Name and password before the host of an address. SQLAlchemy allows a slash in a password. The name in an address of ssh is no secret.
+_LOGIN = re.compile(r"(?<=://)(?<!ssh://)(?:[^/?#\s]*@|[^/\s@:]*:(?!\d+/)\S*?@)")
 # Words in the messages of torch, oneDNN, CUDA and CTranslate2; torch raises RuntimeError on a CPU, and a subclass of it on a GPU.
 _NO_MEMORY = ("out of memory", "allocate memory", "enough memory", "bad_alloc", "ALLOC_FAILED")
 
@@ -24,7 +25,7 @@ class ExitCode(IntEnum):
 
 
 class UserError(Exception):
-    """An error that the user can correct: one line on standard error, without a traceback.
+    """An error that the user can correct: one line on standard error, without a traceback. It has no passwords of addresses.
 
     Args:
         message: the fault, preceded by its place (file, line or setting).
@@ -35,9 +36,9 @@ class UserError(Exception):
     """
 
     def __init__(self, message: str, remedy: str = "", exit_code: ExitCode = ExitCode.BAD_DATA) -> None:
-        super().__init__(message, remedy, exit_code)
         self.message = for_terminal(message)
         self.remedy = for_terminal(remedy)
+        super().__init__(self.message, self.remedy, exit_code)
         self.exit_code = exit_code
 
     def __str__(self) -> str:
@@ -48,18 +49,13 @@ class UserError(Exception):
 
 def for_terminal(text: str) -> str:
     """Return the text without passwords, with control characters escaped, and without the middle of very long lines."""
-    return "\n".join(map(_line_for_terminal, without_password(text).split("\n")))
+    return "\n".join(map(_line_for_terminal, without_logins(text).split("\n")))
 
 
 def _line_for_terminal(line: str) -> str:
     if not line.isprintable():
         line = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
     return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE // 2]}...{line[-_LONGEST_LINE // 2 :]}"
-
-
-def without_password(text: str) -> str:
-    """Return the text without the user and password of each address in it: https://user:password@host becomes https://host."""
-    return _PASSWORD.sub("", text)
 
 
 def configuration_error(message: str, remedy: str = "") -> UserError:
@@ -99,5 +95,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, at most 200 characters; the type's name if the message is empty."""
-    return str(error).strip().split("\n")[0][:200] or type(error).__name__
+    """Return the first line of an error's message, at most 200 characters; the type's name if it is empty.
+
+    Addresses are without logins: MLflow's messages have the address of its server as it was set.
+    """
+    return without_logins(str(error).strip().split("\n")[0])[:200] or type(error).__name__
+
+
+def without_logins(text: str) -> str:
+    """Return a text whose addresses have no name and password, to be printed or stored: http://host instead of http://me:secret@host."""
+    return _LOGIN.sub("", text)

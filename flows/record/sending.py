@@ -21,7 +21,7 @@ from flows.record.journal import JOURNALS, Event, position_file, read_events
 from flows.record.server import PARENT_TAG, REFUSED, connect, experiment_id, find_training, reaching, search
 from flows.record.store import database
 from transformer_core.config import SQLITE
-from transformer_core.errors import UserError, first_line, for_terminal, without_password
+from transformer_core.errors import UserError, first_line, for_terminal, without_logins
 from transformer_core.files import read_json, repository, write_json
 
 if TYPE_CHECKING:
@@ -168,9 +168,9 @@ def _read_position(journal: Path, header: Event, uri: str) -> Position:
 
 
 def _destination(uri: str) -> str:
-    """Return the address without a password; relative for a database in the repository, which may be moved."""
+    """Return the address without a login; relative for a database in the repository, which may be moved."""
     file, root = database(uri), repository().resolve()
-    return without_password(uri) if file is None or not file.is_relative_to(root) else f"{SQLITE}{file.relative_to(root)}"
+    return without_logins(uri) if file is None or not file.is_relative_to(root) else f"{SQLITE}{file.relative_to(root)}"
 
 
 def _header(journal: Path) -> Event | None:

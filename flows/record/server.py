@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flows.record.journal import DESCRIPTION
 from flows.record.store import EXPERIMENT, artifact_location, database, prepare
-from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, without_password
+from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, without_logins
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -23,6 +23,8 @@ SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # MLflow would print links with the password of its address; ours has none.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
@@ -70,8 +72,8 @@ def registered(uri: str, name: str, version: str) -> bool:
 
 
 def run_link(uri: str, run: "Run") -> str:
-    """Return the address of a run's page: on the server, or in `mlflow ui` for a database in a file."""
-    server = without_password(uri).rstrip("/") if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
+    """Return the address of a run's page, without a login: on the server, or in `mlflow ui` for a database in a file."""
+    server = without_logins(uri).rstrip("/") if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
     return f"{server}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
 
 

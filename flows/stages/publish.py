@@ -28,7 +28,7 @@ from flows.record.sending import sync
 from flows.record.server import connect, find_training, reaching, run_link
 from flows.record.tasks import Task, corpus_name, task_of
 from transformer_core.config import DEFAULT_TRACKING_URI, Params, tracking_uri
-from transformer_core.errors import UserError, without_password
+from transformer_core.errors import UserError, without_logins
 from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.files import EXPERIMENT, read_json, read_numbers, sha256_of, write_json
 
@@ -181,7 +181,7 @@ def requirements() -> list[str]:
 
 
 def _where(figures: dict[str, Any], task: Task, uri: str, link: str) -> str:
-    store = "" if uri == DEFAULT_TRACKING_URI else f" --backend-store-uri {without_password(uri)}"
+    store = "" if uri == DEFAULT_TRACKING_URI else f" --backend-store-uri {without_logins(uri)}"
     see = f"mlflow ui{store}, then {link}" if uri.startswith("sqlite:") else link
     return f"{task.headline(figures)} on the test set of {corpus_name(figures)}\nreport: {REPORT}\ntraining: {see}"
 

@@ -68,7 +68,7 @@ class Repository:
         url: address from which other machines clone it.
         commit: commit of the code that the trainings run.
         cache: folder of the DVC cache.
-        machine: section `machine` with an absolute tracking address.
+        machine: section `machine`, with an absolute path to a record in a file. $MLFLOW_TRACKING_URI may hold a password and is in no file.
     """
 
     root: Path
@@ -81,10 +81,10 @@ class Repository:
     def here(cls, url: str, commit: str, machine: Machine) -> "Repository":
         """Return the repository in the working directory."""
         cache = subprocess.run(dvc("cache", "dir"), check=True, capture_output=True, text=True).stdout.strip()
-        uri = tracking_uri(machine)
+        uri, own = tracking_uri(machine), machine.model_dump()
         if uri.startswith(_SQLITE):
-            uri = f"{_SQLITE}{Path(uri.removeprefix(_SQLITE)).resolve()}"
-        return cls(Path.cwd(), url, commit, str(Path(cache).resolve()), {**machine.model_dump(), "tracking_uri": uri})
+            own["tracking_uri"] = f"{_SQLITE}{Path(uri.removeprefix(_SQLITE)).resolve()}"
+        return cls(Path.cwd(), url, commit, str(Path(cache).resolve()), own)
 
 
 def code_digest(commit: str) -> str:

@@ -80,11 +80,11 @@ def service() -> Iterator[str]:
 
 
 def test_services_that_answer_are_well(service: str, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{service}/login")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{service.replace('//', '//me:secret@')}/login")
     (healthy / "prefect").mkdir()
     profile = f'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{service}/api"\n'
     (healthy / "prefect" / "profiles.toml").write_text(profile, encoding="utf-8")
-    assert finding(healthy, "mlflow").status == "ok"
+    assert finding(healthy, "mlflow").detail == f"{service}/login answers"
     assert finding(healthy, "prefect").detail == f"{service}/api answers"
 
 
@@ -97,7 +97,7 @@ def test_a_service_that_fails_is_a_problem(service: str, healthy: Path, monkeypa
 
 @pytest.mark.parametrize(("name", "variable"), [("mlflow", "MLFLOW_TRACKING_URI"), ("prefect", "PREFECT_API_URL")])
 def test_a_service_that_is_away_is_a_problem(name: str, variable: str, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(variable, "http://127.0.0.1:9")  # The port "discard", which nothing listens on.
+    monkeypatch.setenv(variable, "http://me:secret@127.0.0.1:9")  # The port "discard", which nothing listens on.
     found = finding(healthy, name)
     assert (found.status, found.exit_code) == ("problem", ExitCode.UNAVAILABLE)
     assert found.detail == "http://127.0.0.1:9: not reachable ([Errno 111] Connection refused)"

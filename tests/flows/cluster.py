@@ -34,14 +34,14 @@ def home_of_the_pipeline(folder: Path) -> Clone:
 class PrefectServer:
     """A Prefect server with a home of its own, which can be killed and started again at its address."""
 
-    def __init__(self, folder: Path) -> None:
-        self._port, self._log = free_port("127.0.0.1"), folder / "server.log"
+    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
+        self._host, self._port, self._log = host, free_port("127.0.0.1"), folder / "server.log"
         self.address = f"http://127.0.0.1:{self._port}/api"
         self.environment = {"PREFECT_HOME": str(folder), "PREFECT_API_URL": self.address}
         self._running = ExitStack()
 
     def start(self) -> None:
-        command = ["prefect", "server", "start", "--host", "0.0.0.0", "--port", str(self._port)]
+        command = ["prefect", "server", "start", "--host", self._host, "--port", str(self._port)]
         self._running.enter_context(server(*command, log=self._log, url=f"{self.address}/health", **self.environment))
 
     def close(self) -> None:
@@ -50,9 +50,9 @@ class PrefectServer:
 
 
 @contextmanager
-def server_for(home: Clone, folder: Path) -> Iterator[str]:
-    """The address of a Prefect server, in the environment of what tests start too."""
-    prefect = PrefectServer(folder)
+def server_for(home: Clone, folder: Path, host: str) -> Iterator[str]:
+    """The loopback address of a Prefect server that listens on `host`, in the environment of what tests start too."""
+    prefect = PrefectServer(folder, host)
     here = {**prefect.environment, "PREFECT_WORKER_QUERY_SECONDS": "1", "TRANSFORMER_CLONES": str(folder / "clones")}
     with pytest.MonkeyPatch.context() as patch, closing(prefect):
         for name, value in here.items():

@@ -18,9 +18,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Clone:
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory, home: Clone) -> Iterator[str]:
-    """The address of a Prefect server of its own."""
-    with server_for(home, tmp_path_factory.mktemp("prefect")) as address:
+def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, home: Clone) -> Iterator[str]:
+    """The address of a Prefect server of its own, on the loopback unless the module names another HOST."""
+    host = getattr(request.module, "HOST", "127.0.0.1")
+    with server_for(home, tmp_path_factory.mktemp("prefect"), host) as address:
         yield address
 
 

@@ -31,6 +31,7 @@ from transformer_core.files import read_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.prefect]  # about 6 minutes all together, a minute or two each
 
+HOST = "0.0.0.0"  # Of the Prefect server: a network namespace reaches it, too.
 STAGES = ["local_files", "download", "clean", "bpe", "binarize", "train", "average", "decode", "evaluate", "publish"]
 
 

@@ -14,10 +14,11 @@ import pytest
 from flows.sweep import main, plan
 from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
 from flows.sweeps.table import About, beside_the_paper, markdown, summarize, write
+from flows.sweeps.workspace import Repository
 from tests.clone import Clone, tiny_clone
 from tests.waiting import processes, wait_for
 from transformer_core import recipes
-from transformer_core.config import Model, Params
+from transformer_core.config import Machine, Model, Params
 from transformer_core.errors import UserError
 from transformer_core.presets import TABLE_3, resolve
 
@@ -52,6 +53,14 @@ def test_a_scale_divides_each_width_and_nothing_else() -> None:
     assert {row.name: resolve(Model(**row.sections["model"])).d_model for row in table2_rows(4)} == {
         "recurrent": 256, "recurrent-additive": 256, "convolutional": 128, "base": 128, "big": 256
     }  # fmt: skip
+
+
+def test_the_address_of_a_server_in_the_environment_is_in_no_file_of_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hold a password; the processes of a workspace inherit it."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@host")
+    assert Repository.here("url", "commit", Machine()).machine == Machine().model_dump()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mine.db")
+    assert Repository.here("url", "commit", Machine()).machine["tracking_uri"] == f"sqlite:///{Path.cwd()}/mine.db"
 
 
 def test_the_scale_follows_the_recipes_own_width() -> None:

@@ -21,6 +21,7 @@ from transformer_core.training.checkpoint import state_root
 
 DATASET = Dataset("tiny train en-de", "0123abcd", "[]", 60, "training")
 NOWHERE = "http://127.0.0.1:9"
+NOWHERE_WITH_LOGIN = "http://me:secret@127.0.0.1:9"
 
 
 @pytest.fixture
@@ -192,7 +193,7 @@ def test_a_sender_whose_server_is_unavailable_prints_one_line_and_raises_nothing
     monkeypatch.setattr(sending, "CLOSING_SECONDS", 1.0)
     journal = Journal("f00d")
     started = time.monotonic()
-    with Sender(journal.path, NOWHERE):
+    with Sender(journal.path, NOWHERE_WITH_LOGIN):
         journal.metrics(1, {"loss": 1.0})
     assert time.monotonic() - started < 5
     error = capfd.readouterr().err
@@ -240,7 +241,7 @@ def test_sync_from_the_command_line_ends_with_69_when_the_server_is_away(
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     Journal("f00d")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE_WITH_LOGIN)
     assert tracking.main(["sync"]) == 69
     assert capfd.readouterr().err.startswith(f"MLflow at {NOWHERE} is away: ")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
@@ -254,4 +255,4 @@ def test_a_link_leads_to_the_run(client: MlflowClient, mlflow_store: str) -> Non
     run = training(client)
     path = f"/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
     assert run_link(mlflow_store, run) == f"http://127.0.0.1:5000{path}"
-    assert run_link("https://mlflow.example/", run) == f"https://mlflow.example{path}"
+    assert run_link("https://me:secret@mlflow.example/", run) == f"https://mlflow.example{path}"

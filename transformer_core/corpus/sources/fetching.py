@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES
 from transformer_core.corpus.sources.http import download
-from transformer_core.errors import UserError, configuration_error, without_password
+from transformer_core.errors import UserError, configuration_error, without_logins
 from transformer_core.files import read_json, sha256_of, write_json
 
 MIRROR_VARIABLE = "TRANSFORMER_MIRROR"
@@ -60,7 +60,7 @@ class Fetcher:
                 after the last try; 78 if the server refuses the request (it does not have the file, for example), or if the lock is
                 not valid.
         """
-        locked, address = locked_sums(self.lock) if self.lock is not None else {}, without_password(url)
+        locked, address = locked_sums(self.lock) if self.lock is not None else {}, without_logins(url)
         expected = published or (Sum(locked[address], given_in=str(self.lock)) if address in locked else None)
         fetched = self._fetch(url, published, expected)
         if expected is None and self.lock is not None:

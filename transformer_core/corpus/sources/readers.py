@@ -16,7 +16,7 @@ from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, chec
 from transformer_core.corpus.sources.formats import file_pairs, unpack
 from transformer_core.corpus.text import Pair, read_lines
 from transformer_core.corpus.trees import TREE_EXAMPLE, bracketed, read_tree, read_trees, words
-from transformer_core.errors import UserError, configuration_error, did_you_mean, without_password
+from transformer_core.errors import UserError, configuration_error, did_you_mean, without_logins
 
 Origin = dict[str, str]
 
@@ -194,7 +194,7 @@ class SourceReader:
 
 
 def _origins(urls: list[str], fetched: list[Fetched], **kind: str) -> list[Origin]:
-    return [{**kind, "url": without_password(url), "sha256": file.sha256} for url, file in zip(urls, fetched, strict=True)]
+    return [{**kind, "url": without_logins(url), "sha256": file.sha256} for url, file in zip(urls, fetched, strict=True)]
 
 
 def _pairs_of_trees(path: Path) -> Iterator[Pair[bytes]]:

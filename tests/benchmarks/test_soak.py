@@ -1,0 +1,175 @@
+"""The soak benchmark: its fit, its table, and each of its parts in the shortest form."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+
+from benchmarks.common import DATA_STAGES, ROOT, run_stages, write_params
+from benchmarks.soak import TINY, WARM_UP, ask, fit, levels, program, sample, table
+
+SECONDS = np.arange(0, 7200, 5.0)
+COLUMNS = ["process or folder", "hours", "MB", "MB an hour (95% interval)", "file handles", "threads"]
+
+
+def memory(slope: float, seed: int) -> np.ndarray:
+    """Megabytes at SECONDS: a start that levels off in the warm-up, a line, and noise in which each sample depends on the one before."""
+    noise, steps = np.zeros_like(SECONDS), np.random.default_rng(seed).normal(size=len(SECONDS))
+    for number in range(1, len(noise)):
+        noise[number] = 0.9 * noise[number - 1] + steps[number]
+    start = np.minimum(0, 200 * (SECONDS / (WARM_UP * SECONDS[-1]) - 1))
+    return 500 + start + slope * SECONDS / 3600 + noise
+
+
+def samples(**subjects: list[float] | np.ndarray) -> pd.DataFrame:
+    """Samples of processes, every 5 seconds from the first one of all, given their megabytes."""
+    parts = [
+        pd.DataFrame({"seconds": SECONDS[: len(values)], "subject": name, "megabytes": values, "handles": 7.0, "threads": 2.0})
+        for name, values in subjects.items()
+    ]
+    return pd.concat(parts)
+
+
+@pytest.mark.parametrize("slope", [0.0, 3.5])
+def test_the_interval_covers_a_known_slope_as_often_as_it_says(slope: float) -> None:
+    found = [fit(levels(samples(one=memory(slope, seed)))) for seed in range(200)]
+    assert np.mean([one.value for one in found]) == pytest.approx(slope, abs=0.1)
+    # 95% of 200 is 190 with a standard deviation of 3.1. A fit to all single samples covers it in 70.
+    assert sum(one.low <= slope <= one.high for one in found) >= 190 - 4 * 3.1
+
+
+def test_a_leak_of_a_few_megabytes_an_hour_is_seen() -> None:
+    assert fit(levels(samples(one=memory(10, seed=1)))).low > 0
+
+
+def test_the_table_has_what_lived_long_and_folders_without_handles() -> None:
+    seen = samples(server=[100.0] * 20, run=[50.0] * 9, **{".state": [1.0] * 20})
+    seen.loc[seen["subject"] == ".state", ["handles", "threads"]] = np.nan
+    rows = table(seen)
+    assert list(rows.columns) == COLUMNS
+    assert rows["process or folder"].tolist() == ["server", ".state"]
+    assert rows["file handles"].tolist() == ["7 to 7", ""]
+    assert [str(slope) for slope in rows[COLUMNS[3]]] == ["+0.00 (+0.00 to +0.00)"] * 2
+
+
+def test_too_few_samples_have_no_slope() -> None:
+    assert table(samples(server=[1.0, 2.0]))[COLUMNS[3]].map(str).tolist() == ["too few samples"]
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("/venv/bin/python -u -m flows.stages.train", "flows.stages.train"),
+        ("python -m flows.cluster.ranks --standalone -m flows.stages.train", "flows.cluster.ranks"),
+        ("python3.11 /venv/bin/mlflow models serve", "mlflow models"),
+        ("python", "python"),
+        ("/usr/bin/git gc --auto", "git gc"),
+        ("/bin/sh -c true", "sh"),
+    ],
+)
+def test_a_process_is_named_after_what_it_runs(command: str, name: str) -> None:
+    assert program(command.split()) == name
+
+
+def test_a_sample_has_each_process_of_the_tree_and_the_size_of_folders(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below/file").write_bytes(bytes(2_000_000))
+    child = "import time; files = [open('/dev/null') for _ in range(50)]; print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = sample([psutil.Process(os.getpid())], {"folder": tmp_path}, 1.5).set_index("subject")
+        process.kill()
+    (own,) = (row for name, row in found.iterrows() if str(name).endswith(f" {process.pid}"))
+    assert (own["seconds"], own["threads"]) == (1.5, 1)
+    assert own["handles"] >= 50
+    assert 1 < own["megabytes"] < 100
+    assert found.loc["folder", "megabytes"] == 2
+
+
+@pytest.fixture
+def answering() -> "Callable[[Callable[[str], str]], str]":
+    """Start a server that answers each sentence as a function says; return its address."""
+    servers = []
+
+    def start(answer: Callable[[str], str]) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                (sentence,) = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["inputs"]
+                body = json.dumps({"predictions": [answer(sentence)]}).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Print nothing."""
+
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_an_answer_that_changes_ends_the_requests(answering: "Callable[[Callable[[str], str]], str]") -> None:
+    asked, answers = ask(answering(str.upper), 400, deadline=np.inf)
+    assert (asked, len(answers)) == (400, 100)
+    assert all(answer == sentence.upper() for sentence, answer in answers.items())
+    seen: list[str] = []
+
+    def forgetful(sentence: str) -> str:
+        seen.append(sentence)
+        return f"{sentence} {len(seen) > 300}"
+
+    with pytest.raises(SystemExit, match=r"first '.*', then '.*'"):
+        ask(answering(forgetful), 4_000, deadline=np.inf)
+    assert len(seen) < 1_000  # The other clients have stopped, too: a repeated sentence comes at the latest after 200 others.
+
+
+def soak(folder: Path, *arguments: str) -> list[str]:
+    """The names in the first column of the table that a part prints."""
+    csv = folder / "samples.csv"
+    command = [sys.executable, str(ROOT / "benchmarks/soak.py"), *arguments, "--csv", str(csv)]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            printed, _ = process.communicate(timeout=500)
+        finally:
+            process.terminate()  # It then ends its servers; a kill would leave them.
+    assert process.returncode == 0
+    head, _, *rows = [line for line in printed.splitlines() if line.startswith("| ")]
+    assert head == "| " + " | ".join(COLUMNS) + " |"
+    assert set(pd.read_csv(csv).columns) == {"seconds", "subject", "megabytes", "handles", "threads"}
+    return [re.sub(r" \d+$", "", row.split(" | ")[0].removeprefix("| ")) for row in rows]
+
+
+@pytest.mark.slow  # Half a minute: stages of data, then a training of 20 updates.
+def test_a_training_is_watched(tmp_path: Path) -> None:
+    short = {**TINY, "train": {**TINY["train"], "updates": 20, "save_every": 10, "validate_every": 20}}
+    write_params(tmp_path, {"train": 1_000, "valid": 20, "test": 20}, **short)
+    run_stages(DATA_STAGES, tmp_path)
+    assert {"flows.stages.train", ".state"} <= set(soak(tmp_path, "training"))
+
+
+@pytest.mark.slow  # A minute: the whole pipeline, a server's start, 20 requests.
+def test_the_served_model_is_watched(tmp_path: Path) -> None:
+    assert {"mlflow models", "uvicorn", ".state"} <= set(soak(tmp_path, "served", "--requests", "20"))
+
+
+@pytest.mark.slow  # Two minutes: the whole pipeline, a Prefect server, one flow run.
+def test_flow_runs_are_watched(tmp_path: Path) -> None:
+    assert {"prefect server", "prefect worker", ".state", ".dvc/tmp", "PREFECT_HOME"} <= set(soak(tmp_path, "flows", "--runs", "1"))
