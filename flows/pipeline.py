@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import httpx
 import psutil
 from prefect import Flow, flow, get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
@@ -284,6 +285,13 @@ def _stop_behind(error: BaseException | None) -> str:
     return ""
 
 
+def _raise_if_away(result: object) -> None:
+    """Raise `UserError` (69) for the error of a client whose server has gone away."""
+    if isinstance(result, httpx.TransportError):
+        remedy = "The outputs of finished stages are kept. Start it, and run this again to go on."
+        raise UserError(f"Prefect is away: {first_line(result)}", remedy, ExitCode.UNAVAILABLE)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the pipeline as a Prefect flow, on the configured server or a temporary one.
 
@@ -302,9 +310,11 @@ def run_flow(chosen: Flow[..., Any], parameters: Mapping[str, Any]) -> int:
         with temporary_settings({} if PREFECT_API_URL.value() else {PREFECT_CLIENT_MAX_RETRIES: 1}):
             state = cast(State[Any], chosen(**parameters, return_state=True))
     except (Interrupted, Exception) as error:
-        if not (stopped := _stop_behind(error)):
-            raise
-        raise Interrupted(stopped) from None
+        if stopped := _stop_behind(error):
+            raise Interrupted(stopped) from None
+        _raise_if_away(error)
+        raise
+    _raise_if_away(state.result(raise_on_failure=False))
     if not state.is_completed():
         print(state.message, file=sys.stderr)
     result = state.result(raise_on_failure=False)

@@ -105,7 +105,7 @@ def test_a_table_of_numbers_is_read_by_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"2\n", b"2,3,4\n", b"2,\n", b"2,x\n", b"2,\xff\n", b"2,\x00\n"])
-def test_a_damaged_row_of_a_table_is_told_with_its_line(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_row_of_a_table_is_told_with_its_file(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "a.csv").write_bytes(b"update,loss\n1,2.5\n" + damage)
-    with pytest.raises(UserError, match=r"a\.csv:[123]: not a table of numbers"):
+    with pytest.raises(UserError, match=r"a\.csv: not a table of numbers"):
         read_numbers(tmp_path / "a.csv")

@@ -1,6 +1,5 @@
 """Files: atomic writes (to a temporary name beside the target, then renamed), JSON, checksums and locks."""
 
-import csv
 import fcntl
 import glob
 import hashlib
@@ -11,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 
@@ -100,17 +99,15 @@ def read_json(path: Path, remedy: str = "Make it again with: dvc repro --force")
 
 def read_numbers(path: Path) -> list[dict[str, float]]:
     """Return the rows of a CSV file of numbers, by column. Raises `UserError` (65): no column, or a cell that is missing or no number."""
-    number, rows = 1, []
+    import pandas as pd  # Here, because commands that read no table start without it.
+
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.reader(file)
-            columns = next(reader)
-            for row in reader:
-                number += 1
-                rows.append(dict(zip(columns, map(float, row), strict=True)))
-    except (ValueError, StopIteration, csv.Error) as error:
-        raise UserError(f"{path}:{number}: not a table of numbers ({first_line(error)})", "Make it again with: dvc repro --force") from None
-    return rows
+        table = pd.read_csv(path, dtype=float, keep_default_na=False, na_values=["nan"])
+        if not isinstance(table.index, pd.RangeIndex):
+            raise ValueError("more cells than columns")
+    except ValueError as error:
+        raise UserError(f"{path}: not a table of numbers ({first_line(error)})", "Make it again with: dvc repro --force") from None
+    return cast("list[dict[str, float]]", table.to_dict("records"))
 
 
 def sha256_of(path: Path) -> str:

@@ -10,7 +10,7 @@ from flows.process.paths import STATE
 from transformer_core import recipes
 from transformer_core.config import PARAMS_FILE, Params, check_across_sections, editable_yaml, read_yaml, validate_document, yaml_text
 from transformer_core.errors import configuration_error
-from transformer_core.files import exclusive_lock, write_text
+from transformer_core.files import exclusive_lock, new_file, write_text
 from transformer_core.presets import resolve
 
 BACKUPS = STATE / "params"
@@ -42,7 +42,7 @@ def settings_of_run(recipe: str | None, overrides: Mapping[str, Any]) -> Iterato
 
 
 def _write(recipe: str | None, overrides: Mapping[str, Any]) -> None:
-    before = PARAMS_FILE.read_text(encoding="utf-8") if PARAMS_FILE.exists() else ""
+    before = PARAMS_FILE.read_bytes() if PARAMS_FILE.exists() else b""
     present = _sections(PARAMS_FILE, editable_yaml) if before else {}
     document = present if recipe is None else editable_yaml(recipes.read(recipe), recipe)
     if recipe is not None and MACHINE in present:
@@ -52,7 +52,8 @@ def _write(recipe: str | None, overrides: Mapping[str, Any]) -> None:
     check(document)
     text = yaml_text(document)
     if before:
-        write_text(_kept(text.encode()), before)
+        with new_file(_kept(text.encode())) as kept:
+            kept.write_bytes(before)
     write_text(PARAMS_FILE, text)
 
 

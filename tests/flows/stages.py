@@ -11,14 +11,18 @@ import pytest
 import torch
 
 from flows.process.runner import STOP_SIGNALS, run_stage
-from flows.process.settings import write_params
-from transformer_core.config import PARAMS_FILE, Params
+from transformer_core import recipes
+from transformer_core.config import PARAMS_FILE, Params, editable_yaml, yaml_text
+from transformer_core.files import write_text
 
 
 def set_params(**sections: Mapping[str, object]) -> None:
     """Write params.yaml: the default recipe, or the file that is there, with these keys changed by section."""
-    overrides = {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
-    write_params(None if PARAMS_FILE.exists() else "synthetic", overrides)
+    text = PARAMS_FILE.read_text(encoding="utf-8") if PARAMS_FILE.exists() else recipes.read("synthetic")
+    document = editable_yaml(text, str(PARAMS_FILE))
+    for section, keys in sections.items():
+        document[section].update(keys)
+    write_text(PARAMS_FILE, yaml_text(document))
 
 
 class Ended(NamedTuple):

@@ -13,7 +13,7 @@ from pathlib import Path
 from flows.process.paths import METRICS, RAW
 from flows.process.repro import failure
 from flows.process.runner import exit_file, seconds_of
-from flows.process.settings import write_params
+from flows.process.settings import settings_of_run
 from flows.record.journal import Journal
 from flows.record.sending import all_sent
 from flows.sweeps.rows import document_of, grid_rows
@@ -96,8 +96,8 @@ def _write_over_params(data: bytes, folder: Path) -> None:
     recipes.write(recipes.read("synthetic"), file, force=True)
     load_params()
     file.write_bytes(data)
-    write_params(None, {"train.updates": 5_000})
-    load_params()
+    with settings_of_run(None, {"train.updates": 5_000}):
+        load_params()
 
 
 def _read_entry(data: bytes, folder: Path) -> None:
