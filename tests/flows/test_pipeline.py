@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from mlflow import MlflowClient
+from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import State, TaskRun
@@ -416,6 +418,20 @@ def test_a_configured_server_that_is_away_is_one_line_and_exit_code_69() -> None
     assert output.startswith("Prefect at http://127.0.0.1:9/api/ is away: ")
     assert output.count("\n") == 1
     assert runs("train") == 0
+
+
+@with_prefect
+def test_a_server_that_dies_under_a_flow_is_one_line_and_exit_code_69(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "stop_on_signals", lambda: None)  # Those of this process stay.
+
+    @flow
+    def cut_off() -> int:
+        raise httpx.ConnectError("connection refused")
+
+    assert module.run_flow(cut_off, {}) == 69
+    assert "Prefect is away: connection refused. The outputs of finished stages are kept." in capsys.readouterr().err
 
 
 @pytest.mark.prefect
