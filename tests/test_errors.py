@@ -4,8 +4,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
-from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, first_line, memory_errors, without_logins
+from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, first_line, machine_errors, without_logins
 
 TOO_MUCH = 1 << 58  # Bytes; more than any machine's address space.
 
@@ -26,13 +27,30 @@ def raise_error(error: Exception) -> None:
     ids=["python", "numpy", "torch", "gpu", "kernel"],
 )
 def test_out_of_memory_is_one_line_with_a_remedy(allocate: Callable[[], object]) -> None:
-    with pytest.raises(UserError) as caught, memory_errors("decode", "Lower the beam."):
+    with pytest.raises(UserError) as caught, machine_errors("decode", "Lower the beam."):
         allocate()
     assert (str(caught.value), caught.value.exit_code) == ("decode: out of memory. Lower the beam.", ExitCode.BAD_CONFIGURATION)
 
 
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (OSError(28, "No space left on device", "models/a"), "No space left on device: models/a"),
+        (OSError(30, "Read-only file system", "data"), "Read-only file system: data"),
+        (OSError(122, "Disk quota exceeded"), "Disk quota exceeded"),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), "No space left on device"),
+        (RuntimeError("[enforce fail] write: No space left on device (28)"), "No space left on device"),
+    ],
+)
+def test_a_full_or_read_only_disk_is_one_line_with_the_file(error: Exception, fault: str) -> None:
+    with pytest.raises(UserError) as caught, machine_errors("train", ""):
+        raise error
+    assert str(caught.value) == f"train: {fault}. Free space or permit writing, then run it again."
+    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
+
+
 def test_another_error_of_torch_stays_what_it_is() -> None:
-    with pytest.raises(RuntimeError, match="shape"), memory_errors("decode", ""):
+    with pytest.raises(RuntimeError, match="shape"), machine_errors("decode", ""):
         torch.zeros(2).view(3)
 
 

@@ -2,6 +2,7 @@
 
 import difflib
 import errno
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from enum import IntEnum
 _LONGEST_LINE = 2_000
 # Name and password before the host of an address. SQLAlchemy allows a slash in a password. The name in an address of ssh is no secret.
 _LOGIN = re.compile(r"(?<=://)(?<!ssh://)(?:[^/?#\s]*@|[^/\s@:]*:(?!\d+/)\S*?@)")
+# A disk that is full, a quota that is used up, a disk that is read-only.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # Words in the messages of torch, oneDNN, CUDA and CTranslate2; torch raises RuntimeError on a CPU, and a subclass of it on a GPU.
 _NO_MEMORY = ("out of memory", "allocate memory", "enough memory", "bad_alloc", "ALLOC_FAILED")
 
@@ -76,15 +79,25 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
+def _disk_error(error: BaseException) -> str:
+    """Return what an error says about a disk that is full or read-only, with the file if it is known; empty for other errors."""
+    if isinstance(error, OSError) and error.errno in _DISK:
+        return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+    # torch and safetensors have errors of their own with the system's words.
+    return next((words for words in map(os.strerror, _DISK) if words in str(error)), "")
+
+
 @contextmanager
-def memory_errors(where: str, remedy: str) -> Iterator[None]:
-    """Raise out-of-memory in the block as a `UserError` with exit code 78: the same work would fail again."""
+def machine_errors(where: str, memory_remedy: str) -> Iterator[None]:
+    """Raise the lack of memory or disk space in the block as a `UserError` with exit code 78: the same work would fail again."""
     try:
         yield
     except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        raise configuration_error(f"{where}: out of memory", remedy) from None
+        if is_out_of_memory(error):
+            raise configuration_error(f"{where}: out of memory", memory_remedy) from None
+        if fault := _disk_error(error):
+            raise configuration_error(f"{where}: {fault}", "Free space or permit writing, then run it again.") from None
+        raise
 
 
 class Interrupted(KeyboardInterrupt):

@@ -26,7 +26,7 @@ from flows.process.runner import (
     report_exit,
     shell_code,
 )
-from transformer_core.errors import ExitCode, Interrupted, UserError, memory_errors
+from transformer_core.errors import ExitCode, Interrupted, UserError, machine_errors
 from transformer_core.files import read_json
 
 FAILED = 1
@@ -73,7 +73,7 @@ def run_rank(body: Callable[[], None]) -> int:
     """Run one rank and report its exit. A stopped rank returns 0 after it has saved, because torchrun ends all ranks if one fails."""
     exit_with_starters()
     try:
-        with memory_errors("train", memory_remedy("train")):
+        with machine_errors("train", memory_remedy("train")):
             body()
     except Interrupted as error:
         report_exit(_RANK_EXIT, ExitCode.INTERRUPTED, str(error))

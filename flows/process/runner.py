@@ -19,7 +19,7 @@ import psutil
 
 from flows.process.paths import STATE
 from transformer_core.config import Params, load_params
-from transformer_core.errors import ExitCode, Interrupted, UserError, for_terminal, memory_errors
+from transformer_core.errors import ExitCode, Interrupted, UserError, for_terminal, machine_errors
 from transformer_core.files import exclusive_lock, read_json, write_json
 
 BUG = 1
@@ -57,7 +57,7 @@ def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
     @wraps(main)
     def wrapped(*positional: Arguments.args, **named: Arguments.kwargs) -> int:
         try:
-            with memory_errors(Path(sys.argv[0]).stem, "Use a machine with more."):
+            with machine_errors(Path(sys.argv[0]).stem, "Use a machine with more."):
                 return main(*positional, **named)
         except Interrupted as error:
             print(f"{error}. Run it again to go on.", file=sys.stderr)
@@ -85,7 +85,7 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
         report.unlink(missing_ok=True)
         stop_on_signals()
         exit_with_starters()
-        with exclusive_lock(STATE / "locks" / name, f"stage {name}"), memory_errors(name, memory_remedy(name)):
+        with exclusive_lock(STATE / "locks" / name, f"stage {name}"), machine_errors(name, memory_remedy(name)):
             closing = _run_body(name, body)
     except (UserError, Interrupted) as error:
         if isinstance(error, Interrupted):

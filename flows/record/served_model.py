@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from transformer_core.config import Beam, Penalty, validate_document
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_for_decoding
-from transformer_core.errors import UserError, memory_errors
+from transformer_core.errors import UserError, machine_errors
 
 Scored = dict[str, str | float]
 Answer = str | Scored | list[Scored]
@@ -81,7 +81,7 @@ class ServedTranslator(PythonModel):
         nbest = asked.beam if asked.nbest else 1
         search = Search(asked.beam, asked.alpha, asked.penalty, max_extra=asked.max_extra, nbest=nbest)
         try:
-            with memory_errors("this server", "Send shorter lines, fewer at a time, or a smaller params.beam."):
+            with machine_errors("this server", "Send shorter lines, fewer at a time, or a smaller params.beam."):
                 found = self.translator.translate_tokens(tokens, search, batch_tokens)
         except UserError as error:
             raise Refused(str(error), TEMPORARILY_UNAVAILABLE) from None

@@ -124,10 +124,18 @@ class Home:
 
 
 def points(database: Path) -> Counter[tuple[str, int]]:
-    """How often each point of a training or evaluation stands in MLflow's database, without what is sampled by the clock."""
+    """How often each point is in a run of MLflow's database, at most, without what is sampled by the clock.
+
+    A training that ran twice, because DVC could not keep its outputs, has two runs.
+    """
     with closing(sqlite3.connect(database)) as connection:
-        rows = connection.execute("SELECT key, step FROM metrics WHERE key NOT LIKE 'system/%'").fetchall()
-    return Counter((str(key), int(step)) for key, step in rows)
+        rows = connection.execute(
+            "SELECT key, step, COUNT(*) FROM metrics WHERE key NOT LIKE 'system/%' GROUP BY run_uuid, key, step"
+        ).fetchall()
+    found: Counter[tuple[str, int]] = Counter()
+    for key, step, count in rows:
+        found[str(key), int(step)] = max(found[str(key), int(step)], int(count))
+    return found
 
 
 class Pipeline:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from flows.cluster.group import free_port
 from flows.record.server import connect, experiment_id, search
 from tests.flows.publishing import REPOSITORY, before_publish, random_model
-from tests.flows.servers import free_port, mlflow_server
+from tests.flows.servers import mlflow_server
 from tests.flows.test_train_stage import prepare
 
 SECRETS = {
@@ -37,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.slow
 def test_secrets_are_in_no_output_and_no_record(folder: Path) -> None:
     """A minute: a server starts, three programs import torch and MLflow, and two of them wait for a server that is away."""
-    port = free_port()
+    port = free_port("127.0.0.1")
     address = f"http://{LOGIN}@127.0.0.1:{port}"
     yaml = YAML()
     params = yaml.load(folder / "params.yaml")

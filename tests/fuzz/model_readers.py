@@ -21,7 +21,7 @@ from transformer_core.corpus.tokens.binary import Meta, open_split, shard_files,
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator, load_for_decoding, load_with_subword
-from transformer_core.errors import UserError, memory_errors
+from transformer_core.errors import UserError, machine_errors
 from transformer_core.export.ctranslate2 import export_model, library
 from transformer_core.files import sha256_of
 from transformer_core.models.architectures import build
@@ -106,7 +106,7 @@ def _state(data: bytes, folder: Path) -> None:
     file = folder / "state-00000007.pt"
     file.write_bytes(data)
     file.with_suffix(".sha256").write_text(sha256_of(file), encoding="ascii")
-    with memory_errors("train", ""):  # As in the stage: a state that claims to be huge is not passed over, it could be true.
+    with machine_errors("train", ""):  # As in the stage: a state that claims to be huge is not passed over, it could be true.
         list(StateDirectory(folder, keep=1).states())
 
 

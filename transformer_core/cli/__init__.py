@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from transformer_core.cli import attention, compare, data, doctor, estimate, export, info, new, positions, recipe, score, states, translate
-from transformer_core.errors import ExitCode, UserError, configuration_error, memory_errors
+from transformer_core.errors import ExitCode, UserError, configuration_error, machine_errors
 
 # Options that bound the memory of a command.
 _MEMORY = ("batch_tokens", "beam", "sample", "max_extra", "length", "positions", "d_model")
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         chosen = _parser().parse_args(arguments)
         lower = ", ".join(f"--{name.replace('_', '-')}" for name in _MEMORY if getattr(chosen, name, None))
-        with memory_errors("transformer-core", f"Lower {lower}, or use a machine with more." if lower else "Use a machine with more."):
+        with machine_errors("transformer-core", f"Lower {lower}, or use a machine with more." if lower else "Use a machine with more."):
             code: int = chosen.run(chosen)
         sys.stdout.flush()
     except UserError as error:
