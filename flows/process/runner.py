@@ -52,13 +52,22 @@ class StageError(Exception):
 
 
 def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
-    """Decorate a command's main function: print a `UserError` or `StageError` as one line, and return its exit code."""
+    """Decorate a command's main function: print a `UserError` or `StageError` as one line, and return its exit code.
+
+    If the reader of the output has ended (`| head`), the exit code is that of a filter that SIGPIPE ended.
+    """
 
     @wraps(main)
     def wrapped(*positional: Arguments.args, **named: Arguments.kwargs) -> int:
         try:
             with machine_errors(Path(sys.argv[0]).stem, "Use a machine with more."):
-                return main(*positional, **named)
+                code = main(*positional, **named)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            # Python flushes standard output again at exit, and that would fail too.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return SIGNALLED + signal.SIGPIPE
         except Interrupted as error:
             print(f"{error}. Run it again to go on.", file=sys.stderr)
             return ExitCode.INTERRUPTED

@@ -32,9 +32,14 @@ def test_the_version_is_that_of_the_installed_package() -> None:
     assert done.stdout == f"transformer-pipeline {version('transformer-pipeline')}\n"
 
 
+def test_a_call_without_arguments_shows_the_help() -> None:
+    alone, asked = (subprocess.run([COMMAND, *given], capture_output=True, text=True, check=True).stdout for given in ([], ["--help"]))
+    assert alone == asked
+    assert alone.startswith("usage: transformer-core")
+
+
 def test_a_wrong_call_is_one_line_and_bad_configuration(call: Callable[..., Any]) -> None:
     for arguments, command, fault in (
-        ("", "", "the following arguments are required: COMMAND"),
         ("translate", " translate", "the following arguments are required: --model"),
         ("translate --model m --beam 0", " translate", "argument --beam: must be a whole number from 1 to 100, got '0'"),
         ("translate --model m --beam 101", " translate", "argument --beam: must be a whole number from 1 to 100, got '101'"),

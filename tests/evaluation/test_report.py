@@ -203,7 +203,7 @@ def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
     for fact in (
         "Translation en → de, trained on tiny-corpus",
         "A Transformer of 3,412,992 parameters learnt from 28,973 sentence pairs in 1,200 updates (4,668,000 target tokens, 4 min 12 s)",
-        "Its last 5 checkpoints were averaged.",
+        "Its weights are the mean of 5 checkpoints.",
         f"{report.scores['test'].bleu:.2f}",
         report.scores["test"].bleu_signature,
         f"BLEU of Moses' tokens, German compounds split at hyphens, is {report.scores['test'].moses_bleu['paper_bleu'].score:.2f} on test",

@@ -186,6 +186,7 @@ def damaged(*patterns: str, stopped: bool = False) -> Callable[[Scene], Ended]:
         if stopped:
             terminate(scene)
         files = sorted(file for pattern in patterns for file in scene.home.root.glob(pattern) if file.is_file() and file.stat().st_size)
+        assert files or stopped, f"no file is {' or '.join(patterns)}"  # A training that was stopped at once has saved nothing.
         if files:
             file = scene.random.choice(files)
             content = file.read_bytes()
@@ -258,7 +259,7 @@ FAULTS: Mapping[str, Fault] = {
     "damaged corpus": Fault(damaged("data/raw/*", "data/clean/*"), STAGES[2:]),
     "damaged vocabulary": Fault(damaged("data/bpe/*"), STAGES[3:]),
     "damaged shard": Fault(damaged("data/binarized/**/*"), STAGES[4:]),
-    "damaged state": Fault(damaged(".state/*/*.state", stopped=True), ("train",)),
+    "damaged state": Fault(damaged(".state/*/state-*.pt", ".state/*/checkpoints/*", stopped=True), ("train",)),
     "damaged checkpoint": Fault(damaged("models/checkpoints/*"), STAGES[5:]),
     "damaged model": Fault(damaged("models/averaged/*"), STAGES[6:]),
     "damaged hypotheses": Fault(damaged("results/decode/*"), STAGES[7:]),

@@ -1,5 +1,6 @@
 """A round: a fault in a run of the pipeline, the same command again, and what came out compared with the undisturbed run."""
 
+import re
 import sys
 import time
 from contextlib import closing
@@ -14,7 +15,8 @@ from tests.flows.cluster import PrefectServer
 COMMANDS = {True: "flow", False: "dvc repro"}
 SYNC = (sys.executable, "-m", "flows.tracking", "sync")
 
-
+# Before a line of a stage in the output of the flow.
+LOG_PREFIX = re.compile(r"^[\d:.]+ \| \w+ +\| Task run '\w+' - ", re.MULTILINE)
 # Prefect's log has a traceback when its server has gone away; the last line is ours.
 LOGGED_BY_PREFECT = ("httpcore.", "httpx.")
 
@@ -91,7 +93,7 @@ def wrong_with(tries: list[Ended]) -> list[str]:
 
 def traceback_in(output: str) -> str:
     """The exception of the first traceback in an output; empty if there is none."""
-    _, _, rest = output.partition("Traceback (most recent call last)")
+    _, _, rest = LOG_PREFIX.sub("", output).partition("Traceback (most recent call last)")
     return next((line.strip() for line in rest.splitlines()[1:] if line.strip() and not line.startswith(" ")), "unknown" if rest else "")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.faults import damage
 from tests.faults.pipeline import Ended, Result
-from tests.faults.rounds import Rounds, differences, wrong_with
+from tests.faults.rounds import Rounds, differences, traceback_in, wrong_with
 
 KINDS = ("kill -9 of a rank", "disk full: results", "damaged vocabulary", "clock set back")
 
@@ -49,6 +49,8 @@ def test_what_a_user_should_not_meet_is_found() -> None:
         "try 1: left ['python']",
         "try 1: traceback: KeyError: 1",
     ]
+    logged = "12:00:00.000 | INFO    | Task run 'train' - "
+    assert traceback_in(f"{logged}Traceback (most recent call last):\n{logged}  line\n{logged}KeyError: 1\n") == "KeyError: 1"
     assert wrong_with([Ended(1, "no space\nERROR: no room")]) == ["not recovered: exit code 1: ERROR: no room"]
 
 

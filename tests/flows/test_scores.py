@@ -1,3 +1,8 @@
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from flows.process.paths import METRICS
@@ -27,6 +32,15 @@ def test_scores_of_both_splits_are_under_their_names(capsys: pytest.CaptureFixtu
     assert lines[4] == "The paper's BLEU, 39.50 on test, is multi-bleu|nrefs:1|case:mixed|tok:moses-de"
     assert lines[5] == "Of the test outputs 0.2% are copies, 0.0% empty, 1.3% over-long"
     assert len({len(line) for line in lines[:3]}) == 1
+
+
+def test_a_reader_that_leaves_ends_it_quietly() -> None:
+    write_json(METRICS, FIGURES)
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-m", "flows.scores"], stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 def test_help_is_shown_before_anything_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,9 +29,10 @@ class _Version(argparse.Action):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; an error is one line on standard error."""
+    """Run a command and return its exit code; an error is one line on standard error. Without arguments, show the help."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        chosen = _parser().parse_args(arguments)
+        chosen = _parser().parse_args(arguments or ["--help"])
         lower = ", ".join(f"--{name.replace('_', '-')}" for name in _MEMORY if getattr(chosen, name, None))
         with machine_errors("transformer-core", f"Lower {lower}, or use a machine with more." if lower else "Use a machine with more."):
             code: int = chosen.run(chosen)
