@@ -1,6 +1,8 @@
 """python -m tests.faults --rounds 200 --seed 1: the faults in turn; a row for each round, then a table by fault."""
 
 import argparse
+import signal
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +23,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("faults"), help="folder of rounds.csv, which is added to, and of outputs")
     arguments = parser.parse_args()
     names = arguments.fault or list(FAULTS)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # So that the server ends too.
     arguments.out.mkdir(parents=True, exist_ok=True)
     rows = arguments.out / "rounds.csv"
     with TemporaryDirectory() as folder:
