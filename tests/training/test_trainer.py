@@ -1,6 +1,7 @@
 """Training is the same however it is cut: into micro-batches, by stops, over devices; and it survives what goes wrong."""
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -568,7 +569,7 @@ def _run_until_saving(data: Path, path: Path, saves: int) -> int:
         seen: set[str] = set()
         deadline = time.monotonic() + 120
         while len(seen) < saves and process.poll() is None and time.monotonic() < deadline:
-            seen |= {file.name for file in path.glob(".state-*.new") if file.name.endswith(f".{process.pid}.new")}
+            seen |= {file.name for file in path.glob(".state-*.new") if file.name.endswith(f".pt.{platform.node()}.{process.pid}.new")}
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     assert list(path.glob(".state-*.new")), "the kill was to come in the middle of a save"
