@@ -17,7 +17,7 @@ import psutil
 from flows.process.child import GRACE_SECONDS
 from flows.process.paths import AVERAGED, DECODED
 from tests.clone import Clone, tiny_clone
-from tests.waiting import processes
+from tests.waiting import processes, wait_for
 from transformer_core.files import sha256_of
 
 STAGES = ("download", "clean", "bpe", "binarize", "train", "average", "decode", "evaluate", "publish")
@@ -101,15 +101,11 @@ class Home:
         """The processes of the round, or those of them with a word in the command line."""
         return processes(lambda one: one.environ().get(ROUND) == str(self.folder) and (not word or word in one.cmdline()))
 
-    def wait_for(self, stage: str) -> list[psutil.Process]:
-        """Wait until a stage runs, or the command has ended; the processes of the stage."""
-        deadline = time.monotonic() + LONGEST_SECONDS
-        while self.process and self.process.poll() is None:
-            if found := self.processes(f"flows.stages.{stage}"):
-                return found
-            assert time.monotonic() < deadline, f"stage {stage} did not start"
-            time.sleep(0.05)
-        return []
+    def wait_for(self, stage: str) -> None:
+        """Wait until a stage runs, or the command has ended."""
+        command = self.process
+        assert command is not None
+        wait_for(lambda: self.processes(f"flows.stages.{stage}") or command.poll() is not None, f"stage {stage} did not start")
 
     def result(self, database: Path | None = None) -> Result:
         files = [file for folder in OUTPUTS for file in (self.root / folder).rglob("*") if file.is_file()]

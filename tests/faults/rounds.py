@@ -12,7 +12,6 @@ from tests.faults.faults import FAULTS, Scene
 from tests.faults.pipeline import FLOW, Ended, Pipeline, Result
 from tests.flows.cluster import PrefectServer
 
-COMMANDS = {True: "flow", False: "dvc repro"}
 SYNC = (sys.executable, "-m", "flows.tracking", "sync")
 
 # Before a line of a stage in the output of the flow.
@@ -80,7 +79,7 @@ class Rounds:
         outcome = ("unharmed", "recovered", "told what to mend")[len(tries) - 1]
         told = last_line(tries[-2] if len(tries) == 3 else first)
         seconds = round(time.monotonic() - began)
-        return Row(number, name, stage, COMMANDS[command == FLOW], first.code, told, outcome, "; ".join(problems), seconds)
+        return Row(number, name, stage, "flow" if command == FLOW else "dvc repro", first.code, told, outcome, "; ".join(problems), seconds)
 
 
 def wrong_with(tries: list[Ended]) -> list[str]:
@@ -107,6 +106,6 @@ def differences(expected: Result, found: Result) -> list[str]:
 
 
 def last_line(ended: Ended) -> str:
-    """The line that says why a command ended: the last that is no advice of DVC's or Prefect's log."""
+    """The last line of a command that failed, in which it says why; empty if it ended with 0."""
     lines = [line for line in ended.output.splitlines() if line.strip()]
     return lines[-1].strip()[:300] if ended.code and lines else ""
