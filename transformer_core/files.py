@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 
@@ -25,6 +25,11 @@ def repository() -> Path:
     """
     root = Path(os.environ.get("DVC_ROOT", "")).absolute()
     return root if EXPERIMENT in os.environ and root != Path.cwd() else Path()
+
+
+def discard(stream: TextIO) -> None:
+    """Discard all later output of a stream that is broken. Python also flushes at exit, and would exit with 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextmanager

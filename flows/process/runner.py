@@ -20,7 +20,7 @@ import psutil
 from flows.process.paths import STATE
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, for_terminal, machine_errors
-from transformer_core.files import exclusive_lock, read_json, write_json
+from transformer_core.files import discard, exclusive_lock, read_json, write_json
 
 BUG = 1
 SIGNALLED = 128  # Plus the number of a signal: the exit code that shells give a process that the signal ended.
@@ -65,8 +65,7 @@ def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
             sys.stdout.flush()
             return code
         except BrokenPipeError:
-            # Python flushes standard output again at exit, and that would fail too.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            discard(sys.stdout)
             return SIGNALLED + signal.SIGPIPE
         except Interrupted as error:
             print(f"{error}. Run it again to go on.", file=sys.stderr)
@@ -171,12 +170,12 @@ def _settings(stage: str, params: Params) -> dict[str, Any]:
 def echo(line: str, stream: TextIO) -> None:
     """Print a line. If the stream is broken (a dead `tee`, a full disk), this and all later output is discarded.
 
-    A result must not be lost because its log cannot be written. Python also flushes at exit, and would exit with 120.
+    A result must not be lost because its log cannot be written.
     """
     try:
         print(line, file=stream, flush=True)
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        discard(stream)
 
 
 def stop_on_signals() -> None:

@@ -1,13 +1,13 @@
 """The command line `transformer-core`, one module for each command. Heavy packages are imported in functions, so that help is fast."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from transformer_core.cli import attention, compare, data, doctor, estimate, export, info, new, positions, recipe, score, states, translate
 from transformer_core.errors import ExitCode, UserError, configuration_error, machine_errors
+from transformer_core.files import discard
 
 # Options that bound the memory of a command.
 _MEMORY = ("batch_tokens", "beam", "sample", "max_extra", "length", "positions", "d_model")
@@ -44,8 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("transformer-core: interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # Python flushes standard output again at exit, and that would fail too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         return _BROKEN_PIPE
     return code
 
