@@ -80,7 +80,7 @@ def write_params(folder: Path, pairs: Mapping[str, int], **changes: Mapping[str,
 def run_stages(stages: Sequence[str], folder: Path) -> None:
     """Run stages of the pipeline as `dvc repro` runs them, each in its own process."""
     for stage in stages:
-        command = [sys.executable, "-m", f"flows.stages.{stage}"]
+        command = [sys.executable, "-m", "flows.stages", stage]
         subprocess.run(command, cwd=folder, env=STAGE_ENVIRONMENT, check=True, stdout=sys.stderr)
 
 

@@ -74,7 +74,7 @@ def measure(folder: Path, pairs: int) -> dict[str, str]:
     write_params(folder, {"train": pairs, "valid": 3_000, "test": 3_000}, bpe={"sample": 1_000_000, "vocab_size": 2000})
     row, rate = {"pairs": f"{pairs:,}"}, 0.0
     for stage in DATA_STAGES:
-        _, seconds, memory = watched([sys.executable, "-m", f"flows.stages.{stage}"], folder)
+        _, seconds, memory = watched([sys.executable, "-m", "flows.stages", stage], folder)
         rate = pairs / seconds
         row[stage] = f"{rate:,.0f}/s, {memory:.2f} GiB"
         print(f"{pairs:,} pairs, {stage}: {row[stage]}", flush=True)

@@ -237,7 +237,7 @@ def training(options: argparse.Namespace) -> str:
         return f"Training {options.pid}"
     with TemporaryDirectory() as temporary:
         folders = {".state": Path(".state"), "temporary folder": Path(temporary)}
-        command = [sys.executable, "-m", "flows.stages.train"]
+        command = [sys.executable, "-m", "flows.stages", "train"]
         with running(command, Path.cwd(), STAGE_ENVIRONMENT | {"TMPDIR": temporary}, options.csv.with_suffix(".log")) as process:
             watch(options.csv, [process], folders, ended)
     return "A training"

@@ -27,8 +27,9 @@ from flows.cluster import pools
 from flows.process.child import StageLog, TimeLimitError, run_child
 from flows.process.paths import CHECKPOINTS, PUBLISHED
 from flows.process.repro import TRANSIENT, dvc, failure, search_path, stage_names
-from flows.process.runner import BUG, StageError, exit_file, reports_errors, stop_on_signals
+from flows.process.runner import BUG, StageError, exit_file, reports_errors
 from flows.process.settings import settings_of_run
+from flows.process.signals import stop_on_signals
 from flows.record import server
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME
 from flows.record.sending import Sender
@@ -246,17 +247,18 @@ def training_link(machine: Machine, training: str) -> str:
 
 
 def reach_prefect() -> None:
-    """Check the configured Prefect server, or start a temporary one, which ignores Ctrl-C because it must outlive the stages.
+    """Check the configured Prefect server, or start a temporary one that outlives the stages: it ignores the signals of a terminal.
 
     Raises:
         UserError: exit code 69; the configured server is away.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    terminal = {signal.SIGINT, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, terminal)
     try:
         with get_client(sync_client=True) as client:
             trouble = client.api_healthcheck()
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, terminal)
     if trouble:
         remedy = "Start it, unset PREFECT_API_URL for a temporary one, or do without Prefect: dvc repro"
         raise UserError(f"Prefect at {client.api_url} is away: {first_line(trouble)}", remedy, ExitCode.UNAVAILABLE)
@@ -269,7 +271,7 @@ def _end_children_with_this_process() -> None:
 
     The shell waits for the end of a pipe, whose other end stays open in this process alone.
     """
-    script = 'trap "" INT TERM USR1; exec >/dev/null 2>&1; read -r _; kill "$@"'
+    script = 'trap "" INT TERM USR1 HUP; exec >/dev/null 2>&1; read -r _; kill "$@"'
     children = [str(child.pid) for child in psutil.Process().children()]
     read_end, _ = os.pipe()
     os.posix_spawn("/bin/sh", ["sh", "-c", script, "sh", *children], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, read_end, 0)])

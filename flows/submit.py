@@ -29,7 +29,7 @@ from flows.process.repro import ancestors
 from flows.process.runner import reports_errors
 from flows.process.settings import tracked
 from transformer_core.cli.arguments import positive_int
-from transformer_core.errors import ExitCode, UserError, configuration_error
+from transformer_core.errors import ExitCode, UserError, configuration_error, without_logins
 
 STAGE = "train"
 TEMPLATES = {"slurm": "slurm.sbatch", "kubernetes": "kubernetes-job.yaml"}
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kind, dry_run = given.pop("kind"), given.pop("dry_run")
     repository, commit = committed()
     check_pushed(repository, commit)
-    repository = given.pop("repository") or repository
+    repository = given.pop("repository") or without_logins(repository)
     if kind == "kubernetes" and Path(repository).exists():
         raise configuration_error(f"{repository}: a folder of this machine, which no pod can read", "Name one: --repository URL")
     values = {

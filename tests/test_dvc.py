@@ -20,6 +20,7 @@ NO_RESULT = {
     "flows/process/child.py",
     "flows/process/paths.py",
     "flows/process/runner.py",
+    "flows/process/signals.py",
     "flows/record/journal.py",
     "flows/record/lineage.py",
     "flows/record/sending.py",
@@ -97,5 +98,5 @@ def test_nothing_is_kept_out_of_the_cache_and_the_registration_of_a_model_alone_
 def test_no_setting_reaches_the_command_line_of_a_stage() -> None:
     """`${stage}` is the text in dvc.yaml itself. A path with a setting in it is a dependency, which no shell reads."""
     for name, stage in STAGES.items():
-        assert stage["cmd"] == f"${{stage}}.{name}"
+        assert stage["cmd"] == f"${{stage}} {name}"
     assert "stage" not in Params.model_fields

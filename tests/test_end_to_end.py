@@ -136,7 +136,7 @@ def test_a_stopped_training_saves_fails_and_goes_on(clone: Clone) -> None:
 def stop_a_training(clone: Clone, number: signal.Signals, after: str) -> int:
     """Start stage train, send it a signal after a line of its log; the update it says it stopped after."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.stages.train"], cwd=clone.root, env=clone.environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "flows.stages", "train"], cwd=clone.root, env=clone.environment, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     for line in process.stderr:

@@ -30,3 +30,8 @@ def processes(chosen: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
             if process.status() != psutil.STATUS_ZOMBIE and chosen(process):
                 found.append(process)
     return found
+
+
+def runs_stage(process: psutil.Process, name: str) -> bool:
+    """Whether a process is that of a stage, or torchrun or a rank of it."""
+    return process.cmdline()[-2:] == ["flows.stages", name]

@@ -18,7 +18,7 @@ _NO_MEMORY = ("out of memory", "allocate memory", "enough memory", "bad_alloc", 
 
 
 class ExitCode(IntEnum):
-    """Exit codes of ``python -m flows.stages.X`` and ``transformer-core`` (names after sysexits.h)."""
+    """Exit codes of ``python -m flows.stages X`` and ``transformer-core`` (names after sysexits.h)."""
 
     DONE = 0
     BAD_DATA = 65

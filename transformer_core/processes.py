@@ -13,6 +13,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from transformer_core.errors import ExitCode, UserError
+
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -40,7 +42,8 @@ def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers:
     are pickled. The processes end with this one, even if it is killed.
 
     Raises:
-        RuntimeError: a process died. An error in `function` or `tasks` is also raised here, after the results of earlier tasks.
+        UserError: exit code 75; a signal ended a process, as the kernel does when memory runs out.
+        RuntimeError: a process died otherwise. An error in `function` or `tasks` is also raised here, after the results of earlier tasks.
     """
     if workers <= 1:
         yield from map(function, tasks)
@@ -93,7 +96,11 @@ def _result(connection: Connection, process: SpawnProcess) -> Any:
         fine, value = connection.recv()
     except (EOFError, ConnectionResetError):
         process.join()
-        raise RuntimeError(f"a worker process died with exit code {process.exitcode}") from None
+        code = process.exitcode or 0
+        if code < 0:
+            remedy = "Run it again. Was it memory? Then use fewer processes."
+            raise UserError(f"a worker process was ended by {signal.Signals(-code).name}", remedy, ExitCode.INTERRUPTED) from None
+        raise RuntimeError(f"a worker process died with exit code {code}") from None
     if not fine:
         raise value
     return value
@@ -101,7 +108,7 @@ def _result(connection: Connection, process: SpawnProcess) -> Any:
 
 def _work(connection: Connection, function: Callable[[Any], Any]) -> None:
     """Process tasks until the pipe is closed or broken. Stop signals are ignored: the parent handles them."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     tasks: SimpleQueue[tuple[Any] | None] = SimpleQueue()
     # A thread receives tasks while one is processed; otherwise both processes could block on full pipes.

@@ -21,8 +21,9 @@ from typing import Any
 from flows.cluster.group import NodeGroup
 from flows.process.child import StageLog, run_child
 from flows.process.repro import NOT_CACHED, ancestors, dvc, failure, search_path
-from flows.process.runner import StageError, echo, exit_file, reports_errors, stop_on_signals
+from flows.process.runner import StageError, echo, exit_file, reports_errors
 from flows.process.settings import apply_settings
+from flows.process.signals import stop_on_signals
 from transformer_core.config import read_yaml
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import exclusive_lock, read_json
@@ -59,7 +60,7 @@ def run(work: Work, clone: Path, log: StageLog, group: NodeGroup | None = None) 
         exit_file(work.stage, clone).unlink(missing_ok=True)
         # DVC runs only on the node that writes the outputs. The others add their devices to the training.
         first = group is None or group.rank == 0
-        command = dvc("repro", "--single-item", work.stage) if first else [sys.executable, "-m", f"flows.stages.{work.stage}"]
+        command = dvc("repro", "--single-item", work.stage) if first else [sys.executable, "-m", "flows.stages", work.stage]
         environment = {"PATH": search_path(), **(group.environment() if group else {})}
         code = run_child(command, log, environment=environment, directory=clone)
         if code:

@@ -31,7 +31,7 @@ from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import KILLED, TRANSIENT, ancestors
 from flows.process.runner import BUG, StageError
 from flows.process.settings import tracked
-from transformer_core.errors import ExitCode, UserError, configuration_error
+from transformer_core.errors import ExitCode, UserError, configuration_error, without_logins
 
 NODE = "node"
 POLL_SECONDS = 2.0
@@ -88,7 +88,9 @@ def run_in_pool(stage: str, pool: str, nodes: int) -> bool:
             repository, commit = committed()
             check_pushed(repository, commit)
             push(ancestors(stage), Path(), log)
-            _run_group(client, deployment, {"stage": stage, "repository": repository, "commit": commit, "settings": tracked()}, nodes)
+            # Prefect shows parameters to everybody, so a token in the address stays here: nodes have their own (docs/cluster.md).
+            work = {"stage": stage, "repository": without_logins(repository), "commit": commit, "settings": tracked()}
+            _run_group(client, deployment, work, nodes)
     except UserError as error:
         raise StageError(error.exit_code, f"{stage}: {error}") from error
     return True

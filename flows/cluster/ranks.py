@@ -1,35 +1,16 @@
-"""The ranks of a training under torchrun. The stage starts them, and each reports its exit code, because torchrun itself ends with 1.
+"""The ranks of a training. The stage starts them under torchrun, and each reports its exit code, because torchrun itself ends with 1."""
 
-    python -m flows.cluster.ranks --standalone --nproc-per-node=2 -m flows.stages.train
-
-takes the arguments of torchrun; for several machines, flows/cluster/group.py adds `--nnodes`, `--node-rank` and the rendezvous. Stop
-signals reach the ranks directly: `run_child` sends them to every process, and a terminal to the whole process group. torchrun is made to
-ignore them, because it would end ranks that are saving, and print a traceback.
-"""
-
-import logging
-import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from flows.cluster.group import NodeGroup
 from flows.process.child import run_child
-from flows.process.runner import (
-    SIGNALLED,
-    STARTERS,
-    STOP_SIGNALS,
-    echo,
-    exit_file,
-    exit_with_starters,
-    memory_remedy,
-    report_exit,
-    shell_code,
-)
+from flows.process.runner import echo, exit_file, exit_with_starters, memory_remedy, report_exit
+from flows.process.signals import SIGNALLED, shell_code, stop_on_signals
 from transformer_core.errors import ExitCode, Interrupted, UserError, machine_errors
 from transformer_core.files import read_json
 
-FAILED = 1
 _RANK_EXIT = exit_file("train-rank")
 
 
@@ -43,7 +24,7 @@ def launch(devices: int, group: NodeGroup | None) -> None:
     """
     _RANK_EXIT.unlink(missing_ok=True)
     nodes = ["--standalone"] if group is None else group.torchrun()
-    ranks = [sys.executable, "-m", "flows.cluster.ranks", *nodes, f"--nproc-per-node={devices}", "-m", "flows.stages.train"]
+    ranks = [sys.executable, "-m", "flows.cluster.torchrun", *nodes, f"--nproc-per-node={devices}", "-m", "flows.stages", "train"]
     # Only silences torchrun's warning about this default; each rank sets its number of threads itself.
     environment = {"OMP_NUM_THREADS": "1"} | (group.interfaces() if group else {})
     try:
@@ -71,6 +52,7 @@ def launch(devices: int, group: NodeGroup | None) -> None:
 
 def run_rank(body: Callable[[], None]) -> int:
     """Run one rank and report its exit. A stopped rank returns 0 after it has saved, because torchrun ends all ranks if one fails."""
+    stop_on_signals()
     exit_with_starters()
     try:
         with machine_errors("train", memory_remedy("train")):
@@ -81,39 +63,3 @@ def run_rank(body: Callable[[], None]) -> int:
         report_exit(_RANK_EXIT, error.exit_code, error.message, error.remedy)
         return error.exit_code
     return 0
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run torchrun, and return 0, or 1 if a rank failed or a node is missing. One line names the rank unless it has reported its exit.
-
-    If a signal ended a rank, as the kernel does when memory runs out, the result is 128 plus the signal: other ranks fail because of it.
-    """
-    from torch.distributed import DistError
-    from torch.distributed import run as torchrun
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
-    for number in STOP_SIGNALS:
-        signal.signal(number, lambda *_: None)  # Not SIG_IGN, which the ranks would inherit.
-    os.environ[STARTERS] = f"{os.environ.get(STARTERS, '')} {os.getpid()}"
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    try:
-        # Without a log directory torchrun makes one in the temporary folder for each training, and leaves it.
-        torchrun.main(["--signals-to-handle=SIGHUP", f"--log-dir={os.devnull}", *arguments])
-    except ChildFailedError as error:
-        killed = {rank: failure for rank, failure in error.failures.items() if failure.exitcode < 0}
-        rank, failure = next(iter(killed.items())) if killed else error.get_first_failure()
-        if failure.exitcode not in set(ExitCode):
-            print(f"rank {rank} failed first: {_in_words(failure.exitcode)}", file=sys.stderr, flush=True)
-        return shell_code(failure.exitcode) if killed else FAILED
-    except DistError as error:
-        print(f"no rendezvous with the other nodes: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
-        return FAILED
-    return 0
-
-
-def _in_words(code: int) -> str:
-    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -103,15 +103,22 @@ def _ended_on_error(tag: str, lines: "_Lines") -> Iterator[None]:
     try:
         yield
     except BaseException:
-        deadline = time.monotonic() + GRACE_SECONDS
         try:
-            _signal(_tagged(tag), signal.SIGTERM)
-            lines.pass_on(GRACE_SECONDS)
-            while _tagged(tag) and time.monotonic() < deadline:
-                time.sleep(_POLL_SECONDS)
+            _terminate(tag, lines)
         finally:
             _kill(tag)
         raise
+
+
+def _terminate(tag: str, lines: "_Lines") -> None:
+    """Send SIGTERM to all processes with the tag, also to those that start meanwhile, and wait `GRACE_SECONDS` at most for their end."""
+    deadline, signalled = time.monotonic() + GRACE_SECONDS, set[psutil.Process]()
+    while (left := set(_tagged(tag))) and time.monotonic() < deadline:
+        _signal(left - signalled, signal.SIGTERM)
+        signalled |= left
+        if lines.pass_on(_POLL_SECONDS):
+            time.sleep(_POLL_SECONDS)
+    lines.pass_on(_POLL_SECONDS)
 
 
 def _kill(tag: str) -> None:
@@ -135,7 +142,7 @@ def _tagged(tag: str) -> list[psutil.Process]:
     return found
 
 
-def _signal(processes: list[psutil.Process], number: int) -> None:
+def _signal(processes: Iterable[psutil.Process], number: int) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(number)

@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from flows.process.runner import BUG, SIGNALLED, exit_file, reports_errors, shell_code
+from flows.process.runner import BUG, exit_file, reports_errors
+from flows.process.signals import SIGNALLED, shell_code
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 from transformer_core.files import read_json
 

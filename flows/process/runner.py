@@ -12,19 +12,17 @@ from contextlib import suppress
 from functools import wraps
 from itertools import takewhile
 from pathlib import Path
-from types import FrameType
 from typing import Any, ParamSpec, TextIO
 
 import psutil
 
 from flows.process.paths import STATE
+from flows.process.signals import SIGNALLED, ignore_stop_signals, stop_on_signals
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, for_terminal, machine_errors
 from transformer_core.files import discard, exclusive_lock, read_json, write_json
 
 BUG = 1
-SIGNALLED = 128  # Plus the number of a signal: the exit code that shells give a process that the signal ended.
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 # Environment variable: ids of the processes that started this one, separated by spaces, the nearest last. Written by `run_child`, by the
 # commands of dvc.yaml and by torchrun. A process cannot ask for them itself: they may have died before it could.
 STARTERS = "TRANSFORMER_STARTERS"
@@ -80,7 +78,7 @@ def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
 def run_stage(name: str, body: Callable[[Params], str]) -> int:
     """Run a stage and return the exit code of its process.
 
-    The first of SIGTERM, SIGINT, SIGUSR1 and the death of the process that started this one (`exit_with_starters`) raises `Interrupted` in
+    The first of the stop signals and the death of the process that started this one (`exit_with_starters`) raises `Interrupted` in
     `body`; later signals are ignored during clean-up. A stage with a state to save (train) installs its own handlers in `body` and raises
     `Interrupted` after it has saved; they are not restored here.
 
@@ -119,7 +117,7 @@ def _run_body(name: str, body: Callable[[Params], str]) -> str:
         began = time.monotonic()
         closing = body(params)
     finally:
-        _ignore_stop_signals()  # So that the report of the exit is written.
+        ignore_stop_signals()  # So that the report of the exit is written.
     record_seconds(name, params, time.monotonic() - began)
     return closing
 
@@ -176,27 +174,6 @@ def echo(line: str, stream: TextIO) -> None:
         print(line, file=stream, flush=True)
     except OSError:
         discard(stream)
-
-
-def stop_on_signals() -> None:
-    """Install handlers that raise `Interrupted` in the main thread at the first stop signal and ignore later ones."""
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        _ignore_stop_signals()
-        raise Interrupted(f"stopped by {signal.Signals(number).name}")
-
-    for number in STOP_SIGNALS:
-        signal.signal(number, stop)
-
-
-def _ignore_stop_signals() -> None:
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-
-
-def shell_code(code: int) -> int:
-    """Convert Python's exit code of a process, minus the signal that ended it, to a shell's, 128 plus the signal."""
-    return code if code >= 0 else SIGNALLED - code
 
 
 def exit_with_starters() -> None:

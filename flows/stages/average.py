@@ -3,7 +3,6 @@
 from pydantic import ConfigDict
 
 from flows.process.paths import AVERAGED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL
-from flows.process.runner import run_stage
 from transformer_core.config import Average, Measure, Params, Section, validate_document
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
@@ -43,7 +42,3 @@ def _chosen(settings: Average) -> list[int]:
             f"{CHECKPOINTS}: {len(there)} checkpoints, average.count asks for {settings.count}", "Average fewer, or train longer."
         )
     return there[-settings.count :]
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_stage("average", run))

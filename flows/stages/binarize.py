@@ -1,7 +1,6 @@
 """Stage binarize: cleaned text becomes token ids on disk, which training and decoding memory-map."""
 
 from flows.process.paths import BINARIZED, CLEAN, SPLITS, SUBWORD_MODEL
-from flows.process.runner import run_stage
 from transformer_core.config import PARAMS_FILE, Params
 from transformer_core.corpus.tokens.binarizing import encode_split, write_split
 from transformer_core.corpus.tokens.binary import Meta, SplitCounts, write_meta
@@ -30,7 +29,3 @@ def run(params: Params) -> str:
         write_meta(folder, Meta(vocabulary_hash=subword.hash, vocab_size=subword.vocab_size, source=source, target=target, splits=splits))
     tokens = f"{train.source_tokens:,} source and {train.target_tokens:,} target tokens"
     return f"{BINARIZED}: {train.pairs:,} training pairs, {tokens}; {train.dropped_too_long:,} longer than {max_tokens} left out"
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_stage("binarize", run))

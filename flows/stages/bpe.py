@@ -5,7 +5,6 @@ from itertools import chain
 from pathlib import Path
 
 from flows.process.paths import CLEAN, SUBWORD_MODEL
-from flows.process.runner import run_stage
 from transformer_core.config import PARAMS_FILE, PRETRAINED, Params
 from transformer_core.corpus.text import read_lines, read_raw_lines
 from transformer_core.corpus.tokens.subword import SPACE_MARK, Subword, sampled, train_subword
@@ -43,7 +42,3 @@ def _taken(directory: Path, vocab_size: int) -> str:
     with new_directory(SUBWORD_MODEL.parent) as folder:
         shutil.copyfile(directory / SUBWORD_MODEL.name, folder / SUBWORD_MODEL.name)
     return f"{SUBWORD_MODEL}: {vocab_size:,} subwords, taken from {directory}"
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_stage("bpe", run))

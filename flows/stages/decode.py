@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from flows.process.paths import AVERAGED, BINARIZED, DECODED
-from flows.process.runner import run_stage
 from transformer_core.config import Params
 from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
@@ -80,7 +79,3 @@ def _statistics(lengths: list[int], lists: list[list[Hypothesis]], max_extra: in
 def _as_json(hypotheses: list[Hypothesis]) -> str:
     ranked = [{"text": one.text, "score": round(one.score, 5), "log_probability": round(one.log_probability, 5)} for one in hypotheses]
     return json.dumps(ranked, ensure_ascii=False)
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_stage("decode", run))

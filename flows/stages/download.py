@@ -3,7 +3,6 @@
 import shutil
 
 from flows.process.paths import CORPORA, RAW, STATE
-from flows.process.runner import run_stage
 from transformer_core.config import Params
 from transformer_core.corpus.sources.catalogue import check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, mirror_folder
@@ -23,7 +22,3 @@ def run(params: Params) -> str:
     shutil.rmtree(fetcher.downloads / fetcher.corpus, ignore_errors=True)
     pairs = ", ".join(f"{split} {record.pairs:,}" for split, record in manifest.splits.items())
     return f"{RAW}: {wanted.corpus}, {wanted.source} to {wanted.target}, pairs: {pairs}"
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_stage("download", run))

@@ -22,7 +22,7 @@ from flows.process.paths import (
     VALIDATION,
     require,
 )
-from flows.process.runner import run_stage, seconds_of
+from flows.process.runner import seconds_of
 from flows.record.journal import DESCRIPTION, JOURNALS, NAME, REFERENCES, SOURCES, Journal, read_events
 from flows.record.lineage import LOCK, corpus_label, datasets, lineage
 from flows.record.tasks import PARSING, TRANSLATION, Task, corpus_name, score_table, task_of
@@ -255,7 +255,3 @@ def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Tas
     for side, folder in (("source", SOURCES), ("target", REFERENCES)):
         journal.artifact(RAW / f"test.{report.manifest[side]}", folder)
     journal.end()
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_stage("evaluate", run))

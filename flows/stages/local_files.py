@@ -7,7 +7,6 @@ the files (on another machine, in a clone) the other stages are restored from DV
 from pathlib import Path
 
 from flows.process.paths import CORPORA, LOCAL_FILES, MANIFEST, RAW, STATE
-from flows.process.runner import run_stage
 from transformer_core.config import Params
 from transformer_core.corpus.sources.catalogue import Source, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher
@@ -70,7 +69,3 @@ def link(files: list[Path]) -> None:
             old.unlink()
     for number, file in enumerate(files, start=1):
         (LOCAL_FILES / f"{number}-{file.name}").symlink_to(named_from(LOCAL_FILES, file))
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_stage("local_files", run))

@@ -20,7 +20,6 @@ from mlflow.models.model import ModelInfo
 
 import transformer_core
 from flows.process.paths import AVERAGED, DECODED, MANIFEST, METRICS, PUBLISHED, RAW, REPORT, UPDATES, VALIDATION, VALIDATION_SCORE, require
-from flows.process.runner import run_stage
 from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file
 from flows.record.lineage import describe_training, training_name
 from flows.record.registry import EVALUATION, HYPOTHESES, address_of, card, decide, register
@@ -184,7 +183,3 @@ def _where(figures: dict[str, Any], task: Task, uri: str, link: str) -> str:
     store = "" if uri == DEFAULT_TRACKING_URI else f" --backend-store-uri {without_logins(uri)}"
     see = f"mlflow ui{store}, then {link}" if uri.startswith("sqlite:") else link
     return f"{task.headline(figures)} on the test set of {corpus_name(figures)}\nreport: {REPORT}\ntraining: {see}"
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_stage("publish", run))

@@ -3,9 +3,7 @@
 One device trains in this process; several are the ranks of a torchrun, its child process, which runs this module again.
 """
 
-import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flows.cluster.group import NodeGroup
-from flows.cluster.ranks import launch, run_rank
+from flows.cluster.ranks import launch
 from flows.process.paths import (
     BINARIZED,
     CHECKPOINT_SCORES,
@@ -30,10 +28,11 @@ from flows.process.paths import (
     VALIDATION,
     VALIDATION_SCORE,
 )
-from flows.process.runner import STOP_SIGNALS, echo, run_stage
+from flows.process.runner import echo
+from flows.process.signals import handle_stop_signals
 from flows.record.recorder import TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
-from transformer_core.config import PRETRAINED, Params, load_params
+from transformer_core.config import PRETRAINED, Params
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
@@ -284,10 +283,5 @@ def _stop_flag() -> Callable[[], bool]:
     def ask(number: int, _frame: FrameType | None) -> None:
         asked.append(number)
 
-    for number in STOP_SIGNALS:
-        signal.signal(number, ask)
+    handle_stop_signals(ask)
     return lambda: bool(asked)
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_rank(lambda: train(load_params())) if "TORCHELASTIC_RUN_ID" in os.environ else run_stage("train", run))

@@ -69,8 +69,8 @@ def test_too_few_samples_have_no_slope() -> None:
 @pytest.mark.parametrize(
     ("command", "name"),
     [
-        ("/venv/bin/python -u -m flows.stages.train", "flows.stages.train"),
-        ("python -m flows.cluster.ranks --standalone -m flows.stages.train", "flows.cluster.ranks"),
+        ("/venv/bin/python -u -m flows.stages train", "flows.stages train"),
+        ("python -m flows.cluster.torchrun --standalone -m flows.stages train", "flows.cluster.torchrun"),
         ("python3.11 /venv/bin/mlflow models serve", "mlflow models"),
         ("python", "python"),
         ("/usr/bin/git gc --auto", "git gc"),
@@ -136,7 +136,7 @@ def test_an_answer_that_changes_ends_the_requests(answering: "Callable[[Callable
         seen.append(sentence)
         return f"{sentence} {len(seen) > 300}"
 
-    with pytest.raises(SystemExit, match=r"first '.*', then '.*'"):
+    with pytest.raises(SystemExit, match=r"first .*, then "):
         ask(answering(forgetful), 4_000, deadline=np.inf)
     assert len(seen) < 1_000  # The other clients have stopped, too: a repeated sentence comes at the latest after 200 others.
 
@@ -162,7 +162,7 @@ def test_a_training_is_watched(tmp_path: Path) -> None:
     short = {**TINY, "train": {**TINY["train"], "updates": 20, "save_every": 10, "validate_every": 20}}
     write_params(tmp_path, {"train": 1_000, "valid": 20, "test": 20}, **short)
     run_stages(DATA_STAGES, tmp_path)
-    assert {"flows.stages.train", ".state"} <= set(soak(tmp_path, "training"))
+    assert {"flows.stages train", ".state"} <= set(soak(tmp_path, "training"))
 
 
 @pytest.mark.slow  # A minute: the whole pipeline, a server's start, 20 requests.

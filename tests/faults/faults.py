@@ -54,11 +54,11 @@ class Scene:
         with suppress(ProcessLookupError):
             (os.killpg if group else os.kill)(self.home.process.pid, number)
 
-    def kill(self, *words: str) -> Ended:
-        """``kill -9`` of one of the processes with one of these words in its command line."""
+    def kill(self, *lines: str) -> Ended:
+        """``kill -9`` of one of the processes whose command line has the words of one of these lines."""
 
         def action() -> None:
-            found = [one for word in words for one in self.home.processes(word)]
+            found = [one for line in lines for one in self.home.processes(line)]
             with suppress(psutil.NoSuchProcess, IndexError):
                 self.random.choice(found).kill()
 
@@ -66,12 +66,12 @@ class Scene:
 
 
 def kill_stage(scene: Scene) -> Ended:
-    return scene.kill(f"flows.stages.{scene.stage}")
+    return scene.kill(f"flows.stages {scene.stage}")
 
 
 def kill_rank(scene: Scene) -> Ended:
     """Or torchrun above the ranks."""
-    return scene.kill("flows.cluster.ranks", "-u")
+    return scene.kill("flows.cluster.torchrun", "-u")
 
 
 def kill_dvc(scene: Scene) -> Ended:

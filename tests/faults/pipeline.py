@@ -97,15 +97,15 @@ class Home:
             self.process.wait()
         return Ended(code, self.log.read_text(encoding="utf-8", errors="replace"), left)
 
-    def processes(self, word: str = "") -> list[psutil.Process]:
-        """The processes of the round, or those of them with a word in the command line."""
-        return processes(lambda one: one.environ().get(ROUND) == str(self.folder) and (not word or word in one.cmdline()))
+    def processes(self, words: str = "") -> list[psutil.Process]:
+        """The processes of the round, or those of them with all these words in the command line."""
+        return processes(lambda one: one.environ().get(ROUND) == str(self.folder) and set(words.split()) <= set(one.cmdline()))
 
     def wait_for(self, stage: str) -> None:
         """Wait until a stage runs, or the command has ended."""
         command = self.process
         assert command is not None
-        wait_for(lambda: self.processes(f"flows.stages.{stage}") or command.poll() is not None, f"stage {stage} did not start")
+        wait_for(lambda: self.processes(f"flows.stages {stage}") or command.poll() is not None, f"stage {stage} did not start")
 
     def result(self, database: Path | None = None) -> Result:
         files = [file for folder in OUTPUTS for file in (self.root / folder).rglob("*") if file.is_file()]

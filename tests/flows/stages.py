@@ -1,4 +1,4 @@
-"""Stages run in this process, as `python -m flows.stages.NAME` runs them in one of their own."""
+"""Stages run in this process, as `python -m flows.stages NAME` runs them in one of their own."""
 
 import io
 import signal
@@ -10,7 +10,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from flows.process.runner import STOP_SIGNALS, run_stage
+from flows.process.runner import run_stage
+from flows.process.signals import STOP_SIGNALS
 from transformer_core import recipes
 from transformer_core.config import PARAMS_FILE, Params, editable_yaml, yaml_text
 from transformer_core.files import write_text

@@ -280,7 +280,7 @@ def test_a_mistake_keeps_the_outputs_of_an_earlier_run(place: Path, prepared: Pa
 def test_a_stop_in_the_middle_of_a_download_leaves_nothing(place: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         web_entry(f"http://127.0.0.1:{server.getsockname()[1]}/train")
-        with subprocess.Popen([sys.executable, "-m", "flows.stages.download"], stderr=subprocess.PIPE, text=True) as stage:
+        with subprocess.Popen([sys.executable, "-m", "flows.stages", "download"], stderr=subprocess.PIPE, text=True) as stage:
             connection, _ = server.accept()
             with connection:
                 connection.recv(4096)
@@ -302,7 +302,7 @@ def test_a_stage_killed_at_any_moment_leaves_no_incomplete_output(place: Path, s
     write_corpus([(f"{source} {number}", f"{target} {number}") for number in range(200) for source, target in PAIRS])
     set_params(machine={"workers": 2})
     run_up_to(stage)
-    command = [sys.executable, "-m", f"flows.stages.{stage}"]
+    command = [sys.executable, "-m", "flows.stages", stage]
     began = time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     seconds = time.monotonic() - began

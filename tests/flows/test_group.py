@@ -105,7 +105,7 @@ class Nodes:
         if state is not None:
             environment["TRANSFORMER_STATE"] = str(state)
         process = subprocess.Popen(
-            [sys.executable, "-m", "flows.stages.train"],
+            [sys.executable, "-m", "flows.stages", "train"],
             cwd=self.folder / str(rank),
             env=environment,
             stderr=subprocess.PIPE,

@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 from flows.process.child import GRACE_SECONDS
 from tests.clone import Clone
 from tests.flows.cluster import ended, lines, start, worker_at
-from tests.waiting import processes, wait_for
+from tests.waiting import processes, runs_stage, wait_for
 from transformer_core.training.checkpoint import is_whole, state_files, update_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.prefect]
@@ -69,7 +69,7 @@ class Scene:
         return processes(lambda one: one.environ().get("TRANSFORMER_STATE") == str(self.state) and one.pid != self.worker.pid)
 
     def ranks(self) -> list[psutil.Process]:
-        return [one for one in self.processes() if "flows.stages.train" in one.cmdline() and "TORCHELASTIC_RUN_ID" in one.environ()]
+        return [one for one in self.processes() if runs_stage(one, "train") and "TORCHELASTIC_RUN_ID" in one.environ()]
 
     def two_ranks(self, run: UUID) -> bool:
         """Whether both ranks are there; fails with the run's output if it has ended instead."""
@@ -116,7 +116,7 @@ def kill_a_rank(scene: Scene, _: UUID) -> None:
 
 
 def kill_torchrun(scene: Scene, _: UUID) -> None:
-    random.choice([one for one in scene.processes() if "flows.cluster.ranks" in one.cmdline()]).kill()
+    random.choice([one for one in scene.processes() if "flows.cluster.torchrun" in one.cmdline()]).kill()
 
 
 def kill_dvc(scene: Scene, _: UUID) -> None:
@@ -126,8 +126,8 @@ def kill_dvc(scene: Scene, _: UUID) -> None:
 
 def kill_the_stage(scene: Scene, _: UUID) -> None:
     """One of the processes between dvc, or a node, and torchrun."""
-    above = [one for rank in scene.ranks() for one in rank.parents() if "flows.stages.train" in one.cmdline()]
-    random.choice([one for one in above if "flows.cluster.ranks" not in one.cmdline()]).kill()
+    above = [one for rank in scene.ranks() for one in rank.parents() if runs_stage(one, "train")]
+    random.choice([one for one in above if "flows.cluster.torchrun" not in one.cmdline()]).kill()
 
 
 def kill_a_node(scene: Scene, run: UUID) -> None:
@@ -197,7 +197,7 @@ def test_a_training_that_is_killed_again_and_again_ends_as_one_that_nobody_touch
     for key, value in {**TRAINING, **HERE}.items():
         section, _, name = key.partition(".")
         untouched.set({section: {name: value}})
-    untouched.run(sys.executable, "-m", "flows.stages.train")
+    untouched.run(sys.executable, "-m", "flows.stages", "train")
     file = f"models/checkpoints/update-{UPDATES:08d}.safetensors"
     weights = [load_file(clone.root / file) for clone in (scene.home, untouched)]
     for name in weights[0]:

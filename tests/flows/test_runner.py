@@ -16,6 +16,7 @@ import pytest
 
 from flows.process.repro import failure
 from flows.process.runner import record_seconds, seconds_of
+from flows.process.signals import STOP_SIGNALS
 from tests.flows.stages import Ended, stage_here
 from tests.waiting import wait_for
 from transformer_core.config import Params, load_params
@@ -148,7 +149,7 @@ def stop(number: signal.Signals = signal.SIGTERM) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_signal_interrupts_past_a_loop_of_retries_and_a_second_one_does_not_disturb_the_clean_up(number: signal.Signals) -> None:
     def body(_: Params) -> str:
         try:
@@ -164,6 +165,31 @@ def test_a_signal_interrupts_past_a_loop_of_retries_and_a_second_one_does_not_di
     assert stage_here("toy", body) == (75, "", f"stopped by {number.name}. Run it again to go on.\n")
     assert report()["code"] == 75
     assert Path("clean").exists()
+
+
+def test_a_stop_while_a_stage_is_imported_waits_until_it_is() -> None:
+    with subprocess.Popen([sys.executable, "-m", "flows.stages", "decode"], stderr=subprocess.PIPE, text=True) as process:
+        masks = Path(f"/proc/{process.pid}/status")
+        wait_for(lambda: blocks(masks.read_text(), signal.SIGINT), process=process)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate() == (None, "stopped by SIGINT. Run it again to go on.\n")
+    assert process.returncode == 75
+
+
+def blocks(status: str, number: signal.Signals) -> bool:
+    """Whether a process blocks a signal, by its /proc/PID/status."""
+    (mask,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def test_nohup_keeps_a_stage_running_when_the_terminal_is_closed(started: list[psutil.Process]) -> None:
+    process = subprocess.Popen(["nohup", *stage("while not pathlib.Path('end').exists(): time.sleep(0.05)")], stderr=subprocess.DEVNULL)
+    started.append(psutil.Process(process.pid))
+    wait_for(Path("running").exists)
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.2)
+    Path("end").touch()
+    assert process.wait(60) == 0
 
 
 def test_the_handlers_of_a_stage_go_before_the_runners() -> None:

@@ -52,14 +52,14 @@ def test_secrets_are_in_no_output_and_no_record(folder: Path) -> None:
         outputs.append(done.stdout + done.stderr)
         return done.returncode
 
-    assert run(folder, "flows.stages.train") == 0  # MLflow is away, which it prints.
+    assert run(folder, "flows.stages", "train") == 0  # MLflow is away, which it prints.
     assert f"MLflow at http://127.0.0.1:{port}: " in outputs[-1]
-    assert run(folder / "published", "flows.stages.publish") == 69
+    assert run(folder / "published", "flows.stages", "publish") == 69
     assert f"MLflow at http://127.0.0.1:{port} is away: " in outputs[-1]
     with mlflow_server(port):
         assert run(folder, "flows.tracking", "sync") == 0
         assert f"MLflow at http://127.0.0.1:{port} has all of" in outputs[-1]
-        assert run(folder / "published", "flows.stages.publish") == 0, outputs[-1]
+        assert run(folder / "published", "flows.stages", "publish") == 0, outputs[-1]
         assert f"training: http://127.0.0.1:{port}/#/experiments/" in outputs[-1]
         client = connect(f"http://127.0.0.1:{port}")
         assert len(search(client, experiment_id(client), "")) == 2

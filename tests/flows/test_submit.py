@@ -13,9 +13,11 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
+from flows.cluster.group import free_port
 from flows.process.child import GRACE_SECONDS
 from flows.process.settings import tracked
 from flows.submit import main
+from tests.flows.servers import server
 
 REPOSITORY = Path(__file__).parents[2]
 TEMPLATES = REPOSITORY / "flows/cluster/templates"
@@ -207,6 +209,18 @@ def test_a_commit_that_other_machines_do_not_find_is_not_submitted(submit: Submi
     assert submit(*SLURM, "--dry-run", code=69).endswith(
         "does not appear to be a git repository. Let this machine read it: docs/cluster.md, A private repository.\n"
     )
+
+
+def test_a_token_in_the_address_of_the_remote_is_in_no_job(submit: Submit, repository: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "clone", "-q", "--bare", repository, tmp_path / "served"], check=True)
+    subprocess.run(["git", "update-server-info"], cwd=tmp_path / "served", check=True)
+    port = free_port("127.0.0.1")
+    subprocess.run(["git", "remote", "add", "origin", f"http://planted-token@127.0.0.1:{port}/served"], check=True)
+    files = ["http.server", "--bind", "127.0.0.1", "--directory", str(tmp_path), str(port)]
+    with server(*files, log=tmp_path / "server.log", url=f"http://127.0.0.1:{port}/served/HEAD"):
+        job = submit(*SLURM, "--dry-run")
+    assert f"--repository http://127.0.0.1:{port}/served" in job
+    assert "planted-token" not in job
 
 
 def test_outside_git_a_submission_is_one_line(submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

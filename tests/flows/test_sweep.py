@@ -16,7 +16,7 @@ from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_
 from flows.sweeps.table import About, beside_the_paper, markdown, summarize, write
 from flows.sweeps.workspace import Repository
 from tests.clone import Clone, tiny_clone
-from tests.waiting import processes, wait_for
+from tests.waiting import processes, runs_stage, wait_for
 from transformer_core import recipes
 from transformer_core.config import Machine, Model, Params
 from transformer_core.errors import UserError
@@ -198,7 +198,7 @@ def started(clone: Clone, *options: str) -> "subprocess.Popen[bytes]":
 
 def trainings(clone: Clone) -> list[psutil.Process]:
     """The stages train that run in workspaces of a clone."""
-    return processes(lambda one: "flows.stages.train" in one.cmdline() and Path(one.cwd()).is_relative_to(clone.root))
+    return processes(lambda one: runs_stage(one, "train") and Path(one.cwd()).is_relative_to(clone.root))
 
 
 @pytest.mark.slow  # about 3 minutes: three trainings through the pipeline

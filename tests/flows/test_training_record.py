@@ -37,7 +37,7 @@ def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_eve
     port = free_port("127.0.0.1")
     uri = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path]), "MLFLOW_TRACKING_URI": uri}
-    stage = [sys.executable, "-m", "flows.stages.train"]
+    stage = [sys.executable, "-m", "flows.stages", "train"]
     with mlflow_server(port):
         training = subprocess.Popen(stage, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         client = connect(uri)

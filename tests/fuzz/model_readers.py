@@ -66,8 +66,14 @@ def _config(data: bytes, folder: Path) -> None:
     _translate(_write({**(named or _directories())[0], CONFIG: data}, folder / "model"))
 
 
+def _with_weights(data: bytes, folder: Path) -> Path:
+    """The directory of a model from a stranger, whose config.json has the sum of these weights."""
+    config = json.loads(_directories()[0][CONFIG]) | {"weights_sha256": hashlib.sha256(data).hexdigest()}
+    return _write({**_directories()[0], WEIGHTS: data, CONFIG: json.dumps(config).encode()}, folder / "model")
+
+
 def _weights(data: bytes, folder: Path) -> None:
-    _translate(_write({**_directories()[0], WEIGHTS: data}, folder / "model"))
+    _translate(_with_weights(data, folder))
 
 
 def _subword(data: bytes, folder: Path) -> None:
@@ -137,7 +143,7 @@ def _split(part: int) -> Read:
 
 
 def _export(data: bytes, folder: Path) -> None:
-    source = _write({**_directories()[0], WEIGHTS: data}, folder / "model")
+    source = _with_weights(data, folder)
     export_model(load_with_subword(source)[0], source, folder / "out")
 
 

@@ -24,6 +24,13 @@ def directory(tmp_path: Path) -> Path:
     return write_model(Transformer(SIZE, VOCAB), tmp_path / "model")
 
 
+def without_sum(config: Path) -> None:
+    """As for weights that somebody has changed, and as configs were before they had a sum."""
+    document = json.loads(config.read_text(encoding="utf-8"))
+    del document["weights_sha256"]
+    config.write_text(json.dumps(document), encoding="utf-8")
+
+
 def refusal(directory: Path, code: ExitCode = ExitCode.BAD_DATA) -> str:
     """Return the line of a directory that must not load."""
     with pytest.raises(UserError) as caught:
@@ -85,7 +92,10 @@ def test_a_config_from_before_a_setting_existed_loads_as_it_was(
 
 def test_missing_and_truncated_files_are_one_line(directory: Path) -> None:
     weights, config = directory / "model.safetensors", directory / "config.json"
-    weights.write_bytes(weights.read_bytes()[:-100])
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert refusal(directory).startswith(f"{weights}: damaged, its SHA-256 is not that of {config}. ")
+    weights.write_bytes(whole[:-100])
     assert refusal(directory).startswith(f"{weights}: damaged (")
     for file in (weights, config):
         file.unlink()
@@ -112,6 +122,7 @@ def test_so_many_convolutions_are_refused_before_they_are_built(tmp_path: Path) 
 def test_weights_that_are_not_finite_are_bad_data(directory: Path) -> None:
     file, name = directory / "model.safetensors", "encoder.0.feed_forward.inner.weight"
     weights = load_file(file)
+    without_sum(directory / "config.json")
     for value in (float("nan"), float("inf")):
         weights[name][3, 2] = value
         save_file(weights, file)

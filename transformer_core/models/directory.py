@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from transformer_core.config import Section, validate_document
 from transformer_core.errors import UserError, first_line, is_out_of_memory
-from transformer_core.files import new_directory, read_json, write_json
+from transformer_core.files import new_directory, read_json, sha256_of, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ConvolutionalSize, ModelSize, TransformerSize
@@ -40,7 +40,10 @@ class Training(Section):
 
 
 class ModelConfig(Section):
-    """Content of config.json. `averaged` is the number of checkpoints averaged in the weights."""
+    """Content of config.json. `averaged` is the number of checkpoints averaged in the weights.
+
+    `weights_sha256` is the SHA-256 of model.safetensors, which has none of its own; None is not checked.
+    """
 
     model_config = ConfigDict(strict=False, frozen=True, extra="forbid")
 
@@ -51,13 +54,15 @@ class ModelConfig(Section):
     target: str
     training: Training
     averaged: int = 1
+    weights_sha256: str | None = None
 
 
 def save_model(directory: Path, weights: dict[str, Tensor], config: ModelConfig, subword_model: Path) -> None:
     """Write a model directory atomically."""
     with new_directory(directory) as temporary:
         save_file(weights, temporary / WEIGHTS)
-        write_json(temporary / CONFIG, config.model_dump(mode="json"))
+        summed = config.model_copy(update={"weights_sha256": sha256_of(temporary / WEIGHTS)})
+        write_json(temporary / CONFIG, summed.model_dump(mode="json"))
         shutil.copyfile(subword_model, temporary / SUBWORD)
 
 
@@ -86,6 +91,9 @@ def load_model(directory: Path) -> tuple[TranslationModel, ModelConfig]:
     config = read_config(directory / CONFIG)
     file = directory / WEIGHTS
     weights = read_weights(file)
+    if config.weights_sha256 not in (None, sha256_of(file)):
+        remedy = f"Copy the model again. If you have changed its weights, remove weights_sha256 from {CONFIG}."
+        raise UserError(f"{file}: damaged, its SHA-256 is not that of {directory / CONFIG}", remedy)
     try:
         _check_shapes(weights, config)
         model = build(config.model, config.vocabulary.size)

@@ -1,0 +1,49 @@
+"""The signals that ask a process to stop, and the exit codes of processes that a signal ended."""
+
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from transformer_core.errors import Interrupted
+
+SIGNALLED = 128  # Plus the number of a signal: the exit code that shells give a process that the signal ended.
+# SIGHUP: the terminal was closed. SIGUSR1: a scheduler's warning before the end of the time.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+
+
+def stop_on_signals() -> None:
+    """Install handlers that raise `Interrupted` in the main thread at the first stop signal and ignore later ones."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        ignore_stop_signals()
+        raise Interrupted(f"stopped by {signal.Signals(number).name}")
+
+    handle_stop_signals(stop)
+
+
+def ignore_stop_signals() -> None:
+    """Ignore further stop signals, so that a clean-up is not interrupted."""
+    handle_stop_signals(signal.SIG_IGN)
+
+
+def handle_stop_signals(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> None:
+    """Install a handler of the stop signals. SIGHUP stays ignored if it was at the start: that is what `nohup` is for."""
+    for number in STOP_SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def hold_stop_signals() -> None:
+    """Let stop signals wait until `release_stop_signals`: an exception in the middle of an import would leave torch half loaded."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+
+def release_stop_signals() -> None:
+    """Deliver the stop signals that have waited, and those to come."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def shell_code(code: int) -> int:
+    """Convert Python's exit code of a process, minus the signal that ended it, to a shell's, 128 plus the signal."""
+    return code if code >= 0 else SIGNALLED - code
