@@ -14,8 +14,8 @@ from tests.flows.cluster import PrefectServer
 
 SYNC = (sys.executable, "-m", "flows.tracking", "sync")
 
-# Before a line of a stage in the output of the flow.
-LOG_PREFIX = re.compile(r"^[\d:.]+ \| \w+ +\| Task run '\w+' - ", re.MULTILINE)
+# Before a line of a stage in the output of the flow, and before one of a rank.
+LOG_PREFIX = re.compile(r"^(?:[\d:.]+ \| \w+ +\| Task run '\w+' - )?(?:\[rank\d+\]: ?)?", re.MULTILINE)
 # Prefect's log has a traceback when its server has gone away; the last line is ours.
 LOGGED_BY_PREFECT = ("httpcore.", "httpx.")
 

@@ -26,7 +26,7 @@ def rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rounds]:
 @pytest.mark.parametrize("fault", KINDS)
 def test_after_a_fault_the_same_command_ends_as_if_nothing_had_happened(rounds: Rounds, fault: str) -> None:
     row = rounds.play(fault, seed=1, number=KINDS.index(fault))
-    assert row.problems == ""
+    assert row.problems == "", (rounds.logs / f"round-{row.round}.log").read_text(encoding="utf-8")
 
 
 def test_what_a_fault_has_changed_is_found() -> None:
@@ -51,6 +51,7 @@ def test_what_a_user_should_not_meet_is_found() -> None:
     ]
     logged = "12:00:00.000 | INFO    | Task run 'train' - "
     assert traceback_in(f"{logged}Traceback (most recent call last):\n{logged}  line\n{logged}KeyError: 1\n") == "KeyError: 1"
+    assert traceback_in("[rank1]: Traceback (most recent call last):\n[rank1]:   line\n[rank1]: KeyError: 1\n") == "KeyError: 1"
     assert wrong_with([Ended(1, "no space\nERROR: no room")]) == ["not recovered: exit code 1: ERROR: no room"]
 
 
