@@ -3,10 +3,12 @@
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import closing
 
 from flows.cluster.group import NodeGroup
 from flows.process.child import run_child
-from flows.process.runner import echo, exit_file, exit_with_starters, memory_remedy, report_exit
+from flows.process.progress import Drawn
+from flows.process.runner import exit_file, exit_with_starters, memory_remedy, report_exit
 from flows.process.signals import SIGNALLED, shell_code, stop_on_signals
 from transformer_core.errors import ExitCode, Interrupted, UserError, machine_errors
 from transformer_core.files import read_json
@@ -28,7 +30,8 @@ def launch(devices: int, group: NodeGroup | None) -> None:
     # Only silences torchrun's warning about this default; each rank sets its number of threads itself.
     environment = {"OMP_NUM_THREADS": "1"} | (group.interfaces() if group else {})
     try:
-        code = shell_code(run_child(ranks, lambda line: echo(line, sys.stderr), environment=environment))
+        with closing(Drawn()) as drawn:
+            code = shell_code(run_child(ranks, drawn, environment=environment | drawn.environment))
     except Interrupted:
         if not _RANK_EXIT.exists():
             raise

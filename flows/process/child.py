@@ -1,7 +1,6 @@
 """A command as a child process: its output, its time limit, and the end of all processes that it started."""
 
 import os
-import re
 import selectors
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from flows.process.progress import updates_in
 from flows.process.runner import STARTERS
 
 GRACE_SECONDS = 60.0
@@ -20,7 +20,6 @@ SECONDS_BETWEEN_UPDATES = 60.0
 _TAG = "TRANSFORMER_CHILD"
 _POLL_SECONDS = 0.1
 _SURVIVOR_SECONDS = 5.0
-_UPDATE = re.compile(r"update ([\d,]+) of ([\d,]+): ")  # A line that flows/record/recorder.py prints every ten seconds.
 
 
 class TimeLimitError(Exception):
@@ -47,11 +46,11 @@ class StageLog:
         if not line.strip():
             return
         self.last_line = line
-        update = _UPDATE.match(line)
-        if update is None:
+        found = updates_in(line)
+        if found is None:
             self._write(line)
             return
-        done, total = (int(number.replace(",", "")) for number in update.groups())
+        done, total, _ = found
         if done == total or time.monotonic() - self._written >= SECONDS_BETWEEN_UPDATES:
             self._written = time.monotonic()
             self._write(line)

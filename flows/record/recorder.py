@@ -3,7 +3,6 @@
 import csv
 import json
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
@@ -12,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from flows.process.paths import BINARIZED, SKIPPED, UPDATES, VALIDATION, VALIDATION_SCORE
+from flows.process.progress import progress_of
 from flows.process.runner import echo
 from flows.record.journal import Journal
 from flows.record.lineage import describe_training, lineage
@@ -30,7 +29,6 @@ from transformer_core.training.devices import Devices
 from transformer_core.training.records import Observer, UpdateRecord
 
 TABLES = (UPDATES, VALIDATION, SKIPPED)
-_SECONDS_BETWEEN_LINES = 10.0
 
 
 def fingerprint_of(params: Params) -> str:
@@ -95,30 +93,35 @@ class Recorder(Observer):
         self._validation = _Table(directory / VALIDATION.name, ["update", "nll", "perplexity", "accuracy", VALIDATION_SCORE, "seconds"])
         self._skipped = _Table(directory / SKIPPED.name, ["update", "line"])
         self._tables = (self._updates, self._validation, self._skipped)
-        self._terminal = _Terminal(updates)
+        self._progress, self._of, self._figures = progress_of(updates), updates, ""
 
     def begin(self) -> None:
         """Create all tables, without rows. A resumed training calls `restore` instead."""
         for table in self._tables:
             table.begin()
 
+    def on_progress(self, update: int) -> None:
+        if update != self._of:  # The last update is shown with its own figures.
+            self._progress.show(update, self._figures)
+
     def on_update(self, record: UpdateRecord) -> None:
         values = asdict(record)
         self._updates.append(values)
         self._journal.metrics(record.update, {name: value for name, value in values.items() if name != "update"}, context="train")
-        self._terminal.show(record)
+        self._figures = _figures(record, self._of)
+        self._progress.show(record.update, self._figures)
 
     def on_skipped(self, update: int, lines: Sequence[int]) -> None:
         for line in lines:
             self._skipped.append({"update": update, "line": line})
         name = SKIPPED.name
-        self._terminal.write(f"update {update:,}: the loss or a gradient is not finite, skipped; {name} names its lines of data/clean")
+        self._progress.write(f"update {update:,}: the loss or a gradient is not finite, skipped; {name} names its lines of data/clean")
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
         self._validation.append({"update": update, **scores, VALIDATION_SCORE: scores[self._score], "seconds": seconds})
         self._journal.metrics(update, scores, context="valid")
         score = f"{self._score.upper()} {scores[self._score]:.1f} (greedy)"
-        self._terminal.write(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {score}")
+        self._progress.write(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {score}")
 
     def state(self) -> dict[str, Any]:
         return {table.path.name: table.path.stat().st_size for table in self._tables}
@@ -129,7 +132,7 @@ class Recorder(Observer):
 
     def close(self) -> None:
         """Close the progress bar."""
-        self._terminal.close()
+        self._progress.close()
 
 
 class _Table:
@@ -156,32 +159,10 @@ def _rounded(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.6g}")
 
 
-class _Terminal:
-    """A progress bar, or a line every few seconds if standard error is no terminal."""
-
-    def __init__(self, updates: int) -> None:
-        self._total = updates
-        self._bar = tqdm(total=updates, unit="update", dynamic_ncols=True, leave=True) if sys.stderr.isatty() else None
-        self._written = 0.0
-
-    def show(self, record: UpdateRecord) -> None:
-        numbers = (
-            f"{record.tokens_per_second:,.0f} tok/s, loss {record.loss:.3f}, PPL {record.perplexity:.2f}, lr {record.learning_rate:.2e}"
-        )
-        if self._bar is not None:
-            self._bar.set_postfix_str(numbers, refresh=False)
-            self._bar.update(record.update - self._bar.n)
-        elif time.monotonic() - self._written >= _SECONDS_BETWEEN_LINES or record.update == self._total:
-            self._written = time.monotonic()
-            minutes, seconds = divmod(round(record.seconds / record.update * (self._total - record.update)), 60)
-            self.write(f"update {record.update:,} of {self._total:,}: {numbers}, {minutes}:{seconds:02d} left")
-
-    def write(self, line: str) -> None:
-        if self._bar is not None:
-            self._bar.write(line, file=sys.stderr)
-        else:
-            echo(line, sys.stderr)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+def _figures(record: UpdateRecord, updates: int) -> str:
+    """Return the figures of a record in words, with the time that is left."""
+    minutes, seconds = divmod(round(record.seconds / record.update * (updates - record.update)), 60)
+    return (
+        f"{record.tokens_per_second:,.0f} tok/s, loss {record.loss:.3f}, PPL {record.perplexity:.2f}, lr {record.learning_rate:.2e}, "
+        f"{minutes}:{seconds:02d} left"
+    )

@@ -3,10 +3,11 @@
 One device trains in this process; several are the ranks of a torchrun, its child process, which runs this module again.
 """
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -277,10 +278,13 @@ def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Prog
 
 
 def _stop_flag() -> Callable[[], bool]:
-    """Make the stop signals set a flag, which the trainer reads once an update, instead of interrupting one."""
+    """Make the stop signals set a flag, which the trainer reads once an update, instead of interrupting one. The first is answered."""
     asked: list[int] = []
 
     def ask(number: int, _frame: FrameType | None) -> None:
+        if not asked and os.environ.get("RANK", "0") == "0":
+            with suppress(OSError):  # Not by `print`, which the signal may have interrupted. The line feed leaves a bar that is drawn.
+                os.write(sys.stderr.fileno(), b"\n" * sys.stderr.isatty() + b"stopping after this update, then saving\n")
         asked.append(number)
 
     handle_stop_signals(ask)

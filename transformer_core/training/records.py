@@ -44,6 +44,9 @@ class UpdateRecord:
 class Observer:
     """Receives the records of a training on rank 0. This base class ignores them; it is the null observer of the other ranks."""
 
+    def on_progress(self, update: int) -> None:
+        """Receive the number of each update, once it is computed."""
+
     def on_update(self, record: UpdateRecord) -> None:
         """Receive the record of the updates since the last one."""
 

@@ -137,6 +137,8 @@ class Trainer:
                 self._interval.waited += time.monotonic() - began
                 self._updater.run(self.progress.update + 1, share, self._stop_asked)
                 self.progress.count(share.update, share.after)
+                if self._devices.rank == 0:
+                    self._observer.on_progress(self.progress.update)
                 self._read_totals(leave=1)
                 if self.progress.skipped_in_row > self._settings.max_skipped:
                     self._go_back()

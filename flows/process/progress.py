@@ -1,0 +1,114 @@
+"""The updates of a training as they are done: a bar where standard error is a terminal, else a line every ten seconds.
+
+Of several ranks standard error is a pipe to the stage, which draws the bar (`Drawn`); for it, rank 0 writes many lines.
+"""
+
+import os
+import re
+import sys
+import threading
+import time
+from typing import Any
+
+from tqdm import tqdm
+
+from flows.process.runner import echo
+
+SECONDS_BETWEEN_LINES = 10.0
+# Environment variable: the seconds between the lines of rank 0, if they are drawn as a bar.
+SECONDS_FOR_BAR = "TRANSFORMER_SECONDS_BETWEEN_LINES"
+_DRAWN_SECONDS = 0.2
+_REDRAWN_SECONDS = 1.0
+_LINE = re.compile(r"update ([\d,]+) of ([\d,]+)(?:: (.*))?")
+
+
+def updates_in(line: str) -> tuple[int, int, str] | None:
+    """Return the updates done, those of the whole training, and the figures in a line of `Lines`; None for another line."""
+    found = _LINE.fullmatch(line)
+    return found and (int(found[1].replace(",", "")), int(found[2].replace(",", "")), found[3] or "")
+
+
+def progress_of(updates: int) -> "Bar | Lines":
+    """Return what shows a training of this many updates on standard error."""
+    return Bar(updates) if sys.stderr.isatty() else Lines(updates)
+
+
+class Lines:
+    """A line every few seconds, after an update."""
+
+    def __init__(self, updates: int) -> None:
+        self._updates = updates
+        self._seconds = float(os.environ.get(SECONDS_FOR_BAR, SECONDS_BETWEEN_LINES))
+        self._written = -self._seconds
+
+    def show(self, update: int, figures: str) -> None:
+        """Show an update and the latest figures, which are empty at first."""
+        if update == self._updates or time.monotonic() - self._written >= self._seconds:
+            self._written = time.monotonic()
+            self.write(f"update {update:,} of {self._updates:,}{figures and f': {figures}'}")
+
+    def write(self, line: str) -> None:
+        """Write another line."""
+        echo(line, sys.stderr)
+
+    def close(self) -> None:
+        """Nothing is left to be done."""
+
+
+class Bar:
+    """A bar below all other lines. It begins with the first update that is shown. Its clock runs during long updates and validations."""
+
+    def __init__(self, updates: int) -> None:
+        self._updates = updates
+        self._bar: tqdm[Any] | None = None
+        self._closed = threading.Event()
+
+    def show(self, update: int, figures: str) -> None:
+        """Show an update and the latest figures, which are empty at first."""
+        if self._bar is None:
+            layout = "{percentage:3.0f}% {bar} {n_fmt} of {total_fmt} updates, {elapsed}{postfix}"
+            self._bar = tqdm(total=self._updates, initial=update - 1, bar_format=layout, dynamic_ncols=True, file=sys.stderr)
+            threading.Thread(target=self._redraw, args=(self._bar,), name="bar", daemon=True).start()
+        self._bar.set_postfix_str(figures, refresh=False)
+        self._bar.update(update - self._bar.n)
+
+    def write(self, line: str) -> None:
+        """Write a line above the bar."""
+        if self._bar is None:
+            echo(line, sys.stderr)
+        else:
+            self._bar.write(line, file=sys.stderr)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._closed.set()
+        if self._bar is not None:
+            self._bar.close()
+
+    def _redraw(self, bar: "tqdm[Any]") -> None:
+        while not self._closed.wait(_REDRAWN_SECONDS):
+            bar.refresh()
+
+
+class Drawn:
+    """The output of ranks, line by line, with a bar instead of their lines for updates where standard error is a terminal."""
+
+    def __init__(self) -> None:
+        self._bar: Bar | None = None
+        self.environment = {SECONDS_FOR_BAR: str(_DRAWN_SECONDS)} if sys.stderr.isatty() else {}
+
+    def __call__(self, line: str) -> None:
+        found = updates_in(line) if self.environment else None
+        if found is not None:
+            update, updates, figures = found
+            self._bar = self._bar or Bar(updates)
+            self._bar.show(update, figures)
+        elif self._bar is not None:
+            self._bar.write(line)
+        else:
+            echo(line, sys.stderr)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,73 @@
+"""The updates of a training on standard error: lines, or a bar on a terminal."""
+
+import os
+import pty
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
+
+import pytest
+
+from flows.process.progress import SECONDS_FOR_BAR, Drawn, Lines, progress_of, updates_in
+
+
+@contextmanager
+def terminal() -> Iterator[Callable[[], str]]:
+    """A terminal as standard error; a function returns what a person has read from it."""
+    read_end, write_end = pty.openpty()
+    termios.tcsetwinsize(write_end, (40, 120))
+    with os.fdopen(write_end, "w") as stream, redirect_stderr(stream):
+
+        def shown() -> str:
+            stream.flush()
+            return os.read(read_end, 65536).decode()
+
+        yield shown
+    os.close(read_end)
+
+
+def test_a_line_tells_what_was_done_and_is_read_again(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(2_000)
+    lines.show(1, "")
+    lines.show(2, "100 tok/s")  # Too soon after the first.
+    lines.show(2_000, "100 tok/s, 0:00 left")
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == "update 1 of 2,000"
+    assert updates_in(first) == (1, 2_000, "")
+    assert updates_in(last) == (2_000, 2_000, "100 tok/s, 0:00 left")
+    assert updates_in("update 20: valid PPL 3.2") is None
+
+
+def test_a_terminal_has_a_bar_that_begins_with_the_first_update_shown() -> None:
+    with terminal() as shown:
+        bar = progress_of(2_000)
+        bar.write("going on after update 1,000")
+        bar.show(1_001, "")
+        bar.show(2_000, "100 tok/s")
+        bar.close()
+        before, _, drawn = shown().partition("going on after update 1,000\r\n")
+    assert before == ""
+    assert " 50%" in drawn.partition("\r")[2].splitlines()[0]
+    assert drawn.rstrip().endswith("2000 of 2000 updates, 00:00, 100 tok/s")
+
+
+def test_the_lines_of_ranks_are_drawn_on_a_terminal_alone() -> None:
+    with terminal() as shown:
+        drawn = Drawn()
+        assert float(drawn.environment[SECONDS_FOR_BAR]) < 1
+        for line in ("training 5 parameters", "update 7 of 9: 100 tok/s", "update 8: valid PPL 3.2"):
+            drawn(line)
+        drawn.close()
+        output = shown()
+    assert output.startswith("training 5 parameters\r\n")
+    assert "update 7 of 9" not in output
+    assert "7 of 9 updates" in output
+    assert "update 8: valid PPL 3.2\r\n" in output
+
+
+def test_the_lines_of_ranks_are_passed_on_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = Drawn()
+    assert drawn.environment == {}
+    drawn("update 7 of 9: 100 tok/s")
+    drawn.close()
+    assert capsys.readouterr().err == "update 7 of 9: 100 tok/s\n"
