@@ -26,7 +26,7 @@ from prefect.tasks import Task, exponential_backoff
 from flows.cluster import pools
 from flows.process.child import StageLog, TimeLimitError, run_child
 from flows.process.paths import CHECKPOINTS, PUBLISHED
-from flows.process.repro import TRANSIENT, dvc, failure, search_path, stage_names
+from flows.process.repro import TRANSIENT, dvc, failure, repair, search_path, stage_names
 from flows.process.runner import BUG, StageError, exit_file, reports_errors
 from flows.process.settings import settings_of_run
 from flows.process.signals import stop_on_signals
@@ -213,6 +213,7 @@ def in_registry() -> bool:
 def _repro(name: str, started: float, machine: Machine, *options: str) -> Outcome:
     ended = exit_file(name)
     ended.unlink(missing_ok=True)
+    repair()
     log = StageLog(get_run_logger().info, pools.ProgressBar(name).show)
     limit = machine.limit_hours
     command = dvc("repro", "--single-item", *options, name)

@@ -13,6 +13,8 @@ _LONGEST_LINE = 2_000
 _LOGIN = re.compile(r"(?<=://)(?<!ssh://)(?:[^/?#\s]*@|[^/\s@:]*:(?!\d+/)\S*?@)")
 # A disk that is full, a quota that is used up, a disk that is read-only.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+# What numpy says of an array that it could not write whole.
+_WRITTEN_IN_PART = re.compile(r"\d+ requested and \d+ written")
 # Words in the messages of torch, oneDNN, CUDA and CTranslate2; torch raises RuntimeError on a CPU, and a subclass of it on a GPU.
 _NO_MEMORY = ("out of memory", "allocate memory", "enough memory", "bad_alloc", "ALLOC_FAILED")
 
@@ -83,6 +85,8 @@ def _disk_error(error: BaseException) -> str:
     """Return what an error says about a disk that is full or read-only, with the file if it is known; empty for other errors."""
     if isinstance(error, OSError) and error.errno in _DISK:
         return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+    if isinstance(error, OSError) and _WRITTEN_IN_PART.fullmatch(str(error)):
+        return os.strerror(errno.ENOSPC)
     # torch and safetensors have errors of their own with the system's words.
     return next((words for words in map(os.strerror, _DISK) if words in str(error)), "")
 

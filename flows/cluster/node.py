@@ -20,7 +20,7 @@ from typing import Any
 
 from flows.cluster.group import NodeGroup
 from flows.process.child import StageLog, run_child
-from flows.process.repro import NOT_CACHED, ancestors, dvc, failure, search_path
+from flows.process.repro import NOT_CACHED, ancestors, dvc, failure, repair, search_path
 from flows.process.runner import StageError, echo, exit_file, reports_errors
 from flows.process.settings import apply_settings
 from flows.process.signals import stop_on_signals
@@ -52,6 +52,7 @@ def run(work: Work, clone: Path, log: StageLog, group: NodeGroup | None = None) 
     """
     with exclusive_lock(clone.with_suffix(".lock"), "a stage of its clone"):
         check_out(work, clone)
+        repair(clone)
         if work.settings is not None:
             apply_settings(work.settings, clone)
         if not restore(ancestors(work.stage, clone), clone, log):

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from graphlib import TopologicalSorter
@@ -24,6 +25,7 @@ KILLED, TERMINATED = SIGNALLED + signal.SIGKILL, SIGNALLED + signal.SIGTERM
 TRANSIENT = frozenset({ExitCode.UNAVAILABLE, ExitCode.INTERRUPTED, KILLED, TERMINATED})
 NOT_CACHED = 1
 DVC_FILE = ".dvc"
+_WRITING_SECONDS = 0.5
 _STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # The message of dvc.stage.exceptions.StageCmdFailedError.
 
 
@@ -70,6 +72,29 @@ def _needed(root: Path) -> dict[str, list[str]]:
 def dvc(*arguments: str) -> list[str]:
     """Return a command line of DVC that waits while another DVC command runs in the repository."""
     return [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
+
+
+def repair(root: Path = Path()) -> None:
+    """Remove DVC's record of running commands if it is not JSON.
+
+    DVC writes it in place, so a kill may leave an empty file. Every later command then ends with "Unable to read RWLock-file".
+    """
+    record = root / ".dvc" / "tmp" / "rwlock"
+    # Looked at twice, because another DVC may be writing it.
+    if _is_damaged(record):
+        time.sleep(_WRITING_SECONDS)
+        if _is_damaged(record):
+            record.unlink(missing_ok=True)
+
+
+def _is_damaged(record: Path) -> bool:
+    try:
+        read_json(record)
+    except FileNotFoundError:
+        return False
+    except UserError:
+        return True
+    return False
 
 
 def search_path() -> str:

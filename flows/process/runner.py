@@ -88,11 +88,12 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
     """
     report = exit_file(name)
     try:
-        report.unlink(missing_ok=True)
         stop_on_signals()
         exit_with_starters()
-        with exclusive_lock(STATE / "locks" / name, f"stage {name}"), machine_errors(name, memory_remedy(name)):
-            closing = _run_body(name, body)
+        with machine_errors(name, memory_remedy(name)):
+            report.unlink(missing_ok=True)
+            with exclusive_lock(STATE / "locks" / name, f"stage {name}"):
+                closing = _run_body(name, body)
     except (UserError, Interrupted) as error:
         if isinstance(error, Interrupted):
             error = UserError(str(error) or f"{name}: interrupted", "Run it again to go on.", ExitCode.INTERRUPTED)
@@ -133,8 +134,9 @@ def exit_file(name: str, root: Path = Path()) -> Path:
 
 
 def report_exit(path: Path, code: int, message: str, remedy: str = "") -> None:
-    """Write the report of an exit."""
-    write_json(path, {"code": int(code), "message": message, "remedy": remedy})
+    """Write the report of an exit. If the disk is full or read-only, there is none: the exit code and the printed line are the same."""
+    with suppress(OSError):
+        write_json(path, {"code": int(code), "message": message, "remedy": remedy})
 
 
 def record_seconds(stage: str, params: Params, seconds: float) -> None:

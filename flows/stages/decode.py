@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from tqdm import tqdm
 
 from flows.process.paths import AVERAGED, BINARIZED, DECODED
 from transformer_core.config import Params
@@ -54,7 +55,8 @@ def _decode(translator: "Translator | CTranslate2Engine", split: str, params: Pa
     search = Search(settings.beam, settings.alpha, settings.penalty, max_extra=settings.max_extra, nbest=settings.beam)
     tokens = [sources[number] for number in range(len(sources))]
     began = time.monotonic()
-    lists = translator.translate_tokens(tokens, search, settings.batch_tokens)
+    with tqdm(total=len(tokens), desc=f"decode {split}", unit=" sentences", leave=False, disable=None) as bar:
+        lists = translator.translate_tokens(tokens, search, settings.batch_tokens, done=bar.update)
     seconds = time.monotonic() - began
     write_lines(folder / f"{split}.hyp", (hypotheses[0].text for hypotheses in lists))
     write_lines(folder / f"{split}.nbest.jsonl", map(_as_json, lists))

@@ -16,6 +16,7 @@ import psutil
 
 from flows.process.child import GRACE_SECONDS
 from flows.process.paths import AVERAGED, DECODED
+from flows.process.repro import repair
 from tests.clone import Clone, tiny_clone
 from tests.waiting import processes, wait_for
 from transformer_core.files import sha256_of
@@ -28,6 +29,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 DVC = ("dvc", "repro")
 FLOW = (sys.executable, "-m", "flows.pipeline")
 LONGEST_SECONDS = 900.0
+TOO_LONG = 124  # The exit code of a command that was still running after them, as that of `timeout`.
 # The environment variable by which the processes of a round are found.
 ROUND = "FAULT_ROUND"
 # A folder that torch keeps in the temporary one for all processes of a user.
@@ -87,7 +89,10 @@ class Home:
         assert self.process is not None
         try:
             meanwhile()
-            code = self.process.wait(LONGEST_SECONDS)
+            try:
+                code = self.process.wait(LONGEST_SECONDS)
+            except subprocess.TimeoutExpired:
+                code = TOO_LONG
             _, alive = psutil.wait_procs(self.processes(), timeout=GRACE_SECONDS)
             left = [" ".join(one.cmdline()) for one in alive]
         finally:
@@ -100,6 +105,10 @@ class Home:
     def processes(self, words: str = "") -> list[psutil.Process]:
         """The processes of the round, or those of them with all these words in the command line."""
         return processes(lambda one: one.environ().get(ROUND) == str(self.folder) and set(words.split()) <= set(one.cmdline()))
+
+    def repair(self) -> None:
+        """Remove DVC's record of running commands where that is damaged, as docs/reliability.md says."""
+        repair(self.root)
 
     def wait_for(self, stage: str) -> None:
         """Wait until a stage runs, or the command has ended."""

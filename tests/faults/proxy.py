@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
-SLOW_SECONDS = 11  # Longer than the client waits (flows/record/server.py), so a request may have been done all the same.
+# Longer than the client waits (flows/record/server.py), so that a request may have been done all the same.
+SLOW_SECONDS = 11
+SLOW_REQUESTS = 10
 
 
 class Trouble(ThreadingHTTPServer):
-    """Hands requests on to a server on the loopback; `how` is its trouble: slow, 500, garbage, or none."""
+    """Hands requests on to a server on the loopback; `how` is its trouble: slow for some requests, 500, garbage, or none."""
 
     daemon_threads = True
 
@@ -21,6 +23,7 @@ class Trouble(ThreadingHTTPServer):
         self.behind = f"http://127.0.0.1:{port}"
         self.address = f"http://127.0.0.1:{self.server_address[1]}"
         self.how = ""
+        self.slow_requests = SLOW_REQUESTS
 
 
 class _Proxy(BaseHTTPRequestHandler):
@@ -32,7 +35,8 @@ class _Proxy(BaseHTTPRequestHandler):
             return self.send(500, "text/html", b"<h1>Internal Server Error</h1>")
         if self.server.how == "garbage":
             return self.send(200, "application/json", b"\x00\xff{]")
-        if self.server.how == "slow":
+        if self.server.how == "slow" and self.server.slow_requests:
+            self.server.slow_requests -= 1
             time.sleep(SLOW_SECONDS)
         headers = {"Content-Type": self.headers.get("Content-Type", "application/json")}
         request = urllib.request.Request(self.server.behind + self.path, body or None, headers, method=self.command)

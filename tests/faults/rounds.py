@@ -67,6 +67,7 @@ class Rounds:
                     tries.append(home.run(command))
                 if tries[-1].code:
                     scene.mend()
+                    home.repair()
                     tries.append(home.run(command))
                 if not tries[-1].code and scene.database:
                     home.run(SYNC)

@@ -244,6 +244,15 @@ def test_a_stage_without_its_output_fails_with_the_message_of_dvc() -> None:
     assert state.message == "train: failed to reproduce 'train': output 'train.txt' does not exist (exit code 255)"
 
 
+@with_prefect
+def test_a_record_of_dvc_that_a_kill_has_left_empty_does_not_stop_the_next_run() -> None:
+    record = Path(".dvc/tmp/rwlock")
+    record.parent.mkdir(exist_ok=True)
+    record.touch()
+    state = run_pipeline(last_stage="train")
+    assert state.is_completed(), state.message
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"first_stage": "trian"}, "first_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),
     ({"last_stage": "trian"}, "last_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),

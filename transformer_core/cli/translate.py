@@ -5,9 +5,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from transformer_core.cli.arguments import (
     Commands,
@@ -25,6 +25,8 @@ from transformer_core.cli.arguments import (
 from transformer_core.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from transformer_core.decoding.beam import Search
     from transformer_core.decoding.sampling import Sampling
     from transformer_core.decoding.translator import Hypothesis, Translator
@@ -100,11 +102,12 @@ def run(arguments: argparse.Namespace) -> int:
     prefixes = read_lines(arguments.prefixes) if arguments.prefixes else None
     at_once = 1 if arguments.interactive or (arguments.input is None and sys.stdin.isatty()) else _LINES_AT_ONCE
     with ExitStack() as files:
+        bar = files.enter_context(_bar(arguments, at_once))
         target = files.enter_context(files.enter_context(new_file(arguments.out)).open("wb")) if arguments.out else sys.stdout.buffer
         while chunk := list(islice(lines, at_once)):
             sources = [limit.tokens(line, number) for number, line in chunk]
             starts = None if prefixes is None else _starts(prefixes, len(chunk), arguments.prefixes, translator)
-            results = translator.translate_tokens(sources, _search(arguments), arguments.batch_tokens, starts)
+            results = translator.translate_tokens(sources, _search(arguments), arguments.batch_tokens, starts, bar.update)
             for (number, _), hypotheses in zip(chunk, results, strict=True):
                 _write(target, hypotheses, number, arguments)
             target.flush()
@@ -155,10 +158,29 @@ def _search(arguments: argparse.Namespace) -> "Search | Sampling":
     )
 
 
+def _bar(arguments: argparse.Namespace, at_once: int) -> "tqdm[Any]":
+    """Return a bar of the lines, which stays as a closing line; a bar that is not shown if it would be among translations on a terminal."""
+    from tqdm import tqdm
+
+    from transformer_core.corpus.text import read_raw_lines
+
+    among = at_once == 1 or (arguments.out is None and sys.stdout.isatty())
+    shown = sys.stderr.isatty() and not among
+    total = sum(1 for _ in read_raw_lines(arguments.input)) if shown and arguments.input else None
+    return tqdm(total=total, desc="translate", unit=" lines", disable=not shown)
+
+
 def _stdin_lines() -> Iterator[str]:
+    """Yield the lines of standard input; a person at a terminal gets a prompt for each."""
     from transformer_core.corpus.text import decode_line
 
-    for number, line in enumerate(sys.stdin.buffer, start=1):
+    prompt = "> " if sys.stdin.isatty() else ""
+    for number in count(1):
+        print(prompt, end="", file=sys.stderr, flush=True)
+        line = sys.stdin.buffer.readline()
+        if not line:
+            print(end="\n" if prompt else "", file=sys.stderr)
+            return
         yield decode_line(line.removesuffix(b"\n"), _STDIN, number)
 
 

@@ -1,7 +1,7 @@
 """Translation of token ids by CTranslate2: the same model, but CTranslate2's beam search."""
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -66,18 +66,22 @@ class CTranslate2Engine:
             )
         return cls(translator, subword, model.most_positions or TABLE_POSITIONS)
 
-    def translate_tokens(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int) -> list[list[Hypothesis]]:
+    def translate_tokens(
+        self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, done: Callable[[int], object] = int
+    ) -> list[list[Hypothesis]]:
         """Return at most `search.beam` translations of each source, best first; an empty source has a single, empty translation.
 
         Args:
             sources: token ids with an end token.
             search: settings; the penalty must be `power`, coverage is not supported, and a patience of None means 1.
             batch_tokens: largest number of source tokens in a batch.
+            done: called once, with the number of sources: CTranslate2 tells nothing before the end.
 
         Raises:
             UserError: exit code 65; a source has more tokens than the model has positions.
         """
         lists = self.search(sources, search, batch_tokens)
+        done(len(sources))
         return [[Hypothesis.of(output, self.subword) for output in outputs] for outputs in lists]
 
     def search(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int) -> list[list[Finished]]:

@@ -156,8 +156,11 @@ class Translator:
         search: Search | Sampling,
         batch_tokens: int = BATCH_TOKENS,
         prefixes: Sequence[Sequence[int]] | None = None,
+        done: Callable[[int], object] = int,
     ) -> list[list[Hypothesis]]:
         """Translate sources that are token ids with an end token, and prefixes without one.
+
+        `done` is called with the number of sources in each batch that is translated, as `tqdm.update` is.
 
         Raises:
             UserError: exit code 65; a source has more tokens than a model with learned positions has learned.
@@ -180,6 +183,7 @@ class Translator:
         for numbers, outputs in zip(batches, _side_by_side(decode, batches, (self.model, *replicas)), strict=True):
             for number, finished in zip(numbers, outputs, strict=True):
                 results[number] = [Hypothesis.of(output, self.subword) for output in finished]
+            done(len(numbers))
         return results
 
 
