@@ -82,6 +82,23 @@ def test_at_a_terminal_each_line_is_answered_and_an_interrupt_is_one_line(model:
     assert (process.returncode, said) == (75, b"transformer-core: interrupted\n")
 
 
+def test_a_person_at_a_terminal_gets_a_prompt_for_each_line_until_the_end_of_input(model: Path, tmp_path: Path) -> None:
+    keyboard, terminal = pty.openpty()
+    streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    process = subprocess.Popen([COMMAND, "translate", "--model", model], cwd=tmp_path, **streams)
+    os.close(terminal)
+    os.write(keyboard, b"the dog\n\x04")
+    shown = b""
+    with suppress(OSError):  # The end of a terminal whose other end is closed.
+        while part := os.read(keyboard, 4096):
+            shown += part
+    os.close(keyboard)
+    assert process.wait(60) == 0
+    lines = shown.decode().split("\r\n")
+    assert lines[-1] == ""
+    assert [line[:2] for line in lines].count("> ") == 2
+
+
 def interrupt(process: "subprocess.Popen[bytes]") -> bytes:
     """Interrupt a process that waits for input, and return its standard error.
 

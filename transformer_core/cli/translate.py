@@ -174,7 +174,7 @@ def _stdin_lines() -> Iterator[str]:
     """Yield the lines of standard input; a person at a terminal gets a prompt for each."""
     from transformer_core.corpus.text import decode_line
 
-    prompt = "> " if sys.stdin.isatty() else ""
+    prompt = "> " if sys.stdin.isatty() and sys.stderr.isatty() else ""
     for number in count(1):
         print(prompt, end="", file=sys.stderr, flush=True)
         line = sys.stdin.buffer.readline()
