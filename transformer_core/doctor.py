@@ -116,6 +116,10 @@ def _repository(root: Path) -> Finding:
         return problem("no .dvc folder here", "Go to the top of the repository, or: transformer-core new .")
     if not (root / "dvc.yaml").is_file():
         return problem("no dvc.yaml here", "Go to the top of the repository, or: transformer-core new .")
+    for key in ("user.name", "user.email"):
+        if subprocess.run(["git", "config", "--get", key], cwd=root, capture_output=True, check=False).returncode:
+            remedy = f'`dvc exp run` needs it: git config --global {key} "..."'
+            return Finding("repository", "warning", f"git has no {key} for commits", remedy)
     return Finding("repository", "ok", "git and DVC are set up")
 
 

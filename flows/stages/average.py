@@ -25,9 +25,10 @@ def run(params: Params) -> str:
     files = {update_of(file): file for file in checkpoint_files(CHECKPOINTS)}
     config = read_config(CHECKPOINTS / CONFIG).model_copy(update={"averaged": params.average.count})
     save_model(AVERAGED, average([files[update] for update in updates]), config, SUBWORD_MODEL)
-    return (
-        f"{AVERAGED}: mean of the {params.average.of} {len(updates)} checkpoints (updates {', '.join(f'{update:,}' for update in updates)})"
-    )
+    if len(updates) == 1:
+        return f"{AVERAGED}: the {params.average.of} checkpoint (update {updates[0]:,})"
+    listed = ", ".join(f"{update:,}" for update in updates)
+    return f"{AVERAGED}: mean of the {params.average.of} {len(updates)} checkpoints (updates {listed})"
 
 
 def _chosen(settings: Average) -> list[int]:

@@ -1,6 +1,7 @@
 """transformer-core doctor."""
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -21,10 +22,19 @@ def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    for key in ("user.name", "user.email"):
+        subprocess.run(["git", "config", key, "a@b"], cwd=tmp_path, check=True)
     (tmp_path / ".dvc").mkdir()
     (tmp_path / "dvc.yaml").touch()
     (tmp_path / "params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
     return tmp_path
+
+
+def test_a_git_without_a_name_for_commits_is_a_warning(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    subprocess.run(["git", "config", "--unset", "user.email"], cwd=healthy, check=True)
+    found = finding(healthy, "repository")
+    assert (found.status, found.detail) == ("warning", "git has no user.email for commits")
 
 
 def finding(folder: Path, name: str) -> doctor.Finding:

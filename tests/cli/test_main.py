@@ -1,6 +1,8 @@
 """The command line as a whole: its start, its refusals, and its end as a process of its own."""
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -36,6 +38,27 @@ def test_a_call_without_arguments_shows_the_help() -> None:
     alone, asked = (subprocess.run([COMMAND, *given], capture_output=True, text=True, check=True).stdout for given in ([], ["--help"]))
     assert alone == asked
     assert alone.startswith("usage: transformer-core")
+
+
+def test_the_help_of_each_command_has_a_sentence_and_an_example(
+    call: Callable[..., Any], capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """No command runs: an unknown option after those of the example is the first thing that is wrong with it."""
+
+    def helped(*command: str) -> str:
+        with pytest.raises(SystemExit):
+            call(*command, "--help")
+        return capsysbinary.readouterr().out.decode()
+
+    names = re.findall(r"^    ([a-z]+)", helped(), re.MULTILINE)
+    assert len(names) == 13
+    for name in [*names, "data new", "data update", "data plan", "data synthetic"]:
+        shown = helped(*name.split())
+        assert re.search(r"^[A-Z].*\.$", shown, re.MULTILINE), name
+        example = shlex.split(shown.splitlines()[-1].removeprefix("example: transformer-core "))
+        assert " ".join(example).startswith(name)
+        if "--help" not in example:
+            assert "unrecognized arguments: --wrong" in call(*example, "--wrong").err
 
 
 def test_a_wrong_call_is_one_line_and_bad_configuration(call: Callable[..., Any]) -> None:

@@ -47,6 +47,14 @@ _vocab_size = _checked(_whole, lambda value: value > 16, "a whole number above 1
 _device = _checked(str, re.compile(r"cpu|cuda(:(0|[1-9][0-9]?))?").fullmatch, "cpu, cuda or cuda:N")
 
 
+def add_command(commands: Commands, name: str, summary: str, example: str) -> argparse.ArgumentParser:
+    """Add a command, and return its parser. Its help begins with the summary as a sentence, and ends with the example."""
+    sentence = f"{summary[0].upper()}{summary[1:]}."
+    return commands.add_parser(
+        name, help=summary, description=sentence, epilog=f"example: {example}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
 def add_device_argument(parser: argparse._ActionsContainer) -> None:
     """Add the option --device."""
     parser.add_argument("--device", metavar="D", type=_device, help="cpu, cuda or cuda:N (the GPUs if there are any)")

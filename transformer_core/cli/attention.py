@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_core.cli.arguments import Commands, add_device_argument, chosen_device, positive_int
+from transformer_core.cli.arguments import Commands, add_command, add_device_argument, chosen_device, positive_int
 from transformer_core.errors import UserError, configuration_error
 
 if TYPE_CHECKING:
@@ -21,7 +21,12 @@ _NUMBERS, _WORD = "attention.json", "word.svg"
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("attention", help="pictures of what a model attends to in one sentence")
+    parser = add_command(
+        commands,
+        "attention",
+        "pictures of what a model attends to in one sentence",
+        "transformer-core attention 'The dog sees a cat.' --model models/averaged --out pictures",
+    )
     parser.add_argument("source", metavar="SOURCE_SENTENCE", type=_sentence)
     parser.add_argument("target", metavar="TARGET_SENTENCE", nargs="?", type=_sentence, help="the model's own translation if left out")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")

@@ -5,12 +5,17 @@ import json
 import sys
 from pathlib import Path
 
-from transformer_core.cli.arguments import Commands
+from transformer_core.cli.arguments import Commands, add_command
 
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("compare", help="two systems' translations: scores, significance, the sentences that differ most")
+    parser = add_command(
+        commands,
+        "compare",
+        "two systems' translations: scores, significance, the sentences that differ most",
+        "transformer-core compare ours.de theirs.de --ref reference.de --source news.en",
+    )
     parser.add_argument("a", metavar="HYP_A", type=Path, help="detokenised translations, one a line")
     parser.add_argument("b", metavar="HYP_B", type=Path, help="another system's of the same sentences")
     parser.add_argument("--ref", metavar="R", type=Path, required=True, help="the right translations, line by line")

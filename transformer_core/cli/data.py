@@ -6,14 +6,20 @@ import textwrap
 from dataclasses import asdict
 from pathlib import Path
 
-from transformer_core.cli.arguments import Commands, in_bytes, non_negative_int, positive_int
+from transformer_core.cli.arguments import Commands, add_command, in_bytes, non_negative_int, positive_int
 
 
 def add_to(commands: Commands) -> None:
     """Add the command and its subcommands to the parser."""
-    parser = commands.add_parser("data", help="use your own text files, plan a recipe's corpus, or print synthetic pairs")
+    summary, example = "use your own text files, plan a recipe's corpus, or print synthetic pairs", "transformer-core data new --help"
+    parser = add_command(commands, "data", summary, example)
     subcommands = parser.add_subparsers(metavar="SUBCOMMAND", required=True)
-    new = subcommands.add_parser("new", help="make a corpus of two aligned text files, and a params.yaml for it")
+    new = add_command(
+        subcommands,
+        "new",
+        "make a corpus of two aligned text files, and a params.yaml for it",
+        "transformer-core data new letters letters.en letters.de",
+    )
     new.add_argument("name", metavar="NAME", help="of the corpus")
     new.add_argument(
         "source", metavar="SOURCE_FILE", type=Path, help="UTF-8, one sentence a line: corpus.en, corpus.en.gz; or .tmx, .tsv, .sgm"
@@ -31,14 +37,24 @@ def add_to(commands: Commands) -> None:
         )
     new.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
     new.set_defaults(run=run_new)
-    update = subcommands.add_parser("update", help="take in changed files of a corpus; params.yaml and held-out pairs stay as they are")
+    update = add_command(
+        subcommands,
+        "update",
+        "take in changed files of a corpus; params.yaml and held-out pairs stay as they are",
+        "transformer-core data update letters",
+    )
     update.add_argument("name", metavar="NAME", help="of a corpus in corpora/")
     update.set_defaults(run=run_update)
-    plan = subcommands.add_parser("plan", help="print files, sums, terms and disk space of a recipe's corpus; downloads nothing")
+    plan = add_command(
+        subcommands,
+        "plan",
+        "print files, sums, terms and disk space of a recipe's corpus; downloads nothing",
+        "transformer-core data plan wmt14-en-de-base",
+    )
     plan.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name (params.yaml)")
     plan.add_argument("--json", action="store_true", help="for machines")
     plan.set_defaults(run=run_plan)
-    synthetic = subcommands.add_parser("synthetic", help="print generated pairs, tab-separated")
+    synthetic = add_command(subcommands, "synthetic", "print generated pairs, tab-separated", "transformer-core data synthetic --pairs 5")
     synthetic.add_argument("--pairs", metavar="N", type=positive_int, default=10, help="how many (10)")
     synthetic.add_argument("--seed", metavar="S", type=non_negative_int, default=1, help="of the generator (1)")
     synthetic.add_argument("--trees", action="store_true", help="the bracketed phrase structure of the source in a third column")

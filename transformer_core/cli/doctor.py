@@ -4,12 +4,12 @@ import argparse
 import json
 from dataclasses import asdict
 
-from transformer_core.cli.arguments import Commands
+from transformer_core.cli.arguments import Commands, add_command
 
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("doctor", help="check this machine and repository")
+    parser = add_command(commands, "doctor", "check this machine and repository", "transformer-core doctor")
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.set_defaults(run=run)
 

@@ -5,7 +5,15 @@ import json
 import math
 import sys
 
-from transformer_core.cli.arguments import Commands, add_model_arguments, chosen_model, non_negative_float, positive_float, positive_int
+from transformer_core.cli.arguments import (
+    Commands,
+    add_command,
+    add_model_arguments,
+    chosen_model,
+    non_negative_float,
+    positive_float,
+    positive_int,
+)
 
 # From the paper's Table 2 and section 5.2: eight P100s, whose FLOPs the paper computes with 9.5 sustained TFLOPS each.
 _PAPER = {"base": "3.3e18 FLOPs, 12 hours", "big": "2.3e19 FLOPs, 3.5 days"}
@@ -13,7 +21,12 @@ _PAPER = {"base": "3.3e18 FLOPs, 12 hours", "big": "2.3e19 FLOPs, 3.5 days"}
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("estimate", help="estimate tokens, FLOPs, hours and cost of a training")
+    parser = add_command(
+        commands,
+        "estimate",
+        "estimate tokens, FLOPs, hours and cost of a training",
+        "transformer-core estimate --preset base --devices 8 --price 20",
+    )
     add_model_arguments(parser)
     parser.add_argument("--updates", metavar="U", type=positive_int, help="(train.updates of params.yaml)")
     parser.add_argument("--tokens-per-update", metavar="T", type=positive_int, help="(train.tokens_per_update)")
@@ -22,6 +35,10 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--price", metavar="P", type=non_negative_float, help="of an hour of all devices (machine.price_per_hour)")
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.set_defaults(run=run)
+
+
+def _in_words(hours: float) -> str:
+    return f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes" if hours >= 1 / 60 else f"{3600 * hours:.1f} seconds"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -67,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     where = "given" if arguments.rate else "measured here"
     idle = "" if busy == devices else f", of which {busy:.3g} have work ({train.microbatches} micro-batches an update)"
     print(
-        f"at {rate:,.0f} target tok/s a device ({where}) on {devices}{idle}: {hours:,.2f} hours"
+        f"at {rate:,.0f} target tok/s a device ({where}) on {devices}{idle}: {_in_words(hours)}"
         + ("" if cost is None else f", {cost:,.2f} at {price:g} an hour")
     )
     if model.preset in _PAPER and TABLE_3[model.preset].size == size:

@@ -3,12 +3,17 @@
 import argparse
 from pathlib import Path
 
-from transformer_core.cli.arguments import Commands, in_bytes
+from transformer_core.cli.arguments import Commands, add_command, in_bytes
 
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("export", help="write a model for another engine")
+    parser = add_command(
+        commands,
+        "export",
+        "write a model for another engine",
+        "transformer-core export --format ctranslate2 --model models/averaged --out exported",
+    )
     parser.add_argument("--format", choices=("ctranslate2",), required=True, help="which engine: %(choices)s")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="directory to write; replaces an earlier export")

@@ -4,12 +4,12 @@ import argparse
 import json
 from dataclasses import asdict
 
-from transformer_core.cli.arguments import Commands, add_model_arguments, chosen_model
+from transformer_core.cli.arguments import Commands, add_command, add_model_arguments, chosen_model
 
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("info", help="print the size of a model")
+    parser = add_command(commands, "info", "print the size of a model", "transformer-core info --preset big")
     add_model_arguments(parser)
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.set_defaults(run=run)

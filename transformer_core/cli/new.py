@@ -3,12 +3,17 @@
 import argparse
 from pathlib import Path
 
-from transformer_core.cli.arguments import Commands
+from transformer_core.cli.arguments import Commands, add_command
 
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("new", help="lay out a project for the installed package: params.yaml, dvc.yaml, corpora/, ...")
+    parser = add_command(
+        commands,
+        "new",
+        "lay out a project for the installed package: params.yaml, dvc.yaml, corpora/, ...",
+        "transformer-core new my-project",
+    )
     parser.add_argument("folder", metavar="DIR", type=Path, help="its folder; files that are there are kept")
     parser.set_defaults(run=run)
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_core.cli.arguments import Commands, positive_int
+from transformer_core.cli.arguments import Commands, add_command, positive_int
 from transformer_core.errors import configuration_error
 
 if TYPE_CHECKING:
@@ -15,7 +15,12 @@ _D_MODEL, _POSITIONS = 512, 100
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("positions", help="a picture of positional encodings: their values and their dot products")
+    parser = add_command(
+        commands,
+        "positions",
+        "a picture of positional encodings: their values and their dot products",
+        "transformer-core positions --out positions.svg",
+    )
     parser.add_argument("--model", metavar="DIR", type=Path, help="draw this model's, learned ones too; the paper's sinusoids if left out")
     parser.add_argument("--d-model", metavar="D", type=positive_int, help=f"dimensions of the paper's sinusoids ({_D_MODEL})")
     parser.add_argument(

@@ -2,12 +2,12 @@
 
 import argparse
 
-from transformer_core.cli.arguments import Commands
+from transformer_core.cli.arguments import Commands, add_command
 
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("recipe", help="list the recipes, or write one as params.yaml")
+    parser = add_command(commands, "recipe", "list the recipes, or write one as params.yaml", "transformer-core recipe multi30k")
     parser.add_argument("name", metavar="NAME", nargs="?", help="the recipe to write; none lists them")
     parser.add_argument("--force", action="store_true", help="replace an edited params.yaml")
     parser.set_defaults(run=run)

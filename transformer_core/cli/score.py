@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_core.cli.arguments import Commands, add_device_argument, chosen_device, positive_int
+from transformer_core.cli.arguments import Commands, add_command, add_device_argument, chosen_device, positive_int
 from transformer_core.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ _PAIRS_AT_ONCE = 1_024  # Enough for batches of similar length.
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("score", help="how probable given translations are")
+    parser = add_command(
+        commands, "score", "how probable given translations are", "transformer-core score --model models/averaged news.en news.de"
+    )
     parser.add_argument("source", metavar="SOURCE", type=Path, help="a file of sentences, one a line")
     parser.add_argument("target", metavar="TARGET", type=Path, help="their translations, line by line")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")

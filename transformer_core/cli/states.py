@@ -3,12 +3,14 @@
 import argparse
 from pathlib import Path
 
-from transformer_core.cli.arguments import Commands
+from transformer_core.cli.arguments import Commands, add_command
 
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("states", help="list or remove the states of trainings that were stopped")
+    parser = add_command(
+        commands, "states", "list or remove the states of trainings that were stopped", "transformer-core states --remove all"
+    )
     parser.add_argument("--remove", metavar="NAME", nargs="+", default=[], help="names from the list, or `all`")
     parser.set_defaults(run=run)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from transformer_core.cli.arguments import (
     Commands,
+    add_command,
     add_device_argument,
     beam,
     chosen_device,
@@ -37,7 +38,12 @@ _LINES_AT_ONCE = 1_024  # Enough for batches of similar length.
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("translate", help="translate a file or standard input, line by line")
+    parser = add_command(
+        commands,
+        "translate",
+        "translate a file or standard input, line by line",
+        "transformer-core translate --model models/averaged --out news.de news.en",
+    )
     add = parser.add_argument
     add("input", metavar="FILE", type=Path, nargs="?", help="text, a sentence a line (standard input)")
     add("--model", metavar="DIR", type=Path, action="append", required=True, help="for example models/averaged; several translate together")

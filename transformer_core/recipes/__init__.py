@@ -1,7 +1,7 @@
 """Recipes: complete params files by name, as text with comments."""
 
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -11,7 +11,7 @@ from ruamel.yaml.comments import CommentedMap
 from transformer_core.config import Params, editable_yaml, parse_yaml, validate_document, yaml_text
 from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.files import write_text
-from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, table_3_row
+from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, Row, table_3_row
 
 _SUFFIX = ".yaml"
 _LEAST_VOCABULARY = 400
@@ -129,15 +129,22 @@ def _row(name: str) -> CommentedMap:
     assert row is not None
     start = "wmt14-en-de-big" if name == "table3/big" else "wmt14-en-de-base"
     document = _document(start)
+    changed = ", ".join(f"{key} {value}" for key, value in _changes(row, TABLE_3[TABLE_3_ALIASES.get(name, "base")]).items())
     document.yaml_set_start_comment(
-        f"Row {name.removeprefix('table3/')} of the paper's Table 3: PPL {row.perplexity:.2f} and BLEU {row.bleu} on newstest2013 there. "
-        f"One checkpoint, not\naveraged; else as {start}."
+        f"Row {name.removeprefix('table3/')} of the paper's Table 3{changed and f' ({changed})'}: PPL {row.perplexity:.2f} and "
+        f"BLEU {row.bleu} on newstest2013.\nOne checkpoint, not averaged; else as {start}."
     )
     document["model"]["preset"] = name
     document["train"]["label_smoothing"] = row.label_smoothing
     document["average"].update(of="last", count=1)
     document["publish"]["name"] = f"wmt14-en-de-{name.replace('/', '-')}"
     return document
+
+
+def _changes(row: Row, of: Row) -> dict[str, object]:
+    """Return the settings of a row of Table 3 that differ from those of another row."""
+    settings, others = ({**asdict(one.size), "label_smoothing": one.label_smoothing} for one in (row, of))
+    return {key: value for key, value in settings.items() if value != others[key]}
 
 
 def _baseline(name: str) -> CommentedMap:
