@@ -104,13 +104,13 @@ def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
     """Write the summary to the terminal, to MLflow, and as artifacts: a table, a text with the score, the link to MLflow."""
     table = table_of(outcomes, machine.price_per_hour)
     training = fingerprint() if TRAIN in outcomes and not outcomes[TRAIN].code else ""
-    link = training_link(machine, training) if training else ""
-    summary = summarize(table, outcomes, link)
+    link, command = training_link(machine, training) if training else "", server.ui_command(tracking_uri(machine))
+    summary = summarize(table, outcomes, link, command)
     create_table_artifact(
         key=TABLE_ARTIFACT, table=cast("list[dict[str, Any]]", table.to_dict("records")), description="What each stage did"
     )
     create_markdown_artifact(key=SUMMARY_ARTIFACT, markdown=summary, description="What the run did")
-    if link:
+    if link and not command:
         create_link_artifact(key=LINK_ARTIFACT, link=link, link_text="The training in MLflow")
     if training:
         with Sender(record(table, str(flow_run.get_name()), str(flow_run.get_id()), training), tracking_uri(machine)):

@@ -72,9 +72,17 @@ def registered(uri: str, name: str, version: str) -> bool:
 
 
 def run_link(uri: str, run: "Run") -> str:
-    """Return the address of a run's page, without a login: on the server, or in `mlflow ui` for a database in a file."""
+    """Return the address of a run's page, without a login: on the server, or in what `ui_command` starts for a database in a file.
+
+    Without the last part MLflow shows its pages for language models, which have no charts of a training.
+    """
     server = without_logins(uri).rstrip("/") if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
-    return f"{server}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+    return f"{server}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}?workflowType=machine_learning"
+
+
+def ui_command(uri: str) -> str:
+    """Return the command that shows a database in a file on a page; empty for a server, which needs none."""
+    return f"mlflow ui --backend-store-uri {without_logins(uri)}" if uri.startswith("sqlite:") else ""
 
 
 def experiment_id(client: "MlflowClient") -> str:

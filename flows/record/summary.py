@@ -45,8 +45,11 @@ def table_of(outcomes: Mapping[str, Outcome], price_per_hour: float | None) -> "
     return table[columns].round({"seconds": 1, "megabytes": 2, "cost": 2})
 
 
-def summarize(table: "pd.DataFrame", outcomes: Mapping[str, Outcome], link: str) -> str:
-    """Return the summary in markdown: the table, the score if this run has evaluated, the link to the training in MLflow, and errors."""
+def summarize(table: "pd.DataFrame", outcomes: Mapping[str, Outcome], link: str, command: str) -> str:
+    """Return the summary in markdown: the table, the score if this run has evaluated, the training in MLflow, and errors.
+
+    The link to the training is empty if there is none; a command that is not empty must be running before the link leads anywhere.
+    """
     numbers = {"seconds": ",.1f", "megabytes": ",.2f", "cost": ",.2f"}
     shown = [name for name in numbers if name in table]
     rows = [[row["stage"], row["done"], *(format(row[name], numbers[name]) for name in shown)] for row in table.to_dict("records")]
@@ -59,7 +62,7 @@ def summarize(table: "pd.DataFrame", outcomes: Mapping[str, Outcome], link: str)
         task = task_scored(figures)
         parts.append(f"{task.score} **{figures[task.key]:.2f}** on the test set of {corpus_name(figures)}")
     if link:
-        parts.append(f"[The training in MLflow]({link})")
+        parts.append(f"`{command}`, then [the training in MLflow]({link})" if command else f"[The training in MLflow]({link})")
     parts += [f"**{outcome.message}**" for outcome in outcomes.values() if outcome.code]
     return "\n\n".join(parts)
 

@@ -24,10 +24,10 @@ from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file
 from flows.record.lineage import describe_training, training_name
 from flows.record.registry import EVALUATION, HYPOTHESES, address_of, card, decide, register
 from flows.record.sending import sync
-from flows.record.server import connect, find_training, reaching, run_link
+from flows.record.server import connect, find_training, reaching, run_link, ui_command
 from flows.record.tasks import Task, corpus_name, task_of
-from transformer_core.config import DEFAULT_TRACKING_URI, Params, tracking_uri
-from transformer_core.errors import UserError, without_logins
+from transformer_core.config import Params, tracking_uri
+from transformer_core.errors import UserError
 from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.files import EXPERIMENT, read_json, read_numbers, sha256_of, write_json
 
@@ -167,7 +167,7 @@ def log_scores(client: MlflowClient, training: Run, figures: Mapping[str, Any], 
 def finish_training(client: MlflowClient, training: Run, params: Params, figures: Mapping[str, Any], task: Task) -> None:
     """Add the result to the page of the training: to its name and text, and as report and outputs."""
     run_id, headline = training.info.run_id, task.headline(figures)
-    client.update_run(run_id, name=f"{training_name(params)}, {headline}")
+    client.update_run(run_id, name=f"{headline}, {training_name(params)}")
     begun = training.data.tags.get(DESCRIPTION, "").split("\n\n")[0]
     client.set_tag(run_id, DESCRIPTION, f"{begun}\n\n**{headline}** on {figures['lines']:,} lines of test ({figures['signature']}).")
     client.log_artifact(run_id, str(REPORT), EVALUATION)
@@ -180,6 +180,6 @@ def requirements() -> list[str]:
 
 
 def _where(figures: dict[str, Any], task: Task, uri: str, link: str) -> str:
-    store = "" if uri == DEFAULT_TRACKING_URI else f" --backend-store-uri {without_logins(uri)}"
-    see = f"mlflow ui{store}, then {link}" if uri.startswith("sqlite:") else link
+    command = ui_command(uri)
+    see = f"{command}, then {link}" if command else link
     return f"{task.headline(figures)} on the test set of {corpus_name(figures)}\nreport: {REPORT}\ntraining: {see}"

@@ -336,7 +336,7 @@ def test_the_training_is_found_in_mlflow(published: tuple[MlflowClient, str], tm
     write_json(module.MODEL_CONFIG, {"training": {"fingerprint": "f00d"}})
     assert fingerprint() == "f00d"
     assert training_link(machine, "beef") == ""
-    assert training_link(machine, fingerprint()).endswith(f"/runs/{published[1]}")
+    assert training_link(machine, fingerprint()).partition("?")[0].endswith(f"/runs/{published[1]}")
 
 
 def test_times_sizes_and_costs_are_a_run_below_the_training_in_mlflow(published: tuple[MlflowClient, str], tmp_path: Path) -> None:
@@ -357,15 +357,16 @@ def test_the_summary_has_sizes_costs_score_and_a_link_or_the_failure_and_no_olde
     write_json(METRICS, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
     Path("dvc.lock").write_text("stages:\n  train:\n    outs: [{path: a, size: 1500000}, {path: b, size: 20000}]\n")
     done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "evaluate": Outcome("evaluate", "ran", 0, 1234.56)}
-    summary = summarize(table_of(done, 3.6), done, "http://mlflow/#/runs/1")
+    summary = summarize(table_of(done, 3.6), done, "http://mlflow/#/runs/1", "")
     assert "| train | ran in gpu | 1,800.0 | 1.52 | 3.60 |" in summary
     assert "| evaluate | ran | 1,234.6 | 0.00 | 1.23 |" in summary
     assert "| all |  | 3,034.6 | 1.52 | 4.83 |" in summary
     assert "BLEU **86.41** on the test set of toys (synthetic)" in summary
     assert "(http://mlflow/#/runs/1)" in summary
-    assert "cost" not in summarize(table_of(done, None), done, "")
+    assert summarize(table_of(done, None), done, "http://x", "mlflow ui").endswith("`mlflow ui`, then [the training in MLflow](http://x)")
+    assert "cost" not in summarize(table_of(done, None), done, "", "")
     failed = {"train": Outcome("train", "failed", 65, 1.0, "train: data/raw/train.de:7: empty")}
-    summary = summarize(table_of(failed, None), failed, "")
+    summary = summarize(table_of(failed, None), failed, "", "")
     assert "**train: data/raw/train.de:7: empty**" in summary
     assert "BLEU" not in summary
     assert "MLflow" not in summary

@@ -140,7 +140,7 @@ def test_an_experiment_is_recorded_and_leaves_the_registry_as_it_is(
     training = find_training(client, FINGERPRINT)
     assert training is not None
     assert read_json(PUBLISHED) == {"name": "synthetic-en-de", "experiment": "dry-nibs", "run_id": training.info.run_id}
-    assert training.info.run_name == "synthetic en-de tiny, seed 1, BLEU 86.41"
+    assert training.info.run_name == "BLEU 86.41, synthetic en-de tiny, seed 1"
     assert training.data.metrics["test/bleu"] == 86.41
     assert client.search_registered_models() == []
     assert not list(Path("mlruns").rglob("model.safetensors"))

@@ -253,6 +253,6 @@ def test_a_link_leads_to_the_run(client: MlflowClient, mlflow_store: str) -> Non
     Journal("f00d")
     sync(mlflow_store)
     run = training(client)
-    path = f"/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+    path = f"/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}?workflowType=machine_learning"
     assert run_link(mlflow_store, run) == f"http://127.0.0.1:5000{path}"
     assert run_link("https://me:secret@mlflow.example/", run) == f"https://mlflow.example{path}"
