@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import signal
 import sys
 import time
@@ -17,21 +18,22 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate
 from prefect.client.schemas.objects import FlowRun, State, TaskRun
+from prefect.context import FlowRunContext
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
-from prefect.states import Failed
+from prefect.states import Completed, Failed
 from prefect.tasks import Task, exponential_backoff
 
 from flows.cluster import pools
 from flows.process.child import StageLog, TimeLimitError, run_child
 from flows.process.paths import CHECKPOINTS, PUBLISHED
-from flows.process.repro import TRANSIENT, dvc, failure, repair, search_path, stage_names
+from flows.process.repro import TRANSIENT, dvc, failure, repair, search_path, stage_names, without_advice
 from flows.process.runner import BUG, StageError, exit_file, reports_errors
 from flows.process.settings import settings_of_run
 from flows.process.signals import stop_on_signals
 from flows.record import server
-from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME
+from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.sending import Sender
 from flows.record.summary import Outcome, record, summarize, table_of
 from transformer_core.config import Machine, load_params, parse_yaml, tracking_uri
@@ -75,18 +77,29 @@ def pipeline(
     """
     try:
         with settings_of_run(recipe, overrides or {}):
-            machine = load_params().machine
-            return run_stages(stages_between(first_stage, last_stage, stage_names()), machine)
+            params = load_params()
+            name_run(f"{training_name(params)}, {params.train.updates:,} updates")
+            return run_stages(stages_between(first_stage, last_stage, stage_names()), params.machine)
     except UserError as error:
         return pools.failed(str(error), error.exit_code)
+
+
+def name_run(name: str) -> None:
+    """Name the current flow run, unless somebody has named it: Prefect's own names are two words without a meaning."""
+    context = FlowRunContext.get()
+    if context and context.flow_run and re.fullmatch(r"[a-z]+-[a-z]+", context.flow_run.name):
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_name(context.flow_run.id, name)
+        context.flow_run.name = name
 
 
 def run_stages(names: Sequence[str], machine: Machine) -> State[Any] | int:
     """Run stages in order, up to the first that fails."""
     outcomes: dict[str, Outcome] = {}
+    state: State[Any] | None = None
     for name in names:
-        # Called, not submitted, because a signal ends only the processes of tasks on the main thread.
-        state = stage_task(name, machine)(return_state=True)
+        # Called, not submitted, because a signal ends only the processes of tasks on the main thread. `wait_for` draws an arrow.
+        state = stage_task(name, machine)(return_state=True, wait_for=[state] if state else None)
         outcomes[name] = cast(Outcome, state.result(raise_on_failure=False))
         if state.is_failed():
             break
@@ -133,10 +146,13 @@ def stages_between(first: str | None, last: str | None, names: list[str]) -> lis
     return chosen
 
 
-def retried_task(name: str, run_name: str, condition: Callable[..., bool]) -> Callable[[Callable[[], Any]], Task[[], Any]]:
+def retried_task(
+    name: str, run_name: str, description: str, condition: Callable[..., bool]
+) -> Callable[[Callable[[], Any]], Task[[], Any]]:
     """Return a decorator for a Prefect task without a cache, retried with a growing delay while the condition holds."""
     return task(
         name=name,
+        description=description,
         task_run_name=run_name,
         cache_policy=NO_CACHE,
         retries=RETRIES + 1,  # The last retry never runs, see `is_transient`.
@@ -149,11 +165,13 @@ def retried_task(name: str, run_name: str, condition: Callable[..., bool]) -> Ca
 def stage_task(name: str, machine: Machine) -> Task[[], Any]:
     """Return the Prefect task of a stage, named after it."""
 
-    @retried_task(name, name, is_transient)
+    @retried_task(name, name, f"Stage {name} of dvc.yaml, run by DVC here or on the machines of its pool", is_transient)
     def run() -> State[Outcome] | Outcome:
         outcome = run_here_or_in_pool(name, machine)
         # A returned state is retried like an exception, but shown as one line, not as a traceback.
-        return Failed(message=outcome.message, data=outcome) if outcome.code else outcome
+        if outcome.code:
+            return Failed(message=outcome.message, data=outcome)
+        return Completed(name="Cached", data=outcome) if outcome.done == "cached" else outcome
 
     return run
 
@@ -214,7 +232,7 @@ def _repro(name: str, started: float, machine: Machine, *options: str) -> Outcom
     ended = exit_file(name)
     ended.unlink(missing_ok=True)
     repair()
-    log = StageLog(get_run_logger().info, pools.ProgressBar(name).show)
+    log = StageLog(without_advice(get_run_logger().info), pools.ProgressBar(name).show)
     limit = machine.limit_hours
     command = dvc("repro", "--single-item", *options, name)
     environment = {"PATH": search_path(), FLOW_RUN_ID: flow_run.get_id() or "", FLOW_RUN_NAME: flow_run.get_name() or ""}

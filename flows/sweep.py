@@ -149,7 +149,9 @@ def _run(job: Job, repository: Repository, stopping: Event) -> Outcome:
 def job_task(job: Job, repository: Repository, stopping: Event) -> Task[[], Any]:
     """Return the Prefect task of a job, retried like a stage of the pipeline unless the whole sweep is stopping."""
 
-    @retried_task("row", job.name, lambda *given: not stopping.is_set() and is_transient(*given))
+    @retried_task(
+        "row", job.name, f"The training {job.name}, in a clone of its own", lambda *given: not stopping.is_set() and is_transient(*given)
+    )
     def run() -> State[Outcome] | Outcome:
         started = time.monotonic()
         try:

@@ -28,7 +28,7 @@ from prefect.states import Cancelling, Failed
 from flows.cluster.group import NodeGroup, address_for_others, free_port
 from flows.cluster.node import Work, check_pushed, clone_for, committed, push, restore, run
 from flows.process.child import GRACE_SECONDS, StageLog
-from flows.process.repro import KILLED, TRANSIENT, ancestors
+from flows.process.repro import KILLED, TRANSIENT, ancestors, without_advice
 from flows.process.runner import BUG, StageError
 from flows.process.settings import tracked
 from transformer_core.errors import ExitCode, UserError, configuration_error, without_logins
@@ -54,7 +54,7 @@ def node(
         nodes: number of nodes that train together.
         rendezvous: host and port of node 0; empty on node 0, which chooses and publishes them.
     """
-    log = StageLog(get_run_logger().info, ProgressBar(stage).show)
+    log = StageLog(without_advice(get_run_logger().info), ProgressBar(stage).show)
     try:
         group = NodeGroup(nodes, rank, rendezvous or _publish_rendezvous()) if nodes > 1 else None
         run(Work(stage, repository, commit, settings), clone_for(repository, rank), log, group)

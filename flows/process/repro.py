@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -26,6 +26,14 @@ TRANSIENT = frozenset({ExitCode.UNAVAILABLE, ExitCode.INTERRUPTED, KILLED, TERMI
 NOT_CACHED = 1
 DVC_FILE = ".dvc"
 _WRITING_SECONDS = 0.5
+_ADVICE = {
+    "Updating lock file 'dvc.lock'",
+    "To track the changes with git, run:",
+    "git add dvc.lock",
+    "To enable auto staging, run:",
+    "dvc config core.autostage true",
+    "Use `dvc push` to send your updates to remote storage.",
+}
 _STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # The message of dvc.stage.exceptions.StageCmdFailedError.
 
 
@@ -95,6 +103,11 @@ def _is_damaged(record: Path) -> bool:
     except UserError:
         return True
     return False
+
+
+def without_advice(write: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that writes a line, unless it is one of those in which DVC tells a person at a terminal what to type next."""
+    return lambda line: None if line.strip() in _ADVICE else write(line)
 
 
 def search_path() -> str:

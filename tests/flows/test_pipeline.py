@@ -13,7 +13,7 @@ import pytest
 from mlflow import MlflowClient
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, LogFilter, LogFilterFlowRunId
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Failed
 
@@ -139,6 +139,14 @@ def artifact(client: SyncPrefectClient) -> str:
     return str(max(found, key=lambda one: one.created).data)
 
 
+def shown(client: SyncPrefectClient) -> list[tuple[str, str | None, int]]:
+    """The tasks of the last run: name, state, and how many of the other tasks an arrow leads from."""
+    run = max(client.read_flow_runs(), key=lambda one: str(one.created))
+    assert run.name == "synthetic en-de tiny, seed 1, 1,050 updates"
+    tasks = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id])))
+    return sorted((one.name, one.state_name, len(one.task_inputs.get("wait_for", []))) for one in tasks)
+
+
 def table(markdown: str) -> list[list[str]]:
     rows = [line.strip("|").split("|") for line in markdown.split("\n") if line.startswith("|")][2:]
     return [[row[0].strip(), row[1].strip()] for row in rows]
@@ -162,6 +170,7 @@ def test_every_stage_is_a_task_that_ran_and_then_one_that_was_cached(client: Syn
     assert table(artifact(client)) == [["train", "ran"], ["evaluate", "ran"]]
     assert run_pipeline().is_completed()
     assert table(artifact(client)) == [["train", "cached"], ["evaluate", "cached"], ["publish", "ran"]]
+    assert shown(client) == [("evaluate", "Cached", 1), ("publish", "Completed", 1), ("train", "Cached", 0)]
     assert pipeline(first_stage="publish", return_state=True).is_completed()
     assert table(artifact(client)) == [["publish", "cached"]]
     assert [runs(stage) for stage in ("train", "evaluate", "publish")] == [1, 1, 1]
