@@ -11,7 +11,7 @@ from tests.faults.faults import damage
 from tests.faults.pipeline import Ended, Result
 from tests.faults.rounds import Rounds, differences, traceback_in, wrong_with
 
-KINDS = ("disk full: results", "damaged vocabulary", "clock set back")
+KINDS = ("disk full: results", "damaged vocabulary", "kill -9 of a rank")
 
 
 @pytest.fixture(scope="module")
