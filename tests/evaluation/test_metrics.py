@@ -202,8 +202,12 @@ def test_examples_are_the_best_the_middle_and_the_worst() -> None:
     reference = "abcdefghijklmnopqrstuvwxyz"
     hypotheses = [reference[:length] for length in (14, 26, 2, 20, 8, 24, 5)]
     chosen = choose_examples(sentence_chrf(hypotheses, [reference] * 7), 3)
-    assert [(example.rank, example.index) for example in chosen] == [("best", 1), ("median", 0), ("worst", 2)]
-    assert chosen[0].score == pytest.approx(100)
+    assert [(example.rank, example.index) for example in chosen] == [("best", 5), ("median", 0), ("worst", 2)]
+
+
+def test_a_sentence_with_the_full_score_is_an_example_only_if_others_are_too_few() -> None:
+    assert [(example.rank, example.index) for example in choose_examples([100.0, 90.0, 80.0, 100.0], 2)] == [("best", 1), ("median", 2)]
+    assert [example.index for example in choose_examples([100.0, 90.0, 80.0, 100.0], 3)] == [0, 3, 2]
 
 
 @given(lengths=st.lists(st.integers(1, 26), min_size=1, max_size=30), count=st.integers(1, 40))

@@ -257,6 +257,7 @@ def test_without_labels_there_is_no_table_of_phenomena() -> None:
 def test_examples_keep_their_white_space_and_what_differs_is_marked() -> None:
     html = the_page()
     assert "Zwei Hunde spielen im <mark>Schnee.</mark>" in html
+    assert differences("im Schnee.", "im Schnee !") == [("im Schnee.", False)]
     assert "Zwei Hunde spielen im <mark>Eis.</mark>" in html
     assert "A  man\u00a0rides ." in page_with(sources=["A  man\u00a0rides .", *SOURCES[1:]])
 
@@ -336,6 +337,15 @@ def test_most_examples_of_a_rank_are_folded_away() -> None:
     html = page_with(examples=chosen)
     assert html.count("<article") == 7
     assert html.split("<summary>4 more</summary>")[0].count("<article") == 3
+
+
+def test_a_model_that_has_learnt_nothing_is_announced_in_red() -> None:
+    assert 'role="alert"' not in the_page()
+    bad = {split: replace(scores, bleu=0.03) for split, scores in a_report().scores.items()}
+    html = page_with(scores=bad, shares=OutputShares(copied=0.0, empty=93.0, over_long=4.9))
+    assert html.count('role="alert"') == 2
+    assert "BLEU is near 0." in html
+    assert "93.0% of the translations are empty." in html
 
 
 def test_a_translation_that_is_the_reference_stands_once() -> None:

@@ -21,6 +21,7 @@ from transformer_core.evaluation.significance import bleu_interval
 BUCKET_WORDS = 10
 LAST_BUCKET = 51
 OVER_LONG_RATIO, OVER_LONG_CHARACTERS = 2, 20
+_FULL_SCORE = 100.0 - 1e-9  # A sum of floats may fall short of 100.
 # Marks of tokenised text: full stops and commas after a space (also Chinese and Japanese), Moses' escapes and hyphens, subword marks.
 # "?" and ":" after a space are no mark, since French has them.
 _TOKENISED = re.compile(r" [.,\u3001\u3002\uff0c](?: |$)|&(?:apos|quot|amp|lt|gt|#\d+);|@@(?: |$)|@-@|▁")
@@ -211,10 +212,13 @@ def phenomenon_labels(phenomena: Sequence[str]) -> dict[str, list[int]]:
 def choose_examples(scores: Sequence[float], count: int) -> list[Example]:
     """Choose `count` sentences by their scores: a third each of the best, of those around the median, and of the worst.
 
-    No sentence is chosen twice. If there are at most `count` sentences, all are chosen. The worst are in ascending order of their score,
-    the others in descending order.
+    Sentences with the full score, 100, show nothing: they are chosen only if there are fewer than `count` others. No sentence is chosen
+    twice. If there are at most `count` sentences, all are chosen. The worst are in ascending order of their score, the others in
+    descending order.
     """
     ranking = sorted(range(len(scores)), key=lambda index: -scores[index])
+    flawed = [index for index in ranking if scores[index] < _FULL_SCORE]
+    ranking = flawed if len(flawed) >= count else ranking
     count = min(count, len(ranking))
     best, worst = (count + 2) // 3, count // 3
     median = count - best - worst

@@ -6,6 +6,7 @@ The same `Report` gives the same bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -38,11 +39,14 @@ if TYPE_CHECKING:
 
 # Number of examples shown of each rank (best, median, worst); the others are folded away.
 EXAMPLES_SHOWN = 3
+# In percent: a score below it, and a share of wrong outputs from it on, are announced in red.
+NEAR_ZERO, MANY_WRONG = 1.0, 5.0
 # The sentence on each BLEU of Moses' tokens ends with the figures.
 MOSES_BLEU = {
     "paper_bleu": "To compare with the paper's Table 2 alone: BLEU of Moses' tokens, German compounds split at hyphens,",
     "multi30k_lower": "To compare with papers on Multi30k: BLEU of lowercased Moses' tokens, without smoothing,",
 }
+_AROUND_WORDS = re.compile(r"^\W+|\W+$")
 # Weights on the scale of the attention figures.
 WEIGHTS_NAMED = (0.05, 0.1, 0.25, 0.5, 1)
 
@@ -166,6 +170,9 @@ def _rendered(template: str, score: str, report: Run, **own: object) -> str:
         scale=[(weight, opacity(weight)) for weight in WEIGHTS_NAMED],
         examples=[(rank, list(group)) for rank, group in groupby(report.examples, key=lambda example: example.rank)],
         shown=EXAMPLES_SHOWN,
+        nothing=NEAR_ZERO,
+        many=MANY_WRONG,
+        exact=sum(map(str.__eq__, report.hypotheses, report.references)),
         **own,
     )
 
@@ -182,13 +189,17 @@ def looked_at(maps: AttentionMaps, language: str) -> tuple[list[LayerFigures], t
 def differences(text: str, other: str) -> list[tuple[str, bool]]:
     """Split a text into runs, each with True if `other` differs there; the runs concatenated are the text.
 
-    The units are words, or characters if neither text has a space, as in Chinese.
+    The units are words, or characters if neither text has a space, as in Chinese. Words are compared without the punctuation around them.
     """
     space = " " if " " in text + other else ""
     own, others = (one.split(" ") if space else list(one) for one in (text, other))
-    blocks = SequenceMatcher(a=own, b=others, autojunk=False).get_opcodes()
+    blocks = SequenceMatcher(a=list(map(_bare, own)), b=list(map(_bare, others)), autojunk=False).get_opcodes()
     runs = [(space.join(own[start:end]), kind != "equal") for kind, start, end, _, _ in blocks if end > start]
     return [part for run in runs for part in ((space, False), run)][1:]
+
+
+def _bare(word: str) -> str:
+    return _AROUND_WORDS.sub("", word) or word
 
 
 def grouped(number: float) -> str:
