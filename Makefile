@@ -11,7 +11,7 @@ PACKAGES ?=
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 # A file of tests a core: most of the time they wait for processes that they have started.
-PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered --cov-fail-under=85
+PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered --cov-fail-under=85 --durations=30
 
 .PHONY: repro test test-all faults audit check install
 

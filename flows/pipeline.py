@@ -37,7 +37,7 @@ from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.sending import Sender
 from flows.record.summary import Outcome, record, summarize, table_of
 from transformer_core.config import Machine, load_params, parse_yaml, tracking_uri
-from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, first_line
+from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, first_line, machine_errors
 from transformer_core.files import read_json
 
 RETRIES = 3
@@ -76,7 +76,7 @@ def pipeline(
         0, or a failed state whose result is a `StageError` with the exit code of the stage that failed.
     """
     try:
-        with settings_of_run(recipe, overrides or {}):
+        with machine_errors("pipeline", "Use a machine with more."), settings_of_run(recipe, overrides or {}):
             params = load_params()
             name_run(f"{training_name(params)}, {params.train.updates:,} updates")
             return run_stages(stages_between(first_stage, last_stage, stage_names()), params.machine)

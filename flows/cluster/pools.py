@@ -31,7 +31,7 @@ from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import KILLED, TRANSIENT, ancestors, without_advice
 from flows.process.runner import BUG, StageError
 from flows.process.settings import tracked
-from transformer_core.errors import ExitCode, UserError, configuration_error, without_logins
+from transformer_core.errors import ExitCode, UserError, configuration_error, machine_errors, without_logins
 
 NODE = "node"
 POLL_SECONDS = 2.0
@@ -56,8 +56,9 @@ def node(
     """
     log = StageLog(without_advice(get_run_logger().info), ProgressBar(stage).show)
     try:
-        group = NodeGroup(nodes, rank, rendezvous or _publish_rendezvous()) if nodes > 1 else None
-        run(Work(stage, repository, commit, settings), clone_for(repository, rank), log, group)
+        with machine_errors(stage, "Use a machine with more."):
+            group = NodeGroup(nodes, rank, rendezvous or _publish_rendezvous()) if nodes > 1 else None
+            run(Work(stage, repository, commit, settings), clone_for(repository, rank), log, group)
     except UserError as error:
         return failed(f"{stage}: {error}", error.exit_code)
     except StageError as error:
