@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from tqdm import tqdm
@@ -56,7 +57,10 @@ class Lines:
 
 
 class Bar:
-    """A bar below all other lines. It begins with the first update that is shown. Its clock runs during long updates and validations."""
+    """A bar below all other lines. It begins with the first update that is shown. Its clock runs during long updates and validations.
+
+    A terminal that has been closed ends no training: what cannot be drawn is left out.
+    """
 
     def __init__(self, updates: int) -> None:
         self._updates = updates
@@ -65,29 +69,33 @@ class Bar:
 
     def show(self, update: int, figures: str) -> None:
         """Show an update and the latest figures, which are empty at first."""
-        if self._bar is None:
-            layout = "{percentage:3.0f}% {bar} {n_fmt} of {total_fmt} updates, {elapsed}{postfix}"
-            self._bar = tqdm(total=self._updates, initial=update - 1, bar_format=layout, dynamic_ncols=True, file=sys.stderr)
-            threading.Thread(target=self._redraw, args=(self._bar,), name="bar", daemon=True).start()
-        self._bar.set_postfix_str(figures, refresh=False)
-        self._bar.update(update - self._bar.n)
+        with suppress(OSError):
+            if self._bar is None:
+                layout = "{percentage:3.0f}% {bar} {n_fmt} of {total_fmt} updates, {elapsed}{postfix}"
+                self._bar = tqdm(total=self._updates, initial=update - 1, bar_format=layout, dynamic_ncols=True, file=sys.stderr)
+                threading.Thread(target=self._redraw, args=(self._bar,), name="bar", daemon=True).start()
+            self._bar.set_postfix_str(figures, refresh=False)
+            self._bar.update(update - self._bar.n)
 
     def write(self, line: str) -> None:
         """Write a line above the bar."""
         if self._bar is None:
             echo(line, sys.stderr)
         else:
-            self._bar.write(line, file=sys.stderr)
+            with suppress(OSError):
+                self._bar.write(line, file=sys.stderr)
 
     def close(self) -> None:
         """Leave the bar as it is."""
         self._closed.set()
         if self._bar is not None:
-            self._bar.close()
+            with suppress(OSError):
+                self._bar.close()
 
     def _redraw(self, bar: "tqdm[Any]") -> None:
         while not self._closed.wait(_REDRAWN_SECONDS):
-            bar.refresh()
+            with suppress(OSError):
+                bar.refresh()
 
 
 class Drawn:

@@ -2,13 +2,14 @@
 
 import os
 import pty
+import select
 import termios
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 
 import pytest
 
-from flows.process.progress import SECONDS_FOR_BAR, Drawn, Lines, progress_of, updates_in
+from flows.process.progress import SECONDS_FOR_BAR, Bar, Drawn, Lines, progress_of, updates_in
 
 
 @contextmanager
@@ -20,7 +21,10 @@ def terminal() -> Iterator[Callable[[], str]]:
 
         def shown() -> str:
             stream.flush()
-            return os.read(read_end, 65536).decode()
+            parts = []
+            while select.select([read_end], [], [], 0.5)[0]:  # A terminal passes on what was written in several parts.
+                parts.append(os.read(read_end, 65536))
+            return b"".join(parts).decode()
 
         yield shown
     os.close(read_end)
@@ -71,3 +75,17 @@ def test_the_lines_of_ranks_are_passed_on_to_a_file(capsys: pytest.CaptureFixtur
     drawn("update 7 of 9: 100 tok/s")
     drawn.close()
     assert capsys.readouterr().err == "update 7 of 9: 100 tok/s\n"
+
+
+def test_a_terminal_that_is_closed_ends_no_training() -> None:
+    read_end, write_end = pty.openpty()
+    with suppress(OSError), os.fdopen(write_end, "w", buffering=1) as stream, redirect_stderr(stream):
+        bar = Bar(10)
+        bar.show(1, "")
+        os.close(read_end)
+        for update in range(2, 10):
+            bar.show(update, "100 tok/s")
+            bar.write("update 5: valid PPL 3.2")
+        bar.close()
+        drawn = True
+    assert drawn
