@@ -39,7 +39,7 @@ def main() -> None:
         run(clone.name, clone)
     groups = {name: pd.read_csv(clone / "results/by_length.csv") for name, clone in clones.items()}
     print(markdown(pd.DataFrame([figures(name, clone, groups[name]) for name, clone in clones.items()])))
-    print(f"\nBLEU is {read_json(clones['Transformer'] / 'results/metrics.json')['signature']}.")
+    print(f"\nBLEU is {read_json(clones['Transformer'] / 'results/scores.json')['signature']}.")
     draw(groups, options.plot)
 
 
@@ -68,7 +68,7 @@ def figures(name: str, clone: Path, groups: pd.DataFrame) -> dict[str, str]:
         "target tok/s": f"{training['tokens_per_second']:,}",
         "minutes": f"{training['minutes']:.1f}",
         "valid PPL": f"{training['valid_perplexity']:.2f}",
-        "test BLEU": f"{read_json(clone / 'results/metrics.json')['bleu']:.1f}",
+        "test BLEU": f"{read_json(clone / 'results/scores.json')['bleu']:.1f}",
         **by_length,
     }
 

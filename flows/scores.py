@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from flows.process.paths import METRICS, require
+from flows.process.paths import SCORES, require
 from flows.process.runner import reports_errors
 from flows.record.tasks import score_table
 from transformer_core.errors import UserError
@@ -14,13 +14,13 @@ from transformer_core.files import read_json
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the scores of the last run. The exit code is 65 if no run has been scored, or the last one by an earlier version."""
     argparse.ArgumentParser(prog="python -m flows.scores", description=main.__doc__).parse_args(arguments)
-    require(METRICS)
+    require(SCORES)
     try:
-        print(score_table(read_json(METRICS)))
+        print(score_table(read_json(SCORES)))
     except KeyError as missing:
-        raise UserError(f"{METRICS}: has no {missing.args[0]}, it is of an earlier version", "Make it anew with: dvc repro") from None
+        raise UserError(f"{SCORES}: has no {missing.args[0]}, it is of an earlier version", "Make it anew with: dvc repro") from None
     except (AttributeError, TypeError, ValueError, OverflowError):
-        raise UserError(f"{METRICS}: holds other values than scores", "Make it anew with: dvc repro --force evaluate") from None
+        raise UserError(f"{SCORES}: holds other values than scores", "Make it anew with: dvc repro --force evaluate") from None
     return 0
 
 

@@ -19,6 +19,7 @@ NO_RESULT = {
     "flows/cluster/ranks.py",
     "flows/process/child.py",
     "flows/process/paths.py",
+    "flows/process/progress.py",
     "flows/process/runner.py",
     "flows/process/signals.py",
     "flows/record/journal.py",

@@ -22,7 +22,8 @@ UPDATES, VALIDATION, SKIPPED = (TRAINING / f"{name}.csv" for name in ("updates",
 # The column of validation.csv for the main score; the same for every task, so that one plot of dvc.yaml shows it.
 VALIDATION_SCORE = "score"
 DECODED = Path("results/decode")
-METRICS = Path("results/metrics.json")
+SCORES = Path("results/scores.json")
+METRICS = Path("results/metrics.json")  # The numbers of the training and of SCORES that `dvc metrics show` prints.
 BY_LENGTH = Path("results/by_length.csv")
 BY_PHENOMENON = Path("results/by_phenomenon.csv")
 REPORT = Path("results/report.html")
@@ -35,7 +36,7 @@ _MADE_BY = {
     TRAINING: "train",
     AVERAGED: "average",
     DECODED: "decode",
-    METRICS: "evaluate",
+    SCORES: "evaluate",
     REPORT: "evaluate",
 }
 

@@ -25,12 +25,12 @@ _DIGEST_LENGTH = 16
 
 def lineage() -> dict[str, str]:
     """Return tags of the code and data of a run, without those that are unknown: the commit outside git, the flow run without a flow."""
-    commit = git_commit()
+    commit, differs = git_state()
     tags = {
-        COMMIT: commit.removesuffix("-dirty"),
+        COMMIT: commit,
         SOURCE: "transformer-pipeline",
-        "git_commit": commit.removesuffix("-dirty"),
-        "git_dirty": str(commit.endswith("-dirty")).lower() if commit else "",
+        "git_commit": commit,
+        "git_dirty": str(differs).lower() if commit else "",
         "dvc_lock": sha256_of(LOCK) if LOCK.exists() else "",
         "prefect_flow_run_id": os.environ.get(FLOW_RUN_ID, ""),
         "prefect_flow_run": os.environ.get(FLOW_RUN_NAME, ""),
@@ -70,13 +70,20 @@ def corpus_label(manifest: Mapping[str, Any]) -> str:
     return f"**{manifest['corpus']}**" + (" (generated text, not real language)" if manifest["synthetic"] else "")
 
 
-def git_commit() -> str:
-    """Return the commit of the working tree, with "-dirty" after it if tracked files differ from it; empty outside git."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+def git_state() -> tuple[str, bool]:
+    """Return the commit of the working tree, and whether tracked files differ from it; ("", False) outside git.
+
+    dvc.lock does not count: the run itself writes it, and its sum is a tag of its own.
+    """
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        commit = _git("describe", "--always", "--abbrev=12", "--exclude=*")
+        return commit, bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{LOCK}"))
     except (OSError, subprocess.CalledProcessError):
-        return ""
+        return "", False
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def datasets(manifest: Mapping[str, Any], *splits: str) -> list[Dataset]:

@@ -166,7 +166,6 @@ def card(model: str, decision: Decision, training: str, figures: Mapping[str, An
     if task is PARSING:
         does = f"Parses **{source}**: a sentence a line, words parted by spaces, becomes the symbols of its tree (docs/parsing.md)."
     synthetic = " The text is **generated**: the score says that the pipeline works, and nothing about real language."
-    licence = manifest["licence"] or ("none needed, the text is generated" if manifest["synthetic"] else "not stated by its source")
     return f"""\
 {source} to {target}, {task.headline(figures)} on {corpus_name(manifest, "generated text")}
 
@@ -177,7 +176,7 @@ def card(model: str, decision: Decision, training: str, figures: Mapping[str, An
 | corpus | {manifest["corpus"]}, {manifest["splits"]["train"]["pairs"]:,} sentence pairs before cleaning |
 | {task.score} | **{figures[task.key]:.2f}** on {figures["lines"]:,} lines of test |
 | signature | `{figures["signature"]}` |
-| licence of the data | {licence} |
+| licence of the data | {manifest["licence"] or "none is stated"} |
 
 {synthetic.strip() if manifest["synthetic"] else ""}
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.process.paths import METRICS
+from flows.process.paths import SCORES
 from flows.record.journal import NAME, Journal
 from flows.record.tasks import corpus_name, task_scored
 from transformer_core.config import read_yaml
@@ -57,8 +57,8 @@ def summarize(table: "pd.DataFrame", outcomes: Mapping[str, Outcome], link: str,
         rows.append(["all", "", *(format(table[name].sum(), numbers[name]) for name in shown)])
     parts = [markdown_table(["stage", "", *(name.replace("megabytes", "MB") for name in shown)], rows, text_columns=2)]
     evaluated = outcomes.get(EVALUATE)
-    if evaluated and not evaluated.code and METRICS.exists():
-        figures = read_json(METRICS)
+    if evaluated and not evaluated.code and SCORES.exists():
+        figures = read_json(SCORES)
         task = task_scored(figures)
         parts.append(f"{task.score} **{figures[task.key]:.2f}** on the test set of {corpus_name(figures)}")
     if link:

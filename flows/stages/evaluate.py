@@ -17,6 +17,7 @@ from flows.process.paths import (
     METRICS,
     RAW,
     REPORT,
+    SCORES,
     TRAINING_METRICS,
     UPDATES,
     VALIDATION,
@@ -45,6 +46,7 @@ from transformer_core.evaluation.metrics import (
     score,
     sentence_chrf,
 )
+from transformer_core.evaluation.moses_bleu import TITLES
 from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing
 from transformer_core.files import new_file, read_json, read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model
@@ -59,7 +61,8 @@ def run(params: Params) -> str:
     report = gather(params)
     page = render_parsing(report) if isinstance(report, ParsingReport) else render(report)
     figures = headline(report, task)
-    write_json(METRICS, figures)
+    write_json(SCORES, figures)
+    write_json(METRICS, for_dvc(figures, read_json(TRAINING_METRICS), task))
     for path, column, groups in ((BY_LENGTH, "source_words", report.by_length), (BY_PHENOMENON, "phenomenon", report.by_phenomenon)):
         write_groups(path, column, groups)
     write_text(REPORT, page)
@@ -172,7 +175,7 @@ def locked_outputs() -> dict[str, str]:
 
 
 def headline(report: Report | ParsingReport, task: Task) -> dict[str, Any]:
-    """Return the content of metrics.json: scores of test at the top level, of valid under "valid", in percent."""
+    """Return the content of scores.json: scores of test at the top level, of valid under "valid", in percent."""
     scores = report.scores["test"]
     return {
         **_rounded(scores, task.scores),
@@ -183,6 +186,13 @@ def headline(report: Report | ParsingReport, task: Task) -> dict[str, Any]:
         **(_of_translation(report) if isinstance(report, Report) else _of_parsing(report)),
         "valid": {**_rounded(report.scores["valid"], task.scores), **_moses_bleu(report.scores["valid"])},
     }
+
+
+def for_dvc(figures: Mapping[str, Any], training: Mapping[str, float], task: Task) -> dict[str, Any]:
+    """Return the content of metrics.json: the scores of test, those of valid, and the size and time of the training."""
+    names = [name for name in (*task.scores, *TITLES) if not name.endswith(("_low", "_high"))]
+    test, valid = ({name: scores[name] for name in names if name in scores} for scores in (figures, figures["valid"]))
+    return {**test, "valid": {**valid, "perplexity": round(training["valid_perplexity"], 2)}, "minutes": training["minutes"]}
 
 
 def _of_translation(report: Report) -> dict[str, Any]:

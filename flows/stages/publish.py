@@ -19,7 +19,7 @@ from mlflow.entities import Metric, Run
 from mlflow.models.model import ModelInfo
 
 import transformer_core
-from flows.process.paths import AVERAGED, DECODED, MANIFEST, METRICS, PUBLISHED, RAW, REPORT, UPDATES, VALIDATION, VALIDATION_SCORE, require
+from flows.process.paths import AVERAGED, DECODED, MANIFEST, PUBLISHED, RAW, REPORT, SCORES, UPDATES, VALIDATION, VALIDATION_SCORE, require
 from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file
 from flows.record.lineage import describe_training, training_name
 from flows.record.registry import EVALUATION, HYPOTHESES, address_of, card, decide, register
@@ -46,8 +46,8 @@ def run(params: Params) -> str:
     Raises:
         UserError: exit code 69; MLflow is away. Scores and report exist all the same.
     """
-    require(MANIFEST, CONFIG, DECODED / HYPOTHESES, METRICS, REPORT)
-    figures, manifest, made_by = read_json(METRICS), read_json(MANIFEST), read_json(CONFIG)["training"]
+    require(MANIFEST, CONFIG, DECODED / HYPOTHESES, SCORES, REPORT)
+    figures, manifest, made_by = read_json(SCORES), read_json(MANIFEST), read_json(CONFIG)["training"]
     hypotheses, references, sources = read_aligned(DECODED / HYPOTHESES, *(RAW / f"test.{manifest[side]}" for side in ("target", "source")))
     task, name, uri = task_of(manifest["target"]), params.publish.name, tracking_uri(params.machine)
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", UPLOAD_SECONDS)

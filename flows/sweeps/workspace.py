@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 
 from flows.cluster.node import Work, check_out, git
 from flows.process.child import StageLog, run_child
-from flows.process.paths import AVERAGED, BINARIZED, METRICS, STATE, TRAINING_METRICS
+from flows.process.paths import AVERAGED, BINARIZED, SCORES, STATE, TRAINING_METRICS
 from flows.process.repro import DVC_FILE, ancestors, dvc, failure, search_path
 from flows.process.runner import StageError
 from flows.record.journal import JOURNALS
@@ -159,7 +159,7 @@ def _figures(job: Job, clone: Path) -> dict[str, Any]:
     task = task_of(str(job.document["download"]["target"]))
     config, pairs = read_config(clone / AVERAGED / CONFIG), read_meta(clone / BINARIZED).splits["train"]
     cost = cost_of_training(config.model, config.vocabulary.size, round(pairs.target_tokens / pairs.pairs))
-    scores, training = read_json(clone / METRICS), read_json(clone / TRAINING_METRICS)
+    scores, training = read_json(clone / SCORES), read_json(clone / TRAINING_METRICS)
     return {
         "row": job.row,
         "seed": job.seed,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from flows.process.paths import AVERAGED, DECODED, METRICS, RAW, REPORT, TRAINING
+from flows.process.paths import AVERAGED, DECODED, RAW, REPORT, SCORES, TRAINING
 from tests.models.on_disk import write_model
 from transformer_core.corpus.text import write_lines
 from transformer_core.files import write_json
@@ -42,7 +42,7 @@ def before_publish(model_directory: Path) -> None:
     AVERAGED.mkdir(parents=True)
     for file in model_directory.iterdir():
         (AVERAGED / file.name).symlink_to(file)  # As DVC leaves it with cache.type symlink.
-    write_json(METRICS, FIGURES)
+    write_json(SCORES, FIGURES)
     REPORT.write_text("<h1>BLEU</h1>")
     write_json(RAW / "manifest.json", MANIFEST)
     write_lines(RAW / "test.en", SOURCES)

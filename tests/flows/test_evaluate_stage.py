@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flows.process.paths import METRICS
+from flows.process.paths import METRICS, SCORES
 from flows.process.runner import record_seconds
 from flows.record.journal import JOURNALS, Event, Journal, read_events
 from flows.stages.evaluate import run
@@ -46,7 +46,7 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
             "entities": 0, "lengths_in": {"en": [0, 1, 2], "de": [0, 0, 3]}, "lengths_out": {"en": [0, 1, 2], "de": [0, 0, 3]},
             "splits": {"valid": checked, "test": checked},
         },
-        "results/training/metrics.json": {"parameters": 12_345},
+        "results/training/metrics.json": {"parameters": 12_345, "valid_perplexity": 7.3891, "minutes": 2.5},
         "results/decode/statistics.json": {"valid": speed, "test": speed, "engine": "torch", "beam": 4, "penalty": "wu", "alpha": 0.6},
     }  # fmt: skip
     for name, document in documents.items():
@@ -86,10 +86,10 @@ def params() -> Params:
     return load_params(RECIPE)
 
 
-def test_metrics_are_flat_rounded_and_of_the_test_split(here: Path, params: Params) -> None:
+def test_scores_are_flat_rounded_and_of_the_test_split(here: Path, params: Params) -> None:
     write_lines(here / "results/decode/valid.hyp", TARGET)
     run(params)
-    metrics = read_json(METRICS)
+    metrics = read_json(SCORES)
     signature, paper_signature = metrics.pop("signature"), metrics.pop("paper_bleu_signature")
     perfect = {"bleu": 100.0, "bleu_low": 100.0, "bleu_high": 100.0, "chrf": 100.0, "ter": 0.0, "paper_bleu": 100.0}
     # What `sacrebleu ref -i hyp -m bleu chrf ter -w 2 --confidence` prints for these three lines (23 tokens for 25: penalty
@@ -101,6 +101,15 @@ def test_metrics_are_flat_rounded_and_of_the_test_split(here: Path, params: Para
     }  # fmt: skip
     assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert paper_signature.startswith("multi-bleu|nrefs:1|case:mixed|tok:moses-de|compounds-split:yes|smooth:none|sacremoses:")
+
+
+@pytest.mark.usefixtures("here")
+def test_dvc_gets_the_numbers_to_compare_alone(params: Params) -> None:
+    run(params)
+    assert read_json(METRICS) == {
+        "bleu": 66.97, "chrf": 76.39, "ter": 22.73, "paper_bleu": 66.97,
+        "valid": {"bleu": 66.97, "chrf": 76.39, "ter": 22.73, "paper_bleu": 66.97, "perplexity": 7.39}, "minutes": 2.5,
+    }  # fmt: skip
 
 
 def test_the_stage_prints_its_scores_as_synthetic_and_writes_them_by_group(here: Path) -> None:
@@ -252,7 +261,7 @@ def test_the_report_has_all_settings_and_what_it_was_made_from(here: Path, param
 def test_tokenised_references_are_scored_if_allowed(here: Path, params: Params) -> None:
     write_lines(here / "data/raw/test.de", (line.replace(".", " .") for line in TARGET))
     run(params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"allow_tokenised": True})}))
-    assert read_json(METRICS)["bleu"] == 66.97  # 13a parts the full stop anyway.
+    assert read_json(SCORES)["bleu"] == 66.97  # 13a parts the full stop anyway.
 
 
 DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
@@ -274,7 +283,7 @@ def parsed(here: Path) -> Path:
 def test_trees_are_scored_by_their_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     """Gold has 3 brackets a sentence; the outputs have 3, 3 and, once closed, 2, of which 3, 1 and 1 match (S; the NP is too long)."""
     closing = run(load_params(REPOSITORY / "transformer_core/recipes/synthetic-parsing.yaml"))
-    metrics = read_json(METRICS)
+    metrics = read_json(SCORES)
     assert (metrics["precision"], metrics["recall"], metrics["f1"]) == (62.5, 55.56, 58.82)
     assert (metrics["exact_match"], metrics["malformed"], metrics["lines"]) == (33.33, 33.33, 3)
     assert metrics["valid"]["f1"] == 58.82

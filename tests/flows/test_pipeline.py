@@ -20,7 +20,7 @@ from prefect.states import Failed
 from flows import pipeline as module
 from flows.pipeline import fingerprint, in_registry, is_transient, pipeline, stage_task, training_link
 from flows.process.child import GRACE_SECONDS
-from flows.process.paths import METRICS, PUBLISHED
+from flows.process.paths import PUBLISHED, SCORES
 from flows.process.repro import stage_names
 from flows.process.runner import StageError
 from flows.record.journal import Journal
@@ -363,7 +363,7 @@ def test_times_sizes_and_costs_are_a_run_below_the_training_in_mlflow(published:
 
 @pytest.mark.usefixtures("mlflow_store")
 def test_the_summary_has_sizes_costs_score_and_a_link_or_the_failure_and_no_older_score() -> None:
-    write_json(METRICS, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
+    write_json(SCORES, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
     Path("dvc.lock").write_text("stages:\n  train:\n    outs: [{path: a, size: 1500000}, {path: b, size: 20000}]\n")
     done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "evaluate": Outcome("evaluate", "ran", 0, 1234.56)}
     summary = summarize(table_of(done, 3.6), done, "http://mlflow/#/runs/1", "")

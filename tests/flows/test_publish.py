@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from flows.process.paths import METRICS, PUBLISHED, REPORT
+from flows.process.paths import PUBLISHED, REPORT, SCORES
 from flows.record.journal import JOURNALS, Journal, position_file, read_events
 from flows.record.sending import sync
 from flows.record.server import connect, experiment_id, find_training, registered
@@ -192,8 +192,8 @@ def test_a_server_that_is_away_is_exit_code_69_and_nothing_is_written(params: Pa
 
 
 def test_a_missing_input_names_the_stage_that_makes_it(params: Params) -> None:
-    METRICS.unlink()
-    with pytest.raises(UserError, match=r"results/metrics\.json: no such file\. Make it with: dvc repro evaluate"):
+    SCORES.unlink()
+    with pytest.raises(UserError, match=r"results/scores\.json: no such file\. Make it with: dvc repro evaluate"):
         publish.run(params)
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from flows.process.paths import METRICS
+from flows.process.paths import SCORES
 from flows.scores import main
 from transformer_core.errors import ExitCode
 from transformer_core.files import write_json
@@ -22,7 +22,7 @@ FIGURES = {
 
 
 def test_scores_of_both_splits_are_under_their_names(capsys: pytest.CaptureFixture[str]) -> None:
-    write_json(METRICS, FIGURES)
+    write_json(SCORES, FIGURES)
     assert main([]) == 0
     lines = capsys.readouterr().out.split("\n")
     assert lines[0].split() == ["multi30k", "BLEU", "95%", "interval", "chrF2", "TER"]
@@ -35,7 +35,7 @@ def test_scores_of_both_splits_are_under_their_names(capsys: pytest.CaptureFixtu
 
 
 def test_a_reader_that_leaves_ends_it_quietly() -> None:
-    write_json(METRICS, FIGURES)
+    write_json(SCORES, FIGURES)
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run([sys.executable, "-m", "flows.scores"], stdout=write, stderr=subprocess.PIPE, check=False)
@@ -51,8 +51,8 @@ def test_help_is_shown_before_anything_is_looked_for(capsys: pytest.CaptureFixtu
 
 def test_no_scores_or_scores_of_an_earlier_version_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == ExitCode.BAD_DATA
-    assert capsys.readouterr().err == "results/metrics.json: no such file. Make it with: dvc repro evaluate\n"
-    write_json(METRICS, {name: value for name, value in FIGURES.items() if name != "copied"})
+    assert capsys.readouterr().err == "results/scores.json: no such file. Make it with: dvc repro evaluate\n"
+    write_json(SCORES, {name: value for name, value in FIGURES.items() if name != "copied"})
     assert main([]) == ExitCode.BAD_DATA
     expected = "has no copied, it is of an earlier version. Make it anew with: dvc repro\n"
-    assert capsys.readouterr() == ("", f"results/metrics.json: {expected}")
+    assert capsys.readouterr() == ("", f"results/scores.json: {expected}")

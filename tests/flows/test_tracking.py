@@ -1,5 +1,6 @@
 import fcntl
 import shutil
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from mlflow.entities import Run
 from flows import tracking
 from flows.record import sending
 from flows.record.journal import Dataset, Journal, position_file, read_events
+from flows.record.lineage import lineage
 from flows.record.sending import LOCK, Sender, all_sent, sync
 from flows.record.server import connect, experiment_id, find_training, run_link
 from tests.waiting import wait_for
@@ -247,6 +249,23 @@ def test_sync_from_the_command_line_ends_with_69_when_the_server_is_away(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
     assert tracking.main(["sync"]) == 0
     assert mlflow_store in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("empty_directory")
+def test_a_tree_differs_from_its_commit_by_what_is_tracked_but_not_by_the_lock_that_a_run_writes() -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True, capture_output=True)
+
+    assert "git_dirty" not in lineage()
+    git("init")
+    for name in ("dvc.lock", "params.yaml"):
+        Path(name).write_text("a: 1\n", encoding="utf-8")
+    git("add", ".")
+    git("commit", "-m", "a")
+    Path("dvc.lock").write_text("a: 2\n", encoding="utf-8")
+    assert (lineage()["git_dirty"], len(lineage()["git_commit"])) == ("false", 12)
+    Path("params.yaml").write_text("a: 2\n", encoding="utf-8")
+    assert lineage()["git_dirty"] == "true"
 
 
 def test_a_link_leads_to_the_run(client: MlflowClient, mlflow_store: str) -> None:

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flows.process.paths import METRICS, RAW
+from flows.process.paths import RAW, SCORES
 from flows.process.repro import failure
 from flows.process.runner import exit_file, seconds_of
 from flows.process.settings import settings_of_run
@@ -383,7 +383,7 @@ READERS: dict[str, Reader] = {
     "exit": Reader(_state(exit_file("train"), lambda folder: failure("train", 255, "ERROR: failed", folder)),
                    _fixed(b'{"code": 65, "message": "data: wrong", "remedy": "Mend it."}')),
     "updates": Reader(_state(Path("updates.csv"), lambda folder: read_numbers(folder / "updates.csv")), _fixed(_UPDATES)),
-    "metrics": Reader(_state(METRICS, _scores), _fixed(_METRICS)),
+    "metrics": Reader(_state(SCORES, _scores), _fixed(_METRICS)),
     "command-line": Reader(_command_line, lambda: _COMMAND_LINES),
     "sweep-settings": Reader(_sweep_settings, _fixed(b"train.warmup=200,400\0train.seed=1,2\0model.preset=tiny")),
 }  # fmt: skip
