@@ -38,9 +38,10 @@ def launch(devices: int, group: NodeGroup | None) -> None:
         code = ExitCode.INTERRUPTED  # The ranks have saved; their report names the update.
     if _RANK_EXIT.exists():
         report = read_json(_RANK_EXIT)
-        if report["code"] == ExitCode.INTERRUPTED:
+        if report["code"] != ExitCode.INTERRUPTED:
+            raise UserError(report["message"], report["remedy"], ExitCode(report["code"]))
+        if code in (ExitCode.DONE, ExitCode.INTERRUPTED):  # Otherwise a rank failed, and torchrun stopped the one that reports this.
             raise Interrupted(report["message"])
-        raise UserError(report["message"], report["remedy"], ExitCode(report["code"]))
     if code and group is not None:
         node = f"node {group.rank} of {group.nodes}"
         message = f"{node}: the ranks ended with {code}: another node was lost or did not come to {group.rendezvous}"
@@ -61,7 +62,8 @@ def run_rank(body: Callable[[], None]) -> int:
         with machine_errors("train", memory_remedy("train")):
             body()
     except Interrupted as error:
-        report_exit(_RANK_EXIT, ExitCode.INTERRUPTED, str(error))
+        if not _RANK_EXIT.exists():  # torchrun stops the other ranks when one has failed, whose report has the reason.
+            report_exit(_RANK_EXIT, ExitCode.INTERRUPTED, str(error))
     except UserError as error:
         report_exit(_RANK_EXIT, error.exit_code, error.message, error.remedy)
         return error.exit_code
