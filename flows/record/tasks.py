@@ -1,4 +1,4 @@
-"""The tasks, translation and parsing: their scores, the keys of these in metrics.json, and the table of scores."""
+"""The tasks, translation and parsing: their scores, the keys of these in scores.json, and the table of scores."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ class Task:
     """A task.
 
     Attributes:
-        score: name of the main score; in lower case its key in metrics.json.
-        scores: keys of the scores in metrics.json, without those of evaluation/moses_bleu.py. Scores of test are at the top level, those of
+        score: name of the main score; in lower case its key in scores.json.
+        scores: keys of the scores in scores.json, without those of evaluation/moses_bleu.py. Scores of test are at the top level, those of
             valid under `valid`.
         published: keys of the scores that stage publish adds to the training's run in MLflow.
         shares: keys of the shares of faulty outputs, for test only.
@@ -36,7 +36,7 @@ class Task:
 
     @property
     def key(self) -> str:
-        """The main score's key in metrics.json."""
+        """The main score's key in scores.json."""
         return self.score.lower()
 
     def headline(self, figures: Mapping[str, Any]) -> str:
@@ -50,17 +50,17 @@ def task_of(target: str) -> Task:
 
 
 def task_scored(figures: Mapping[str, Any]) -> Task:
-    """Return the task of the content of metrics.json."""
+    """Return the task of the content of scores.json."""
     return PARSING if PARSING.key in figures else TRANSLATION
 
 
 def corpus_name(record: Mapping[str, Any], mark: str = "synthetic") -> str:
-    """Return the name of the corpus in metrics.json or in the manifest, marked if its text is generated."""
+    """Return the name of the corpus in scores.json or in the manifest, marked if its text is generated."""
     return f"{record['corpus']} ({mark})" if record["synthetic"] and record["corpus"] != mark else str(record["corpus"])
 
 
 def score_table(figures: Mapping[str, Any]) -> str:
-    """Return the content of metrics.json as a table for a terminal of 80 columns."""
+    """Return the content of scores.json as a table for a terminal of 80 columns."""
     task = task_scored(figures)
     heads = "".join(f"{name:>{width}}" for name, width in task.columns.values())
     rows = [f"{corpus_name(figures, 'generated text'):<30}{task.score:>8}{'95% interval':>15}{heads}"]

@@ -46,7 +46,6 @@ from transformer_core.evaluation.metrics import (
     score,
     sentence_chrf,
 )
-from transformer_core.evaluation.moses_bleu import TITLES
 from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing
 from transformer_core.files import new_file, read_json, read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model
@@ -62,7 +61,7 @@ def run(params: Params) -> str:
     page = render_parsing(report) if isinstance(report, ParsingReport) else render(report)
     figures = headline(report, task)
     write_json(SCORES, figures)
-    write_json(METRICS, for_dvc(figures, read_json(TRAINING_METRICS), task))
+    write_json(METRICS, for_dvc(figures, report, task))
     for path, column, groups in ((BY_LENGTH, "source_words", report.by_length), (BY_PHENOMENON, "phenomenon", report.by_phenomenon)):
         write_groups(path, column, groups)
     write_text(REPORT, page)
@@ -188,11 +187,13 @@ def headline(report: Report | ParsingReport, task: Task) -> dict[str, Any]:
     }
 
 
-def for_dvc(figures: Mapping[str, Any], training: Mapping[str, float], task: Task) -> dict[str, Any]:
-    """Return the content of metrics.json: the scores of test, those of valid, and the size and time of the training."""
-    names = [name for name in (*task.scores, *TITLES) if not name.endswith(("_low", "_high"))]
-    test, valid = ({name: scores[name] for name in names if name in scores} for scores in (figures, figures["valid"]))
-    return {**test, "valid": {**valid, "perplexity": round(training["valid_perplexity"], 2)}, "minutes": training["minutes"]}
+def for_dvc(figures: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> dict[str, Any]:
+    """Return the content of metrics.json: scores of test, with those that the corpus asks for, the main ones of valid, and minutes."""
+    training = read_json(TRAINING_METRICS)
+    own = [name.replace("-", "_") for name in report.manifest.get("metrics", [])]
+    test = {name: figures[name] for name in (*task.published, *own)}
+    valid = {task.key: figures["valid"][task.key], "perplexity": round(training["valid_perplexity"], 2)}
+    return {**test, "valid": valid, "minutes": training["minutes"]}
 
 
 def _of_translation(report: Report) -> dict[str, Any]:
