@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.cluster.group import NodeGroup
-from flows.process.child import StageLog, run_child
+from flows.process.child import StageLog, git, run_child
 from flows.process.repro import NOT_CACHED, ancestors, dvc, failure, repair, search_path
 from flows.process.runner import StageError, echo, exit_file, reports_errors
 from flows.process.settings import apply_settings
@@ -178,14 +178,6 @@ def _input_folders() -> set[str]:
     """Return the top-level folders and files that are dependencies of stages. An untracked file elsewhere is no input."""
     stages = read_yaml(Path("dvc.yaml"))["stages"].values()
     return {path.partition("/")[0] for stage in stages for path in stage.get("deps", [])}
-
-
-def git(folder: Path, *arguments: str) -> str:
-    """Return the output of a git command. Raises `CalledProcessError`."""
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
-    return subprocess.run(
-        ["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True, env=environment
-    ).stdout.strip()
 
 
 @reports_errors

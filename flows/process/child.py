@@ -1,4 +1,4 @@
-"""A command as a child process: its output, its time limit, and the end of all processes that it started."""
+"""A command as a child process: its output, its time limit, and the end of all processes that it started; git's commands."""
 
 import os
 import selectors
@@ -87,6 +87,14 @@ def run_child(
             if not lines.pass_on(limit_seconds):
                 raise TimeLimitError(f"{command[0]}: ended after the time limit of {limit_seconds:,.0f} seconds")
             return child.wait()
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Return the output of a git command. Raises `CalledProcessError`."""
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    return subprocess.run(
+        ["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True, env=environment
+    ).stdout.strip()
 
 
 def terminate_children() -> None:

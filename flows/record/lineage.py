@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from flows.process.child import git
 from flows.process.paths import MANIFEST
 from flows.record.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Dataset, Journal
 from transformer_core.config import Params
@@ -76,14 +77,10 @@ def git_state() -> tuple[str, bool]:
     dvc.lock does not count: the run itself writes it, and its sum is a tag of its own.
     """
     try:
-        commit = _git("describe", "--always", "--abbrev=12", "--exclude=*")
-        return commit, bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{LOCK}"))
+        commit = git(Path(), "describe", "--always", "--abbrev=12", "--exclude=*")
+        return commit, bool(git(Path(), "status", "--porcelain", "--untracked-files=no", "--", ".", f":!{LOCK}"))
     except (OSError, subprocess.CalledProcessError):
         return "", False
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def datasets(manifest: Mapping[str, Any], *splits: str) -> list[Dataset]:

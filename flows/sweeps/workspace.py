@@ -16,8 +16,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from flows.cluster.node import Work, check_out, git
-from flows.process.child import StageLog, run_child
+from flows.cluster.node import Work, check_out
+from flows.process.child import StageLog, git, run_child
 from flows.process.paths import AVERAGED, BINARIZED, SCORES, STATE, TRAINING_METRICS
 from flows.process.repro import DVC_FILE, ancestors, dvc, failure, search_path
 from flows.process.runner import StageError

@@ -16,7 +16,6 @@ import psutil
 
 from flows.process.child import GRACE_SECONDS
 from flows.process.paths import AVERAGED, DECODED
-from flows.process.repro import repair
 from tests.clone import Clone, tiny_clone
 from tests.waiting import processes, wait_for
 from transformer_core.files import sha256_of
@@ -105,10 +104,6 @@ class Home:
     def processes(self, words: str = "") -> list[psutil.Process]:
         """The processes of the round, or those of them with all these words in the command line."""
         return processes(lambda one: one.environ().get(ROUND) == str(self.folder) and set(words.split()) <= set(one.cmdline()))
-
-    def repair(self) -> None:
-        """Remove DVC's record of running commands where that is damaged, as docs/reliability.md says."""
-        repair(self.root)
 
     def wait_for(self, stage: str) -> None:
         """Wait until a stage runs, or the command has ended."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from flows.process.repro import repair
 from tests.faults.faults import FAULTS, Scene
 from tests.faults.pipeline import FLOW, Ended, Pipeline, Result
 from tests.flows.cluster import PrefectServer
@@ -67,7 +68,7 @@ class Rounds:
                     tries.append(home.run(command))
                 if tries[-1].code:
                     scene.mend()
-                    home.repair()
+                    repair(home.root)  # As docs/reliability.md says for a plain `dvc repro`.
                     tries.append(home.run(command))
                 if not tries[-1].code and scene.database:
                     home.run(SYNC)
