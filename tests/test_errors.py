@@ -1,5 +1,6 @@
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +49,18 @@ def test_a_full_or_read_only_disk_is_one_line_with_the_file(error: Exception, fa
         raise error
     assert str(caught.value) == f"train: {fault}. Free space or permit writing, then run it again."
     assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
+
+
+def test_a_path_that_is_something_else_is_one_line_with_the_path(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    for action, path, fault in (
+        (lambda: (tmp_path / "file/below").read_text(encoding="utf-8"), "file/below", "Not a directory"),
+        (lambda: (tmp_path / "file").replace(tmp_path / "folder"), "folder", "Is a directory"),
+    ):
+        with pytest.raises(UserError) as caught, machine_errors("translate", ""):
+            action()
+        assert str(caught.value) == f"translate: {tmp_path / path}: {fault}. Name another path, or change its permissions."
 
 
 def test_another_error_of_torch_stays_what_it_is() -> None:

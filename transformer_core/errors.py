@@ -13,6 +13,8 @@ _LONGEST_LINE = 2_000
 _LOGIN = re.compile(r"(?<=://)(?<!ssh://)(?:[^/?#\s]*@|[^/\s@:]*:(?!\d+/)\S*?@)")
 # A disk that is full, a quota that is used up, a disk that is read-only.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+# Of a path that is not what it is taken for: a file for a folder or the other way round, one that may not be read or written.
+_PATH = (errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
 # What numpy says of an array that it could not write whole.
 _WRITTEN_IN_PART = re.compile(r"\d+ requested and \d+ written")
 # Words in the messages of torch, oneDNN, CUDA and CTranslate2; torch raises RuntimeError on a CPU, and a subclass of it on a GPU.
@@ -93,7 +95,7 @@ def _disk_error(error: BaseException) -> str:
 
 @contextmanager
 def machine_errors(where: str, memory_remedy: str) -> Iterator[None]:
-    """Raise the lack of memory or disk space in the block as a `UserError` with exit code 78: the same work would fail again."""
+    """Raise the lack of memory, disk space or access to a path in the block as a `UserError` (78): the same work would fail again."""
     try:
         yield
     except Exception as error:
@@ -101,6 +103,9 @@ def machine_errors(where: str, memory_remedy: str) -> Iterator[None]:
             raise configuration_error(f"{where}: out of memory", memory_remedy) from None
         if fault := _disk_error(error):
             raise configuration_error(f"{where}: {fault}", "Free space or permit writing, then run it again.") from None
+        if isinstance(error, OSError) and error.errno in _PATH and error.filename:
+            path = error.filename2 or error.filename  # The second is where a file was to be moved.
+            raise configuration_error(f"{where}: {path}: {error.strerror}", "Name another path, or change its permissions.") from None
         raise
 
 
