@@ -120,7 +120,8 @@ def failure(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tu
     with suppress(OSError, UserError, KeyError, TypeError, ValueError, OverflowError):
         found = read_json(exit_file(name, root))
         reason = str(UserError(str(found["message"]), str(found["remedy"])))
-        return int(found["code"]) or BUG, reason if reason.startswith(f"{name}:") else f"{name}: {reason}"
+        if code := int(found["code"]):  # Otherwise DVC failed after the stage.
+            return code, reason if reason.startswith(f"{name}:") else f"{name}: {reason}"
     seen = _STAGE_ENDED.search(last_line)
     code = shell_code(int(seen.group(1)) if seen else dvc_code)
     return code or BUG, f"{name}: {last_line.removeprefix('ERROR: ') or 'DVC ended without a message'}"

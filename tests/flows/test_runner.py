@@ -142,7 +142,9 @@ def test_a_damaged_report_of_an_exit_tells_nothing(damage: str) -> None:
 def test_a_failed_stage_never_counts_as_done() -> None:
     Path(".state/exit").mkdir(parents=True)
     Path(".state/exit/train.json").write_text('{"code": 0, "message": "made", "remedy": ""}', encoding="utf-8")
-    assert failure("train", 255, "")[0] == 1
+    code, reason = failure("train", 255, "ERROR: output 'models/checkpoints' does not exist")
+    assert code
+    assert reason == "train: output 'models/checkpoints' does not exist"
 
 
 def stop(number: signal.Signals = signal.SIGTERM) -> None:
