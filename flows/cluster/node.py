@@ -52,7 +52,6 @@ def run(work: Work, clone: Path, log: StageLog, group: NodeGroup | None = None) 
     """
     with exclusive_lock(clone.with_suffix(".lock"), "a stage of its clone"):
         check_out(work, clone)
-        repair(clone)
         if work.settings is not None:
             apply_settings(work.settings, clone)
         if not restore(ancestors(work.stage, clone), clone, log):
@@ -77,7 +76,7 @@ def clone_for(repository: str, rank: int) -> Path:
 
 
 def check_out(work: Work, clone: Path) -> None:
-    """Check out the commit's tracked files in the clone, which is created if needed. Its data, caches and states are kept.
+    """Check out the commit's tracked files in the clone, which is created if needed; its data, caches and states are kept. Repair it.
 
     Raises:
         UserError: exit code 69 if the repository cannot be read, 78 if it has no such commit.
@@ -92,6 +91,7 @@ def check_out(work: Work, clone: Path) -> None:
         git(clone, "checkout", "--quiet", "--force", "--detach", work.commit)
     except subprocess.CalledProcessError:
         raise _not_pushed(work.repository, work.commit) from None
+    repair(clone)
 
 
 def restore(stages: Sequence[str], clone: Path, log: StageLog) -> bool:

@@ -23,6 +23,7 @@ from transformer_core.errors import ExitCode, Interrupted, UserError, for_termin
 from transformer_core.files import discard, exclusive_lock, read_json, write_json
 
 BUG = 1
+EXITS = STATE / "exit"
 # Environment variable: ids of the processes that started this one, separated by spaces, the nearest last. Written by `run_child`, by the
 # commands of dvc.yaml and by torchrun. A process cannot ask for them itself: they may have died before it could.
 STARTERS = "TRANSFORMER_STARTERS"
@@ -130,7 +131,7 @@ def memory_remedy(stage: str) -> str:
 
 def exit_file(name: str, root: Path = Path()) -> Path:
     """Return the path of the report of the exit of stage `name` in the repository at `root`."""
-    return root / STATE / "exit" / f"{name}.json"
+    return root / EXITS / f"{name}.json"
 
 
 def report_exit(path: Path, code: int, message: str, remedy: str = "") -> None:

@@ -19,8 +19,8 @@ from ruamel.yaml import YAML
 from flows.cluster.node import Work, check_out
 from flows.process.child import StageLog, git, run_child
 from flows.process.paths import AVERAGED, BINARIZED, SCORES, STATE, TRAINING_METRICS
-from flows.process.repro import DVC_FILE, ancestors, dvc, failure, repair, search_path
-from flows.process.runner import StageError, exit_file
+from flows.process.repro import DVC_FILE, ancestors, dvc, failure, search_path
+from flows.process.runner import EXITS, StageError
 from flows.record.journal import JOURNALS
 from flows.record.tasks import task_of
 from transformer_core.config import PARAMS_FILE, Machine, read_yaml, tracking_uri
@@ -127,8 +127,7 @@ def run_job(job: Job, repository: Repository, log: StageLog) -> None:
 def _prepare(clone: Path, job: Job, repository: Repository) -> None:
     """Check out the commit; configure the repository's DVC cache and remote, its address for nodes, and the job's settings."""
     check_out(Work(LAST_STAGE, str(repository.root), repository.commit), clone)
-    repair(clone)
-    shutil.rmtree(exit_file(LAST_STAGE, clone).parent, ignore_errors=True)  # Of an earlier try.
+    shutil.rmtree(clone / EXITS, ignore_errors=True)  # Of an earlier try.
     git(clone, "config", "remote.origin.url", repository.url)
     own = repository.root / ".dvc" / "config.local"
     if own.exists():
@@ -143,7 +142,7 @@ def _prepare(clone: Path, job: Job, repository: Repository) -> None:
 
 def _reason(job: Job, code: int, last_line: str) -> tuple[int, str]:
     """Return exit code and reason of the last stage that reported its exit."""
-    ended = sorted(exit_file(LAST_STAGE, job.workspace).parent.glob("*.json"), key=lambda file: file.stat().st_mtime)
+    ended = sorted((job.workspace / EXITS).glob("*.json"), key=lambda file: file.stat().st_mtime)
     stage = ended[-1].stem if ended else LAST_STAGE
     code, reason = failure(stage, code, last_line, job.workspace)
     return code, f"{job.name}: {reason}"
