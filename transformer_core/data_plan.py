@@ -65,14 +65,15 @@ def plan_data(params: Params) -> DataPlan:
     wanted = params.download
     found = find_entry(wanted.corpus)
     check_direction(found, wanted.source, wanted.target)
-    splits: dict[str, list[Source]] = dict(found.entry.splits)
     if found.path.parent != PACKAGED_ENTRIES:  # Of those the names are tested, and mtdata takes seconds to load.
         reader = SourceReader(found, wanted.source, wanted.target, Fetcher(found.entry.name, Path()))
-        for source in (one for sources in splits.values() for one in sources):
+        for source in (one for sources in found.entry.sources.values() for one in sources):
             reader.check_names(source)
     direction = wanted.source, wanted.target
     locked = locked_sums(lock_file(found.entry.name))
-    files = [file for split, sources in splits.items() for source in sources for file in _files(split, source, direction, locked)]
+    files = [
+        file for split, sources in found.entry.sources.items() for source in sources for file in _files(split, source, direction, locked)
+    ]
     size = found.entry.size
     temporary, kept = _disk(params, size) if size else ({}, {})
     return DataPlan(
@@ -106,6 +107,10 @@ def _files(split: str, source: Source, direction: tuple[str, str], locked: dict[
         yield PlannedFile(split, f"{source.synthetic.pairs:,} generated pairs, seed {source.synthetic.seed}", False, "its seed")
     elif source.trees is not None:
         yield PlannedFile(split, source.trees, False, "none")
+    elif source.translated is not None:
+        translated = source.translated
+        checked_by = "locked at the first fetch" if translated.registered else "none"
+        yield PlannedFile(split, f"{translated.side} of {translated.corpus} by {translated.model}", translated.registered, checked_by)
     else:
         yield PlannedFile(split, f"{source.holdout:,} pairs held out of train", False, "that of train")
 

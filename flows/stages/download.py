@@ -1,14 +1,21 @@
 """Stage download: a catalogue entry becomes data/raw: both sides of every split, and a manifest."""
 
 import shutil
+from pathlib import Path
 
-from flows.process.paths import CORPORA, RAW, STATE
-from transformer_core.config import Params
-from transformer_core.corpus.sources.catalogue import check_direction, find_entry
+from flows.process.paths import AVERAGED, CORPORA, RAW, STATE
+from transformer_core.config import Params, tracking_uri
+from transformer_core.corpus.sources.catalogue import REGISTRY, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, mirror_folder
-from transformer_core.corpus.sources.raw import write_raw
+from transformer_core.corpus.sources.raw import Manifest, write_raw
 from transformer_core.corpus.sources.readers import SourceReader
+from transformer_core.corpus.sources.translated import Teachers, TranslatedSource, check_tags, registered_models
+from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory
+from transformer_core.processes import cores
+
+# Finished parts of translated text, and models of the registry while they translate.
+SHARDS, FETCHED = STATE / "translated", STATE / "teachers"
 
 
 def run(params: Params) -> str:
@@ -17,8 +24,46 @@ def run(params: Params) -> str:
     found = find_entry(wanted.corpus, CORPORA)
     check_direction(found, wanted.source, wanted.target)
     fetcher = Fetcher(found.entry.name, STATE / "downloads", mirror_folder(machine.mirror), lock_file(wanted.corpus, CORPORA))
+    reader = SourceReader(found, wanted.source, wanted.target, fetcher, machine.workers)
+    translated = any(source.translated for source in found.entry.splits.train)
     with new_directory(RAW) as folder:
-        manifest = write_raw(SourceReader(found, wanted.source, wanted.target, fetcher, machine.workers), folder)
+        manifest = write_translated(reader, folder, params) if translated else write_raw(reader, folder)
     shutil.rmtree(fetcher.downloads / fetcher.corpus, ignore_errors=True)
     pairs = ", ".join(f"{split} {record.pairs:,}" for split, record in manifest.splits.items())
     return f"{RAW}: {wanted.corpus}, {wanted.source} to {wanted.target}, pairs: {pairs}"
+
+
+def write_translated(reader: SourceReader, folder: Path, params: Params) -> Manifest:
+    """Write the raw corpus of an entry with sources that a model translates. Finished parts are kept in `SHARDS` for the next run.
+
+    Raises:
+        UserError: as `write_raw`; exit code 69 or 78 if the registry is away or has no such model.
+    """
+    # Here, because few corpora need torch or the registry.
+    import torch
+
+    from flows.record.registry import fetch
+    from transformer_core.decoding.corpus import CorpusTranslator
+
+    check_tags(reader.found, params.bpe.user_symbols)
+    _refuse_own_output(reader)
+    torch.set_num_threads(params.machine.threads or cores())
+    translator = CorpusTranslator(SHARDS, reader.direction)
+    shutil.rmtree(FETCHED, ignore_errors=True)
+    registered = {}
+    for number, name in enumerate(registered_models(reader.found)):
+        (FETCHED / str(number)).mkdir(parents=True)
+        registered[name] = fetch(name.removeprefix(REGISTRY), tracking_uri(params.machine), FETCHED / str(number))
+    manifest = write_raw(reader, folder, Teachers(translator, registered))
+    shutil.rmtree(FETCHED, ignore_errors=True)
+    translator.remove_unused()
+    return manifest
+
+
+def _refuse_own_output(reader: SourceReader) -> None:
+    """Refuse models/averaged as a teacher, because the training that follows replaces it by the student."""
+    for source in reader.found.entry.splits.train:
+        model = source.translated and TranslatedSource(source.translated, reader).model
+        if model and model.resolve() == AVERAGED.resolve():
+            remedy = f"Copy it first, for example: cp -r {AVERAGED} pretrained/teacher"
+            raise configuration_error(f"{reader.found.path}: translated.model: {AVERAGED} is an output of this pipeline", remedy)

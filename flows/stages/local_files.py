@@ -11,7 +11,8 @@ from transformer_core.config import Params
 from transformer_core.corpus.sources.catalogue import Source, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.raw import read_manifest
-from transformer_core.corpus.sources.readers import SourceReader, named_from
+from transformer_core.corpus.sources.readers import Origin, SourceReader, named_from
+from transformer_core.corpus.sources.translated import TranslatedSource
 from transformer_core.errors import UserError
 
 
@@ -21,16 +22,17 @@ def run(params: Params) -> str:
     found = find_entry(wanted.corpus, CORPORA)
     check_direction(found, wanted.source, wanted.target)
     reader = SourceReader(found, wanted.source, wanted.target, Fetcher(found.entry.name, STATE / "downloads"))
-    splits: dict[str, list[Source]] = dict(found.entry.splits)
     linked: list[Path] = []
     missing = 0
-    for split, sources in splits.items():
+    for split, sources in found.entry.sources.items():
         for source in sources:
-            files = reader.local_files(source)
+            translated = TranslatedSource(source.translated, reader) if source.translated else None
+            files = translated.local_files() if translated else reader.local_files(source)
             if not files:
                 continue
             if all(file.is_file() for file in files):
-                check(reader, split, source)
+                origins = translated.local_origins() if translated else reader.open(source, split).origins
+                check(reader, split, source, origins)
                 linked += files
             else:
                 missing += 1
@@ -39,7 +41,7 @@ def run(params: Params) -> str:
     return f"{closing}; not checked, because not all files are here: {missing} of its sources" if missing else closing
 
 
-def check(reader: SourceReader, split: str, source: Source) -> None:
+def check(reader: SourceReader, split: str, source: Source, origins: list[Origin]) -> None:
     """Refuse local files that changed: since their sums were written to the entry, or, without sums, since data/raw was made.
 
     Raises:
@@ -47,8 +49,8 @@ def check(reader: SourceReader, split: str, source: Source) -> None:
     """
     pinned = {file.path for file in (source.files or {}).values() if file.sha256}
     used = sums_in_raw(reader)
-    for origin in reader.open(source, split).origins:  # Opening checks the entry's sums.
-        name = origin.get("file") or origin["trees"]
+    for origin in origins:  # Opening a source checks the entry's sums.
+        name = _name(origin)
         if name not in pinned and used.get((split, name), origin["sha256"]) != origin["sha256"]:
             raise UserError(f"{reader.found.path}: {name} has changed since {RAW} was made", "Make it again: dvc repro --force download")
 
@@ -57,8 +59,12 @@ def sums_in_raw(reader: SourceReader) -> dict[tuple[str, str], str]:
     """The sums of the local files that data/raw was made from, by split and name; empty if it is of another corpus."""
     if not MANIFEST.exists() or (manifest := read_manifest(RAW)).corpus != reader.found.entry.name:
         return {}
-    names = ((origin, origin.get("file") or origin.get("trees")) for origin in manifest.origin)
-    return {(origin["split"], name): origin["sha256"] for origin, name in names if name}
+    return {(origin["split"], name): origin["sha256"] for origin in manifest.origin if (name := _name(origin))}
+
+
+def _name(origin: Origin) -> str:
+    """Return the name of a local file, pattern or model; empty for another origin."""
+    return origin.get("file") or origin.get("trees") or origin.get("model") or ""
 
 
 def link(files: list[Path]) -> None:

@@ -57,10 +57,11 @@ def test_a_language_that_the_entry_does_not_have_is_refused(tmp_path: Path) -> N
 
 
 # A text of ENTRY, the text that replaces it, and a part of the message.
+TRANSLATED = "translated: {corpus: news, model: ../teacher, side: target}"
 FAULTS = [
     ("licence:", "license:", "tiny.yaml: license: unknown key. Did you mean 'licence'?"),
     ("name: tiny", "name: other", "tiny.yaml: name: must be the file's name, 'tiny', got 'other'"),
-    ("languages: [en, de]", "languages: en", "tiny.yaml: languages: must be a list of two or more languages, got 'en'"),
+    ("languages: [en, de]", "languages: en", "tiny.yaml: languages: must be a list of languages, got 'en'"),
     ("- files:", "- fils:", "tiny.yaml: splits.train.0.fils: unknown key. Did you mean 'files'?"),
     ("path: tiny.en", "paht: tiny.en", "tiny.yaml: splits.train.0.files.en.paht: unknown key. Did you mean 'path'?"),
     ("de: {path: tiny.de}", "fr: {path: tiny.fr}", "splits.train.0.files: must name the languages en, de, got en, fr"),
@@ -73,6 +74,14 @@ FAULTS = [
     ("- holdout: 2", "- synthetic: {pairs: 5, seed: 1}", "tiny.yaml: synthetic: must be true, a source is synthetic"),
     ("1" * 64, "1" * 63, "splits.test.0.https.de.sha256: must be a SHA-256 sum: 64 hexadecimal digits"),
     ("https://example.org/t.en.gz", "ftp://x/t.en", "splits.test.0.https.en.url: must be an address that begins with https://"),
+    ("- holdout: 2", f"- {TRANSLATED}", "splits.valid: translated is for train alone. Scores are of text by people."),
+    (
+        "- holdout: 2",
+        f"- {TRANSLATED}".replace("target", "both"),
+        "splits.valid.0.translated.side: must be one of target, source, got 'both'",
+    ),
+    ("- holdout: 2", f"- {TRANSLATED}".replace("side", "tag: <b t>, side"), "translated.tag: must be a symbol without white space"),
+    (ENTRY[ENTRY.index("  valid:") : ENTRY.index("  test:")], "", "tiny.yaml: splits.valid: is missing"),
     (ENTRY[ENTRY.index("    - files") : ENTRY.index("  valid:")], "    - holdout: 3\n", "splits.train: holdout must be the only source"),
 ]
 
@@ -89,6 +98,15 @@ def test_an_error_in_an_entry_names_file_and_key(tmp_path: Path) -> None:
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
         assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
+
+
+def test_text_of_one_language_has_no_validation(tmp_path: Path) -> None:
+    path = tmp_path / "news.yaml"
+    path.write_text("name: news\nlanguages: [de]\nlicence:\nnote: ''\nsplits:\n  train:\n    - files: {de: {path: news.de}}\n")
+    assert [*load_entry(path).sources] == ["train"]
+    path.write_text(path.read_text() + "  valid:\n    - holdout: 5\n")
+    with pytest.raises(UserError, match=r"news.yaml: splits.valid: is only for entries of two or more languages$"):
+        load_entry(path)
 
 
 def test_all_errors_of_an_entry_are_reported_at_once(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def _read_entry(data: bytes, folder: Path) -> None:
     found = Found(entry, path)
     check_direction(found, source, target)
     reader = SourceReader(found, source, target, Fetcher("own", folder / "downloads", lock=None))
-    for split, sources in dict(entry.splits).items():
+    for split, sources in entry.sources.items():
         for one in sources:
             if {"files", "folder", "trees"} & set(one.kinds):
                 reader.local_files(one)

@@ -12,9 +12,12 @@ from pydantic import AfterValidator, Field
 from transformer_core.config import (
     PARAMS_FILE,
     TREES,
+    Beam,
     Count,
+    DecodingPrecision,
     Language,
     Name,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveInt,
     Section,
@@ -31,6 +34,8 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="a SHA-256 
 
 
 _LONGEST_NAME = 200
+# Prefix of the name of a model in the registry.
+REGISTRY = "models:/"
 
 
 def _check_path(path: str) -> str:
@@ -103,10 +108,42 @@ class Synthetic(Section):
     seed: NonNegativeInt
 
 
+class Translated(Section):
+    """The training text of another entry, with one side made by a model.
+
+    Attributes:
+        corpus: name of the other entry; it may have only the language that is translated.
+        model: model directory (a relative path starts at the entry's folder), or one of the registry: `models:/NAME@ALIAS` or
+            `models:/NAME/VERSION`.
+        side: the side that is made. `target`: sequence-level distillation (Kim and Rush 2016); `source`: back-translation (Sennrich et al.
+            2016), and the model translates from the target language into the source language.
+        beam, alpha: settings of the search, with the paper's length penalty.
+        pick: `best` is the best hypothesis; `nearest` is, of the `beam` best, the one with the highest chrF to the other entry's own
+            sentence (sequence-level interpolation).
+        precision: number type of the model's weights and matrix products, as `decode.precision`.
+        tag: a symbol before each source sentence, such as `<bt>` (Caswell et al. 2019).
+    """
+
+    corpus: Name
+    model: FilePath
+    side: Literal["target", "source"]
+    beam: Beam = 4
+    alpha: NonNegativeFloat = 0.6
+    pick: Literal["best", "nearest"] = "best"
+    precision: DecodingPrecision = "float32"
+    tag: Annotated[str, Field(pattern=r"^\S+$", description="a symbol without white space, such as <bt>")] | None = None
+
+    @property
+    def registered(self) -> bool:
+        """Whether the model is one of the registry."""
+        return self.model.startswith(REGISTRY)
+
+
 class Source(Section):
     """A source of sentence pairs; exactly one kind is given.
 
     Attributes:
+        translated: another entry's training text, of which a model makes one side; in train only.
         trees: files of bracketed trees as in the Penn Treebank, each over one or several lines; their words are the source, the target is
             `tree`. A relative pattern starts at the entry's folder, or at `corpora/` for a packaged entry.
         holdout: number of pairs to take out of train; must be the only source of valid or test.
@@ -119,6 +156,7 @@ class Source(Section):
     sacrebleu: Annotated[str, Field(description="the name of a test set in sacreBLEU")] | None = None
     synthetic: Synthetic | None = None
     trees: TreePattern | None = None
+    translated: Translated | None = None
     holdout: PositiveInt | None = None
 
     @property
@@ -131,11 +169,11 @@ Sources = Annotated[list[Source], Field(min_length=1, description="a list of sou
 
 
 class Splits(Section):
-    """The sources of each split, read one after the other."""
+    """The sources of each split, read one after the other. An entry of one language, for `translated`, has train alone."""
 
     train: Sources
-    valid: Sources
-    test: Sources
+    valid: Sources | None = None
+    test: Sources | None = None
 
 
 class Size(Section):
@@ -154,13 +192,18 @@ class Entry(Section):
     """
 
     name: Name
-    languages: Annotated[list[Language], Field(min_length=2, description="a list of two or more languages")]
+    languages: Annotated[list[Language], Field(min_length=1, description="a list of languages")]
     licence: Annotated[str, Field(description="the licence's name, or null")] | None
     note: str
     synthetic: bool = False
     size: Size | None = None
     metrics: list[Literal["multi30k-lower"]] = Field(default_factory=list)
     splits: Splits
+
+    @property
+    def sources(self) -> dict[str, list[Source]]:
+        """The sources by split."""
+        return {split: sources for split, sources in self.splits if sources is not None}
 
 
 @dataclass(frozen=True)
@@ -171,8 +214,8 @@ class Found:
     path: Path
 
 
-def find_entry(name: str, own: Path = OWN_ENTRIES) -> Found:
-    """Find an entry by name, first in the folder `own`, then in the package.
+def find_entry(name: str, own: Path = OWN_ENTRIES, named_in: str = f"{PARAMS_FILE}: download.corpus") -> Found:
+    """Find an entry by name, first in the folder `own`, then in the package. `named_in` is the place of the name, for messages.
 
     Raises:
         UserError: exit code 78; no such entry (the message gives similar names, or else all), or an invalid file.
@@ -183,7 +226,7 @@ def find_entry(name: str, own: Path = OWN_ENTRIES) -> Found:
             return Found(load_entry(path), path)
     known = entry_names(own)
     remedy = did_you_mean(name, known, f"Known: {', '.join(known)}.")
-    raise configuration_error(f"{PARAMS_FILE}: download.corpus: no corpus is called {name!r}", remedy)
+    raise configuration_error(f"{named_in}: no corpus is called {name!r}", remedy)
 
 
 def entry_names(own: Path = OWN_ENTRIES) -> list[str]:
@@ -203,13 +246,19 @@ def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
     """Yield the contradictions between the values of an entry, each of which is valid by itself."""
     if entry.name != path.stem:
         yield configuration_error(f"{path}: name: must be the file's name, {path.stem!r}, got {entry.name!r}")
-    splits: dict[str, list[Source]] = dict(entry.splits)
-    for split, sources in splits.items():
+    alone = len(entry.languages) == 1
+    for split in ("valid", "test"):
+        if alone == (split in entry.sources):
+            fault = "is only for entries of two or more languages" if alone else "is missing"
+            yield configuration_error(f"{path}: splits.{split}: {fault}")
+    for split, sources in entry.sources.items():
         for index, source in enumerate(sources):
             yield from _faults_of_source(entry, source, f"{path}: splits.{split}.{index}")
+        if split != "train" and any(source.translated for source in sources):
+            yield configuration_error(f"{path}: splits.{split}: translated is for train alone", "Scores are of text by people.")
         if any(source.holdout for source in sources) and (split == "train" or len(sources) > 1):
             yield configuration_error(f"{path}: splits.{split}: holdout must be the only source, of valid or test")
-    if not entry.synthetic and any(source.synthetic for sources in splits.values() for source in sources):
+    if not entry.synthetic and any(source.synthetic for sources in entry.sources.values() for source in sources):
         yield configuration_error(f"{path}: synthetic: must be true, a source is synthetic", "Scores on generated text are labelled so.")
 
 
@@ -242,9 +291,10 @@ def _holds_languages(file: LocalFile | Address) -> bool:
     return ".tmx" in PurePosixPath(name).suffixes
 
 
-def check_direction(found: Found, source: str, target: str) -> None:
-    """Check that the entry has both languages. Raises `UserError` (78)."""
+def check_direction(found: Found, source: str, target: str, asked_by: Path = PARAMS_FILE) -> None:
+    """Check that the entry has both languages. Raises `UserError` (78); `asked_by` is the file that asks for them, for the message."""
     for key, language in (("source", source), ("target", target)):
         if language not in found.entry.languages:
-            fault = f"{PARAMS_FILE}: download.{key}: {found.path} has no language {language!r}"
+            key = f"download.{key}" if asked_by == PARAMS_FILE else "translated.corpus"
+            fault = f"{asked_by}: {key}: {found.path} has no language {language!r}"
             raise configuration_error(fault, f"It has {', '.join(found.entry.languages)}.")

@@ -60,12 +60,33 @@ class Fetcher:
                 after the last try; 78 if the server refuses the request (it does not have the file, for example), or if the lock is
                 not valid.
         """
-        locked, address = locked_sums(self.lock) if self.lock is not None else {}, without_logins(url)
-        expected = published or (Sum(locked[address], given_in=str(self.lock)) if address in locked else None)
+        address = without_logins(url)
+        expected = published or self._locked(address)
         fetched = self._fetch(url, published, expected)
-        if expected is None and self.lock is not None:
-            write_json(self.lock, dict(sorted({**locked, address: fetched.sha256}.items())))
+        if expected is None:
+            self._lock(address, fetched.sha256)
         return fetched
+
+    def check_locked(self, name: str, sha256: str) -> None:
+        """Compare the sum of what a name stands for, such as a model of the registry, with the locked one; the first sum is locked.
+
+        Raises:
+            UserError: exit code 65; the sum is another one. 78; the lock is not valid.
+        """
+        expected = self._locked(name)
+        if expected and expected.digest != sha256:
+            fault = f"{name}: is no longer the one that was used first: wanted sha256 {expected.digest}, found {sha256}"
+            raise UserError(fault, f"To use the new one, remove its line from {self.lock}.")
+        if expected is None:
+            self._lock(name, sha256)
+
+    def _locked(self, address: str) -> Sum | None:
+        digest = locked_sums(self.lock).get(address) if self.lock is not None else None
+        return Sum(digest, given_in=str(self.lock)) if digest else None
+
+    def _lock(self, address: str, sha256: str) -> None:
+        if self.lock is not None:
+            write_json(self.lock, dict(sorted({**locked_sums(self.lock), address: sha256}.items())))
 
     def _fetch(self, url: str, published: Sum | None, expected: Sum | None) -> Fetched:
         name = PurePosixPath(unquote(urlsplit(url).path)).name  # Unquoted first: with an escaped slash, a name could leave the folder.

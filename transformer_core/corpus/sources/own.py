@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_core.config import editable_yaml, read_yaml, yaml_text
-from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, LocalFile, Size, Source, entry_names, load_entry
+from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, LocalFile, Size, entry_names, load_entry
 from transformer_core.corpus.sources.formats import file_lines, file_pairs
 from transformer_core.corpus.sources.holdout import HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
 from transformer_core.corpus.sources.readers import located, named_from
@@ -129,22 +129,21 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
         own = ", ".join(sorted(one.stem for one in OWN_ENTRIES.glob("*.yaml"))) or "none"
         raise configuration_error(f"{path}: no such file", f"Your own corpora: {own}.")
     entry = load_entry(path)
-    splits: dict[str, list[Source]] = dict(entry.splits)
-    if not any(source.files for sources in splits.values() for source in sources):
+    if not any(source.files for sources in entry.sources.values() for source in sources):
         raise configuration_error(f"{path}: names no local file with `files`", "Make data/raw again with: dvc repro --force download")
     document = read_yaml(path, editable_yaml)
-    for split, sources in splits.items():
+    for split, sources in entry.sources.items():
         for source, there in zip(sources, document["splits"][split], strict=True):
             for language, file in (source.files or {}).items():
                 there["files"][language]["sha256"] = _sum_of(located(path.parent, file.path))
-    sizes = {split: sources[0].holdout for split, sources in splits.items() if sources[0].holdout}
+    sizes = {split: sources[0].holdout for split, sources in entry.sources.items() if sources[0].holdout}
     train = [
         {language: _Side(located(path.parent, file.path), file.column) for language, file in source.files.items()}
-        for source in splits["train"]
+        for source in entry.splits.train
         if source.files
     ]
     size = entry.size
-    if len(train) == len(splits["train"]) and len(entry.languages) == 2:
+    if len(train) == len(entry.splits.train) and len(entry.languages) == 2:
         measured = _measure(train)
         size = measured.size
         document["size"] = size.model_dump()

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
 from transformer_core.config import Section, validate_document
-from transformer_core.corpus.sources.catalogue import Source
 from transformer_core.corpus.sources.holdout import choose, is_usable, listed_sentences, rank
-from transformer_core.corpus.sources.readers import Origin, SourceReader
+from transformer_core.corpus.sources.readers import Opened, Origin, SourceReader
+from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
 from transformer_core.corpus.text import Pair, read_chunks, read_raw_lines
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, sha256_of, write_json
@@ -59,30 +60,37 @@ def read_manifest(folder: Path) -> Manifest:
     return validate_document(Manifest, read_json(path), path)
 
 
-def write_raw(reader: SourceReader, folder: Path) -> Manifest:
+def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = None) -> Manifest:
     """Write the splits of the reader's entry, in its direction, and their manifest to an empty folder.
 
+    Sources `translated`, for which `teachers` are needed, come last: their pairs are not held out, and a fault elsewhere is found first.
+
     Raises:
-        UserError: as `SourceReader.open`; exit code 65 also if a split is empty, or if train has too few pairs to hold out from.
+        UserError: as `SourceReader.open` and `TranslatedSource.open`; exit code 65 also if a split is empty, or if train has too few
+            pairs to hold out from.
     """
     entry, path = reader.found.entry, reader.found.path
-    splits: dict[str, list[Source]] = dict(entry.splits)
-    holdouts = {split: sources[0].holdout for split, sources in splits.items() if sources[0].holdout is not None}
+    holdouts = {split: sources[0].holdout for split, sources in entry.sources.items() if sources[0].holdout is not None}
+    by_model = [TranslatedSource(source.translated, reader) for source in entry.splits.train if source.translated]
     origins: list[Origin] = []
-    for split, sources in splits.items():
-        if split in holdouts:
-            continue
-        origins += _write_split(reader, split, sources, folder)
-        if not (folder / f"{split}.{reader.source}").stat().st_size:
+    for split in (split for split in entry.sources if split not in holdouts):
+        opened = [reader.open(source, split) for source in entry.sources[split] if not source.translated]
+        origins += _write_split(reader, split, opened, folder)
+        if not (folder / f"{split}.{reader.source}").stat().st_size and not (split == "train" and by_model):
             raise UserError(f"{path}: splits.{split}: holds no sentence pair", "Look at the files that it names.")
+    held_out = _hold_out(reader, holdouts, folder) if holdouts else {}
+    if by_model:
+        if teachers is None:
+            raise ValueError(f"{path} has sources `translated`, and nothing translates them")
+        origins += _write_split(reader, "train", [source.open(teachers) for source in by_model], folder, "ab")
     manifest = Manifest(
         corpus=entry.name,
         source=reader.source,
         target=reader.target,
         licence=entry.licence,
         synthetic=entry.synthetic,
-        held_out=_hold_out(reader, holdouts, folder) if holdouts else {},
-        splits={split: _record(folder, split, reader.direction) for split in splits},
+        held_out=held_out,
+        splits={split: _record(folder, split, reader.direction) for split in entry.sources},
         origin=origins,
         metrics=[*entry.metrics],
     )
@@ -98,11 +106,10 @@ def _record(folder: Path, split: str, direction: tuple[str, str]) -> SplitRecord
     return SplitRecord(pairs=files[direction[0]].lines, files=files)
 
 
-def _write_split(reader: SourceReader, split: str, sources: list[Source], folder: Path) -> list[Origin]:
-    opened = [reader.open(source, split) for source in sources]
-    labelled = split != "train" and any(source.synthetic for source in sources)
+def _write_split(reader: SourceReader, split: str, opened: list[Opened], folder: Path, mode: Literal["wb", "ab"] = "wb") -> list[Origin]:
+    labelled = split != "train" and any(source.synthetic for source in reader.found.entry.sources[split])
     with ExitStack() as stack:
-        source, target = (stack.enter_context((folder / f"{split}.{language}").open("wb")) for language in reader.direction)
+        source, target = (stack.enter_context((folder / f"{split}.{language}").open(mode)) for language in reader.direction)
         labels = stack.enter_context((folder / f"{split}.phenomena").open("wb")) if labelled else None
         for pair, label in chain.from_iterable(zip(part.pairs, part.labels, strict=False) for part in opened):
             source.write(pair.source + b"\n")

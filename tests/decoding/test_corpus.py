@@ -1,0 +1,133 @@
+"""Training text translated shard by shard: the bytes after an interruption, what is translated again, and what `nearest` picks."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from sacrebleu.metrics.chrf import CHRF
+
+from tests.models.on_disk import TEXT, VOCAB, write_model
+from transformer_core.corpus.sources.catalogue import Translated
+from transformer_core.corpus.text import Pair
+from transformer_core.decoding import corpus
+from transformer_core.decoding.beam import Search
+from transformer_core.decoding.corpus import CorpusTranslator
+from transformer_core.decoding.translator import Translator
+from transformer_core.errors import ExitCode, UserError
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
+
+TEXTS = [f"{line}{' dog' * (number % 4)}" for number in range(5) for line in TEXT]
+PAIRS = [Pair(text.encode(), TEXT[number % 4].encode()) for number, text in enumerate(TEXTS)]
+SETTINGS = Translated(corpus="news", model="teacher", side="target", beam=3)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(1)
+    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
+    return write_model(Transformer(size, VOCAB), tmp_path_factory.mktemp("model") / "model")
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "LINES_PER_SHARD", 6)
+
+
+def translated(folder: Path, teacher: Path, settings: Translated = SETTINGS, pairs: list[Pair[bytes]] = PAIRS) -> list[Pair[bytes]]:
+    return list(CorpusTranslator(folder, ("en", "de"))(settings, teacher, iter(pairs)))
+
+
+def counted_lines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of lines of each call of the translator from now on."""
+    calls: list[int] = []
+    translate = Translator.translate_tokens
+
+    def counted(self: Translator, sources: list[list[int]], *rest: object, **named: object) -> object:
+        calls.append(len(sources))
+        return translate(self, sources, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Translator, "translate_tokens", counted)
+    return calls
+
+
+def test_the_translations_are_those_of_the_model_in_the_order_of_the_text(tmp_path: Path, teacher: Path) -> None:
+    whole = Translator.load(teacher).translate(TEXTS, Search(3, 0.6))
+    assert [(pair.source.decode(), pair.target.decode()) for pair in translated(tmp_path, teacher)] == [
+        (text, hypotheses[0].text) for text, hypotheses in zip(TEXTS, whole, strict=True)
+    ]
+
+
+def test_after_an_interruption_the_bytes_are_the_same_and_finished_shards_are_not_translated_again(
+    tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = translated(tmp_path / "undisturbed", teacher)
+
+    def ends_in_the_third_shard() -> Iterator[Pair[bytes]]:
+        yield from PAIRS[:15]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(CorpusTranslator(tmp_path / "again", ("en", "de"))(SETTINGS, teacher, ends_in_the_third_shard()))
+    calls = counted_lines(monkeypatch)
+    assert translated(tmp_path / "again", teacher) == undisturbed
+    assert calls == [6, 2]
+    assert {path.name for path in (tmp_path / "again").iterdir()} == {path.name for path in (tmp_path / "undisturbed").iterdir()}
+
+
+def test_a_changed_text_translates_its_shard_again_and_a_damaged_shard_is_made_again(
+    tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = translated(tmp_path, teacher)
+    calls = counted_lines(monkeypatch)
+    changed = [Pair(b"the cat", b""), *PAIRS[1:]]
+    assert translated(tmp_path, teacher, pairs=changed)[1:] == first[1:]
+    assert calls == [6]
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes().split(b"\n", 1)[1])
+    assert translated(tmp_path, teacher) == first
+    assert sum(calls) == 6 + len(PAIRS)
+
+
+def test_other_settings_and_other_weights_have_other_shards(tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    translated(tmp_path, teacher)
+    calls = counted_lines(monkeypatch)
+    translated(tmp_path, teacher, SETTINGS.model_copy(update={"beam": 1}))
+    torch.manual_seed(2)
+    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
+    translated(tmp_path, write_model(Transformer(size, VOCAB), tmp_path / "other/model"))
+    assert sum(calls) == 2 * len(PAIRS)
+
+
+def test_shards_of_earlier_texts_are_removed_when_asked(tmp_path: Path, teacher: Path) -> None:
+    translated(tmp_path, teacher)
+    translator = CorpusTranslator(tmp_path, ("en", "de"))
+    list(translator(SETTINGS, teacher, iter(PAIRS[:6])))
+    translator.remove_unused()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_nearest_is_the_hypothesis_most_like_the_sentence_by_people(tmp_path: Path, teacher: Path) -> None:
+    lists = Translator.load(teacher).translate(TEXTS, Search(3, 0.6, nbest=3))
+    made = translated(tmp_path, teacher, SETTINGS.model_copy(update={"pick": "nearest"}))
+    chrf = CHRF()
+    picked = 0
+    for pair, one, hypotheses in zip(PAIRS, made, lists, strict=True):
+        scores = {hypothesis.text: chrf.sentence_score(hypothesis.text, [pair.target.decode()]).score for hypothesis in hypotheses}
+        assert scores[one.target.decode()] == max(scores.values())
+        picked += one.target.decode() != hypotheses[0].text
+    assert picked
+
+
+def test_a_line_that_is_no_sentence_and_an_empty_one_have_empty_translations(tmp_path: Path, teacher: Path) -> None:
+    made = translated(tmp_path, teacher, pairs=[Pair(b"the dog " * 400, b""), Pair(b"", b""), Pair(b"the dog", b"")])
+    assert [bool(pair.target) for pair in made] == [False, False, True]
+
+
+def test_a_model_of_the_other_direction_and_text_that_is_not_utf8_are_refused(tmp_path: Path, teacher: Path) -> None:
+    with pytest.raises(UserError, match=r"config.json: translates en to de, and de to en is needed. translated.side is source.") as caught:
+        translated(tmp_path, teacher, SETTINGS.model_copy(update={"side": "source"}))
+    assert caught.value.exit_code is ExitCode.BAD_DATA
+    with pytest.raises(UserError, match=r"train of news:8: .*UTF-8"):
+        translated(tmp_path, teacher, pairs=[*PAIRS[:7], Pair(b"caf\xe9", b"")])

@@ -1,0 +1,136 @@
+"""Stage download for a corpus that a model makes in part: killed in the middle, with a model of the registry, and seen by DVC."""
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.process.paths import RAW
+from flows.stages import publish
+from flows.stages.download import SHARDS
+from tests.clone import Clone, tiny_clone
+from tests.flows.publishing import LINES, before_publish, random_model
+from tests.flows.stages import set_params, stage_here
+from transformer_core.config import load_params
+from transformer_core.corpus.sources.own import new_entry
+from transformer_core.corpus.text import write_pairs
+from transformer_core.files import read_json
+
+TEXTS = [f"{line} {number}" for number in range(30) for line in LINES[:2]]
+# The stage with shards of ten lines.
+STAGE = """
+from flows.process.runner import run_stage
+from flows.stages.download import run
+from transformer_core.decoding import corpus
+corpus.LINES_PER_SHARD = 10
+raise SystemExit(run_stage("download", run))
+"""
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_model(tmp_path_factory.mktemp("teacher"))
+
+
+def write_entries(model: str, settings: str = "beam: 2") -> None:
+    """Corpus `own`, and `student`, whose text is that of `own` twice: by people, and with the target by a model."""
+    write_pairs(Path("own.en"), Path("own.de"), [(text, text.upper()) for text in TEXTS])
+    new_entry("own", Path("own.en"), Path("own.de"), valid=5, test=5, force=True)
+    own = Path("corpora/own.yaml").read_text(encoding="utf-8").replace("name: own", "name: student")
+    source = f"  - translated: {{corpus: own, model: {model}, side: target, {settings}}}\n"
+    Path("corpora/student.yaml").write_text(own.replace("  valid:", f"{source}  valid:"), encoding="utf-8")
+
+
+def raw_bytes() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in RAW.iterdir()}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, teacher: Path) -> Path:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(teacher, tmp_path / "pretrained/teacher")
+    write_entries("../pretrained/teacher")
+    set_params(download={"corpus": "student"})
+    return tmp_path
+
+
+def test_a_kill_in_the_middle_loses_the_shard_at_hand_and_changes_no_byte(place: Path) -> None:
+    command = [sys.executable, "-c", STAGE]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "own: 50 lines are translated\n" in done.stderr
+    whole = raw_bytes()
+    assert read_json(RAW / "manifest.json")["splits"]["train"]["pairs"] == 100
+    shutil.rmtree(RAW)
+    shutil.rmtree(SHARDS)
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as stage:
+        while len(finished := {path: path.stat().st_mtime_ns for path in SHARDS.glob("*.txt")}) < 2:
+            assert stage.poll() is None
+            time.sleep(0.001)
+        stage.kill()
+    assert not RAW.exists()
+    finished = {path: path.stat().st_mtime_ns for path in SHARDS.glob("*.txt")}
+    subprocess.run(command, check=True, capture_output=True)
+    assert raw_bytes() == whole
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    assert sorted(path.suffix for path in SHARDS.iterdir()) == [".txt"] * 5
+    assert {path.name for path in (place / ".state").iterdir()} <= {"translated", "locks", "exit", "times"}
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        (
+            "../models/averaged",
+            "beam: 2",
+            "models/averaged is an output of this pipeline. Copy it first, for example: cp -r models/",
+        ),
+        ("../pretrained/teacher", "tag: <ft>", "translated.tag: <ft> is not in bpe.user_symbols. Add it there in params.yaml"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_no_output(place: Path, model: str, settings: str, message: str) -> None:
+    write_entries(model, settings)
+    ended = stage_here("download")
+    assert (ended.returncode, ended.stderr.count("\n")) == (78, 1), ended.stderr
+    assert message in ended.stderr
+    assert not (place / "data").exists() or not list((place / "data").iterdir())
+
+
+def test_the_model_may_be_one_of_the_registry(mlflow_store: str, monkeypatch: pytest.MonkeyPatch, teacher: Path) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
+    before_publish(teacher)
+    publish.run(load_params())
+    shutil.rmtree("data")
+    write_entries("models:/synthetic-en-de@champion")
+    set_params(download={"corpus": "student"})
+    ended = stage_here("download")
+    assert ended.returncode == 0, ended.stderr
+    by_registry = raw_bytes()
+    locked = read_json(Path("corpora/student.lock"))
+    assert [*locked] == ["models:/synthetic-en-de@champion"]
+    write_entries(str(teacher))
+    assert stage_here("download").returncode == 0
+    by_directory = raw_bytes()
+    assert {name for name, content in by_registry.items() if content != by_directory[name]} == {"manifest.json"}
+    made = read_json(RAW / "manifest.json")["origin"][-1]
+    assert (made["model"], made["sha256"]) == (str(teacher), locked["models:/synthetic-en-de@champion"])
+
+
+@pytest.mark.slow
+def test_dvc_sees_a_change_of_the_model(tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "clone").mkdir()
+    clone: Clone = tiny_clone(tmp_path / "clone")
+    monkeypatch.chdir(clone.root)
+    shutil.copytree(teacher, clone.root / "pretrained/teacher")
+    write_entries("../pretrained/teacher")
+    set_params(download={"corpus": "student"})
+    stages = ("local_files", "download")
+    assert "pairs: train 100, valid 5, test 5" in clone.run("dvc", "repro", *stages)
+    assert clone.run("dvc", "status", *stages) == "Data and pipelines are up to date.\n"
+    config = clone.root / "pretrained/teacher/config.json"
+    config.write_text(config.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    assert "modified:           local_files" in clone.run("dvc", "status", *stages)
+    refused = clone.run("dvc", "repro", *stages, code=255)
+    assert "student.yaml: ../pretrained/teacher has changed since data/raw was made. Make it again: dvc repro --force download\n" in refused

@@ -1,0 +1,156 @@
+"""Sources `translated`: the training text of another entry, of which a model makes one side.
+
+With the target made by a model, a smaller one is trained on its outputs (sequence-level distillation, Kim and Rush 2016). With the source
+made by a model of the other direction, text of the target language alone becomes training pairs (back-translation, Sennrich et al. 2016).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from itertools import chain
+from pathlib import Path
+
+from transformer_core.config import PARAMS_FILE
+from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Found, Source, Translated, check_direction, find_entry
+from transformer_core.corpus.sources.fetching import lock_file
+from transformer_core.corpus.sources.holdout import choose, is_usable, listed_sentences, rank
+from transformer_core.corpus.sources.readers import Opened, Origin, SourceReader, located
+from transformer_core.corpus.text import Pair
+from transformer_core.errors import UserError, configuration_error
+from transformer_core.files import sha256_of
+
+# Settings, model directory, and pairs of a text and its other side (the text again where it has none); returns the text's translations.
+Translate = Callable[[Translated, Path, Iterator[Pair[bytes]]], Iterator[Pair[bytes]]]
+
+
+@dataclass(frozen=True)
+class Teachers:
+    """What translates the text of sources.
+
+    Attributes:
+        translate: the function; it yields pairs of a text and its translation, in the order of the texts.
+        registered: directories of the models that are named in the registry, by their names.
+    """
+
+    translate: Translate
+    registered: Mapping[str, Path]
+
+
+@dataclass(frozen=True)
+class TranslatedSource:
+    """A source `translated` of the entry of a reader."""
+
+    wanted: Translated
+    reader: SourceReader
+
+    @property
+    def language(self) -> str:
+        """The language of the text that is translated."""
+        return self.reader.source if self.wanted.side == "target" else self.reader.target
+
+    @cached_property
+    def text(self) -> SourceReader:
+        """The reader of the other entry. If that has one language, both sides of a pair are the same text.
+
+        Raises:
+            UserError: exit code 78; no such entry, or it has no such language, it is synthetic and the reader's entry is not, or
+                `nearest` has no sentence to be near to.
+        """
+        found = find_entry(self.wanted.corpus, OWN_ENTRIES, f"{self.reader.found.path}: translated.corpus")
+        languages = self.reader.direction
+        if not set(languages) <= set(found.entry.languages):
+            languages = self.language, self.language
+            if self.wanted.pick == "nearest":
+                fault = f"{self.reader.found.path}: translated.pick: nearest needs both sides, and {found.path} has one"
+                raise configuration_error(fault, "Set pick: best.")
+        if found.entry.synthetic and not self.reader.found.entry.synthetic:
+            fault = f"{self.reader.found.path}: synthetic: must be true, {found.path} is synthetic"
+            raise configuration_error(fault, "Scores on generated text are labelled so.")
+        check_direction(found, *languages, self.reader.found.path)
+        fetcher = replace(self.reader.fetcher, corpus=found.entry.name, lock=lock_file(found.entry.name))
+        return SourceReader(found, *languages, fetcher, self.reader.workers)
+
+    @property
+    def model(self) -> Path | None:
+        """The model directory; None for a model of the registry."""
+        return None if self.wanted.registered else located(self.reader.found.path.parent, self.wanted.model)
+
+    def local_files(self) -> list[Path]:
+        """Return the paths of local files, see `SourceReader.local_files`; the model's are those of its directory."""
+        texts = [file for source in _by_people(self.text.found) for file in self.text.local_files(source)]
+        return texts + (_files_of(self.model) or [self.model] if self.model else [])
+
+    def local_origins(self) -> list[Origin]:
+        """Return the origins of the local files."""
+        local = [source for source in _by_people(self.text.found) if self.text.local_files(source)]
+        texts = [origin for source in local for origin in self.text.open(source, "train").origins]
+        return texts + ([self._origin(self.model)] if self.model else [])
+
+    def open(self, teachers: Teachers) -> Opened:
+        """Open the source. The text is translated as the pairs are read.
+
+        Raises:
+            UserError: as `SourceReader.open`; exit code 65 also for a missing model, and for a model of the registry that is not the one
+                whose sum is locked.
+        """
+        directory = self.model or teachers.registered[self.wanted.model]
+        origin = self._origin(directory)
+        if self.wanted.registered:
+            self.reader.fetcher.check_locked(self.wanted.model, origin["sha256"])
+        origins = [other for source in _by_people(self.text.found) for other in self.text.open(source, "train").origins]
+        return Opened(self._pairs(teachers, directory), [*origins, origin])
+
+    def _origin(self, directory: Path) -> Origin:
+        files = _files_of(directory)
+        if not files:
+            raise UserError(f"{directory}: no such model directory", f"{self.reader.found.path} names it.")
+        sums = "".join(f"{file.name} {sha256_of(file)}\n" for file in files)
+        settings = {key: str(value) for key, value in self.wanted.model_dump(exclude_none=True).items()}
+        return {**settings, "sha256": sha256(sums.encode()).hexdigest()}
+
+    def _pairs(self, teachers: Teachers, directory: Path) -> Iterator[Pair[bytes]]:
+        forward = self.wanted.side == "target"
+        pairs = self._training_pairs()
+        texts = pairs if forward else (Pair(pair.target, pair.source) for pair in pairs)
+        tag = f"{self.wanted.tag} ".encode() if self.wanted.tag else b""
+        for text, made in teachers.translate(self.wanted, directory, texts):
+            yield Pair(tag + text, made) if forward else Pair(tag + made, text)
+
+    def _training_pairs(self) -> Iterator[Pair[bytes]]:
+        """Yield the other entry's training pairs, without the pairs that it holds out."""
+        held_out = self._held_out()
+        yield from (pair for pair in self._all_pairs() if not held_out or rank(pair.source) not in held_out)
+
+    def _held_out(self) -> Mapping[bytes, str]:
+        found = self.text.found
+        holdouts = {split: sources[0].holdout for split, sources in found.entry.sources.items() if sources[0].holdout is not None}
+        if not holdouts:
+            return {}
+        usable = {rank(pair.source) for pair in self._all_pairs() if is_usable(pair)}
+        return choose(usable, holdouts, listed_sentences(found.path, self.text.source))
+
+    def _all_pairs(self) -> Iterator[Pair[bytes]]:
+        return chain.from_iterable(self.text.open(source, "train").pairs for source in _by_people(self.text.found))
+
+
+def registered_models(found: Found) -> list[str]:
+    """Return the names of the models of the registry that an entry needs."""
+    wanted = [source.translated for source in found.entry.splits.train if source.translated]
+    return sorted({one.model for one in wanted if one.registered})
+
+
+def check_tags(found: Found, symbols: list[str]) -> None:
+    """Check that the tags of an entry are symbols of the vocabulary. Raises `UserError` (78): one is not among `bpe.user_symbols`."""
+    for source in found.entry.splits.train:
+        if source.translated and source.translated.tag and source.translated.tag not in symbols:
+            fault = f"{found.path}: translated.tag: {source.translated.tag} is not in bpe.user_symbols"
+            raise configuration_error(fault, f"Add it there in {PARAMS_FILE}, so that it is one token.")
+
+
+def _by_people(found: Found) -> list[Source]:
+    return [source for source in found.entry.splits.train if not source.translated]
+
+
+def _files_of(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if path.is_file()) if directory.is_dir() else []
