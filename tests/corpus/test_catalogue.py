@@ -72,6 +72,8 @@ FAULTS = [
     ("- holdout: 2", "- {}", "got nothing"),
     ("{path: tiny.en}", "{path: tiny.de}", "splits.train.0.files: two languages are the same text. Give each its column, from 1."),
     ("- holdout: 2", "- synthetic: {pairs: 5, seed: 1}", "tiny.yaml: synthetic: must be true, a source is synthetic"),
+    ("- holdout: 2", "- holdout: 2\n      weight: 2", "splits.valid: weight is for train alone"),
+    ("- holdout: 2", "- holdout: 2\n      weight: 0", "splits.valid.0.weight: must be a number above 0 and at most 1000, got 0"),
     ("1" * 64, "1" * 63, "splits.test.0.https.de.sha256: must be a SHA-256 sum: 64 hexadecimal digits"),
     ("https://example.org/t.en.gz", "ftp://x/t.en", "splits.test.0.https.en.url: must be an address that begins with https://"),
     ("- holdout: 2", f"- {TRANSLATED}", "splits.valid: translated is for train alone. Scores are of text by people."),

@@ -304,3 +304,27 @@ def test_no_trap_is_left_in_the_text_and_no_line_is_lost(tmp_path: Path, stem: s
     assert any(map(hurts, lines))
     assert not any(hurts(line) for pair in after for line in pair)
     assert len(after) == len(lines)
+
+
+def test_a_pair_is_written_as_often_as_its_weight_says_after_repeats_are_dropped(tmp_path: Path) -> None:
+    thrice = [(f"one two {number}", f"eins zwei {number}") for number in range(4)]
+    half = [(f"three four {number}", f"drei vier {number}") for number in range(5)]
+    write_raw_pairs(tmp_path / "raw", [*thrice, thrice[0], ("", "x"), *half])
+    (tmp_path / "raw/train.weights").write_text("3\n" * 6 + "0.5\n" * 5)
+    report, kept = cleaned(tmp_path)
+    assert kept == [pair for pair in thrice for _ in range(3)] + half[1::2]
+    assert (report.pairs_in, report.dropped["empty"], report.dropped["duplicate"]) == (11, 1, 1)
+    assert (report.by_weights, report.pairs_out) == (14 - 9, 14)
+    assert sum(report.lengths_out["en"]) == 14
+
+
+@given(st.lists(st.floats(0.01, 20), min_size=1, max_size=200))
+def test_the_number_of_written_pairs_is_the_sum_of_the_weights(tmp_path_factory: pytest.TempPathFactory, weights: list[float]) -> None:
+    folder = tmp_path_factory.mktemp("weights")
+    pairs = [(f"one {number}", f"eins {number}") for number in range(len(weights))]
+    write_raw_pairs(folder / "raw", [GOOD, *pairs])
+    (folder / "raw/train.weights").write_text("".join(f"{weight}\n" for weight in (1, *weights)))
+    report, kept = cleaned(folder)
+    assert report.pairs_out == len(kept) == pytest.approx(1 + sum(weights), abs=1)
+    for pair, weight in zip(pairs, weights, strict=True):
+        assert kept.count(pair) == pytest.approx(weight, abs=1)

@@ -16,6 +16,8 @@ from typing import IO, AnyStr, BinaryIO, Generic, NamedTuple
 from transformer_core.errors import UserError, first_line
 from transformer_core.files import new_file
 
+# File of data/raw with the weight of each pair of train, a line each; there is none if all weights are 1.
+WEIGHTS = "train.weights"
 # Number of pairs in a worker's task.
 PAIRS_PER_CHUNK = 10_000
 

@@ -5,7 +5,7 @@ Validation and test are repaired in the same way but not filtered: line i stays 
 
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import compress, islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from transformer_core.config import TREES, Clean, Section
 from transformer_core.corpus.cleaning.rules import HeldOut, Repeats, digest, rules, words_in
 from transformer_core.corpus.text import (
     REPAIRS,
+    WEIGHTS,
     Chunk,
     Pair,
     decode_line,
@@ -57,6 +58,7 @@ class CleaningReport(Section):
         repaired: number of changed lines by repair.
         entities: number of lines, kept or dropped, with an HTML entity (&apos;): a sign of tokenised text.
         examples: some dropped pairs of each rule, repaired.
+        by_weights: number of pairs that the weights of the sources add, below 0 if they leave out more.
         lengths_in: by language, number of sentences by their words; `lengths_out` likewise.
     """
 
@@ -64,6 +66,7 @@ class CleaningReport(Section):
     dropped: dict[str, int]
     repaired: dict[str, int]
     entities: int
+    by_weights: int = 0
     pairs_out: int
     examples: dict[str, list[tuple[str, str]]]
     lengths_in: dict[str, list[int]]
@@ -86,7 +89,7 @@ def clean_corpus(raw: Path, folder: Path, source: str, target: str, settings: Cl
     splits = {split: _repair_split(raw, folder, split, source, target) for split in _HELD_OUT}
     paths = raw / f"train.{source}", raw / f"train.{target}"
     work = _Work(settings, *paths, _held_out(folder, source), _held_out(folder, target), target == TREES)
-    train = _Train(folder, source, target, settings)
+    train = _Train(folder, source, target, settings, raw / WEIGHTS)
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
         for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):
@@ -216,7 +219,8 @@ class _Work:
 class _Train:
     """The training text: written part by part after the rules for one pair, then again without repeats."""
 
-    def __init__(self, folder: Path, source: str, target: str, settings: Clean) -> None:
+    def __init__(self, folder: Path, source: str, target: str, settings: Clean, weights: Path) -> None:
+        self._weights = weights
         self._languages = source, target
         self._paths = [folder / f"train.{language}" for language in self._languages]
         self._all = [folder / f"{language}.parts" for language in self._languages]
@@ -229,6 +233,7 @@ class _Train:
         self._tally = _Tally()
         self._lengths = np.zeros((2, LONGEST_COUNTED + 1), np.int64)
         self._words = [np.zeros((0, 2), np.uint8)]
+        self._kept = [np.zeros(0, np.bool_)]
 
     def add(self, part: _Part) -> None:
         """Add the next part."""
@@ -238,6 +243,7 @@ class _Train:
             self._repeats[name].add(digests)
         self._lengths += _histograms(part.words)
         self._words.append(part.words[part.kept])
+        self._kept.append(part.kept)
         self._tally.add(part.tally)
 
     def report(self, splits: dict[str, SplitReport]) -> CleaningReport:
@@ -252,21 +258,32 @@ class _Train:
             left &= ~found
             self._tally.dropped[name] = int(found.sum())
             self._show_repeats(name, np.flatnonzero(found)[:EXAMPLES].tolist())
+        times = self._times(left)
         for path, everything in zip(self._paths, self._all, strict=True):
             with everything.open("rb") as lines, path.open("wb") as file:
-                file.writelines(compress(lines, left))
+                file.writelines(chain.from_iterable(map(repeat, lines, times.tolist())))
             everything.unlink()
         return CleaningReport(
             pairs_in=int(self._lengths[0].sum()),
             dropped={rule: self._tally.dropped[rule] for rule in self._rules},
             repaired=_by_repair(self._tally.repaired),
             entities=self._tally.entities,
-            pairs_out=int(left.sum()),
+            by_weights=int(times.sum() - left.sum()),
+            pairs_out=int(times.sum()),
             examples=self._tally.examples,
             lengths_in=dict(zip(self._languages, self._lengths.tolist(), strict=True)),
-            lengths_out=dict(zip(self._languages, _histograms(words[left]).tolist(), strict=True)),
+            lengths_out=dict(zip(self._languages, _histograms(np.repeat(words, times, axis=0)).tolist(), strict=True)),
             splits=splits,
         )
+
+    def _times(self, left: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return how often each pair is written, which is 0 or 1 without weights: of pairs of weight w every 1/w-th, or each w times."""
+        times = left.astype(np.int64)
+        if self._weights.exists():
+            weights = np.loadtxt(self._weights, ndmin=1)[np.concatenate(self._kept)]
+            # Rounded, so that a tenth ten times is one.
+            times[left] = np.diff(np.floor(np.cumsum(weights[left]).round(6)), prepend=0)
+        return times
 
     def _show_repeats(self, rule: str, numbers: list[int]) -> None:
         """Keep the pairs of these numbers (ascending, in the text with repeats) as examples."""

@@ -113,8 +113,8 @@ class Translated(Section):
 
     Attributes:
         corpus: name of the other entry; it may have only the language that is translated.
-        model: model directory (a relative path starts at the entry's folder), or one of the registry: `models:/NAME@ALIAS` or
-            `models:/NAME/VERSION`.
+        model: model directory, or one of the registry: `models:/NAME@ALIAS` or `models:/NAME/VERSION`. A relative path starts at the
+            entry's folder, or at `corpora/` for a packaged entry.
         side: the side that is made. `target`: sequence-level distillation (Kim and Rush 2016); `source`: back-translation (Sennrich et al.
             2016), and the model translates from the target language into the source language.
         beam, alpha: settings of the search, with the paper's length penalty.
@@ -147,6 +147,7 @@ class Source(Section):
         trees: files of bracketed trees as in the Penn Treebank, each over one or several lines; their words are the source, the target is
             `tree`. A relative pattern starts at the entry's folder, or at `corpora/` for a packaged entry.
         holdout: number of pairs to take out of train; must be the only source of valid or test.
+        weight: how often each pair is in the training text after cleaning: 2 twice, 0.5 every second pair; in train only.
     """
 
     files: Annotated[dict[str, LocalFile], Field(description="for each language a path, and perhaps sha256 and column")] | None = None
@@ -158,14 +159,18 @@ class Source(Section):
     trees: TreePattern | None = None
     translated: Translated | None = None
     holdout: PositiveInt | None = None
+    weight: Annotated[float, Field(gt=0, le=1_000)] = 1.0
 
     @property
     def kinds(self) -> list[str]:
         """The kinds that are given: exactly one in a checked entry."""
-        return [name for name in Source.model_fields if getattr(self, name) is not None]
+        return [name for name in KINDS if getattr(self, name) is not None]
 
 
-Sources = Annotated[list[Source], Field(min_length=1, description="a list of sources, each one of " + ", ".join(Source.model_fields))]
+KINDS = [name for name in Source.model_fields if name != "weight"]
+
+
+Sources = Annotated[list[Source], Field(min_length=1, description="a list of sources, each one of " + ", ".join(KINDS))]
 
 
 class Splits(Section):
@@ -256,6 +261,8 @@ def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
             yield from _faults_of_source(entry, source, f"{path}: splits.{split}.{index}")
         if split != "train" and any(source.translated for source in sources):
             yield configuration_error(f"{path}: splits.{split}: translated is for train alone", "Scores are of text by people.")
+        if split != "train" and any(source.weight != 1 for source in sources):
+            yield configuration_error(f"{path}: splits.{split}: weight is for train alone")
         if any(source.holdout for source in sources) and (split == "train" or len(sources) > 1):
             yield configuration_error(f"{path}: splits.{split}: holdout must be the only source, of valid or test")
     if not entry.synthetic and any(source.synthetic for sources in entry.sources.values() for source in sources):
@@ -265,7 +272,7 @@ def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
 def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[UserError]:
     if len(source.kinds) != 1:
         given = ", ".join(source.kinds) or "nothing"
-        yield configuration_error(f"{where}: must be exactly one of {', '.join(Source.model_fields)}, got {given}")
+        yield configuration_error(f"{where}: must be exactly one of {', '.join(KINDS)}, got {given}")
     if source.trees is not None and (len(entry.languages) != 2 or TREES not in entry.languages):
         yield configuration_error(f"{where}.trees: languages must be those of the words and {TREES}, got {', '.join(entry.languages)}")
     for kind, of_language in (("files", source.files), ("https", source.https)):

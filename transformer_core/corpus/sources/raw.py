@@ -13,7 +13,7 @@ from transformer_core.config import Section, validate_document
 from transformer_core.corpus.sources.holdout import choose, is_usable, listed_sentences, rank
 from transformer_core.corpus.sources.readers import Opened, Origin, SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
-from transformer_core.corpus.text import Pair, read_chunks, read_raw_lines
+from transformer_core.corpus.text import WEIGHTS, Pair, read_chunks, read_raw_lines
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, sha256_of, write_json
 
@@ -71,10 +71,10 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
     """
     entry, path = reader.found.entry, reader.found.path
     holdouts = {split: sources[0].holdout for split, sources in entry.sources.items() if sources[0].holdout is not None}
-    by_model = [TranslatedSource(source.translated, reader) for source in entry.splits.train if source.translated]
+    by_model = [(TranslatedSource(one.translated, reader), one.weight) for one in entry.splits.train if one.translated]
     origins: list[Origin] = []
     for split in (split for split in entry.sources if split not in holdouts):
-        opened = [reader.open(source, split) for source in entry.sources[split] if not source.translated]
+        opened = [(reader.open(source, split), source.weight) for source in entry.sources[split] if not source.translated]
         origins += _write_split(reader, split, opened, folder)
         if not (folder / f"{split}.{reader.source}").stat().st_size and not (split == "train" and by_model):
             raise UserError(f"{path}: splits.{split}: holds no sentence pair", "Look at the files that it names.")
@@ -82,7 +82,7 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
     if by_model:
         if teachers is None:
             raise ValueError(f"{path} has sources `translated`, and nothing translates them")
-        origins += _write_split(reader, "train", [source.open(teachers) for source in by_model], folder, "ab")
+        origins += _write_split(reader, "train", [(source.open(teachers), weight) for source, weight in by_model], folder, "ab")
     manifest = Manifest(
         corpus=entry.name,
         source=reader.source,
@@ -106,17 +106,26 @@ def _record(folder: Path, split: str, direction: tuple[str, str]) -> SplitRecord
     return SplitRecord(pairs=files[direction[0]].lines, files=files)
 
 
-def _write_split(reader: SourceReader, split: str, opened: list[Opened], folder: Path, mode: Literal["wb", "ab"] = "wb") -> list[Origin]:
-    labelled = split != "train" and any(source.synthetic for source in reader.found.entry.sources[split])
+def _write_split(
+    reader: SourceReader, split: str, opened: list[tuple[Opened, float]], folder: Path, mode: Literal["wb", "ab"] = "wb"
+) -> list[Origin]:
+    """Write or append opened sources, each with its weight, to a split, and return their origins."""
+    sources = reader.found.entry.sources[split]
+    labelled = split != "train" and any(source.synthetic for source in sources)
+    weighted = any(source.weight != 1 for source in sources)
     with ExitStack() as stack:
-        source, target = (stack.enter_context((folder / f"{split}.{language}").open(mode)) for language in reader.direction)
+        files = [stack.enter_context((folder / f"{split}.{language}").open(mode)) for language in reader.direction]
         labels = stack.enter_context((folder / f"{split}.phenomena").open("wb")) if labelled else None
-        for pair, label in chain.from_iterable(zip(part.pairs, part.labels, strict=False) for part in opened):
-            source.write(pair.source + b"\n")
-            target.write(pair.target + b"\n")
-            if labels:
-                labels.write(label.encode() + b"\n")
-    return [{"split": split, **origin} for part in opened for origin in part.origins]
+        weights = stack.enter_context((folder / WEIGHTS).open(mode)) if weighted else None
+        for part, weight in opened:
+            for pair, label in zip(part.pairs, part.labels, strict=False):
+                for file, line in zip(files, pair, strict=True):
+                    file.write(line + b"\n")
+                if labels:
+                    labels.write(label.encode() + b"\n")
+                if weights:
+                    weights.write(b"%.17g\n" % weight)
+    return [{"split": split, **origin} for part, _ in opened for origin in part.origins]
 
 
 def _hold_out(reader: SourceReader, holdouts: dict[str, int], folder: Path) -> dict[str, int]:
@@ -145,10 +154,12 @@ def _move(folder: Path, split_of: dict[bytes, str], direction: tuple[str, str]) 
     placed: set[bytes] = set()
     splits = {"train", *split_of.values()}
     with ExitStack() as stack:
-        files = {
-            split: [stack.enter_context((folder / f"{split}.{language}.new").open("wb")) for language in direction] for split in splits
-        }
+        weights = read_raw_lines(folder / WEIGHTS) if (folder / WEIGHTS).exists() else None
+        names = {split: [f"{split}.{language}" for language in direction] for split in splits}
+        names["train"] += [WEIGHTS] if weights else []
+        files = {split: [stack.enter_context((folder / f"{name}.new").open("wb")) for name in names[split]] for split in splits}
         for pair in _train_pairs(folder, direction):
+            row = (*pair, next(weights)) if weights else pair
             sentence = rank(pair.source)
             split = split_of.get(sentence, "train")
             if split != "train":
@@ -157,11 +168,10 @@ def _move(folder: Path, split_of: dict[bytes, str], direction: tuple[str, str]) 
                     continue
                 placed.add(sentence)
             counts[split] += 1
-            for file, line in zip(files[split], (pair.source, pair.target), strict=True):
+            for file, line in zip(files[split], row, strict=False):  # Held-out pairs have no weight.
                 file.write(line + b"\n")
-    for split in splits:
-        for language in direction:
-            (folder / f"{split}.{language}.new").replace(folder / f"{split}.{language}")
+    for name in chain.from_iterable(names.values()):
+        (folder / f"{name}.new").replace(folder / name)
     return counts
 
 
