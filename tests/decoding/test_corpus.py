@@ -1,5 +1,6 @@
 """Training text translated shard by shard: the bytes after an interruption, what is translated again, and what `nearest` picks."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,8 +85,9 @@ def test_a_changed_text_translates_its_shard_again_and_a_damaged_shard_is_made_a
     changed = [Pair(b"the cat", b""), *PAIRS[1:]]
     assert translated(tmp_path, teacher, pairs=changed)[1:] == first[1:]
     assert calls == [6]
-    for path in tmp_path.iterdir():
-        path.write_bytes(path.read_bytes().split(b"\n", 1)[1])
+    damages = (lambda one: one.split(b"\n", 1)[1], lambda one: one.replace(b"e", b"o", 1), lambda one: one[:-9], lambda _: b"")
+    for path, damage in zip(sorted(tmp_path.iterdir()), itertools.cycle(damages), strict=False):
+        path.write_bytes(damage(path.read_bytes()))
     assert translated(tmp_path, teacher) == first
     assert sum(calls) == 6 + len(PAIRS)
 

@@ -29,6 +29,7 @@ from transformer_core.corpus.sources.holdout import listed_sentences
 from transformer_core.corpus.sources.own import new_entry, update_entry
 from transformer_core.corpus.sources.raw import MANIFEST, read_manifest, write_raw
 from transformer_core.corpus.sources.readers import SourceReader
+from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
 from transformer_core.corpus.text import read_pairs
 from transformer_core.corpus.trees import leaves, read_tree, repaired
 from transformer_core.evaluation import parsing
@@ -66,6 +67,8 @@ splits:
         en: {path: ../own.en}
         de: {path: ../own.de, column: 1}
     - folder: {path: .., stem: own}
+      weight: 0.5
+    - translated: {corpus: own, model: ../teacher, side: source, beam: 5, tag: <bt>}
   valid:
     - holdout: 2
   test:
@@ -105,10 +108,11 @@ def _read_entry(data: bytes, folder: Path) -> None:
     path = folder / "corpora/own.yaml"
     path.parent.mkdir()
     path.write_bytes(data)
-    for name, content in (("own.en", _TEXT), ("own.de", _TABLE), ("own.mrg", _TREES)):
+    (folder / "teacher").mkdir()
+    for name, content in (("own.en", _TEXT), ("own.de", _TABLE), ("own.mrg", _TREES), ("teacher/model.safetensors", b"weights")):
         (folder / name).write_bytes(content)
     entry = load_entry(path)
-    source, target = entry.languages[:2]
+    source, target = entry.languages[0], entry.languages[-1]
     found = Found(entry, path)
     check_direction(found, source, target)
     reader = SourceReader(found, source, target, Fetcher("own", folder / "downloads", lock=None))
@@ -117,6 +121,9 @@ def _read_entry(data: bytes, folder: Path) -> None:
             if {"files", "folder", "trees"} & set(one.kinds):
                 reader.local_files(one)
                 for _ in reader.open(one, split).pairs:
+                    pass
+            if one.translated:
+                for _ in TranslatedSource(one.translated, reader).open(Teachers(lambda _, __, pairs: pairs, {})).pairs:
                     pass
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from transformer_core.corpus.sources.catalogue import Translated
-from transformer_core.corpus.text import Pair, decode_line, read_raw_lines, write_lines
+from transformer_core.corpus.text import Pair, decode_line, write_lines
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import UserError
@@ -62,17 +62,17 @@ class CorpusTranslator:
         with tqdm(desc=f"translate {wanted.corpus}", unit=" lines", disable=None) as bar:
             while shard := list(islice(pairs, LINES_PER_SHARD)):
                 path = self._path_of(key, shard, wanted.pick == "nearest")
-                made = list(read_raw_lines(path)) if path.is_file() else []
-                if len(made) == len(shard):
-                    bar.update(len(shard))
-                else:
+                made = _kept(path)
+                if made is None:
                     translator = translator or Translator.load(directory, precision=wanted.precision)
-                    write_lines(path, _translations(translator, wanted, shard, first, bar))
-                    made = list(read_raw_lines(path))
+                    made = list(_translations(translator, wanted, shard, first, bar))
+                    write_lines(path, [*made, _digest(made)])
+                else:
+                    bar.update(len(shard))
                 first += len(shard)
                 if bar.disable:
                     print(f"{wanted.corpus}: {first - 1:,} lines are translated", file=sys.stderr, flush=True)
-                yield from (Pair(pair.source, text) for pair, text in zip(shard, made, strict=True))
+                yield from (Pair(pair.source, text.encode()) for pair, text in zip(shard, made, strict=True))
 
     def remove_unused(self) -> None:
         """Remove the shards that this object has not read."""
@@ -96,6 +96,18 @@ class CorpusTranslator:
         path = self.shards / f"{digest.hexdigest()}.txt"
         self._used.add(path)
         return path
+
+
+def _kept(path: Path) -> list[str] | None:
+    """Return the translations of a finished shard; None if there is no such file, or if its last line is not the sum of the others."""
+    if not path.is_file():
+        return None
+    lines = path.read_bytes().decode(errors="replace").split("\n")[:-1]
+    return lines[:-1] if lines[-1:] == [_digest(lines[:-1])] else None
+
+
+def _digest(lines: list[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _translations(translator: Translator, wanted: Translated, shard: list[Pair[bytes]], first: int, bar: "tqdm[Any]") -> Iterator[str]:
