@@ -17,6 +17,7 @@ SYMBOLS = "a list of different texts without white space, none of them a special
 ONLY_POWER = "must be power with decode.engine ctranslate2, which has no other"
 FACTOR = "Did you mean 'learning_rate_factor'?"
 FEWER = "Keep more checkpoints or average fewer."
+WORST = "The two models of clean.score_by find the worst pairs."
 TOO_FEW = "give fewer checkpoints than average.count (5) takes. Save more often or average fewer."
 BOTH = "Weights belong to their vocabulary: name the same model in both."
 PRETRAINED = "the name of a folder in pretrained/"
@@ -73,12 +74,18 @@ FAULTS = [
     ("  validate_every: 250", "  validate_every: 240", ": train.validate_every: must be a multiple of train.save_every (50), got 240"),
     ("train:\n  init_from:", "train:\n  init_from: parent", f": bpe.init_from: missing, train.init_from starts from parent. {BOTH}"),
     ("bpe:\n  init_from:", "bpe:\n  init_from: models/averaged", f": bpe.init_from: must be {PRETRAINED}, got 'models/averaged'"),
+    (
+        "drop_worst: 0",
+        "drop_worst: 0.1",
+        ": clean.drop_worst: must be 0 where clean.score_by is null, got 0.1. The two models of clean.score_by",
+    ),
+    ("score_by:", "score_by: both", f": clean.drop_worst: must be above 0 where clean.score_by is both, got 0. {WORST}"),
     ("train:\n  init_from:", "train:\n  init_from: None", f": train.init_from: must be {PRETRAINED}, got 'None'"),
     ("  bpe_dropout: 0", "  bpe_dropout: 1", f": train.bpe_dropout: must be {PROBABILITY}, got 1"),
     ("  max_tokens: 128", "  max_tokens: 5000", f": binarize.max_tokens: a pair of 5000 tokens {TOO_LONG}"),
     ("  source: en", "  source: tree", ": download.source: must be a language, trees can be the target alone, got 'tree'"),
     ("  target: de", "  target: tree", f": train.best_by: {NO_BLEU}. Set perplexity, or f1."),
-    ("  warmup: 400", "  warmup: [", ":38: not valid YAML (expected ',' or ']', but got ':')"),
+    ("  warmup: 400", "  warmup: [", ":40: not valid YAML (expected ',' or ']', but got ':')"),
     (
         "  warmup: 400",
         "  warmup: 1\n  warmup: 2",

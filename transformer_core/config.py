@@ -105,6 +105,8 @@ class Clean(Section):
         drop_duplicates: drop repeated pairs.
         drop_case_duplicates: drop repeated pairs, ignoring case.
         on_invalid_utf8: stop with an error, or drop the pair.
+        drop_worst: share of the pairs left that is dropped for the worst scores by the models of `score_by`.
+        score_by: folder in `pretrained/` with two models, forward/ and backward/ (decoding/dual.py).
     """
 
     max_words: PositiveInt | None
@@ -115,6 +117,8 @@ class Clean(Section):
     drop_duplicates: bool
     drop_case_duplicates: bool
     on_invalid_utf8: Literal["stop", "drop"]
+    drop_worst: Probability
+    score_by: Pretrained | None
 
 
 def _check_symbols(symbols: list[str]) -> list[str]:
@@ -565,6 +569,10 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
             f"({train.tokens_per_microbatch}) and train.tokens_per_update ({train.tokens_per_update})"
         )
         yield "binarize.max_tokens", fault, "Lower it or raise them."
+    if bool(params.clean.drop_worst) != bool(params.clean.score_by):
+        needed = "be 0" if params.clean.drop_worst else "be above 0"
+        fault = f"must {needed} where clean.score_by is {params.clean.score_by or 'null'}, got {params.clean.drop_worst:g}"
+        yield "clean.drop_worst", fault, "The two models of clean.score_by find the worst pairs."
     if params.decode.engine == "ctranslate2":
         yield from _not_in_ctranslate2(params)
     preset = params.model.preset

@@ -1,14 +1,40 @@
 """Stage clean: data/raw becomes data/clean, repaired and without unusable training pairs, with a report of the counts."""
 
-from flows.process.paths import CLEAN, RAW
-from transformer_core.config import Params
-from transformer_core.corpus.cleaning.cleaner import REPORT, clean_corpus
+from pathlib import Path
+
+from flows.process.paths import CLEAN, RAW, STATE
+from transformer_core.config import PRETRAINED, Params
+from transformer_core.corpus.cleaning.cleaner import REPORT, CleaningReport, PairScores, clean_corpus
 from transformer_core.files import new_directory
+from transformer_core.processes import cores
+
+SHARDS = STATE / "scored"  # Finished scores.
 
 
 def run(params: Params) -> str:
     """Write data/clean."""
     with new_directory(CLEAN) as folder:
-        report = clean_corpus(RAW, folder, params.download.source, params.download.target, params.clean, params.machine.workers)
+        report = cleaned_by_models(params, folder) if params.clean.score_by else cleaned(params, folder)
     dropped = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
     return f"{CLEAN}: {report.pairs_out:,} of {report.pairs_in:,} training pairs (dropped: {dropped or 'none'}); counts in {CLEAN / REPORT}"
+
+
+def cleaned(params: Params, folder: Path, scores: PairScores | None = None) -> CleaningReport:
+    """Clean data/raw into `folder`."""
+    download, workers = params.download, params.machine.workers
+    return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scores)
+
+
+def cleaned_by_models(params: Params, folder: Path) -> CleaningReport:
+    """Clean data/raw, and drop the pairs that two models find worst. Finished scores are kept in `SHARDS` for the next run."""
+    import torch  # Here, as the next, because few corpora are scored.
+
+    from transformer_core.decoding.dual import DualScores
+    from transformer_core.decoding.shards import Shards
+
+    torch.set_num_threads(params.machine.threads or cores())
+    shards = Shards(SHARDS)
+    models = PRETRAINED / str(params.clean.score_by)
+    report = cleaned(params, folder, DualScores(models, shards, (params.download.source, params.download.target)))
+    shards.remove_unused()
+    return report

@@ -44,11 +44,13 @@ def write_translated(reader: SourceReader, folder: Path, params: Params) -> Mani
 
     from flows.record.registry import fetch
     from transformer_core.decoding.corpus import CorpusTranslator
+    from transformer_core.decoding.shards import Shards
 
     check_tags(reader.found, params.bpe.user_symbols)
     _refuse_own_output(reader)
     torch.set_num_threads(params.machine.threads or cores())
-    translator = CorpusTranslator(SHARDS, reader.direction)
+    shards = Shards(SHARDS)
+    translator = CorpusTranslator(shards, reader.direction)
     shutil.rmtree(FETCHED, ignore_errors=True)
     registered = {}
     for number, name in enumerate(registered_models(reader.found)):
@@ -56,7 +58,7 @@ def write_translated(reader: SourceReader, folder: Path, params: Params) -> Mani
         registered[name] = fetch(name.removeprefix(REGISTRY), tracking_uri(params.machine), FETCHED / str(number))
     manifest = write_raw(reader, folder, Teachers(translator, registered))
     shutil.rmtree(FETCHED, ignore_errors=True)
-    translator.remove_unused()
+    shards.remove_unused()
     return manifest
 
 

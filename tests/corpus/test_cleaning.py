@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from transformer_core.errors import ExitCode, UserError
 
 OFF = Clean(
     max_words=None, max_ratio=None, drop_copies=False, drop_foreign=False, drop_overlap=False, drop_duplicates=False,
-    drop_case_duplicates=False, on_invalid_utf8="stop",
+    drop_case_duplicates=False, on_invalid_utf8="stop", drop_worst=0.0, score_by=None,
 )  # fmt: skip
 DEFAULT = OFF.model_copy(update={"max_words": 100, "max_ratio": 3.0, "drop_copies": True, "drop_duplicates": True})
 GOOD = ("one two three", "eins zwei drei")
@@ -328,3 +328,23 @@ def test_the_number_of_written_pairs_is_the_sum_of_the_weights(tmp_path_factory:
     assert report.pairs_out == len(kept) == pytest.approx(1 + sum(weights), abs=1)
     for pair, weight in zip(pairs, weights, strict=True):
         assert kept.count(pair) == pytest.approx(weight, abs=1)
+
+
+def test_the_worst_share_of_the_pairs_that_are_left_is_dropped_and_counted(tmp_path: Path) -> None:
+    pairs = [(f"one two {number}", f"eins zwei {number}") for number in range(10)]
+    write_raw_pairs(tmp_path / "raw", [("", "x"), *pairs, pairs[0]])
+    (tmp_path / "clean").mkdir()
+    settings = DEFAULT.model_copy(update={"drop_worst": 0.35, "score_by": "both"})
+    seen: list[Pair] = []
+
+    def scores(found: Iterator[Pair]) -> Iterator[float]:
+        for pair in found:
+            seen.append(pair)
+            yield float(pair[0][-1] in "258") + float(pair[0][-1] == "5")
+
+    report = clean_corpus(tmp_path / "raw", tmp_path / "clean", "en", "de", settings, scores=scores)
+    assert seen == pairs
+    assert pairs_in(tmp_path / "clean", "train") == [pair for pair in pairs if pair[0][-1] not in "258"]
+    assert (report.dropped["low_score"], report.dropped["duplicate"], report.pairs_out) == (3, 1, 7)
+    assert report.examples["low_score"] == [pairs[number] for number in (2, 5, 8)]
+    assert list(report.dropped)[-1] == "low_score"

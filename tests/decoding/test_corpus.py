@@ -14,6 +14,7 @@ from transformer_core.corpus.text import Pair
 from transformer_core.decoding import corpus
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.corpus import CorpusTranslator
+from transformer_core.decoding.shards import Shards
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.models.transformer import Transformer
@@ -33,11 +34,11 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "LINES_PER_SHARD", 6)
+    monkeypatch.setattr(corpus, "PAIRS_PER_SHARD", 6)
 
 
 def translated(folder: Path, teacher: Path, settings: Translated = SETTINGS, pairs: list[Pair[bytes]] = PAIRS) -> list[Pair[bytes]]:
-    return list(CorpusTranslator(folder, ("en", "de"))(settings, teacher, iter(pairs)))
+    return list(CorpusTranslator(Shards(folder), ("en", "de"))(settings, teacher, iter(pairs)))
 
 
 def counted_lines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -70,7 +71,7 @@ def test_after_an_interruption_the_bytes_are_the_same_and_finished_shards_are_no
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(CorpusTranslator(tmp_path / "again", ("en", "de"))(SETTINGS, teacher, ends_in_the_third_shard()))
+        list(CorpusTranslator(Shards(tmp_path / "again"), ("en", "de"))(SETTINGS, teacher, ends_in_the_third_shard()))
     calls = counted_lines(monkeypatch)
     assert translated(tmp_path / "again", teacher) == undisturbed
     assert calls == [6, 2]
@@ -104,9 +105,9 @@ def test_other_settings_and_other_weights_have_other_shards(tmp_path: Path, teac
 
 def test_shards_of_earlier_texts_are_removed_when_asked(tmp_path: Path, teacher: Path) -> None:
     translated(tmp_path, teacher)
-    translator = CorpusTranslator(tmp_path, ("en", "de"))
-    list(translator(SETTINGS, teacher, iter(PAIRS[:6])))
-    translator.remove_unused()
+    shards = Shards(tmp_path)
+    list(CorpusTranslator(shards, ("en", "de"))(SETTINGS, teacher, iter(PAIRS[:6])))
+    shards.remove_unused()
     assert len(list(tmp_path.iterdir())) == 1
 
 

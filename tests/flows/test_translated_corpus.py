@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.process.paths import RAW
-from flows.stages import publish
+from flows.stages import clean, publish
 from flows.stages.download import SHARDS
 from tests.clone import Clone, tiny_clone
 from tests.flows.publishing import LINES, before_publish, random_model
@@ -17,7 +17,7 @@ from tests.flows.stages import set_params, stage_here
 from transformer_core.config import load_params
 from transformer_core.corpus.sources.own import new_entry
 from transformer_core.corpus.text import write_pairs
-from transformer_core.files import read_json
+from transformer_core.files import read_json, write_json
 
 TEXTS = [f"{line} {number}" for number in range(30) for line in LINES[:2]]
 # The stage with shards of ten lines.
@@ -25,7 +25,7 @@ STAGE = """
 from flows.process.runner import run_stage
 from flows.stages.download import run
 from transformer_core.decoding import corpus
-corpus.LINES_PER_SHARD = 10
+corpus.PAIRS_PER_SHARD = 10
 raise SystemExit(run_stage("download", run))
 """
 
@@ -116,6 +116,22 @@ def test_the_model_may_be_one_of_the_registry(mlflow_store: str, monkeypatch: py
     assert {name for name, content in by_registry.items() if content != by_directory[name]} == {"manifest.json"}
     made = read_json(RAW / "manifest.json")["origin"][-1]
     assert (made["model"], made["sha256"]) == (str(teacher), locked["models:/synthetic-en-de@champion"])
+
+
+def test_the_pairs_that_two_models_find_worst_are_dropped(place: Path, teacher: Path) -> None:
+    backward = shutil.copytree(teacher, place / "pretrained/both/backward")
+    shutil.copytree(teacher, place / "pretrained/both/forward")
+    write_json(backward / "config.json", read_json(backward / "config.json") | {"source": "de", "target": "en"})
+    set_params(download={"corpus": "own"}, clean={"drop_worst": 0.2, "score_by": "both", "drop_overlap": False})
+    assert stage_here("download").returncode == 0
+    ended = stage_here("clean")
+    assert "data/clean: 40 of 50 training pairs (dropped: low_score 10)" in ended.stdout, ended.stderr
+    first = (place / "data/clean/train.en").read_bytes()
+    (kept,) = clean.SHARDS.iterdir()
+    written = kept.stat().st_mtime_ns
+    assert stage_here("clean").returncode == 0
+    assert (place / "data/clean/train.en").read_bytes() == first
+    assert kept.stat().st_mtime_ns == written
 
 
 @pytest.mark.slow

@@ -1,10 +1,9 @@
-"""Translation of training text by a model, shard by shard. Finished shards are kept: a run that is stopped goes on with the next."""
+"""Translation of training text by a model, for the sources `translated` of a corpus."""
 
-import hashlib
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ from typing import Any
 from tqdm import tqdm
 
 from transformer_core.corpus.sources.catalogue import Translated
-from transformer_core.corpus.text import Pair, decode_line, write_lines
+from transformer_core.corpus.text import Pair, decode_line
 from transformer_core.decoding.beam import Search
+from transformer_core.decoding.shards import MOST_TOKENS, PAIRS_PER_SHARD, Shards
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import UserError
 from transformer_core.files import sha256_of
@@ -21,29 +21,22 @@ from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, read_con
 
 # Part of a shard's name: a change in the search that changes translations needs a new one.
 FORMAT = 1
-LINES_PER_SHARD = 8_192
-# A longer line is not translated: it is no sentence, and cleaning drops pairs with an empty side.
-MOST_TOKENS = 512
 
 
-@dataclass
+@dataclass(frozen=True)
 class CorpusTranslator:
-    """The translations of training text, in the order of the text.
-
-    A shard's file is named by a hash of everything that its content depends on: text, model and settings. All devices translate the
-    batches of a shard (`Translator.load`). The bytes depend neither on an interruption nor on the other shards.
+    """The translations of training text, in the order of the text. All devices translate the batches of a shard (`Translator.load`).
 
     Attributes:
-        shards: folder of the finished shards.
+        shards: finished translations.
         direction: source and target language of the corpus that is made.
     """
 
-    shards: Path
+    shards: Shards
     direction: tuple[str, str]
-    _used: set[Path] = field(default_factory=set)
 
     def __call__(self, wanted: Translated, directory: Path, pairs: Iterator[Pair[bytes]]) -> Iterator[Pair[bytes]]:
-        """Yield pairs of a text and its translation.
+        """Yield pairs of a text and its translation, which is empty for an empty text and for one of more than `MOST_TOKENS` tokens.
 
         Args:
             wanted: settings of the source in the catalogue's entry.
@@ -56,28 +49,23 @@ class CorpusTranslator:
         self._check_languages(wanted, directory)
         settings = wanted.model_dump(include={"beam", "alpha", "pick", "precision"})
         model = [sha256_of(directory / name) for name in (WEIGHTS, CONFIG, SUBWORD)]
-        key = json.dumps([FORMAT, MOST_TOKENS, settings, model], sort_keys=True)
-        translator: Translator | None = None
+        key = json.dumps([FORMAT, MOST_TOKENS, settings, model], sort_keys=True).encode()
+        loaded: list[Translator] = []
         first = 1
         with tqdm(desc=f"translate {wanted.corpus}", unit=" lines", disable=None) as bar:
-            while shard := list(islice(pairs, LINES_PER_SHARD)):
-                path = self._path_of(key, shard, wanted.pick == "nearest")
-                made = _kept(path)
-                if made is None:
-                    translator = translator or Translator.load(directory, precision=wanted.precision)
-                    made = list(_translations(translator, wanted, shard, first, bar))
-                    write_lines(path, [*made, _digest(made)])
-                else:
-                    bar.update(len(shard))
+            while shard := list(islice(pairs, PAIRS_PER_SHARD)):
+
+                def make(shard: list[Pair[bytes]] = shard, first: int = first) -> list[str]:
+                    if not loaded:
+                        loaded.append(Translator.load(directory, precision=wanted.precision))
+                    return list(_translations(loaded[0], wanted, shard, first, bar))
+
+                made = self.shards.lines(key + _inputs(shard, wanted.pick == "nearest"), make)
                 first += len(shard)
+                bar.update(first - 1 - bar.n)
                 if bar.disable:
                     print(f"{wanted.corpus}: {first - 1:,} lines are translated", file=sys.stderr, flush=True)
                 yield from (Pair(pair.source, text.encode()) for pair, text in zip(shard, made, strict=True))
-
-    def remove_unused(self) -> None:
-        """Remove the shards that this object has not read."""
-        for path in set(self.shards.glob("*.txt")) - self._used:
-            path.unlink()
 
     def _check_languages(self, wanted: Translated, directory: Path) -> None:
         config = read_config(directory / CONFIG)
@@ -86,28 +74,9 @@ class CorpusTranslator:
             fault = f"{directory / CONFIG}: translates {config.source} to {config.target}, and {' to '.join(needed)} is needed"
             raise UserError(fault, f"translated.side is {wanted.side}.")
 
-    def _path_of(self, key: str, shard: list[Pair[bytes]], with_references: bool) -> Path:
-        digest = hashlib.sha256(key.encode())
-        for pair in shard:
-            digest.update(b"%d %s\n" % (len(pair.source), pair.source))
-            if with_references:
-                digest.update(b"%d %s\n" % (len(pair.target), pair.target))
-        self.shards.mkdir(parents=True, exist_ok=True)
-        path = self.shards / f"{digest.hexdigest()}.txt"
-        self._used.add(path)
-        return path
 
-
-def _kept(path: Path) -> list[str] | None:
-    """Return the translations of a finished shard; None if there is no such file, or if its last line is not the sum of the others."""
-    if not path.is_file():
-        return None
-    lines = path.read_bytes().decode(errors="replace").split("\n")[:-1]
-    return lines[:-1] if lines[-1:] == [_digest(lines[:-1])] else None
-
-
-def _digest(lines: list[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+def _inputs(shard: list[Pair[bytes]], with_references: bool) -> bytes:
+    return b"".join(b"\n" + pair.source + (b"\n" + pair.target if with_references else b"") for pair in shard)
 
 
 def _translations(translator: Translator, wanted: Translated, shard: list[Pair[bytes]], first: int, bar: "tqdm[Any]") -> Iterator[str]:

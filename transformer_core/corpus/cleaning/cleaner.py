@@ -4,8 +4,9 @@ Validation and test are repaired in the same way but not filtered: line i stays 
 """
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, islice, repeat
+from itertools import chain, compress, islice, repeat
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +35,16 @@ from transformer_core.processes import in_order, workers_for
 
 REPORT = "report.json"
 INVALID_UTF8 = "invalid_utf8"
+LOW_SCORE = "low_score"
 EXAMPLES = 5
 # Longer sentences are counted as of this length, so that a length fits a byte.
 LONGEST_COUNTED = 200
 _EXAMPLE_CHARACTERS = 300
 _ROWS_AT_ONCE = 10_000  # `bincount` converts each byte to 8.
 _HELD_OUT = ("valid", "test")
+
+# What scores pairs (decoding/dual.py): a number for each, the lower the better.
+PairScores = Callable[[Iterator[Pair[str]]], Iterator[float]]
 
 
 class SplitReport(Section):
@@ -74,13 +79,16 @@ class CleaningReport(Section):
     splits: dict[str, SplitReport]
 
 
-def clean_corpus(raw: Path, folder: Path, source: str, target: str, settings: Clean, workers: int | None = None) -> CleaningReport:
+def clean_corpus(
+    raw: Path, folder: Path, source: str, target: str, settings: Clean, workers: int | None = None, scores: PairScores | None = None
+) -> CleaningReport:
     """Clean the three splits of `raw` into an empty `folder`, with report.json; the bytes do not depend on the number of workers.
 
     Where the target is `tree`, bracketed trees become their symbols (`trees.linearised`) after all rules have been applied.
 
     Args:
         workers: processes; None takes one for each core, fewer for little text.
+        scores: the function behind `settings.drop_worst`; yields a number for each pair, the lower the better.
 
     Raises:
         UserError: exit code 65; a missing file, sides of unequal length, invalid UTF-8 (unless it drops training pairs), a target
@@ -95,7 +103,7 @@ def clean_corpus(raw: Path, folder: Path, source: str, target: str, settings: Cl
         for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):
             train.add(part)
             bar.update(len(part.words))
-    report = train.report(splits)
+    report = train.report(splits, scores)
     if not report.pairs_out:
         counts = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
         raise UserError(f"{paths[0]}: cleaning leaves none of {report.pairs_in:,} pairs (dropped: {counts})", "Loosen section clean.")
@@ -229,7 +237,9 @@ class _Train:
         repeats = {"duplicate": settings.drop_duplicates, "case_duplicate": settings.drop_case_duplicates}
         self._repeats = {name: Repeats(folder / f"{name}.parts") for name, drops in repeats.items() if drops}
         invalid = [INVALID_UTF8] if settings.on_invalid_utf8 == "drop" else []
-        self._rules = [*invalid, *rules(settings, HeldOut.of(()), HeldOut.of(())), *self._repeats]
+        self._drop_worst = settings.drop_worst
+        scored = [LOW_SCORE] if settings.drop_worst else []
+        self._rules = [*invalid, *rules(settings, HeldOut.of(()), HeldOut.of(())), *self._repeats, *scored]
         self._tally = _Tally()
         self._lengths = np.zeros((2, LONGEST_COUNTED + 1), np.int64)
         self._words = [np.zeros((0, 2), np.uint8)]
@@ -246,8 +256,8 @@ class _Train:
         self._kept.append(part.kept)
         self._tally.add(part.tally)
 
-    def report(self, splits: dict[str, SplitReport]) -> CleaningReport:
-        """Write the text without its repeats and return the report; nothing can be added afterwards."""
+    def report(self, splits: dict[str, SplitReport], scores: PairScores | None) -> CleaningReport:
+        """Write the text without its repeats and its worst pairs, and return the report; nothing can be added afterwards."""
         for file in self._files:
             file.close()
         words = np.concatenate(self._words)
@@ -257,7 +267,12 @@ class _Train:
             found = repeats.found() & left
             left &= ~found
             self._tally.dropped[name] = int(found.sum())
-            self._show_repeats(name, np.flatnonzero(found)[:EXAMPLES].tolist())
+            self._show(name, np.flatnonzero(found)[:EXAMPLES].tolist())
+        if scores is not None:
+            worst = self._worst(left, scores)
+            left[worst] = False
+            self._tally.dropped[LOW_SCORE] = len(worst)
+            self._show(LOW_SCORE, worst[:EXAMPLES].tolist())
         times = self._times(left)
         for path, everything in zip(self._paths, self._all, strict=True):
             with everything.open("rb") as lines, path.open("wb") as file:
@@ -285,7 +300,13 @@ class _Train:
             times[left] = np.diff(np.floor(np.cumsum(weights[left]).round(6)), prepend=0)
         return times
 
-    def _show_repeats(self, rule: str, numbers: list[int]) -> None:
+    def _worst(self, left: NDArray[np.bool_], scores: PairScores) -> NDArray[np.int64]:
+        """Return the numbers of the pairs left with the highest scores, ascending: the share `drop_worst`, and of equals the later ones."""
+        found = np.fromiter(scores(compress(read_pairs(*self._all), left)), np.float64)
+        order = np.argsort(found, kind="stable")
+        return np.sort(np.flatnonzero(left)[order[len(order) - int(self._drop_worst * len(order)) :]])
+
+    def _show(self, rule: str, numbers: list[int]) -> None:
         """Keep the pairs of these numbers (ascending, in the text with repeats) as examples."""
         for number, pair in enumerate(islice(read_pairs(*self._all), numbers[-1] + 1 if numbers else 0)):
             if number in numbers:

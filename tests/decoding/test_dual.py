@@ -1,0 +1,73 @@
+"""Dual conditional cross-entropy: against its formula by `transformer-core score`'s numbers, and after an interruption."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.models.on_disk import TEXT, VOCAB, write_model
+from transformer_core.corpus.text import Pair
+from transformer_core.decoding import dual
+from transformer_core.decoding.dual import DualScores
+from transformer_core.decoding.scoring import score_pairs
+from transformer_core.decoding.shards import Shards
+from transformer_core.decoding.translator import load_for_decoding
+from transformer_core.errors import UserError
+from transformer_core.files import read_json, write_json
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
+
+PAIRS = [Pair(f"{one}{' dog' * number}", other) for number in range(3) for one in TEXT[:2] for other in TEXT[2:]]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with forward/ and backward/."""
+    folder = tmp_path_factory.mktemp("models")
+    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
+    for seed, name in enumerate(("forward", "backward")):
+        torch.manual_seed(seed)
+        directory = write_model(Transformer(size, VOCAB), folder / name)
+        if name == "backward":
+            write_json(directory / "config.json", read_json(directory / "config.json") | {"source": "de", "target": "en"})
+    return folder
+
+
+def entropy(directory: Path, source: str, target: str) -> float:
+    model, subword = load_for_decoding(directory)
+    (score,) = score_pairs(model, subword, [subword.encode(source)], [subword.encode(target)], 4096)
+    return -score.log_probability / len(score.pieces)
+
+
+def test_a_score_is_the_difference_of_the_cross_entropies_and_their_mean(models: Path, tmp_path: Path) -> None:
+    found = list(DualScores(models, Shards(tmp_path), ("en", "de"))(iter(PAIRS)))
+    for pair, score in zip(PAIRS, found, strict=True):
+        forward, backward = entropy(models / "forward", *pair), entropy(models / "backward", pair.target, pair.source)
+        assert score == pytest.approx(abs(forward - backward) + (forward + backward) / 2, abs=1e-5)
+
+
+def test_scores_after_an_interruption_are_the_same_and_a_pair_that_is_too_long_is_the_worst(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dual, "PAIRS_PER_SHARD", 5)
+    pairs = [*PAIRS, Pair("the dog " * 400, "der Hund"), Pair("", "der Hund")]
+    whole = list(DualScores(models, Shards(tmp_path / "whole"), ("en", "de"))(iter(pairs)))
+    assert whole[-2:] == [float("inf")] * 2
+    assert max(whole[:-2]) < float("inf")
+
+    def ends() -> Iterator[Pair[str]]:
+        yield from pairs[:7]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(DualScores(models, Shards(tmp_path / "again"), ("en", "de"))(ends()))
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "again").iterdir()}
+    assert len(kept) == 1
+    assert list(DualScores(models, Shards(tmp_path / "again"), ("en", "de"))(iter(pairs))) == whole
+    assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
+
+
+def test_models_in_the_wrong_places_are_refused(models: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"forward/config.json: translates en to de, and de to en is needed"):
+        list(DualScores(models, Shards(tmp_path), ("de", "en"))(iter(PAIRS)))

@@ -1,0 +1,92 @@
+"""Scores of sentence pairs by two models, for cleaning: dual conditional cross-entropy (Junczys-Dowmunt 2018)."""
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from tqdm import tqdm
+
+from transformer_core.corpus.text import Pair
+from transformer_core.corpus.tokens.subword import Subword
+from transformer_core.decoding.scoring import score_tokens
+from transformer_core.decoding.shards import MOST_TOKENS, PAIRS_PER_SHARD, Shards
+from transformer_core.decoding.translator import BATCH_TOKENS, load_for_decoding
+from transformer_core.errors import UserError
+from transformer_core.files import sha256_of
+from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, read_config
+from transformer_core.models.translation import TranslationModel
+
+FORWARD, BACKWARD = "forward", "backward"
+# Part of a shard's name, as in decoding/corpus.py.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class DualScores:
+    """Scores of pairs by the models FOLDER/forward (source to target) and FOLDER/backward (target to source).
+
+    With H the cross-entropy of a side given the other, in nats a token, a pair's score is |H_f - H_b| + (H_f + H_b) / 2: low where both
+    models find it probable and equally so.
+
+    Attributes:
+        folder: folder of the two model directories.
+        shards: finished scores.
+        direction: source and target language of the corpus.
+    """
+
+    folder: Path
+    shards: Shards
+    direction: tuple[str, str]
+
+    def __call__(self, pairs: Iterator[Pair[str]]) -> Iterator[float]:
+        """Yield the score of each pair, infinity for a side of more than `MOST_TOKENS` tokens; at most a shard of pairs is in memory.
+
+        Raises:
+            UserError: exit code 65; a model is missing, damaged or of other languages.
+        """
+        directories = [self.folder / name for name in (FORWARD, BACKWARD)]
+        for directory, direction in zip(directories, (self.direction, self.direction[::-1]), strict=True):
+            config = read_config(directory / CONFIG)
+            if (config.source, config.target) != direction:
+                fault = f"{directory / CONFIG}: translates {config.source} to {config.target}, and {' to '.join(direction)} is needed"
+                raise UserError(fault, f"{FORWARD} translates the corpus's source, {BACKWARD} its target.")
+        sums = [sha256_of(directory / name) for directory in directories for name in (WEIGHTS, CONFIG, SUBWORD)]
+        loaded: list[tuple[TranslationModel, Subword]] = []
+        scored = 0
+        with tqdm(desc="score", unit=" pairs", disable=None) as bar:
+            while shard := list(islice(pairs, PAIRS_PER_SHARD)):
+
+                def make(shard: list[Pair[str]] = shard) -> list[str]:
+                    if not loaded:
+                        loaded.extend(map(load_for_decoding, directories))
+                    forward = _cross_entropies(*loaded[0], shard)
+                    backward = _cross_entropies(*loaded[1], [Pair(pair.target, pair.source) for pair in shard])
+                    return [repr(_score(*both)) for both in zip(forward, backward, strict=True)]
+
+                inputs = "\n".join([str(FORMAT), *sums, *(text for pair in shard for text in pair)]).encode()
+                lines = self.shards.lines(inputs, make)
+                scored += len(shard)
+                bar.update(len(shard))
+                if bar.disable:
+                    print(f"{scored:,} pairs are scored", file=sys.stderr, flush=True)
+                yield from map(float, lines)
+
+
+def _score(forward: float, backward: float) -> float:
+    both = forward + backward
+    return abs(forward - backward) + both / 2 if both < math.inf else math.inf
+
+
+def _cross_entropies(model: TranslationModel, subword: Subword, pairs: list[Pair[str]]) -> list[float]:
+    """Return the cross-entropy of each target given its source, in nats a token, end token included; infinity if a side is too long."""
+    tokens = [(subword.encode(pair.source), subword.encode(pair.target)) for pair in pairs]
+    most = min(MOST_TOKENS, model.most_positions or MOST_TOKENS)
+    short = [number for number, sides in enumerate(tokens) if max(map(len, sides)) <= most]
+    found = score_tokens(model, [tokens[number][0] for number in short], [tokens[number][1] for number in short], BATCH_TOKENS)
+    results = [math.inf] * len(pairs)
+    for number, logs in zip(short, found, strict=True):
+        results[number] = -math.fsum(logs) / len(logs)
+    return results
