@@ -74,11 +74,7 @@ FAULTS = [
     ("  validate_every: 250", "  validate_every: 240", ": train.validate_every: must be a multiple of train.save_every (50), got 240"),
     ("train:\n  init_from:", "train:\n  init_from: parent", f": bpe.init_from: missing, train.init_from starts from parent. {BOTH}"),
     ("bpe:\n  init_from:", "bpe:\n  init_from: models/averaged", f": bpe.init_from: must be {PRETRAINED}, got 'models/averaged'"),
-    (
-        "drop_worst: 0",
-        "drop_worst: 0.1",
-        ": clean.drop_worst: must be 0 where clean.score_by is null, got 0.1. The two models of clean.score_by",
-    ),
+    ("drop_worst: 0", "drop_worst: 0.1", f": clean.drop_worst: must be 0 where clean.score_by is null, got 0.1. {WORST}"),
     ("score_by:", "score_by: both", f": clean.drop_worst: must be above 0 where clean.score_by is both, got 0. {WORST}"),
     ("train:\n  init_from:", "train:\n  init_from: None", f": train.init_from: must be {PRETRAINED}, got 'None'"),
     ("  bpe_dropout: 0", "  bpe_dropout: 1", f": train.bpe_dropout: must be {PROBABILITY}, got 1"),
