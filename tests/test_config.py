@@ -85,7 +85,7 @@ FAULTS = [
     (
         "  warmup: 400",
         "  warmup: 1\n  warmup: 2",
-        ':37: not valid YAML (found duplicate key "warmup" with value "2" (original value: "1"))',
+        ':39: not valid YAML (found duplicate key "warmup" with value "2" (original value: "1"))',
     ),
 ]
 
