@@ -17,8 +17,9 @@ from torch import Tensor
 from transformer_core.config import DecodingPrecision
 from transformer_core.corpus.tokens.subword import PAD, Subword, padded
 from transformer_core.decoding.beam import Search, beam_search
-from transformer_core.decoding.hypotheses import Finished
+from transformer_core.decoding.hypotheses import Finished, StepModel
 from transformer_core.decoding.sampling import Sampling, sample
+from transformer_core.decoding.shortlist import SHORTLIST, Shortlist, Shortlisted
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.models.directory import CONFIG, SUBWORD, load_model
 from transformer_core.models.precision import low_precision, pack, quantise, weights_dtype
@@ -101,33 +102,38 @@ class Translator:
         replicas: the same model again, one per further batch decoded in parallel: a copy on every other GPU; on a CPU the model itself.
             On a CPU the operations between the matrix products are too short to be divided among threads, so decoding two batches in
             parallel, with one thread each, is faster than one after the other.
+        shortlist: the subwords that the translation of a sentence may have; None allows all.
     """
 
     model: Decoder
     subword: Subword
     replicas: tuple[Decoder, ...] = ()
+    shortlist: Shortlist | None = None
 
     @classmethod
-    def load(cls, *directories: Path, precision: DecodingPrecision = "float32", device: torch.device | None = None) -> "Translator":
+    def load(
+        cls, *directories: Path, precision: DecodingPrecision = "float32", device: torch.device | None = None, shortlist: bool = False
+    ) -> "Translator":
         """Load model directories, whose models translate together; arguments and errors as in `load_for_decoding`.
 
         Without a device all GPUs share the sentences. On a CPU the number of batches decoded in parallel is torch's number of threads.
 
         Raises:
-            UserError: exit code 78; the models have different vocabularies.
+            UserError: exit code 78; the models have different vocabularies, or `shortlist` is asked for and there are several models or
+                the directory has none. 65; the shortlist is damaged.
         """
         models, subwords = zip(*(load_for_decoding(directory, precision, device) for directory in directories), strict=True)
         for directory, subword in zip(directories, subwords, strict=True):
             if subword.hash != subwords[0].hash:
                 message = f"{directory}: vocabulary {subword.hash[:12]}, but {directories[0]} has {subwords[0].hash[:12]}"
                 raise configuration_error(message, "Models that translate together share their vocabulary.")
+        known = _shortlist_of(directories, subwords[0].vocab_size) if shortlist else None
         if models[0].device.type == "cpu":
             model = _together(models)
-            return cls(model, subwords[0], (model,) * (torch.get_num_threads() - 1))
+            return cls(model, subwords[0], (model,) * (torch.get_num_threads() - 1), known)
         others = range(1, torch.cuda.device_count()) if device is None else ()
-        return cls(
-            _together(models), subwords[0], tuple(_together([deepcopy(model).cuda(number) for model in models]) for number in others)
-        )
+        copies = tuple(_together([deepcopy(model).cuda(number) for model in models]) for number in others)
+        return cls(_together(models), subwords[0], copies, known)
 
     def translate(
         self,
@@ -171,10 +177,13 @@ class Translator:
 
         def decode(model: Decoder, numbers: list[int]) -> list[list[Finished]]:
             tokens = _tensor([sources[number] for number in numbers], model.device)
-            prefix = None if prefixes is None else _tensor([prefixes[number] for number in numbers], model.device)
-            if isinstance(search, Search):
-                return beam_search(model, tokens, tokens != PAD, search, prefix, most)
-            return sample(model, tokens, tokens != PAD, search, prefix, most)
+            starts = [[] if prefixes is None else list(prefixes[number]) for number in numbers]
+            prefix = None if prefixes is None else _tensor(starts, model.device)
+            if self.shortlist is None:
+                return _decoded(model, tokens, search, prefix, most)
+            assert isinstance(model, TranslationModel)
+            lists = [self.shortlist.of(sources[number], start) for number, start in zip(numbers, starts, strict=True)]
+            return _decoded_from(Shortlisted(model, lists), tokens, search, prefix, most)
 
         batches = batches_of([len(source) for source in sources], batch_tokens)
         # The coverage penalty reads the model's record of attention, which parallel batches on a CPU would share.
@@ -185,6 +194,30 @@ class Translator:
                 results[number] = [Hypothesis.of(output, self.subword) for output in finished]
             done(len(numbers))
         return results
+
+
+def _decoded(model: StepModel, tokens: Tensor, search: Search | Sampling, prefix: Tensor | None, most: int | None) -> list[list[Finished]]:
+    if isinstance(search, Search):
+        return beam_search(model, tokens, tokens != PAD, search, prefix, most)
+    return sample(model, tokens, tokens != PAD, search, prefix, most)
+
+
+def _decoded_from(
+    model: Shortlisted, tokens: Tensor, search: Search | Sampling, prefix: Tensor | None, most: int | None
+) -> list[list[Finished]]:
+    """Decode as `_decoded`, and turn the columns of the shortlists to token ids."""
+    ids = model.ids.tolist()
+    outputs = _decoded(model, tokens, search, None if prefix is None else model.columns(prefix), most)
+    return [[one._replace(tokens=[ids[column] for column in one.tokens]) for one in finished] for finished in outputs]
+
+
+def _shortlist_of(directories: Sequence[Path], vocab_size: int) -> Shortlist:
+    if len(directories) > 1:
+        raise configuration_error("a shortlist: there is none for several models together", "Translate without it, or name one model.")
+    file = directories[0] / SHORTLIST
+    if not file.is_file():
+        raise configuration_error(f"{file}: no such file", "Set average.shortlist and repeat stage average, or translate without it.")
+    return Shortlist.load(file, vocab_size)
 
 
 def check_length(tokens: TokenIds, most_positions: int | None, where: str, engine: str = "") -> None:

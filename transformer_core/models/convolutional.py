@@ -207,8 +207,8 @@ class Convolutional(TranslationModel):
         keys = x * share + x.detach() * (1 - share)
         return ConvolutionalState(keys, (keys + embedded) * _HALF, source_mask, [])
 
-    def step(self, tokens: Tensor, state: ConvolutionalState) -> Tensor:
-        return self.project(self._decode(tokens[:, None], state)[:, 0])
+    def decode(self, tokens: Tensor, state: ConvolutionalState) -> Tensor:
+        return self._decode(tokens[:, None], state)[:, 0]
 
     def _decode(self, target: Tensor, state: ConvolutionalState) -> Tensor:
         """Decode (B*K, T) next target tokens to (B*K, T, D) and advance the state."""

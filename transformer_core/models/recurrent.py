@@ -130,8 +130,8 @@ class Recurrent(TranslationModel):
             keys = memory if self.attention is None else self.attention.keys(memory)
             return self._initial(RecurrentState(memory, keys, source_mask, hidden))
 
-    def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
-        return self.project(self._advance(self.embedding(tokens), state))
+    def decode(self, tokens: Tensor, state: RecurrentState) -> Tensor:
+        return self._advance(self.embedding(tokens), state)
 
     def _initial(self, state: RecurrentState) -> RecurrentState:
         """Return the decoder's initial state, given a state with the encoder's last states."""

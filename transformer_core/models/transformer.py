@@ -119,7 +119,7 @@ class Transformer(TranslationModel):
         seen = source_mask.new_zeros(len(source), 1, 0)
         return TransformerState(encoded, source_mask[:, None, None, :], past, seen, torch.zeros(0, dtype=torch.long, device=source.device))
 
-    def step(self, tokens: Tensor, state: TransformerState) -> Tensor:
+    def decode(self, tokens: Tensor, state: TransformerState) -> Tensor:
         x = self._embed_target(tokens[:, None], state.position).view(len(state.mask), -1, self.d_model)
         slots = state.open(x.shape[1])
         visible = state.seen[:, None]
@@ -129,7 +129,7 @@ class Transformer(TranslationModel):
         visible, mask = bias_of(visible, x.dtype), bias_of(state.mask, x.dtype)
         for layer, past, encoded in zip(self._decoder_layers(), state.past, state.encoded, strict=True):
             x = layer(x, visible, encoded, mask, past, slots)
-        return self.project(_normed(x, self.decoder_norm)).flatten(0, 1)
+        return _normed(x, self.decoder_norm).flatten(0, 1)
 
     def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
         return self._decoder_layers()[-1].cross_attention.recording()

@@ -70,7 +70,7 @@ class TranslationModel(nn.Module, ABC):
         """Encode (B, S) sources and return the state of decoding, with one hypothesis per sentence."""
 
     @abstractmethod
-    def step(self, tokens: Tensor, state: Any) -> Tensor:
+    def decode(self, tokens: Tensor, state: Any) -> Tensor:
         """Decode one more position.
 
         Args:
@@ -78,8 +78,12 @@ class TranslationModel(nn.Module, ABC):
             state: state returned by `start`; changed in place.
 
         Returns:
-            (B*K, V) logits of the next token.
+            (B*K, D): the input of `project`.
         """
+
+    def step(self, tokens: Tensor, state: Any) -> Tensor:
+        """Decode one more position as `decode`; return the logits of the next token, (B*K, V)."""
+        return self.project(self.decode(tokens, state))
 
     def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
         """Record the weights (B, H, K, S) of the last layer's attention to the source, in each step within the block.

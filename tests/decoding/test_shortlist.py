@@ -1,0 +1,183 @@
+"""Shortlists: from aligned pairs, against brute force, and a translation that depends on its sentence alone."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from tests.decoding.parity import WordsOnly, made_up_pairs
+from tests.models.on_disk import TEXT, VOCAB, write_model
+from tests.models.test_precision import needs_vnni
+from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK
+from transformer_core.decoding.beam import Search
+from transformer_core.decoding.sampling import Sampling
+from transformer_core.decoding.shortlist import SHORTLIST, Shortlist, align
+from transformer_core.decoding.translator import Translator
+from transformer_core.errors import ExitCode, UserError
+from transformer_core.models.precision import pack, quantise
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
+
+SEARCH = Search(4, 0.6, max_extra=6, nbest=4)
+SOURCES = [source for source, _ in made_up_pairs(60, seed=2_000)]
+WORDS = range(EOS + 1, EOS + 13)
+
+
+def shortlist(targets: dict[int, list[int]], frequent: Sequence[int] = ()) -> Shortlist:
+    rows = [targets.get(token, []) for token in range(VOCAB)]
+    ids = np.array([target for row in rows for target in row], np.int64)
+    return Shortlist(np.cumsum([0, *map(len, rows)]), ids, np.array(sorted({PAD, UNK, BOS, EOS, *frequent}), np.int64))
+
+
+# Each word, and the next two; so the list of a sentence depends on its words.
+NEXT = shortlist({word: [other for other in (word, word + 1, word + 2) if other in WORDS] for word in WORDS})
+EVERYTHING = shortlist({}, range(VOCAB))
+
+
+class Ids:
+    """A vocabulary whose text is the token ids."""
+
+    def decode(self, tokens: list[int]) -> str:
+        return " ".join(map(str, tokens))
+
+
+Outputs = list[list[tuple[str, float]]]
+
+
+def searched(
+    model: Transformer,
+    known: Shortlist | None,
+    sources: Sequence[Sequence[int]] = SOURCES,
+    search: Search | Sampling = SEARCH,
+    batch_tokens: int = 200,
+    prefixes: Sequence[Sequence[int]] | None = None,
+) -> Outputs:
+    translator = Translator(model, Ids(), shortlist=known)  # type: ignore[arg-type]
+    lists = translator.translate_tokens(sources, search, batch_tokens, prefixes)
+    return [[(one.text, one.score) for one in hypotheses] for hypotheses in lists]
+
+
+def same(found: Outputs, wanted: Outputs, within: float) -> bool:
+    texts = [[text for text, _ in hypotheses] for hypotheses in found] == [[text for text, _ in hypotheses] for hypotheses in wanted]
+    flat = ([score for hypotheses in outputs for _, score in hypotheses] for outputs in (found, wanted))
+    return texts and next(flat) == pytest.approx(next(flat), abs=within)
+
+
+class Masked(Transformer):
+    """Brute force: the logits of everything that is not in `own` are minus infinity."""
+
+    own: Tensor
+
+    def project(self, x: Tensor) -> Tensor:
+        logits = super().project(x)
+        return torch.full_like(logits, -torch.inf).index_copy(-1, self.own, logits.index_select(-1, self.own))
+
+
+def copied(model: Transformer, kind: type[Transformer] = Transformer) -> Transformer:
+    made = kind(model.size, VOCAB)
+    made.load_state_dict(model.state_dict())
+    return made.eval()
+
+
+@pytest.fixture(scope="module")
+def double(model: WordsOnly) -> Transformer:
+    return copied(model).double()
+
+
+@pytest.fixture(scope="module")
+def alone(double: Transformer) -> Outputs:
+    return [searched(double, NEXT, [source])[0] for source in SOURCES]
+
+
+def test_the_outputs_are_those_of_a_softmax_over_the_list_of_the_sentence(double: Transformer, alone: Outputs) -> None:
+    masked = copied(double, Masked).double()
+    wanted = []
+    for source in SOURCES:
+        masked.own = torch.from_numpy(NEXT.of(source))  # type: ignore[assignment]
+        wanted += searched(masked, None, [source])
+    assert same(alone, wanted, within=1e-9)
+    assert not same(alone, searched(double, None), within=1e-9)
+
+
+def test_a_list_of_the_whole_vocabulary_changes_nothing(double: Transformer) -> None:
+    assert same(searched(double, EVERYTHING), searched(double, None), within=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, len(SOURCES) - 1), min_size=1, max_size=30, unique=True), st.integers(1, 400))
+def test_a_translation_does_not_depend_on_its_batch(double: Transformer, alone: Outputs, numbers: list[int], batch: int) -> None:
+    found = searched(double, NEXT, [SOURCES[number] for number in numbers], batch_tokens=batch)
+    assert same(found, [alone[number] for number in numbers], within=1e-9)
+
+
+@pytest.mark.parametrize("prepared", [pack, pytest.param(quantise, marks=needs_vnni)])
+def test_packed_and_8_bit_weights_take_their_rows_of_the_list(model: WordsOnly, prepared: object) -> None:
+    ready = copied(model)
+    prepared(ready)  # type: ignore[operator]
+    assert same(searched(ready, EVERYTHING), searched(ready, None), within=1e-4)
+
+
+def test_a_draw_and_a_prefix_stay_on_the_list_and_the_prefix_may_be_beside_it(double: Transformer) -> None:
+    source = [WORDS[0], WORDS[1], EOS]
+    allowed = {*map(str, NEXT.of(source).tolist())}
+    drawn = searched(double, NEXT, [source] * 20, Sampling(2))
+    assert {token for hypotheses in drawn for text, _ in hypotheses for token in text.split()} <= allowed
+    ((text, _), *_), *_ = searched(double, NEXT, [source], prefixes=[[WORDS[11]]])
+    first, *rest = text.split()
+    assert first == str(WORDS[11])
+    assert {*rest} <= allowed | {first}
+
+
+def test_aligned_subwords_the_copy_and_the_frequent_ones_are_on_the_list() -> None:
+    """Source word w is 100 + w in the target; one pair in ten has a word of no counterpart."""
+    draw = np.random.default_rng(1)
+    rows = [draw.integers(10, 40, draw.integers(1, 8)).tolist() for _ in range(2_000)]
+    pairs = [([*row, EOS], [*(100 + word for word in row), *([9] if number % 10 == 0 else []), EOS]) for number, row in enumerate(rows)]
+    found = align(lambda: iter(pairs), 200, 3)
+    for word in range(10, 40):
+        assert found.targets[found.starts[word]] == 100 + word
+        assert found.starts[word + 1] - found.starts[word] <= 3
+    assert len(found.frequent) == 4 + 3 - 1  # EOS is one of the three most frequent.
+    assert {PAD, UNK, BOS, EOS} <= {*found.frequent.tolist()}
+    copies = align(lambda: iter([([5, 6, EOS], [7, 6, EOS])] * 50), 200, 1)
+    assert 6 in copies.of([5, 6, EOS])
+
+
+def test_a_damaged_file_or_one_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / SHORTLIST
+    NEXT.save(file)
+    again = Shortlist.load(file, VOCAB)
+    assert all(np.array_equal(again.of(source), NEXT.of(source)) for source in SOURCES)
+    with pytest.raises(UserError, match=r"shortlist.safetensors: no shortlist of a vocabulary of 41\. Make it again") as caught:
+        Shortlist.load(file, VOCAB + 1)
+    assert caught.value.exit_code is ExitCode.BAD_DATA
+    whole = file.read_bytes()
+    for damaged in (b"", whole[:50], whole[:-8]):
+        file.write_bytes(damaged)
+        with pytest.raises(UserError, match="no shortlist"):
+            Shortlist.load(file, VOCAB)
+    of_one = [0] * VOCAB
+    for starts, targets in (([*of_one, 2], [1]), ([0, 5, *of_one[1:-1], 2], [1, 1]), ([*of_one, 1], [VOCAB]), ([*of_one, 1], [-1])):
+        save_file({"starts": np.array(starts), "targets": np.array(targets), "frequent": np.arange(4)}, file)
+        with pytest.raises(UserError, match="no shortlist of a vocabulary"):
+            Shortlist.load(file, VOCAB)
+
+
+def test_a_directory_without_a_list_and_several_models_are_refused(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
+    directory = write_model(Transformer(size, VOCAB), tmp_path / "model")
+    with pytest.raises(UserError, match=r"model/shortlist.safetensors: no such file. Set average.shortlist"):
+        Translator.load(directory, shortlist=True)
+    EVERYTHING.save(directory / SHORTLIST)
+    assert [one[0].text for one in Translator.load(directory, shortlist=True).translate(TEXT, Search())] == [
+        one[0].text for one in Translator.load(directory).translate(TEXT, Search())
+    ]
+    with pytest.raises(UserError, match="there is none for several models together"):
+        Translator.load(directory, directory, shortlist=True)
