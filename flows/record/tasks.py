@@ -78,7 +78,7 @@ def score_table(figures: Mapping[str, Any]) -> str:
 
 TRANSLATION = Task(
     score="BLEU",
-    scores=("bleu", "bleu_low", "bleu_high", "chrf", "ter"),
+    scores=("bleu", "bleu_low", "bleu_high", "chrf", "chrf_low", "chrf_high", "ter", "ter_low", "ter_high"),
     published=("bleu", "chrf", "ter"),
     shares=("copied", "empty", "over_long"),
     outputs="translations",

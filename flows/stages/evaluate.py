@@ -204,6 +204,9 @@ def _of_translation(report: Report) -> dict[str, Any]:
         **{f"{name}_signature": count.signature for name, count in test.moses_bleu.items()},
         "brevity_penalty": round(test.brevity_penalty, 3),
         "length_ratio": round(test.length_ratio, 3),
+        "precisions": [round(precision, 2) for precision in test.precisions],
+        "hypothesis_tokens": test.hypothesis_tokens,
+        "reference_tokens": test.reference_tokens,
         **_rounded(report.shares, TRANSLATION.shares),
     }
 
@@ -226,7 +229,7 @@ def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
     """Write the main score by group as CSV, with the labels in `column`."""
     import pandas as pd
 
-    rows = [(group.label, group.sentences, group.score) for group in groups]
+    rows = [(group.label, group.size, group.score) for group in groups]
     with new_file(path) as temporary:
         table = pd.DataFrame(rows, columns=[column, "sentences", "score"])
         table.to_csv(temporary, index=False, float_format="%.2f", lineterminator="\n")
