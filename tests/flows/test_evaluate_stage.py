@@ -27,6 +27,7 @@ RECIPE = REPOSITORY / "transformer_core/recipes/synthetic.yaml"
 SOURCE = ["A man rides a bike through the town.", "Two dogs play in the snow today.", "The woman has not read the book."]
 TARGET = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde spielen heute im Schnee.", "Die Frau hat das Buch nicht gelesen."]
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=4, d_v=4, dropout=0.1)
+INTERVALS = {"bleu_low": 19.92, "bleu_high": 100.0, "chrf_low": 46.83, "chrf_high": 100.0, "ter_low": 0.0, "ter_high": 51.29}
 HYPOTHESES = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde spielen heute im Eis.", "Die Frau liest das Buch."]
 
 
@@ -51,6 +52,7 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
     }  # fmt: skip
     for name, document in documents.items():
         write_json(root / name, document)
+    write_lines(root / "data/clean/train.de", TARGET)
     for name in ("valid", "test"):
         write_pairs(root / f"data/raw/{name}.en", root / f"data/raw/{name}.de", zip(SOURCE, TARGET, strict=True))
         write_lines(root / f"results/decode/{name}.hyp", HYPOTHESES)
@@ -91,13 +93,18 @@ def test_scores_are_flat_rounded_and_of_the_test_split(here: Path, params: Param
     run(params)
     metrics = read_json(SCORES)
     signature, paper_signature = metrics.pop("signature"), metrics.pop("paper_bleu_signature")
-    perfect = {"bleu": 100.0, "bleu_low": 100.0, "bleu_high": 100.0, "chrf": 100.0, "ter": 0.0, "paper_bleu": 100.0}
+    perfect = {
+        **dict.fromkeys(("bleu", "bleu_low", "bleu_high", "chrf", "chrf_low", "chrf_high", "paper_bleu"), 100.0),
+        **dict.fromkeys(("ter", "ter_low", "ter_high"), 0.0),
+    }
     # What `sacrebleu ref -i hyp -m bleu chrf ter -w 2 --confidence` prints for these three lines (23 tokens for 25: penalty
-    # exp(1 - 25 / 23)); the interval is 64.90 +- 44.98, and Moses parts these lines into the same tokens.
+    # exp(1 - 25 / 23)); the intervals are 64.90 +- 44.98, 75.78 +- 28.96 and 22.72 +- 28.57, within the scales. Moses parts these lines
+    # into the same tokens.
     assert metrics == {
-        "bleu": 66.97, "bleu_low": 19.92, "bleu_high": 100.0, "chrf": 76.39, "ter": 22.73, "paper_bleu": 66.97,
+        **INTERVALS, "bleu": 66.97, "chrf": 76.39, "ter": 22.73, "paper_bleu": 66.97,
         "corpus": "tiny", "synthetic": True, "lines": 3, "references_sha256": sha256(Path("data/raw/test.de").read_bytes()).hexdigest(),
         "brevity_penalty": 0.917, "length_ratio": 0.92, "copied": 0.0, "empty": 0.0, "over_long": 0.0, "valid": perfect,
+        "precisions": [91.3, 75.0, 64.71, 64.29], "hypothesis_tokens": 23, "reference_tokens": 25,
     }  # fmt: skip
     assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert paper_signature.startswith("multi-bleu|nrefs:1|case:mixed|tok:moses-de|compounds-split:yes|smooth:none|sacremoses:")
@@ -153,11 +160,11 @@ def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
     assert inputs == [("tiny valid en-de", "validation"), ("tiny test en-de", "test")]
     assert values["parameters"]["references_sha256"] == sha256(Path("data/raw/test.de").read_bytes()).hexdigest()
     scores = {
-        "bleu": 66.97, "bleu_low": 19.92, "bleu_high": 100.0, "chrf": 76.39, "ter": 22.73, "paper_bleu": 66.97,
+        **INTERVALS, "bleu": 66.97, "chrf": 76.39, "ter": 22.73, "paper_bleu": 66.97,
         "copied": 0.0, "empty": 0.0, "over_long": 0.0,
     }  # fmt: skip
     assert {f"test/{name}": value for name, value in scores.items()} in [event.get("values") for event in events if event.get("step") == 40]
-    artifacts = ["report.html", "test.hyp", "valid.hyp", "by_length.csv", "by_phenomenon.csv", "test.en", "test.de"]
+    artifacts = ["report.html", "sentences.html", "test.hyp", "valid.hyp", "by_length.csv", "by_phenomenon.csv", "test.en", "test.de"]
     assert [Path(event["path"]).name for event in events if event["type"] == "artifact"] == artifacts
     assert events[-1]["status"] == "FINISHED"
 
@@ -218,7 +225,7 @@ def test_the_report_shows_what_each_head_attends_to_in_a_sentence(here: Path, pa
     html = page(here, params)
     assert "sentence 2, the first of the test set of about median length" in html
     assert [html.count(f"Layer {layer}, head {head}:") for layer, head in ((1, 1), (1, 4), (2, 4))] == [2, 2, 1]
-    first = html.split('class="heads encoder">')[1].split("</svg>")[0]
+    first = html.split('class="heads encoder"')[1].split("</svg>")[0]
     pieces = re.findall(r">([^<]+)</text>", first)
     assert "".join(pieces).replace("·", "") == "thedogseesacat&lt;/s&gt;" * 2
 

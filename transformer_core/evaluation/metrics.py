@@ -25,7 +25,7 @@ EXACT = "exact"
 BUCKET_WORDS = 10
 LAST_BUCKET = 51
 OVER_LONG_RATIO, OVER_LONG_CHARACTERS = 2, 20
-_FULL_SCORE = 100.0 - 1e-9  # A sum of floats may fall short of 100.
+FULL_SCORE = 100.0 - 1e-9  # A sum of floats may fall short of 100.
 # Marks of tokenised text: full stops and commas after a space (also Chinese and Japanese), Moses' escapes and hyphens, subword marks.
 # "?" and ":" after a space are no mark, since French has them.
 _TOKENISED = re.compile(r" [.,\u3001\u3002\uff0c](?: |$)|&(?:apos|quot|amp|lt|gt|#\d+);|@@(?: |$)|@-@|▁")
@@ -239,8 +239,8 @@ def choose_examples(scores: Sequence[float], count: int) -> list[Example]:
     fewer than `count` others. No sentence is chosen twice. If there are at most `count` sentences, all are chosen. Each rank is in
     descending order of the score, the worst in ascending order.
     """
-    exact = [index for index, score in enumerate(scores) if score >= _FULL_SCORE]
-    ranking = sorted((index for index, score in enumerate(scores) if score < _FULL_SCORE), key=lambda index: -scores[index])
+    exact = [index for index, score in enumerate(scores) if score >= FULL_SCORE]
+    ranking = sorted((index for index, score in enumerate(scores) if score < FULL_SCORE), key=lambda index: -scores[index])
     shown = min(count, len(ranking))
     sizes = {rank: shown // len(QUANTILES) + (place < shown % len(QUANTILES)) for place, rank in enumerate(_FIRST_CHOSEN)}
     chosen, before = {}, 0
