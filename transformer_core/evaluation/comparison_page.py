@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from transformer_core.evaluation.charts import line_chart
+from transformer_core.evaluation.charts import Chart, line_chart
 from transformer_core.evaluation.comparison import FEW_LINES, SideBySide
 from transformer_core.evaluation.pages import page
 from transformer_core.evaluation.significance import RESAMPLES, SIGNIFICANT
 
-# Title, note and scale of each curve that is drawn of both runs, by its name in MLflow; one that neither run has is left out.
+# Title, note, measure, and whether the scale is logarithmic, of each curve by its name in MLflow. One that neither run has is left out.
 CURVES = {
-    "valid/perplexity": ("Perplexity of valid", "Lower is better. Logarithmic scale.", True),
-    "valid/bleu": ("BLEU while training", "Greedy outputs for a part of valid.", False),
-    "valid/f1": ("F1 while training", "Greedy outputs for a part of valid.", False),
-    "train/loss": ("Training loss", "Label smoothing and all.", False),
+    "valid/perplexity": ("Perplexity of valid", "Lower is better. Logarithmic scale.", "perplexity", True),
+    "valid/bleu": ("BLEU while training", "Greedy outputs for a part of valid.", "BLEU", False),
+    "valid/f1": ("F1 while training", "Greedy outputs for a part of valid.", "F1", False),
+    "train/loss": ("Training loss", "Label smoothing and all.", "nats a token", False),
 }
 
 
@@ -42,15 +42,16 @@ def render_comparison(a: ComparedRun, b: ComparedRun, compared: SideBySide) -> s
     """Return the page."""
     import pandas as pd
 
-    def series(name: str) -> dict[str, pd.Series[float]]:
-        return {letter: pd.Series(run.curves.get(name, {}), dtype=float) for letter, run in (("A", a), ("B", b))}
+    def chart(name: str) -> Chart:
+        title, note, measure, logarithmic = CURVES[name]
+        both = {letter: pd.Series(run.curves.get(name, {}), dtype=float) for letter, run in (("A", a), ("B", b))}
+        return line_chart(title, note, both, measure, logarithmic)
 
-    drawn = {name: series(name) for name in CURVES if name in a.curves or name in b.curves}
     return page(
         "compare.html",
         runs={"A": a, "B": b},
         compared=compared,
-        charts=[line_chart(*CURVES[name][:2], pair, name.split("/")[1], logarithmic=CURVES[name][2]) for name, pair in drawn.items()],
+        charts=[chart(name) for name in CURVES if name in a.curves or name in b.curves],
         settings=_side_by_side(a.settings, b.settings, only_different=True),
         metrics=_side_by_side(a.metrics, b.metrics),
         resamples=RESAMPLES,
