@@ -21,6 +21,7 @@ from transformer_core.evaluation.frequency import f1_by_frequency
 from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, bleu_by_length, choose_examples, score, sentence_chrf
 from transformer_core.evaluation.pages import differences, duration, in_rows_of
 from transformer_core.evaluation.report import Attended, Lineage, Report, render
+from transformer_core.evaluation.sentences import render_sentences
 from transformer_core.evaluation.verdict import with_verdict
 
 ATTACK = '<script>alert(\'x\')</script><img src=https://example.org/x.png onerror="alert(1)"> & "quoted"'
@@ -470,11 +471,35 @@ def test_the_page_is_no_wider_than_the_window(width: int, tmp_path: Path) -> Non
         by_phenomenon=[GroupScore(long, 1, 0.0)],
         attention=Attended(0, a_sentence(pieces, pieces)),
     )
-    (tmp_path / "report.html").write_text(render(report), encoding="utf-8")
-    (tmp_path / "frame.html").write_text(FRAME.format(width=width), encoding="utf-8")
+    for html in (render(report), render_sentences(report, "chrF2")):
+        assert f"widest: {width}<" in shown(html, FRAME.format(width=width), tmp_path)
+
+
+def shown(html: str, frame: str, folder: Path) -> str:
+    """A page with the report in a frame, as Chromium has it in the end; no error was logged."""
+    (folder / "report.html").write_text(html, encoding="utf-8")
+    (folder / "frame.html").write_text(frame, encoding="utf-8")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files"]
-    options += ["--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
-    command = [str(CHROMIUM), *options, (tmp_path / "frame.html").as_uri()]
+    options += ["--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
+    command = [str(CHROMIUM), *options, (folder / "frame.html").as_uri()]
     seen = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert f"widest: {width}<" in seen.stdout
     assert "CONSOLE" not in seen.stderr
+    return seen.stdout
+
+
+SORTED = """<!DOCTYPE html><iframe src="report.html"></iframe><script>onload = () => {
+  const page = frames[0].document, find = (name) => page.getElementById(name);
+  const lines = () => [...page.querySelectorAll("tbody tr:not([hidden])")].map((row) => row.cells[0].textContent).join(" ");
+  const button = page.querySelectorAll("th button")[2], seen = [lines()];
+  for (const act of [
+    () => button.click(), () => button.click(), () => find("wrong").click(),
+    () => { find("search").value = "SNOW"; find("search").dispatchEvent(new Event("input")); },
+  ]) { act(); seen.push(lines()); }
+  document.body.append("lines: " + seen.join(", ") + "; " + find("count").textContent);
+}</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to look at the page with")
+def test_the_page_of_sentences_can_be_sorted_and_filtered(tmp_path: Path) -> None:
+    """As they are; by the words of the source, 3, 6 and 7, up and down; without the exact first; the one with snow."""
+    assert "lines: 1 2 3, 1 2 3, 3 2 1, 3 2, 2; 1 of 3 sentences" in shown(render_sentences(a_report(), "chrF2"), SORTED, tmp_path)
