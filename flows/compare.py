@@ -165,6 +165,14 @@ def metrics_table(a: Evaluated, b: Evaluated) -> str:
     return table.rename_axis(columns="metric").to_string(float_format="{:.2f}".format, na_rep="-")
 
 
+def write_page(path: Path, page: str) -> None:
+    """Write the page. Raises `UserError` (78) if it cannot be written."""
+    try:
+        write_text(path, page)
+    except OSError as error:
+        raise configuration_error(f"--html: {path} cannot be written ({error.strerror})") from None
+
+
 @reports_errors
 def main(arguments: list[str] | None = None) -> int:
     """Print the comparison and return the exit code."""
@@ -178,15 +186,12 @@ def main(arguments: list[str] | None = None) -> int:
         with reaching(uri):
             client = connect(uri)
             a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
-            pages = [for_page(client, run) for run in (a, b)] if chosen.html else []
+            shown = (for_page(client, a), for_page(client, b)) if chosen.html else None
         compared = compare(a, b)
     heading = "\n".join(f"{letter} is {one.name} ({one.run_id})" for letter, one in (("A", a), ("B", b)))
     parts = [heading, settings_table(a, b), metrics_table(a, b), scores_table(compared), sentences_text(compared)]
-    if chosen.html:
-        try:
-            write_text(chosen.html, render_comparison(*pages, compared))
-        except OSError as error:
-            raise configuration_error(f"--html: {chosen.html} cannot be written ({error.strerror})") from None
+    if shown:
+        write_page(chosen.html, render_comparison(*shown, compared))
         parts.append(f"Page: {chosen.html}")
     sys.stdout.buffer.write("\n\n".join(parts).encode() + b"\n")
     return ExitCode.DONE
