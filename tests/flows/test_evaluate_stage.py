@@ -9,12 +9,13 @@ import pytest
 from flows.process.paths import METRICS, SCORES
 from flows.process.runner import record_seconds
 from flows.record.journal import JOURNALS, Event, Journal, read_events
-from flows.stages.evaluate import run
+from flows.stages.evaluate import by_frequency, cost_of, run
 from tests.flows.stages import stage_here
 from tests.models.on_disk import TEXT, VOCAB, write_model
-from transformer_core.config import Params, load_params
+from transformer_core.config import Machine, Params, load_params
 from transformer_core.corpus.text import write_lines, write_pairs
 from transformer_core.errors import ExitCode, UserError
+from transformer_core.evaluation.metrics import GroupScore
 from transformer_core.files import read_json, write_json
 from transformer_core.files import write_text as write
 from transformer_core.models.directory import Training
@@ -249,6 +250,41 @@ def test_the_report_has_the_times_of_the_stages_that_ran_with_these_settings(her
     assert '<th scope="row">clean</th><td class="number">12.3 s</td>' in html
     assert '<th scope="row">decode</th><td class="number muted">cached</td>' in html
     assert '<th scope="row">train</th><td class="number">2.0 s</td>' in html  # The model itself says so.
+
+
+def test_the_report_has_this_stages_own_time_and_the_cost_of_all(here: Path, params: Params) -> None:
+    assert '<th scope="row">cost</th>' not in page(here, params)
+    assert re.search(r'<th scope="row">evaluate</th><td class="number">\d+\.\d s</td>', page(here, params))
+    priced = params.model_copy(update={"machine": params.machine.model_copy(update={"price_per_hour": 1e6})})
+    (cost,) = re.findall(r'<th scope="row">cost</th><td class="number">([\d.]+)</td>', page(here, priced))
+    assert float(cost) > 2 / 3600 * 1e6  # The training took 2 s.
+
+
+def test_a_training_costs_its_time_on_every_node() -> None:
+    seconds = {"clean": None, "train": 1800.0, "decode": 900.0}
+    assert cost_of(seconds, Machine(price_per_hour=4.0, nodes=3)) == pytest.approx((3 * 0.5 + 0.25) * 4)
+    assert cost_of(seconds, Machine(nodes=3)) is None
+
+
+def test_words_of_a_model_of_small_letters_are_counted_in_small_letters(here: Path) -> None:
+    training = here / "data/clean/train.de"
+    assert by_frequency(["ein mann"], ["Ein Mann"], training, lowercase=True) == [GroupScore("1", 2, 100.0)]
+    assert [group.label for group in by_frequency(["ein mann"], ["Ein Mann"], training, lowercase=False)] == ["0", "1"]
+
+
+def test_the_day_and_the_machine_of_decoding_are_shown_and_make_no_other_run(here: Path, params: Params) -> None:
+    run(params)
+    statistics = here / "results/decode/statistics.json"
+    write_json(statistics, {**read_json(statistics), "made": "2026-01-31", "machine": "A CPU"})
+    assert "on 2026-01-31 (A CPU)." in page(here, params)
+    assert not any("made" in name for event in journal() if event["type"] == "parameters" for name in event["values"])
+
+
+def test_all_sentences_are_in_a_page_of_their_own(here: Path, params: Params) -> None:
+    run(params)
+    html = (here / "results/sentences.html").read_text(encoding="utf-8")
+    assert html.count("<tr") == 1 + 3
+    assert "date verb-second" in html
 
 
 def test_the_report_has_all_settings_and_what_it_was_made_from(here: Path, params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
