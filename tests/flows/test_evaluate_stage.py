@@ -341,5 +341,7 @@ def test_the_report_draws_the_gold_tree_beside_the_models(parsed: Path) -> None:
     assert html.count('class="scroll tree"') == 5  # Of the right one the tree is drawn once.
     assert "<title>Parsing, tiny (synthetic): F1 58.82</title>" in html
     assert "Synthetic corpus." in html
+    sentences = (parsed / "results/sentences.html").read_text(encoding="utf-8")
+    assert (sentences.count('class="exact"'), "<mark>" in sentences) == (1, False)
     # First the sentence whose NP was cut off and took in the verb, then the one whose noun went to the VP: of each the gold tree first.
     assert re.findall(r'class="differs"[^>]*>(\w+)<', html) == ["NP", "VP", "NP", "NP", "VP", "NP", "VP"]

@@ -82,7 +82,9 @@ def intervals(metrics: Mapping[str, Metric], hypotheses: Sequence[str], referenc
         raise ValueError(f"{len(hypotheses)} hypotheses for {count} references")
     drawn = np.random.default_rng(SEED).choice(count, size=(RESAMPLES, count), replace=True)
     # How often each resample has each sentence, (resamples, sentences): a product with it sums a resample's statistics.
-    times = np.stack([np.bincount(sample, minlength=count) for sample in drawn]).astype(np.float32)
+    times = np.empty(drawn.shape, np.float32)
+    for row, sample in enumerate(drawn):
+        times[row] = np.bincount(sample, minlength=count)
     found = {}
     for name, metric in metrics.items():
         statistics = np.array(metric._extract_corpus_statistics(hypotheses, [references]), np.float32)
