@@ -18,7 +18,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.evaluation.metrics import read_aligned
-from transformer_core.evaluation.significance import bleu_interval
+from transformer_core.evaluation.significance import intervals
 
 PAIRS = {"train": 100_000, "valid": 200, "test": 4_000}
 TRAINED_WORDS = 12  # On either side: half of the generated pairs are within it.
@@ -98,7 +98,7 @@ def scores(form: str, sources: Sequence[str], hypotheses: Sequence[str], referen
     for number, group in lines.groupby("group"):
         outputs, targets = group["hypothesis"].tolist(), group["reference"].tolist()
         bleu = BLEU().corpus_score(outputs, [targets])
-        low, high = bleu_interval(outputs, targets)
+        _, low, high = intervals({"BLEU": BLEU(force=True)}, outputs, targets)["BLEU"]
         first = GREATEST_WORDS[number - 1] + 1 if number else 1
         rows.append(
             {

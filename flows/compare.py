@@ -1,4 +1,4 @@
-"""`python -m flows.compare RUN_A RUN_B`: two MLflow runs side by side, their settings, metrics and translations."""
+"""`python -m flows.compare RUN_A RUN_B`: two MLflow runs side by side, their settings, metrics and translations; `--html` writes a page."""
 
 import argparse
 import sys
@@ -15,8 +15,9 @@ from flows.record.server import PARENT_TAG, connect, experiment_id, reaching, se
 from transformer_core.config import load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.evaluation.comparison import SideBySide, scores_table, sentences_text, side_by_side
+from transformer_core.evaluation.comparison_page import CURVES, ComparedRun, render_comparison
 from transformer_core.evaluation.metrics import read_aligned
-from transformer_core.files import read_json, sha256_of
+from transformer_core.files import read_json, sha256_of, write_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -37,7 +38,7 @@ class TestSet(NamedTuple):
 class Evaluated:
     """An evaluation run, with the settings of its training beside its own.
 
-    Its translations and its test set are in local files; an old run has no test set.
+    Its translations and its test set are in local files; an old run has no test set. `training` is the id of its training's run, or empty.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Evaluated:
     metrics: Mapping[str, float]
     hypotheses: Path
     test_set: TestSet | None
+    training: str
 
 
 def compare(a: Evaluated, b: Evaluated) -> SideBySide:
@@ -134,7 +136,15 @@ def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
         sides = (Path(client.download_artifacts(run.info.run_id, side, str(folder))) for side in (SOURCES, REFERENCES))
         test_set = TestSet(*(next(side.iterdir()) for side in sides))
     settings = {**(training.data.params if training else {}), **run.data.params}
-    return Evaluated(name, run.info.run_id, settings, run.data.metrics, hypotheses, test_set)
+    return Evaluated(name, run.info.run_id, settings, run.data.metrics, hypotheses, test_set, training.info.run_id if training else "")
+
+
+def for_page(client: "MlflowClient", run: Evaluated) -> ComparedRun:
+    """Return a run as the page shows it, with the curves of its training."""
+    histories = {name: client.get_metric_history(run.training, name) if run.training else [] for name in CURVES}
+    curves = {name: {point.step: point.value for point in points} for name, points in histories.items() if points}
+    settings = {name: value for name, value in run.settings.items() if name != REFERENCES_SUM}
+    return ComparedRun(run.name, run.run_id, settings, run.metrics, curves)
 
 
 def settings_table(a: Evaluated, b: Evaluated) -> str:
@@ -155,21 +165,34 @@ def metrics_table(a: Evaluated, b: Evaluated) -> str:
     return table.rename_axis(columns="metric").to_string(float_format="{:.2f}".format, na_rep="-")
 
 
+def write_page(path: Path, page: str) -> None:
+    """Write the page. Raises `UserError` (78) if it cannot be written."""
+    try:
+        write_text(path, page)
+    except OSError as error:
+        raise configuration_error(f"--html: {path} cannot be written ({error.strerror})") from None
+
+
 @reports_errors
 def main(arguments: list[str] | None = None) -> int:
     """Print the comparison and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m flows.compare", description="Two MLflow runs side by side.", allow_abbrev=False)
     for name in ("a", "b"):
         parser.add_argument(name, metavar=f"RUN_{name.upper()}", help="the beginning of a run's name, fingerprint or id")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the comparison, with the curves of both, as a page")
     chosen = parser.parse_args(arguments)
     uri = tracking_uri(load_params().machine)
     with TemporaryDirectory() as folder:
         with reaching(uri):
             client = connect(uri)
             a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
+            shown = (for_page(client, a), for_page(client, b)) if chosen.html else None
         compared = compare(a, b)
     heading = "\n".join(f"{letter} is {one.name} ({one.run_id})" for letter, one in (("A", a), ("B", b)))
     parts = [heading, settings_table(a, b), metrics_table(a, b), scores_table(compared), sentences_text(compared)]
+    if shown:
+        write_page(chosen.html, render_comparison(*shown, compared))
+        parts.append(f"Page: {chosen.html}")
     sys.stdout.buffer.write("\n\n".join(parts).encode() + b"\n")
     return ExitCode.DONE
 

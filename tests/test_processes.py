@@ -1,5 +1,6 @@
 """Many tasks in several processes: the results of `map`, errors, and no process left over."""
 
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_core.errors import UserError
-from transformer_core.processes import in_order, workers_for
+from transformer_core.processes import cpu_name, in_order, workers_for
 
 
 @given(st.lists(st.integers(0, 100), max_size=20), st.sampled_from([1, 2, 4]))
@@ -85,3 +86,11 @@ def test_a_file_that_is_not_there_is_for_its_reader_to_tell(tmp_path: Path) -> N
     assert workers_for(tmp_path / "nothing") == 1
     (tmp_path / "small").write_bytes(b"one line\n")
     assert workers_for(tmp_path / "small") == 1
+
+
+def test_the_cpu_has_a_name_also_where_the_system_does_not_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cpu_name().strip() == cpu_name() != ""
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "processor : 0\nmodel name\t: A  CPU 7\nmodel name : other\n")
+    assert cpu_name() == "A CPU 7"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "processor : 0\n")
+    assert cpu_name() == (platform.processor() or platform.machine())

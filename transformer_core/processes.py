@@ -1,6 +1,7 @@
-"""A parallel `map` over processes, with the results in the order of the tasks."""
+"""The cores of this machine, and a parallel `map` over processes, with the results in the order of the tasks."""
 
 import os
+import platform
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,16 @@ _BYTES_PER_WORKER = 4 << 20
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def cpu_name() -> str:
+    """Return the model of this machine's CPU, or its architecture if the system does not name the model."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return " ".join(value.split())
+    return platform.processor() or platform.machine()
 
 
 def workers_for(text: Path) -> int:

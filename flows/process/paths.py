@@ -27,6 +27,7 @@ METRICS = Path("results/metrics.json")  # The numbers of the training and of SCO
 BY_LENGTH = Path("results/by_length.csv")
 BY_PHENOMENON = Path("results/by_phenomenon.csv")
 REPORT = Path("results/report.html")
+SENTENCES = Path("results/sentences.html")
 PUBLISHED = Path("results/published.json")
 STATE = Path(".state")
 
@@ -38,6 +39,7 @@ _MADE_BY = {
     DECODED: "decode",
     SCORES: "evaluate",
     REPORT: "evaluate",
+    SENTENCES: "evaluate",
 }
 
 

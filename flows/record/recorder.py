@@ -24,6 +24,7 @@ from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import Interrupted
 from transformer_core.files import sha256_of
 from transformer_core.models.directory import WEIGHTS
+from transformer_core.processes import cpu_name
 from transformer_core.training.checkpoint import FORMAT, state_files
 from transformer_core.training.devices import Devices
 from transformer_core.training.records import Observer, UpdateRecord
@@ -61,7 +62,7 @@ def recording(params: Params, fingerprint: str, state: Path, devices: Devices, p
     """
     journal = Journal(fingerprint, resumed=bool(state_files(state)))
     describe_training(journal, params)
-    device = torch.cuda.get_device_name(devices.device) if devices.device.type == "cuda" else devices.device.type
+    device = torch.cuda.get_device_name(devices.device) if devices.device.type == "cuda" else cpu_name()
     journal.tags({**lineage(), "device": device, "ranks": str(devices.world_size)})
     recorder = Recorder(state, journal, params.train.updates, score)
     echo(f"training {parameters:,} parameters on {devices.world_size} x {devices.device.type}", sys.stderr)

@@ -21,6 +21,7 @@ class Task:
             valid under `valid`.
         published: keys of the scores that stage publish adds to the training's run in MLflow.
         shares: keys of the shares of faulty outputs, for test only.
+        of_sentences: name of the score of a single sentence.
         outputs: name of the outputs.
         columns: heading and width of the table's columns after the main score and its interval, by key.
         compare: comparison of two systems by the main score, given the outputs of both and the references.
@@ -30,6 +31,7 @@ class Task:
     scores: tuple[str, ...]
     published: tuple[str, ...]
     shares: tuple[str, ...]
+    of_sentences: str
     outputs: str
     columns: Mapping[str, tuple[str, int]]
     compare: Callable[[Sequence[str], Sequence[str], Sequence[str]], Comparison]
@@ -78,9 +80,10 @@ def score_table(figures: Mapping[str, Any]) -> str:
 
 TRANSLATION = Task(
     score="BLEU",
-    scores=("bleu", "bleu_low", "bleu_high", "chrf", "ter"),
+    scores=("bleu", "bleu_low", "bleu_high", "chrf", "chrf_low", "chrf_high", "ter", "ter_low", "ter_high"),
     published=("bleu", "chrf", "ter"),
     shares=("copied", "empty", "over_long"),
+    of_sentences="chrF2",
     outputs="translations",
     columns={"chrf": ("chrF2", 8), "ter": ("TER", 8)},
     compare=compare_systems,
@@ -90,6 +93,7 @@ PARSING = Task(
     scores=("f1", "f1_low", "f1_high", "precision", "recall", "exact_match"),
     published=("f1", "precision", "recall", "exact_match"),
     shares=("malformed",),
+    of_sentences="F1",
     outputs="trees",
     columns={"precision": ("precision", 11), "recall": ("recall", 8), "exact_match": ("exact", 8)},
     compare=compare_parsers,

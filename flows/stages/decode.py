@@ -2,6 +2,7 @@
 
 import json
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import UserError
 from transformer_core.files import new_directory, write_json
-from transformer_core.processes import cores
+from transformer_core.processes import cores, cpu_name
 
 if TYPE_CHECKING:
     from transformer_core.decoding.ctranslate2 import CTranslate2Engine
@@ -35,7 +36,7 @@ def run(params: Params) -> str:
     with new_directory(DECODED) as folder:
         statistics = {split: _decode(translator, split, params, folder) for split in ("valid", "test")}
         settings = params.decode.model_dump(include={"engine", "precision", "beam", "penalty", "alpha"})
-        write_json(folder / "statistics.json", {**statistics, **settings})
+        write_json(folder / "statistics.json", {**statistics, **settings, **_made(translator)})
     test = statistics["test"]
     return f"{DECODED}: test in {test['seconds']:.1f} s, {test['tokens_per_second']:,} target tok/s"
 
@@ -46,6 +47,13 @@ def _engine(params: Params) -> "Translator | CTranslate2Engine":
     from transformer_core.decoding.ctranslate2 import CTranslate2Engine  # Here, because the package is an extra.
 
     return CTranslate2Engine.load(AVERAGED, params.machine.threads or cores(), "int8" if params.decode.precision == "int8" else "float32")
+
+
+def _made(translator: "Translator | CTranslate2Engine") -> dict[str, str]:
+    """Return the day of the translations, and the model of the GPU or CPU that made them."""
+    device = translator.model.device.type if isinstance(translator, Translator) else translator.translator.device
+    on_gpu = device == "cuda" and torch.cuda.is_available()
+    return {"made": datetime.now(UTC).date().isoformat(), "machine": torch.cuda.get_device_name() if on_gpu else cpu_name()}
 
 
 def _decode(translator: "Translator | CTranslate2Engine", split: str, params: Params, folder: Path) -> dict[str, float]:

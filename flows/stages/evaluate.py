@@ -3,7 +3,9 @@
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from flows.process.paths import (
     RAW,
     REPORT,
     SCORES,
+    SENTENCES,
     TRAINING_METRICS,
     UPDATES,
     VALIDATION,
@@ -27,11 +30,13 @@ from flows.process.runner import seconds_of
 from flows.record.journal import DESCRIPTION, JOURNALS, NAME, REFERENCES, SOURCES, Journal, read_events
 from flows.record.lineage import LOCK, corpus_label, datasets, lineage
 from flows.record.tasks import PARSING, TRANSLATION, Task, corpus_name, score_table, task_of
-from transformer_core.config import TREES, Params, read_yaml
+from transformer_core.config import TREES, Machine, Params, read_yaml
+from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation import parsing
 from transformer_core.evaluation.attention import attention_maps, keeps_weights
 from transformer_core.evaluation.attention_figures import choose_sentence
+from transformer_core.evaluation.frequency import f1_by_frequency
 from transformer_core.evaluation.metrics import (
     GroupScore,
     Scores,
@@ -47,17 +52,21 @@ from transformer_core.evaluation.metrics import (
     sentence_chrf,
 )
 from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing
+from transformer_core.evaluation.sentences import render_sentences
 from transformer_core.files import new_file, read_json, read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model
 
 STAGES_BEFORE = ("download", "clean", "bpe", "binarize", "train", "average", "decode")
+# What statistics.json says of the day and the machine of decoding, which are no settings of it.
+MADE = ("made", "machine")
 CLEANING, MODEL, DECODING = CLEAN / "report.json", AVERAGED / "config.json", DECODED / "statistics.json"
 
 
 def run(params: Params) -> str:
     """Score the outputs, write figures, report and journal, and print the table."""
-    task = task_of(params.download.target)
+    task, began = task_of(params.download.target), time.monotonic()
     report = gather(params)
+    report = with_times(report, {**report.seconds, "evaluate": time.monotonic() - began}, params.machine)
     page = render_parsing(report) if isinstance(report, ParsingReport) else render(report)
     figures = headline(report, task)
     write_json(SCORES, figures)
@@ -65,13 +74,14 @@ def run(params: Params) -> str:
     for path, column, groups in ((BY_LENGTH, "source_words", report.by_length), (BY_PHENOMENON, "phenomenon", report.by_phenomenon)):
         write_groups(path, column, groups)
     write_text(REPORT, page)
+    write_text(SENTENCES, render_sentences(report, task.of_sentences))
     record(figures, report, task)
     print(score_table(figures))
     return f"{task.headline(figures)} on the test set of {corpus_name(figures)}: {REPORT}"
 
 
 def gather(params: Params) -> Report | ParsingReport:
-    """Read the outputs of the earlier stages and score them.
+    """Read the outputs of the earlier stages and score them; `with_times` adds this stage's own time and the cost.
 
     Raises:
         UserError: exit code 65; a file is missing, not UTF-8, or has another number of lines than the files beside it; or references
@@ -92,6 +102,7 @@ def gather(params: Params) -> Report | ParsingReport:
         "parameters": read_json(TRAINING_METRICS)["parameters"],
         "settings": params.model_dump(exclude={"machine"}),
         "seconds": stage_seconds(params, model["training"]["seconds"]),
+        "cost": None,
         "decoding": read_json(DECODING),
         "updates": read_numbers(UPDATES),
         "validation": read_numbers(VALIDATION),
@@ -99,34 +110,51 @@ def gather(params: Params) -> Report | ParsingReport:
         "references": references,
         "hypotheses": hypotheses,
         "attention": attention_of(sources, hypotheses),
+        "phenomena": phenomena[0] if phenomena else [],
         "lineage": Lineage(for_people(lineage()), training_tags(model["training"]["fingerprint"]), locked_outputs()),
     }
-    phenomena_of = phenomena[0] if phenomena else []
     if target == TREES:
-        return _parsed(common, valid, phenomena_of, params.evaluate.examples)
+        return _parsed(common, valid, params.evaluate.examples)
     if not params.evaluate.allow_tokenised:
         refuse_tokenised(RAW / f"test.{target}", references)
         refuse_tokenised(RAW / f"valid.{target}", valid[1])
-    named = manifest.get("metrics", [])
+    return _translated(common, valid, params)
+
+
+def _translated(common: Mapping[str, Any], valid: Sequence[Sequence[str]], params: Params) -> Report:
+    sources, hypotheses, references = (common[name] for name in ("sources", "hypotheses", "references"))
+    target, named, scores = common["manifest"]["target"], common["manifest"].get("metrics", []), sentence_chrf(hypotheses, references)
     return Report(
         **common,
         scores={"test": score(hypotheses, references, target, named), "valid": score(valid[0], valid[1], target, named)},
         shares=output_shares(sources, hypotheses, references),
         by_length=bleu_by_length(sources, hypotheses, references),
-        by_phenomenon=bleu_by_phenomenon(phenomena_of, hypotheses, references) if phenomena else [],
-        examples=choose_examples(sentence_chrf(hypotheses, references), params.evaluate.examples),
+        by_phenomenon=bleu_by_phenomenon(common["phenomena"], hypotheses, references) if common["phenomena"] else [],
+        by_frequency=by_frequency(hypotheses, references, CLEAN / f"train.{target}", params.bpe.lowercase),
+        examples=choose_examples(scores, params.evaluate.examples),
+        sentence_scores=scores,
     )
 
 
-def _parsed(common: Mapping[str, Any], valid: Sequence[Sequence[str]], phenomena: Sequence[str], examples: int) -> ParsingReport:
+def _parsed(common: Mapping[str, Any], valid: Sequence[Sequence[str]], examples: int) -> ParsingReport:
     outputs, golds = common["hypotheses"], common["references"]
+    scores = parsing.sentence_f1(outputs, golds)
     return ParsingReport(
         **common,
         scores={"test": parsing.score(outputs, golds), "valid": parsing.score(valid[0], valid[1])},
         by_length=parsing.f1_by_group(length_labels(common["sources"]), outputs, golds),
-        by_phenomenon=parsing.f1_by_group(phenomenon_labels(phenomena), outputs, golds),
-        examples=choose_examples(parsing.sentence_f1(outputs, golds), examples),
+        by_phenomenon=parsing.f1_by_group(phenomenon_labels(common["phenomena"]), outputs, golds),
+        examples=choose_examples(scores, examples),
+        sentence_scores=scores,
     )
+
+
+def by_frequency(hypotheses: Sequence[str], references: Sequence[str], training: Path, lowercase: bool) -> list[GroupScore]:
+    """Return F1 of words by their occurrences in a file of the training; all in small letters if the model writes only those."""
+    if lowercase:
+        hypotheses, references = ([line.lower() for line in lines] for lines in (hypotheses, references))
+    lines = read_lines(training)
+    return f1_by_frequency(hypotheses, references, (line.lower() for line in lines) if lowercase else lines)
 
 
 def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended | str:
@@ -146,6 +174,19 @@ def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended 
     if index is None:
         return "No sentence of the test set is short enough for a figure, with a translation that is."
     return Attended(index, attention_maps(model, subword, *pairs[index]))
+
+
+def with_times(report: Report | ParsingReport, seconds: Mapping[str, float | None], machine: Machine) -> Report | ParsingReport:
+    """Return the report with the duration of each stage, this one so far, and their cost."""
+    return replace(report, seconds=seconds, cost=cost_of(seconds, machine))
+
+
+def cost_of(seconds: Mapping[str, float | None], machine: Machine) -> float | None:
+    """Return the cost of the stages, of which the training ran on all nodes; None without a price."""
+    if machine.price_per_hour is None:
+        return None
+    nodes = {"train": machine.nodes or 1}
+    return sum((duration or 0) * nodes.get(stage, 1) for stage, duration in seconds.items()) / 3600 * machine.price_per_hour
 
 
 def stage_seconds(params: Params, training: float) -> dict[str, float | None]:
@@ -204,6 +245,9 @@ def _of_translation(report: Report) -> dict[str, Any]:
         **{f"{name}_signature": count.signature for name, count in test.moses_bleu.items()},
         "brevity_penalty": round(test.brevity_penalty, 3),
         "length_ratio": round(test.length_ratio, 3),
+        "precisions": [round(precision, 2) for precision in test.precisions],
+        "hypothesis_tokens": test.hypothesis_tokens,
+        "reference_tokens": test.reference_tokens,
         **_rounded(report.shares, TRANSLATION.shares),
     }
 
@@ -226,7 +270,7 @@ def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
     """Write the main score by group as CSV, with the labels in `column`."""
     import pandas as pd
 
-    rows = [(group.label, group.sentences, group.score) for group in groups]
+    rows = [(group.label, group.size, group.score) for group in groups]
     with new_file(path) as temporary:
         table = pd.DataFrame(rows, columns=[column, "sentences", "score"])
         table.to_csv(temporary, index=False, float_format="%.2f", lineterminator="\n")
@@ -239,7 +283,7 @@ def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Tas
     for path in hypotheses:
         digest.update(path.read_bytes())
     training, decoding = report.model["training"], report.decoding
-    settings = {name: value for name, value in decoding.items() if name not in report.scores}
+    settings = {name: value for name, value in decoding.items() if name not in (*report.scores, *MADE)}
     # With the training, because two trainings whose outputs are all empty have the same hypotheses.
     digest.update(json.dumps([figures, settings, training["fingerprint"]], sort_keys=True).encode())
 
@@ -261,7 +305,7 @@ def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Tas
     )
     journal.metrics(training["updates"], {name: figures[name] for name in (*figures["valid"], *task.shares)}, context="test")
     journal.metrics(training["updates"], figures["valid"], context="valid")
-    for path in (REPORT, *hypotheses, BY_LENGTH, BY_PHENOMENON):
+    for path in (REPORT, SENTENCES, *hypotheses, BY_LENGTH, BY_PHENOMENON):
         journal.artifact(path)
     for side, folder in (("source", SOURCES), ("target", REFERENCES)):
         journal.artifact(RAW / f"test.{report.manifest[side]}", folder)

@@ -19,7 +19,20 @@ from mlflow.entities import Metric, Run
 from mlflow.models.model import ModelInfo
 
 import transformer_core
-from flows.process.paths import AVERAGED, DECODED, MANIFEST, PUBLISHED, RAW, REPORT, SCORES, UPDATES, VALIDATION, VALIDATION_SCORE, require
+from flows.process.paths import (
+    AVERAGED,
+    DECODED,
+    MANIFEST,
+    PUBLISHED,
+    RAW,
+    REPORT,
+    SCORES,
+    SENTENCES,
+    UPDATES,
+    VALIDATION,
+    VALIDATION_SCORE,
+    require,
+)
 from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file
 from flows.record.lineage import describe_training, training_name
 from flows.record.registry import EVALUATION, HYPOTHESES, address_of, card, decide, register
@@ -29,6 +42,7 @@ from flows.record.tasks import Task, corpus_name, task_of
 from transformer_core.config import Params, tracking_uri
 from transformer_core.errors import UserError
 from transformer_core.evaluation.metrics import read_aligned
+from transformer_core.evaluation.verdict import with_verdict
 from transformer_core.files import EXPERIMENT, read_json, read_numbers, sha256_of, write_json
 
 SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
@@ -46,7 +60,7 @@ def run(params: Params) -> str:
     Raises:
         UserError: exit code 69; MLflow is away. Scores and report exist all the same.
     """
-    require(MANIFEST, CONFIG, DECODED / HYPOTHESES, SCORES, REPORT)
+    require(MANIFEST, CONFIG, DECODED / HYPOTHESES, SCORES, REPORT, SENTENCES)
     figures, manifest, made_by = read_json(SCORES), read_json(MANIFEST), read_json(CONFIG)["training"]
     hypotheses, references, sources = read_aligned(DECODED / HYPOTHESES, *(RAW / f"test.{manifest[side]}" for side in ("target", "source")))
     task, name, uri = task_of(manifest["target"]), params.publish.name, tracking_uri(params.machine)
@@ -67,6 +81,8 @@ def run(params: Params) -> str:
         for key, value in decision.tags().items():
             client.set_model_version_tag(name, version.version, key, value)
         address = address_of(version, decision.alias)
+        page = with_verdict(REPORT.read_text(encoding="utf-8"), address, decision.alias, decision.reason)
+        client.log_text(training.info.run_id, page, f"{EVALUATION}/{REPORT.name}")
         client.update_model_version(name, version.version, card(address, decision, training_name(params), figures, manifest))
         if decision.alias:
             client.set_registered_model_alias(name, decision.alias, version.version)
@@ -170,8 +186,8 @@ def finish_training(client: MlflowClient, training: Run, params: Params, figures
     client.update_run(run_id, name=f"{headline}, {training_name(params)}")
     begun = training.data.tags.get(DESCRIPTION, "").split("\n\n")[0]
     client.set_tag(run_id, DESCRIPTION, f"{begun}\n\n**{headline}** on {figures['lines']:,} lines of test ({figures['signature']}).")
-    client.log_artifact(run_id, str(REPORT), EVALUATION)
-    client.log_artifact(run_id, str(DECODED / HYPOTHESES), EVALUATION)
+    for path in (REPORT, SENTENCES, DECODED / HYPOTHESES):
+        client.log_artifact(run_id, str(path), EVALUATION)
 
 
 def requirements() -> list[str]:

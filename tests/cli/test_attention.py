@@ -86,7 +86,7 @@ def test_characters_that_no_font_draws_are_named_once(call: Call, monkeypatch: p
     monkeypatch.setattr("transformer_core.evaluation.heat_maps._drawn_by", lambda _: set("▁thedog</s>"))
     done = call("attention", "--model", "transformer", "--out", "a", "the dog", "der Hund")
     assert done.code == 0
-    assert done.err.startswith("no installed font draws H n r u: boxes in the pictures.")
+    assert done.err.startswith("no installed font draws H n r u ·: boxes in the pictures.")
     assert done.err.count("\n") == 1
 
 

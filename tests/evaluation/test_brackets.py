@@ -119,7 +119,7 @@ def test_trees_over_other_words_are_refused() -> None:
 def test_f1_by_group_is_that_of_the_groups_sentences() -> None:
     golds, outputs, _ = zip(*BY_HAND, strict=True)
     (first, second) = f1_by_group({"a": [0, 1], "b": [3]}, outputs, golds)
-    assert (first.label, first.sentences, first.score) == ("a", 2, corpus_f1(outputs[:2], golds[:2]))
+    assert (first.label, first.size, first.score) == ("a", 2, corpus_f1(outputs[:2], golds[:2]))
     assert second.score == corpus_f1(outputs[3:4], golds[3:4])
 
 

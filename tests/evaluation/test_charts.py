@@ -32,7 +32,7 @@ def test_a_training_that_diverged_is_drawn_as_far_as_it_can_be() -> None:
 
 def test_a_single_validation_is_a_dot() -> None:
     (dot,) = [line for line in Drawn(line_chart("Accuracy", "", {"validation": pd.Series({200: 0.5})}).svg).lines if line.hover]
-    assert (dot.points[0], dot.hover) == ((350, 8), "update 200: 0.5")
+    assert (dot.points[0], dot.hover) == ((350, 24), "update 200: 0.5")
 
 
 def test_a_long_training_is_drawn_with_few_places_and_without_dots() -> None:
@@ -46,9 +46,9 @@ def test_a_long_training_is_drawn_with_few_places_and_without_dots() -> None:
 def test_ticks_lie_on_the_axes_and_are_neither_none_nor_many(low: float, factor: float, logarithmic: bool) -> None:
     drawn = Drawn(line_chart("", "", {"": pd.Series([low, low * factor], [0, 10])}, logarithmic).svg)
     levels = [text.y for text in drawn.texts if "text-anchor: end" in text.style]
-    assert all(8 <= level <= 192 for level in levels)  # By their baselines, up to 5 below their lines.
+    assert all(24 <= level <= 208 for level in levels)  # By their baselines, up to 5 below their lines.
     assert (1 if factor > 2 else 0) <= len(levels) <= 10
-    assert [text.text for text in drawn.texts if text.y > 192] == ["0", "2", "4", "6", "8", "10", "update"]
+    assert [text.text for text in drawn.texts if text.y > 208] == ["0", "2", "4", "6", "8", "10", "update"]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_each_token_takes_sixteen_pixels_and_each_layer_and_head_a_map(tmp_path:
 def test_labels_have_the_room_that_they_take(tmp_path: Path) -> None:
     for piece in ("▁WWWWWWWWWWWWWWW", "ЩЩЩЩЩЩЩЩЩЩЩЩЩЩЩЩ", "iiiiiiiiiiiiiiii", NO_CHARACTER * 8):
         pixels = np.asarray(drawn(maps_of([piece] * 20, [piece] * 3), tmp_path / "a.png"))
-        heading = 55  # Pixels; below it the left edge has labels, and so has the lower one.
+        heading = 85  # Pixels; below it the left edge has labels, and so has the lower one.
         assert (pixels[heading:, 0] == 255).all()
         assert (pixels[heading:, 1:6] < 128).any()
         assert (pixels[-1] == 255).all()
@@ -91,6 +91,23 @@ def test_what_no_font_draws_is_told_once_and_neither_warned_of_nor_logged(tmp_pa
         warnings.simplefilter("error")
         save_png(heat_maps(maps_of([NO_CHARACTER], ["a"]), "cross", [1], [1], fonts), tmp_path / "a.png")
     assert caplog.records == []
+
+
+def test_a_picture_begins_with_its_sentences_and_has_the_reports_signs_of_pieces() -> None:
+    maps = maps_of(["▁The", "▁dog", "s", "</s>"], ["▁Die", "▁Hunde", "</s>"])
+    axes, *_ = heat_maps(maps, "cross", [1], [1], FONTS).axes
+    heading, title, *labels = [text.get_text() for text in axes.texts]
+    assert heading.split("\n")[2:] == ["The dogs", "Die Hunde"]
+    assert title == "layer 1, head 1"
+    assert labels == ["Die", "Hunde", "</s>", "The", "dog", "·s", "</s>"]
+
+
+def test_a_long_sentence_is_cut_to_the_picture() -> None:
+    maps = maps_of([*["▁word"] * 200, "</s>"], ["▁b", "</s>"])
+    figure = heat_maps(maps, "cross", [1], [1], FONTS)
+    sentence = figure.axes[0].texts[0].get_text().split("\n")[2]
+    assert sentence.endswith("…")
+    assert len(sentence) < 450
 
 
 def test_a_picture_of_hundreds_of_megapixels_is_refused() -> None:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.evaluation.metrics import (
+    EXACT,
+    QUANTILES,
     GroupScore,
     OutputShares,
     bleu_by_length,
@@ -68,7 +70,7 @@ def test_there_are_sixteen_wmt17_systems_to_compare_with() -> None:
 def test_bleu_of_a_wmt17_system_is_the_published_one(system: str, bleu: float) -> None:
     hypotheses, references = system_output(system)
     everything = bleu_by_phenomenon(["all"] * len(references), hypotheses, references)
-    assert [(group.sentences, round(group.score, 2)) for group in everything] == [(3004, bleu)]
+    assert [(group.size, round(group.score, 2)) for group in everything] == [(3004, bleu)]
 
 
 @wmt17
@@ -102,6 +104,13 @@ def test_a_perfect_translation_scores_a_hundred_without_penalty() -> None:
     scores = score(REFERENCES, REFERENCES, "de")
     assert (scores.bleu, scores.chrf, scores.ter) == pytest.approx((100, 100, 0))
     assert (scores.brevity_penalty, scores.length_ratio, scores.lines) == (1, 1, 4)
+    assert (scores.chrf_low, scores.chrf_high, scores.ter_low, scores.ter_high) == pytest.approx((100, 100, 0, 0))
+
+
+def test_precisions_and_lengths_count_13a_tokens() -> None:
+    scores = score(["Ein Hund läuft."], ["Ein Hund rennt."], "de")
+    assert scores.precisions == pytest.approx((75, 100 / 3, 25, 25))  # Smoothed where no sequence matches: 1/2 of 2, 1/4 of 1.
+    assert (scores.hypothesis_tokens, scores.reference_tokens) == (4, 4)
 
 
 def test_translations_half_as_long_pay_the_brevity_penalty() -> None:
@@ -179,7 +188,7 @@ def test_buckets_of_length_end_after_every_tenth_word_and_at_fifty() -> None:
     lengths = [200, 51, 50, 41, 20, 11, 10, 1, 0]
     sources = [" ".join(["word"] * length) for length in lengths]
     groups = bleu_by_length(sources, sources, sources)
-    assert [(group.label, group.sentences) for group in groups] == [("0", 1), ("1-10", 2), ("11-20", 2), ("41-50", 2), ("51+", 2)]
+    assert [(group.label, group.size) for group in groups] == [("0", 1), ("1-10", 2), ("11-20", 2), ("41-50", 2), ("51+", 2)]
 
 
 def test_bleu_of_a_bucket_is_that_of_its_sentences_alone() -> None:
@@ -190,7 +199,7 @@ def test_bleu_of_a_bucket_is_that_of_its_sentences_alone() -> None:
 
 def test_a_sentence_counts_once_for_each_of_its_phenomena() -> None:
     groups = bleu_by_phenomenon(["verb-last date", "date date", "", "negation"], HYPOTHESES, REFERENCES)
-    assert [(group.label, group.sentences) for group in groups] == [("date", 2), ("negation", 1), ("verb-last", 1)]
+    assert [(group.label, group.size) for group in groups] == [("date", 2), ("negation", 1), ("verb-last", 1)]
     assert groups[0].score == score(HYPOTHESES[:2], REFERENCES[:2], "de").bleu
 
 
@@ -198,7 +207,15 @@ def test_a_corpus_without_labels_has_no_phenomena() -> None:
     assert bleu_by_phenomenon([""] * 4, HYPOTHESES, REFERENCES) == []
 
 
-def test_examples_are_the_best_the_middle_and_the_worst() -> None:
+def test_examples_are_taken_at_the_quartiles() -> None:
+    chosen = choose_examples([float(number) for number in range(100)], 10)
+    assert [(example.rank, example.index) for example in chosen] == [
+        ("best", 99), ("best", 98), ("upper quartile", 75), ("upper quartile", 74), ("median", 50), ("median", 49),
+        ("lower quartile", 26), ("lower quartile", 25), ("worst", 0), ("worst", 1),
+    ]  # fmt: skip
+
+
+def test_few_examples_are_the_best_the_middle_and_the_worst() -> None:
     reference = "abcdefghijklmnopqrstuvwxyz"
     hypotheses = [reference[:length] for length in (14, 26, 2, 20, 8, 24, 5)]
     chosen = choose_examples(sentence_chrf(hypotheses, [reference] * 7), 3)
@@ -206,18 +223,22 @@ def test_examples_are_the_best_the_middle_and_the_worst() -> None:
 
 
 def test_a_sentence_with_the_full_score_is_an_example_only_if_others_are_too_few() -> None:
-    assert [(example.rank, example.index) for example in choose_examples([100.0, 90.0, 80.0, 100.0], 2)] == [("best", 1), ("median", 2)]
-    assert [example.index for example in choose_examples([100.0, 90.0, 80.0, 100.0], 3)] == [0, 3, 2]
+    assert [(example.rank, example.index) for example in choose_examples([100.0, 90.0, 80.0, 100.0], 2)] == [("best", 1), ("worst", 2)]
+    more = choose_examples([100.0, 90.0, 80.0, 100.0], 3)
+    assert [(example.rank, example.index) for example in more] == [("best", 1), ("worst", 2), (EXACT, 0)]
 
 
-@given(lengths=st.lists(st.integers(1, 26), min_size=1, max_size=30), count=st.integers(1, 40))
-def test_examples_are_different_sentences_in_order_of_their_thirds(lengths: list[int], count: int) -> None:
-    reference = "abcdefghijklmnopqrstuvwxyz"
-    chosen = choose_examples(sentence_chrf([reference[:length] for length in lengths], [reference] * len(lengths)), count)
-    by_rank = {rank: [example.score for example in chosen if example.rank == rank] for rank in ("best", "median", "worst")}
-    assert len({example.index for example in chosen}) == len(chosen) == min(count, len(lengths))
-    assert [*by_rank["best"], *by_rank["median"], *reversed(by_rank["worst"])] == sorted((e.score for e in chosen), reverse=True)
+@given(scores=st.lists(st.integers(0, 10), min_size=1, max_size=30), count=st.integers(1, 40))
+def test_examples_are_different_sentences_in_order_of_their_ranks(scores: list[int], count: int) -> None:
+    chosen = choose_examples([10.0 * score for score in scores], count)
+    by_rank = {rank: [example.score for example in chosen if example.rank == rank] for rank in (*QUANTILES, EXACT)}
+    exact = by_rank.pop(EXACT)
+    assert len({example.index for example in chosen}) == len(chosen) == min(count, len(scores))
+    descending = [score for rank, of_rank in by_rank.items() for score in (reversed(of_rank) if rank == "worst" else of_rank)]
+    assert descending == sorted(descending, reverse=True)
     assert max(map(len, by_rank.values())) - min(map(len, by_rank.values())) <= 1
+    assert set(exact) <= {100.0}
+    assert 100.0 not in descending
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the corpora are not beside the repository (../shared/data)")

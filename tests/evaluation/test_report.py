@@ -17,11 +17,15 @@ from hypothesis import strategies as st
 from transformer_core.evaluation.attention import AttentionMaps
 from transformer_core.evaluation.attention_figures import cross_figures, encoder_figures, word_figure
 from transformer_core.evaluation.charts import training_charts
+from transformer_core.evaluation.frequency import f1_by_frequency
 from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, bleu_by_length, choose_examples, score, sentence_chrf
-from transformer_core.evaluation.report import Attended, Lineage, Report, differences, duration, render
+from transformer_core.evaluation.pages import differences, duration, in_rows_of
+from transformer_core.evaluation.report import Attended, Lineage, Report, render
+from transformer_core.evaluation.sentences import render_sentences
+from transformer_core.evaluation.verdict import with_verdict
 
 ATTACK = '<script>alert(\'x\')</script><img src=https://example.org/x.png onerror="alert(1)"> & "quoted"'
-VOID = {"meta", "br", "wbr"}
+VOID = {"meta", "br", "wbr", "input"}
 SOURCES = ["A man rides.", "Two dogs play in the snow.", "The woman has not read the book."]
 REFERENCES = ["Ein Mann fährt.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen."]
 HYPOTHESES = ["Ein Mann fährt.", "Zwei Hunde spielen im Eis.", "Die Frau liest ein Buch."]
@@ -96,8 +100,9 @@ def a_report(synthetic: bool = False) -> Report:
         parameters=3_412_992,
         settings={"bpe": {"vocab_size": 2000, "init_from": None}, "train": {"updates": 1200, "warmup": 400}},
         seconds={"download": None, "train": 252.0, "decode": 3.0},
+        cost=1.5,
         decoding={
-            "engine": "torch", "beam": 4, "penalty": "wu", "alpha": 0.6,
+            "engine": "torch", "beam": 4, "penalty": "wu", "alpha": 0.6, "made": "2026-01-31", "machine": "AMD EPYC",
             "valid": {"lines": 3, "seconds": 1.0, "target_tokens": 20, "tokens_per_second": 20.0},
             "test": {"lines": 3, "seconds": 1.0, "target_tokens": 21, "tokens_per_second": 21.0},
         },
@@ -113,10 +118,13 @@ def a_report(synthetic: bool = False) -> Report:
         shares=OutputShares(copied=0.5, empty=0.0, over_long=2.0),
         by_length=bleu_by_length(SOURCES, HYPOTHESES, REFERENCES),
         by_phenomenon=[GroupScore("verb-last", 2, 71.5)],
+        by_frequency=f1_by_frequency(HYPOTHESES, REFERENCES, REFERENCES),
         examples=choose_examples(sentence_chrf(HYPOTHESES, REFERENCES), 3),
+        sentence_scores=sentence_chrf(HYPOTHESES, REFERENCES),
         sources=SOURCES,
         references=REFERENCES,
         hypotheses=HYPOTHESES,
+        phenomena=["", "verb-last", "verb-last negation"],
         attention=Attended(1, a_sentence(["▁Two", "▁dog", "s", "</s>"], ["▁Zwei", "▁Hunde", "</s>"])),
         lineage=Lineage({"git_commit": "0123456789ab", "torch": "2.13.0"}, {"device": "8 x cuda"}, {"data/raw": "raw-hash.dir"}),
     )  # fmt: skip
@@ -152,6 +160,7 @@ def attacked(report: Report) -> Report:
         references=[ATTACK] * 3,
         hypotheses=[f"x {ATTACK}"] * 3,
         settings={"download": {"corpus": ATTACK}},
+        decoding={**report.decoding, "machine": ATTACK},
         attention=Attended(0, a_sentence([f"▁{tag}" for tag in ("<b>", "</svg>", "&amp;")], ["<i>", "</s>"])),
         lineage=Lineage({"git_commit": ATTACK}, {"device": ATTACK}, {ATTACK: "hash"}),
     )
@@ -162,7 +171,7 @@ def test_the_page_is_one_document_that_loads_nothing_and_runs_nothing() -> None:
     assert the_page().startswith('<!DOCTYPE html>\n<html lang="en">')
     assert [tag for tag, _ in page.elements].count("main") == 1
     assert not {tag for tag, _ in page.elements} & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
-    assert all(str(value).startswith("#") for _, attributes in page.elements for name, value in attributes.items() if name == "href")
+    assert {value for _, attributes in page.elements for name, value in attributes.items() if name == "href"} == {"sentences.html"}
     assert not {name for _, attributes in page.elements for name in attributes if name == "src" or name.startswith("on")}
     assert "url(" not in page.text_of("style")
     assert "@import" not in page.text_of("style")
@@ -174,9 +183,9 @@ def test_hostile_text_changes_no_element_and_is_shown_as_it_is() -> None:
     calm, hostile = Page(the_page()), Page(render(attacked(a_report())))
     assert {tag for tag, _ in hostile.elements} == {tag for tag, _ in calm.elements}
     assert not {name for _, attributes in hostile.elements for name in attributes if name.startswith("on")}
-    # Corpus (title, heading, table), licence, origin, phenomenon, setting, commit, output, devices, two sides of a dropped pair, three of
-    # three examples and of the sentence looked at.
-    assert hostile.all_text().count(ATTACK) == 12 + 9 + 3
+    # Corpus (title, heading, table), licence, origin, phenomenon, setting, commit, output, devices, two sides of a dropped pair, the
+    # machine, three of three examples and of the sentence looked at.
+    assert hostile.all_text().count(ATTACK) == 13 + 9 + 3
     assert {"<b>", "</svg>", "&amp;", "·<i>"} <= set(hostile.texts_of("text"))
 
 
@@ -216,6 +225,13 @@ def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
         "device8 x cuda",
         "data/rawraw-hash.dir",
         "vocab_size2000init_fromnone",
+        "on 2026-01-31 (AMD EPYC). All stages took 4 min 15 s and cost 1.50, without those whose outputs came from a cache.",
+        "all4 min 15 s",
+        "cost1.50",
+        "Exactly right: 1 of 3 sentences (33.33%). Of the others:",
+        f"{report.scores['test'].ter_low:.1f} to {report.scores['test'].ter_high:.1f}; lower is better",
+        f"test{''.join(f'{precision:.1f}' for precision in report.scores['test'].precisions)}1618",
+        "F1 of words by how often the training's target side has them",
     ):
         assert fact in text
 
@@ -243,8 +259,9 @@ def test_the_page_says_what_is_special(other: dict[str, Any], said: str) -> None
 def test_every_chart_says_in_words_what_it_shows() -> None:
     html = the_page()
     charts = [part.split("</svg>")[0] for part in html.split("<svg")[1:] if 'role="img"' in part.split(">")[0]]
-    # Curves, lengths of two languages, bars of a bucket of length, a phenomenon and two stages, heads of three layers, one word.
-    assert len(charts) == 6 + 2 + 1 + 1 + 2 + 3 * 3 + 1
+    # Curves, lengths of two languages, bars of a bucket of length, a phenomenon, two of frequency and two stages, heads of three
+    # layers, one word.
+    assert len(charts) == 6 + 2 + 1 + 1 + 2 + 2 + 3 * 3 + 1
     assert all("aria-label=" in chart for chart in charts)
     assert "<title>Perplexity by update: training, at the end 1.124; validation, at the end 3.333</title>" in html
 
@@ -284,7 +301,7 @@ def test_text_without_spaces_is_compared_by_characters() -> None:
 
 def test_every_head_of_the_chosen_layers_has_a_figure_with_all_pieces() -> None:
     html = the_page()
-    sections = {name: html.split(f'<div class="heads {name}">')[1:] for name in ("encoder", "cross")}
+    sections = {name: html.split(f'<div class="heads {name}" style="--across: 3">')[1:] for name in ("encoder", "cross")}
     assert [len(re.findall(r"Head \d", section.split("</div>")[0])) for section in (*sections["encoder"], *sections["cross"])] == [3, 3, 3]
     assert Page(sections["encoder"][0].split("</figure>")[0] + "</figure>").texts_of("text") == ["Two", "dog", "·s", "</s>"] * 2
     assert Page(sections["cross"][0].split("</figure>")[0] + "</figure>").texts_of("text") == [
@@ -334,9 +351,59 @@ def test_stages_have_their_times_or_came_from_the_cache() -> None:
 
 def test_most_examples_of_a_rank_are_folded_away() -> None:
     chosen = [Example("best", index % 3, 50.0) for index in range(7)]
-    html = page_with(examples=chosen)
-    assert html.count("<article") == 7
-    assert html.split("<summary>4 more</summary>")[0].count("<article") == 3
+    html = page_with(examples=[*chosen, Example("exact", 0, 100.0)])
+    assert html.count("<article") == 8
+    assert html.split("<summary>5 more</summary>")[0].count("<article") == 2
+    assert "<summary>1 that are exactly right</summary>" in html
+
+
+def test_a_small_group_is_pale() -> None:
+    html = page_with(by_phenomenon=[GroupScore("few", 29, 50.0), GroupScore("many", 30, 50.0)])
+    assert re.findall(r'<tr( class="few")?><th scope="row">(few|many)', html) == [(' class="few"', "few"), ("", "many")]
+
+
+def test_rules_that_did_nothing_have_no_row() -> None:
+    cleaning = {**a_report().cleaning, "lengths_in": {}, "dropped": {"too_long": 0, "empty": 3}, "repaired": {"white_space": 0}}
+    cleaning["splits"] = {name: {**record, "repaired": {"white_space": 0}} for name, record in cleaning["splits"].items()}
+    text = text_of(page_with(cleaning=cleaning))
+    assert "dropped: empty3" in text
+    assert "dropped: too long" not in text
+    assert "white space" not in text
+
+
+def test_a_corpus_with_a_count_of_its_own_has_a_tile_and_a_model_of_small_letters_a_warning() -> None:
+    assert "Lowercased BLEU" not in the_page()
+    scores = {split: score(HYPOTHESES, REFERENCES, "de", ["multi30k-lower"]) for split in ("test", "valid")}
+    html = page_with(scores=scores, settings={"bpe": {"lowercase": True}})
+    assert f"<b>{scores['test'].moses_bleu['multi30k_lower'].score:.2f}</b>Lowercased BLEU" in html
+    assert "The model writes small letters (bpe.lowercase)." in text_of(html)
+
+
+def test_decodings_of_earlier_versions_have_neither_day_nor_machine_and_without_a_price_there_is_no_cost() -> None:
+    decoding = {name: value for name, value in a_report().decoding.items() if name not in ("made", "machine")}
+    html = page_with(decoding=decoding, cost=None, by_frequency=[])
+    assert "and cost" not in text_of(html)
+    assert "F1 of words" not in html
+
+
+@pytest.mark.parametrize(("count", "most", "across"), [(8, 4, 4), (8, 2, 2), (6, 4, 3), (4, 4, 4), (5, 4, 4), (1, 4, 1), (16, 4, 4)])
+def test_figures_stand_in_even_rows_where_they_can(count: int, most: int, across: int) -> None:
+    assert in_rows_of(count, most) == across
+
+
+@pytest.mark.parametrize(("alias", "title"), [("champion", "Champion"), ("challenger", "Challenger"), ("", "No alias")])
+def test_the_verdict_takes_its_place_at_the_top(alias: str, title: str) -> None:
+    html = with_verdict(the_page(), f"{ATTACK}/1", alias, "+1.20 BLEU, p = 0.0010")
+    assert f"{title} {ATTACK}/1: +1.20 BLEU, p = 0.0010." in text_of(html)
+    assert "the last line of stage publish" not in html
+    assert html.index('class="verdict') < html.index("<nav")
+
+
+def test_every_section_can_be_brought_into_view_without_a_link() -> None:
+    page = Page(the_page())
+    wanted = {str(attributes["for"]) for tag, attributes in page.elements if tag == "label"}
+    assert len(wanted) == 9
+    assert wanted == {str(attributes["id"]) for tag, attributes in page.elements if tag == "button"}
 
 
 def test_a_model_that_has_learnt_nothing_is_announced_in_red() -> None:
@@ -404,11 +471,35 @@ def test_the_page_is_no_wider_than_the_window(width: int, tmp_path: Path) -> Non
         by_phenomenon=[GroupScore(long, 1, 0.0)],
         attention=Attended(0, a_sentence(pieces, pieces)),
     )
-    (tmp_path / "report.html").write_text(render(report), encoding="utf-8")
-    (tmp_path / "frame.html").write_text(FRAME.format(width=width), encoding="utf-8")
+    for html in (render(report), render_sentences(report, "chrF2")):
+        assert f"widest: {width}<" in shown(html, FRAME.format(width=width), tmp_path)
+
+
+def shown(html: str, frame: str, folder: Path) -> str:
+    """A page with the report in a frame, as Chromium has it in the end; no error was logged."""
+    (folder / "report.html").write_text(html, encoding="utf-8")
+    (folder / "frame.html").write_text(frame, encoding="utf-8")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files"]
-    options += ["--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
-    command = [str(CHROMIUM), *options, (tmp_path / "frame.html").as_uri()]
+    options += ["--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
+    command = [str(CHROMIUM), *options, (folder / "frame.html").as_uri()]
     seen = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert f"widest: {width}<" in seen.stdout
     assert "CONSOLE" not in seen.stderr
+    return seen.stdout
+
+
+SORTED = """<!DOCTYPE html><iframe src="report.html"></iframe><script>onload = () => {
+  const page = frames[0].document, find = (name) => page.getElementById(name);
+  const lines = () => [...page.querySelectorAll("tbody tr:not([hidden])")].map((row) => row.cells[0].textContent).join(" ");
+  const button = page.querySelectorAll("th button")[2], seen = [lines()];
+  for (const act of [
+    () => button.click(), () => button.click(), () => find("wrong").click(),
+    () => { find("search").value = "SNOW"; find("search").dispatchEvent(new Event("input")); },
+  ]) { act(); seen.push(lines()); }
+  document.body.append("lines: " + seen.join(", ") + "; " + find("count").textContent);
+}</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to look at the page with")
+def test_the_page_of_sentences_can_be_sorted_and_filtered(tmp_path: Path) -> None:
+    """As they are; by the words of the source, 3, 6 and 7, up and down; without the exact first; the one with snow."""
+    assert "lines: 1 2 3, 1 2 3, 3 2 1, 3 2, 2; 1 of 3 sentences" in shown(render_sentences(a_report(), "chrF2"), SORTED, tmp_path)

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from transformer_core.evaluation.metrics import read_aligned
-from transformer_core.evaluation.significance import bleu_interval, compare_scores, compare_systems
+from transformer_core.evaluation.significance import compare_scores, compare_systems, intervals
 
 SYSTEMS = Path(__file__).parents[2].parent / "shared/data/peer/wmt17_ende_systems"
 BEST, NEXT, TWIN, WORST = (
@@ -32,6 +35,12 @@ def sacrebleu(*arguments: str) -> str:
 
 def document(*arguments: str) -> Any:
     return json.loads(sacrebleu(*arguments, "-f", "json"))
+
+
+def interval(hypotheses: list[str], references: list[str]) -> tuple[float, float]:
+    """The ends of BLEU's interval."""
+    _, low, high = intervals({"BLEU": BLEU(force=True)}, hypotheses, references)["BLEU"]
+    return low, high
 
 
 def systems(*names: str) -> list[list[str]]:
@@ -64,10 +73,29 @@ def test_p_values_of_all_scores_are_those_of_the_sacrebleu_command() -> None:
 @wmt17
 def test_the_interval_is_that_of_the_sacrebleu_command() -> None:
     printed = document("-i", BEST, "--confidence")
-    low, high = bleu_interval(*systems(BEST))
+    low, high = interval(*systems(BEST))
     mean, half = printed["confidence_mean"], printed["confidence_var"]
-    assert (low, high) == pytest.approx((mean - half, mean + half), abs=1e-9)
+    assert (low, high) == pytest.approx((mean - half, mean + half), abs=1e-4)  # sacreBLEU sums in float32.
     assert low < printed["score"] < high
+
+
+def test_the_intervals_of_all_scores_are_those_of_the_sacrebleu_command(tmp_path: Path) -> None:
+    hypotheses, references = [*BAD, *GOOD, *GOOD] * 5, REFERENCES * 15
+    for name, lines in (("hyp", hypotheses), ("ref", references)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-m", "bleu", "chrf", "ter", "-w", "10", "--confidence", "-f", "json"]
+    environment = {name: value for name, value in os.environ.items() if name != "SACREBLEU_SEED"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    found = intervals({"BLEU": BLEU(), "chrF2": CHRF(), "TER": TER()}, hypotheses, references)
+    for printed in json.loads(done.stdout):
+        ours, mean, half = found[printed["name"]], printed["confidence_mean"], printed["confidence_var"]
+        assert ours == pytest.approx((printed["score"], mean - half, mean + half), abs=1e-4)
+
+
+def test_an_interval_of_ter_may_end_above_a_hundred_and_of_lists_of_unequal_length_there_is_none() -> None:
+    assert intervals({"TER": TER()}, ["a b c d"] * 4, ["x"] * 4)["TER"] == pytest.approx((400, 400, 400))
+    with pytest.raises(ValueError, match="3 hypotheses for 4 references"):
+        intervals({"TER": TER()}, GOOD[:3], REFERENCES)
 
 
 @wmt17
@@ -77,9 +105,9 @@ def test_the_best_system_of_wmt17_is_better_than_a_middling_one_by_more_than_cha
 
 
 def test_a_comparison_is_the_same_each_time_whatever_the_shell_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = compare_scores(BAD, GOOD, REFERENCES), bleu_interval(GOOD, REFERENCES)
+    first = compare_scores(BAD, GOOD, REFERENCES), interval(GOOD, REFERENCES)
     monkeypatch.setenv("SACREBLEU_SEED", "none")
-    assert (compare_scores(BAD, GOOD, REFERENCES), bleu_interval(GOOD, REFERENCES)) == first
+    assert (compare_scores(BAD, GOOD, REFERENCES), interval(GOOD, REFERENCES)) == first
     assert os.environ["SACREBLEU_SEED"] == "none"
     monkeypatch.delenv("SACREBLEU_SEED")
     compare_systems(BAD, GOOD, REFERENCES)
@@ -105,18 +133,18 @@ def test_a_system_does_not_differ_from_itself(hypotheses: list[str]) -> None:
 def test_one_sentence_proves_nothing() -> None:
     for one in compare_scores(BAD[1:2], GOOD[1:2], REFERENCES[1:2]):
         assert (one.p_value, one.significant) == (1, False)
-    assert bleu_interval(GOOD[:1], REFERENCES[:1]) == pytest.approx((100, 100))
+    assert interval(GOOD[:1], REFERENCES[:1]) == pytest.approx((100, 100))
 
 
 def test_empty_translations_are_worse_than_any_and_certainly_so() -> None:
     compared = compare_systems(GOOD * 10, [""] * 40, REFERENCES * 10)
     assert (compared.candidate, compared.significant) == (0, True)
-    assert bleu_interval([""] * 4, REFERENCES) == (0, 0)
+    assert interval([""] * 4, REFERENCES) == (0, 0)
 
 
 def test_an_interval_stays_within_the_scale() -> None:
-    assert bleu_interval(REFERENCES, REFERENCES) == pytest.approx((100, 100))
-    assert max(bleu_interval(REFERENCES, REFERENCES)) <= 100
+    assert interval(REFERENCES, REFERENCES) == pytest.approx((100, 100))
+    assert max(interval(REFERENCES, REFERENCES)) <= 100
 
 
 @pytest.mark.parametrize(("a", "b", "count"), [(GOOD, BAD, 3), (GOOD[:3], BAD, 4), ([], [], 0)])

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import torch
 
-from flows.process.paths import AVERAGED, DECODED, RAW, REPORT, SCORES, TRAINING
+from flows.process.paths import AVERAGED, DECODED, RAW, REPORT, SCORES, SENTENCES, TRAINING
 from tests.models.on_disk import write_model
 from transformer_core.corpus.text import write_lines
+from transformer_core.evaluation.verdict import PLACE
 from transformer_core.files import write_json
 from transformer_core.models.directory import Training
 from transformer_core.models.transformer import Transformer
@@ -43,7 +44,8 @@ def before_publish(model_directory: Path) -> None:
     for file in model_directory.iterdir():
         (AVERAGED / file.name).symlink_to(file)  # As DVC leaves it with cache.type symlink.
     write_json(SCORES, FIGURES)
-    REPORT.write_text("<h1>BLEU</h1>")
+    REPORT.write_text(f"<h1>BLEU</h1>{PLACE}")
+    SENTENCES.write_text("<h1>All sentences</h1>")
     write_json(RAW / "manifest.json", MANIFEST)
     write_lines(RAW / "test.en", SOURCES)
     write_lines(RAW / "test.de", REFERENCES)

@@ -85,6 +85,27 @@ def test_two_trainings_are_compared_by_their_evaluations(compare: Compare) -> No
     assert losses == "A better than B by most chrF2: no sentence"
 
 
+def test_a_page_is_written_with_the_curves_of_both_trainings(compare: Compare, tmp_path: Path) -> None:
+    for fingerprint, perplexity in (("abc123", 9.0), ("def456", 5.0)):
+        journal = Journal(fingerprint)
+        journal.metrics(20, {"perplexity": perplexity}, context="valid")
+        journal.end()
+    evaluate("evaluation-1", "abc123", BAD)
+    evaluate("evaluation-2", "def456", GOOD)
+    file = tmp_path / "new/compared.html"
+    assert compare("abc123", "def456", "--html", str(file)).rstrip("\n").split("\n\n")[-1] == f"Page: {file}"
+    html = file.read_text(encoding="utf-8")
+    assert "Perplexity of valid by update: A, at the end 9; B, at the end 5" in html
+    assert "evaluation-2" in html
+
+
+def test_a_page_that_cannot_be_written_is_one_line(compare: Compare) -> None:
+    evaluate("evaluation-1", "abc123", GOOD)
+    Path("file").write_text("")
+    line = "--html: file/page.html cannot be written (File exists)"
+    assert compare("evaluation-1", "evaluation-1", "--html", "file/page.html", code=78) == line
+
+
 def test_what_stage_evaluate_records_can_be_compared(compare: Compare) -> None:
     lay_out(Path())
     for hypotheses in (HYPOTHESES, TARGET):

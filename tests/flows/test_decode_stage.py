@@ -1,6 +1,7 @@
 """Stage decode with either engine, on a model and sources of its own."""
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,7 @@ from transformer_core.corpus.tokens.binary import Meta, write_meta
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
+from transformer_core.processes import cpu_name
 
 SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
 
@@ -52,6 +54,8 @@ def test_each_engine_leaves_translations_n_best_lists_and_how_they_were_made(eng
     assert [len(one) for one in lists] == [4, 4, 4, 4, 1]
     statistics = json.loads((here / "results/decode/statistics.json").read_text(encoding="utf-8"))
     assert statistics["engine"] == engine
+    assert date.fromisoformat(statistics["made"])
+    assert statistics["machine"] == (torch.cuda.get_device_name() if torch.cuda.is_available() else cpu_name())
     assert (statistics["beam"], statistics["alpha"], statistics["test"]["lines"]) == (4, 0.6, 5)
     assert statistics["test"]["hypotheses_a_line"] == 17 / 5
     tokens, log_probability = statistics["test"]["target_tokens"], sum(one[0]["log_probability"] for one in lists)

@@ -9,12 +9,13 @@ import pytest
 from flows.process.paths import METRICS, SCORES
 from flows.process.runner import record_seconds
 from flows.record.journal import JOURNALS, Event, Journal, read_events
-from flows.stages.evaluate import run
+from flows.stages.evaluate import by_frequency, cost_of, run
 from tests.flows.stages import stage_here
 from tests.models.on_disk import TEXT, VOCAB, write_model
-from transformer_core.config import Params, load_params
+from transformer_core.config import Machine, Params, load_params
 from transformer_core.corpus.text import write_lines, write_pairs
 from transformer_core.errors import ExitCode, UserError
+from transformer_core.evaluation.metrics import GroupScore
 from transformer_core.files import read_json, write_json
 from transformer_core.files import write_text as write
 from transformer_core.models.directory import Training
@@ -27,6 +28,7 @@ RECIPE = REPOSITORY / "transformer_core/recipes/synthetic.yaml"
 SOURCE = ["A man rides a bike through the town.", "Two dogs play in the snow today.", "The woman has not read the book."]
 TARGET = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde spielen heute im Schnee.", "Die Frau hat das Buch nicht gelesen."]
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=4, d_v=4, dropout=0.1)
+INTERVALS = {"bleu_low": 19.92, "bleu_high": 100.0, "chrf_low": 46.83, "chrf_high": 100.0, "ter_low": 0.0, "ter_high": 51.29}
 HYPOTHESES = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde spielen heute im Eis.", "Die Frau liest das Buch."]
 
 
@@ -51,6 +53,7 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
     }  # fmt: skip
     for name, document in documents.items():
         write_json(root / name, document)
+    write_lines(root / "data/clean/train.de", TARGET)
     for name in ("valid", "test"):
         write_pairs(root / f"data/raw/{name}.en", root / f"data/raw/{name}.de", zip(SOURCE, TARGET, strict=True))
         write_lines(root / f"results/decode/{name}.hyp", HYPOTHESES)
@@ -91,13 +94,18 @@ def test_scores_are_flat_rounded_and_of_the_test_split(here: Path, params: Param
     run(params)
     metrics = read_json(SCORES)
     signature, paper_signature = metrics.pop("signature"), metrics.pop("paper_bleu_signature")
-    perfect = {"bleu": 100.0, "bleu_low": 100.0, "bleu_high": 100.0, "chrf": 100.0, "ter": 0.0, "paper_bleu": 100.0}
+    perfect = {
+        **dict.fromkeys(("bleu", "bleu_low", "bleu_high", "chrf", "chrf_low", "chrf_high", "paper_bleu"), 100.0),
+        **dict.fromkeys(("ter", "ter_low", "ter_high"), 0.0),
+    }
     # What `sacrebleu ref -i hyp -m bleu chrf ter -w 2 --confidence` prints for these three lines (23 tokens for 25: penalty
-    # exp(1 - 25 / 23)); the interval is 64.90 +- 44.98, and Moses parts these lines into the same tokens.
+    # exp(1 - 25 / 23)); the intervals are 64.90 +- 44.98, 75.78 +- 28.96 and 22.72 +- 28.57, within the scales. Moses parts these lines
+    # into the same tokens.
     assert metrics == {
-        "bleu": 66.97, "bleu_low": 19.92, "bleu_high": 100.0, "chrf": 76.39, "ter": 22.73, "paper_bleu": 66.97,
+        **INTERVALS, "bleu": 66.97, "chrf": 76.39, "ter": 22.73, "paper_bleu": 66.97,
         "corpus": "tiny", "synthetic": True, "lines": 3, "references_sha256": sha256(Path("data/raw/test.de").read_bytes()).hexdigest(),
         "brevity_penalty": 0.917, "length_ratio": 0.92, "copied": 0.0, "empty": 0.0, "over_long": 0.0, "valid": perfect,
+        "precisions": [91.3, 75.0, 64.71, 64.29], "hypothesis_tokens": 23, "reference_tokens": 25,
     }  # fmt: skip
     assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert paper_signature.startswith("multi-bleu|nrefs:1|case:mixed|tok:moses-de|compounds-split:yes|smooth:none|sacremoses:")
@@ -153,11 +161,11 @@ def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
     assert inputs == [("tiny valid en-de", "validation"), ("tiny test en-de", "test")]
     assert values["parameters"]["references_sha256"] == sha256(Path("data/raw/test.de").read_bytes()).hexdigest()
     scores = {
-        "bleu": 66.97, "bleu_low": 19.92, "bleu_high": 100.0, "chrf": 76.39, "ter": 22.73, "paper_bleu": 66.97,
+        **INTERVALS, "bleu": 66.97, "chrf": 76.39, "ter": 22.73, "paper_bleu": 66.97,
         "copied": 0.0, "empty": 0.0, "over_long": 0.0,
     }  # fmt: skip
     assert {f"test/{name}": value for name, value in scores.items()} in [event.get("values") for event in events if event.get("step") == 40]
-    artifacts = ["report.html", "test.hyp", "valid.hyp", "by_length.csv", "by_phenomenon.csv", "test.en", "test.de"]
+    artifacts = ["report.html", "sentences.html", "test.hyp", "valid.hyp", "by_length.csv", "by_phenomenon.csv", "test.en", "test.de"]
     assert [Path(event["path"]).name for event in events if event["type"] == "artifact"] == artifacts
     assert events[-1]["status"] == "FINISHED"
 
@@ -218,7 +226,7 @@ def test_the_report_shows_what_each_head_attends_to_in_a_sentence(here: Path, pa
     html = page(here, params)
     assert "sentence 2, the first of the test set of about median length" in html
     assert [html.count(f"Layer {layer}, head {head}:") for layer, head in ((1, 1), (1, 4), (2, 4))] == [2, 2, 1]
-    first = html.split('class="heads encoder">')[1].split("</svg>")[0]
+    first = html.split('class="heads encoder"')[1].split("</svg>")[0]
     pieces = re.findall(r">([^<]+)</text>", first)
     assert "".join(pieces).replace("·", "") == "thedogseesacat&lt;/s&gt;" * 2
 
@@ -242,6 +250,41 @@ def test_the_report_has_the_times_of_the_stages_that_ran_with_these_settings(her
     assert '<th scope="row">clean</th><td class="number">12.3 s</td>' in html
     assert '<th scope="row">decode</th><td class="number muted">cached</td>' in html
     assert '<th scope="row">train</th><td class="number">2.0 s</td>' in html  # The model itself says so.
+
+
+def test_the_report_has_this_stages_own_time_and_the_cost_of_all(here: Path, params: Params) -> None:
+    assert '<th scope="row">cost</th>' not in page(here, params)
+    assert re.search(r'<th scope="row">evaluate</th><td class="number">\d+\.\d s</td>', page(here, params))
+    priced = params.model_copy(update={"machine": params.machine.model_copy(update={"price_per_hour": 1e6})})
+    (cost,) = re.findall(r'<th scope="row">cost</th><td class="number">([\d.]+)</td>', page(here, priced))
+    assert float(cost) > 2 / 3600 * 1e6  # The training took 2 s.
+
+
+def test_a_training_costs_its_time_on_every_node() -> None:
+    seconds = {"clean": None, "train": 1800.0, "decode": 900.0}
+    assert cost_of(seconds, Machine(price_per_hour=4.0, nodes=3)) == pytest.approx((3 * 0.5 + 0.25) * 4)
+    assert cost_of(seconds, Machine(nodes=3)) is None
+
+
+def test_words_of_a_model_of_small_letters_are_counted_in_small_letters(here: Path) -> None:
+    training = here / "data/clean/train.de"
+    assert by_frequency(["ein mann"], ["Ein Mann"], training, lowercase=True) == [GroupScore("1", 2, 100.0)]
+    assert [group.label for group in by_frequency(["ein mann"], ["Ein Mann"], training, lowercase=False)] == ["0", "1"]
+
+
+def test_the_day_and_the_machine_of_decoding_are_shown_and_make_no_other_run(here: Path, params: Params) -> None:
+    run(params)
+    statistics = here / "results/decode/statistics.json"
+    write_json(statistics, {**read_json(statistics), "made": "2026-01-31", "machine": "A CPU"})
+    assert "on 2026-01-31 (A CPU)." in page(here, params)
+    assert not any("made" in name for event in journal() if event["type"] == "parameters" for name in event["values"])
+
+
+def test_all_sentences_are_in_a_page_of_their_own(here: Path, params: Params) -> None:
+    run(params)
+    html = (here / "results/sentences.html").read_text(encoding="utf-8")
+    assert html.count("<tr") == 1 + 3
+    assert "date verb-second" in html
 
 
 def test_the_report_has_all_settings_and_what_it_was_made_from(here: Path, params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,5 +341,7 @@ def test_the_report_draws_the_gold_tree_beside_the_models(parsed: Path) -> None:
     assert html.count('class="scroll tree"') == 5  # Of the right one the tree is drawn once.
     assert "<title>Parsing, tiny (synthetic): F1 58.82</title>" in html
     assert "Synthetic corpus." in html
+    sentences = (parsed / "results/sentences.html").read_text(encoding="utf-8")
+    assert (sentences.count('class="exact"'), "<mark>" in sentences) == (1, False)
     # First the sentence whose NP was cut off and took in the verb, then the one whose noun went to the VP: of each the gold tree first.
     assert re.findall(r'class="differs"[^>]*>(\w+)<', html) == ["NP", "VP", "NP", "NP", "VP", "NP", "VP"]

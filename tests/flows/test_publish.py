@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from flows.process.paths import PUBLISHED, REPORT, SCORES
+from flows.process.paths import PUBLISHED, REPORT, SCORES, SENTENCES
 from flows.record.journal import JOURNALS, Journal, position_file, read_events
 from flows.record.sending import sync
 from flows.record.server import connect, experiment_id, find_training, registered
@@ -18,6 +18,7 @@ from transformer_core.config import Params, load_params
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import UserError
+from transformer_core.evaluation.verdict import PLACE
 from transformer_core.files import read_json, write_json
 
 
@@ -111,6 +112,18 @@ assert "{REPOSITORY}/transformer_core" not in transformer_core.__file__, transfo
     done = subprocess.run([sys.executable, "-c", code], cwd="elsewhere", env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.split("SAID")[1])
+
+
+def test_the_report_in_mlflow_begins_with_the_verdict_and_has_all_sentences_beside_it(params: Params, client: MlflowClient) -> None:
+    publish.run(params)
+    training = find_training(client, FINGERPRINT)
+    assert training is not None
+    pages = [Path(client.download_artifacts(training.info.run_id, f"evaluation/{path.name}")) for path in (REPORT, SENTENCES)]
+    report, sentences = (page.read_text(encoding="utf-8") for page in pages)
+    assert "<strong>Champion</strong> synthetic-en-de@champion: the first version." in report
+    assert report.startswith("<h1>BLEU</h1>")
+    assert sentences == SENTENCES.read_text(encoding="utf-8")
+    assert PLACE in REPORT.read_text(encoding="utf-8")
 
 
 def test_publishing_again_is_the_next_version_under_the_same_alias(params: Params, client: MlflowClient) -> None:

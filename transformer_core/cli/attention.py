@@ -128,10 +128,12 @@ def _times(count: int) -> str:
 
 def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int], heads: Sequence[int], folder: Path) -> list[str]:
     """Write the pictures and the numbers, after all are drawn, and return the files' names."""
+    from transformer_core.evaluation.attention_figures import readable
     from transformer_core.evaluation.heat_maps import find_fonts, heat_maps, save_png
     from transformer_core.files import write_text
 
-    fonts = find_fonts([*maps.source, *maps.read, *maps.predicted])
+    pieces = [*maps.source, *maps.read, *maps.predicted]
+    fonts = find_fonts([*pieces, *map(readable, pieces)])
     chosen = {kind: maps.layers(kind, layers) for kind in kinds}
     figures = {f"{kind}.png": heat_maps(maps, kind, own, heads, fonts) for kind, own in chosen.items() if own}
     try:

@@ -189,11 +189,11 @@ def head_colour(head: int, heads: int) -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in rgb ** (1 / 2.2))
 
 
-def readable(piece: str) -> str:
-    """Format a piece: the beginning of a word without SentencePiece's mark, any other piece with a dot before it; long ones are cut."""
+def readable(piece: str, most: int = _MOST_COLUMNS) -> str:
+    """Format a piece: the beginning of a word without SentencePiece's mark, any other piece with a dot before it, cut to `most` columns."""
     if piece in _AS_THEY_ARE:
         return piece
-    return cut(piece[1:], _MOST_COLUMNS) if piece.startswith(SPACE_MARK) else f"·{cut(piece, _MOST_COLUMNS)}"
+    return cut(piece[1:], most) if piece.startswith(SPACE_MARK) else f"·{cut(piece, most)}"
 
 
 def cut(text: str, most: int) -> str:

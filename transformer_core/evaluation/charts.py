@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Pixels: size of the figure; left, bottom, width and height of the chart. They fit a phone's page, so text is not scaled there.
-_WIDTH, _HEIGHT, _CHART = 360, 222, (46, 36, 304, 178)
-_TEXT, _STEPS = 11, (1, 2, 2.5, 5, 10)
+_WIDTH, _HEIGHT, _CHART = 360, 238, (46, 36, 304, 178)
+_TEXT, _EDGE, _STEPS = 11, 4, (1, 2, 2.5, 5, 10)
 SHARE_SHOWN = 0.995
 MOST_PLACES, MOST_DOTS = 240, 40
 
@@ -44,17 +44,21 @@ def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence
             "Perplexity",
             "How many subwords the model hesitates between; 1 is certainty. Logarithmic scale.",
             {"training": column(training, "perplexity"), "validation": column(validated, "perplexity")},
+            measure="perplexity",
             logarithmic=True,
         ),
         line_chart(
             f"{score} while training",
             "Greedy outputs for a part of valid: lower than a beam's of the averaged model.",
             {"validation": column(validated, "score")},
+            measure=score,
         ),
-        line_chart("Training loss", "What training lowers, label smoothing and all.", {"loss": column(training, "loss")}),
-        line_chart("Learning rate", "Rises during the warmup, then falls.", {"learning rate": column(training, "learning_rate")}),
-        line_chart("Gradient", "Its length: a spike is an update that went wrong.", {"norm": column(training, "gradient_norm")}),
-        line_chart("Speed", "Target tokens a second, all devices together.", {"tokens/s": column(training, "tokens_per_second")}),
+        line_chart("Training loss", "What training lowers, label smoothing and all.", {"loss": column(training, "loss")}, "nats a token"),
+        line_chart("Learning rate", "Rises during the warmup, then falls.", {"learning rate": column(training, "learning_rate")}, "rate"),
+        line_chart("Gradient", "Its length: a spike is an update that went wrong.", {"norm": column(training, "gradient_norm")}, "norm"),
+        line_chart(
+            "Speed", "Target tokens a second, all devices together.", {"tokens/s": column(training, "tokens_per_second")}, "tokens a second"
+        ),
     ]
 
 
@@ -68,12 +72,14 @@ def length_charts(cleaning: Mapping[str, Any]) -> list[Chart]:
         shown = int((before.cumsum() < SHARE_SHOWN * before.sum()).sum()) + 1
         note = f"Training sentences by their words; the longest {100 - 100 * SHARE_SHOWN:.1f}% are not drawn."
         series = {"before cleaning": before[:shown], "after": after[:shown]}
-        charts.append(line_chart(f"Sentence lengths, {language}", note, series, unit="words"))
+        charts.append(line_chart(f"Sentence lengths, {language}", note, series, "sentences", unit="words"))
     return charts
 
 
-def line_chart(title: str, note: str, series: Mapping[str, pd.Series[float]], logarithmic: bool = False, unit: str = "update") -> Chart:
-    """Draw at most two series of values over updates or words.
+def line_chart(
+    title: str, note: str, series: Mapping[str, pd.Series[float]], measure: str = "", logarithmic: bool = False, unit: str = "update"
+) -> Chart:
+    """Draw at most two series of values, labelled by `measure`, over updates or words.
 
     A linear axis starts at 0, or below at the smallest value; a logarithmic one starts at the smallest value. Values that cannot be drawn
     (not finite, or not above 0 on a logarithmic scale) are left out.
@@ -88,6 +94,7 @@ def line_chart(title: str, note: str, series: Mapping[str, pd.Series[float]], lo
     left, bottom, width, height = _CHART
     axes = figure.add_axes((left / _WIDTH, bottom / _HEIGHT, width / _WIDTH, height / _HEIGHT), frameon=False)
     _set_axes(axes, pd.concat(list(drawable.values())), logarithmic, unit)
+    figure.text(_EDGE / _WIDTH, 1 - _TEXT / _HEIGHT, measure, fontsize=_TEXT, color=MUTED)
     for number, (values, colour) in enumerate(zip(drawable.values(), (FIRST, SECOND), strict=False)):
         broad = unit == "words" and number == 0  # The curves before and after cleaning partly coincide.
         size = math.ceil(len(values) / MOST_PLACES)

@@ -8,8 +8,10 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from transformer_core.corpus.tokens.subword import SPACE_MARK
 from transformer_core.errors import configuration_error
 from transformer_core.evaluation.attention import AttentionMaps, Kind
+from transformer_core.evaluation.attention_figures import cut, readable
 from transformer_core.evaluation.figures import silent_fonts
 from transformer_core.files import new_file
 
@@ -20,7 +22,9 @@ DOTS_PER_INCH = 100
 MOST_MEGAPIXELS = 60
 
 # Pixels.
-_CELL, _GAP, _LABEL_GAP, _TITLE, _HEADING, _MARGIN = 16, 20, 4, 25, 55, 8
+_CELL, _GAP, _LABEL_GAP, _TITLE, _HEADING, _MARGIN = 16, 20, 4, 25, 85, 8
+_UNCUT = 1000  # Columns; no piece is so long.
+_LETTER = 8  # Approximate width of a letter of the heading.
 _SCALE_WIDTH, _SCALE_HEIGHT, _SCALE_AND_LABELS = 10, 150, 60
 _LEAST_WIDTH, _LEAST_HEIGHT = 400, _HEADING + _TITLE + _SCALE_HEIGHT + _MARGIN
 
@@ -54,7 +58,7 @@ def heat_maps(maps: AttentionMaps, kind: Kind, layers: Sequence[int], heads: Seq
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    rows, columns = maps.rows(kind), maps.columns(kind)
+    rows, columns = ([readable(piece, _UNCUT) for piece in pieces] for pieces in (maps.rows(kind), maps.columns(kind)))
     beside, map_width, map_height = _room(rows, fonts), len(columns) * _CELL, len(rows) * _CELL
     panel_width, panel_height = beside + map_width + _GAP, _TITLE + map_height + _room(columns, fonts)
     scale_left = len(heads) * panel_width
@@ -64,8 +68,9 @@ def heat_maps(maps: AttentionMaps, kind: Kind, layers: Sequence[int], heads: Seq
     # All maps share one coordinate system, and labels are plain text: with axes and ticks for each map, drawing takes 1.5 times as long.
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axes.axis("off")
-    axes.text(_MARGIN, _MARGIN, _HEADINGS[kind], va="top", linespacing=1.4, fontsize=_HEADING_POINTS)
     style, norm = _style(fonts), PowerNorm(0.5, vmin=0, vmax=1)
+    heading = {**style, "fontsize": _HEADING_POINTS, "linespacing": 1.4}
+    axes.text(_MARGIN, _MARGIN, f"{_HEADINGS[kind]}\n{_sentences(maps, kind, width)}", va="top", **heading)
     for (row, layer), (column, head) in product(enumerate(layers), enumerate(heads)):
         left, top = column * panel_width + beside, _HEADING + row * panel_height + _TITLE
         right, bottom = left + map_width, top + map_height
@@ -101,6 +106,13 @@ def find_fonts(texts: Iterable[str]) -> Fonts:
         if not missing:
             break
     return Fonts(families, "".join(sorted(missing)))
+
+
+def _sentences(maps: AttentionMaps, kind: Kind, width: float) -> str:
+    """Return the sentences whose pieces are on the map, source and output, a line each, cut to the width in pixels."""
+    shown = {"encoder": [maps.source], "decoder": [maps.predicted], "cross": [maps.source, maps.predicted]}[kind]
+    texts = ("".join(pieces[:-1]).replace(SPACE_MARK, " ").strip() for pieces in shown)
+    return "\n".join(cut(text, int((width - 2 * _MARGIN) / _LETTER)) for text in texts)
 
 
 def save_png(figure: Figure, path: Path) -> None:

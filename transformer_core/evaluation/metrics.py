@@ -16,12 +16,16 @@ from sacrebleu.metrics.ter import TER
 from transformer_core.corpus.text import read_lines, unequal_sides, with_single_spaces
 from transformer_core.errors import UserError
 from transformer_core.evaluation.moses_bleu import NAMED, MosesBleu, paper_bleu
-from transformer_core.evaluation.significance import bleu_interval
+from transformer_core.evaluation.significance import intervals
 
+# Ranks of examples, from high scores to low ones, and the order in which they get a sentence where there are fewer than five to choose.
+QUANTILES = ("best", "upper quartile", "median", "lower quartile", "worst")
+_FIRST_CHOSEN = ("best", "worst", "median", "upper quartile", "lower quartile")
+EXACT = "exact"
 BUCKET_WORDS = 10
 LAST_BUCKET = 51
 OVER_LONG_RATIO, OVER_LONG_CHARACTERS = 2, 20
-_FULL_SCORE = 100.0 - 1e-9  # A sum of floats may fall short of 100.
+FULL_SCORE = 100.0 - 1e-9  # A sum of floats may fall short of 100.
 # Marks of tokenised text: full stops and commas after a space (also Chinese and Japanese), Moses' escapes and hyphens, subword marks.
 # "?" and ":" after a space are no mark, since French has them.
 _TOKENISED = re.compile(r" [.,\u3001\u3002\uff0c](?: |$)|&(?:apos|quot|amp|lt|gt|#\d+);|@@(?: |$)|@-@|▁")
@@ -33,17 +37,29 @@ TOKENISED_SHARE = 0.1
 class Scores:
     """Scores of one set of translations; BLEU, chrF2 and TER in percent (TER counts edits, so lower is better).
 
-    `bleu_low` and `bleu_high` are the ends of BLEU's 95% bootstrap interval. `brevity_penalty` (a factor of BLEU; 1.0 is none) and
-    `length_ratio` (hypothesis to reference) count 13a tokens. `moses_bleu` is BLEU of Moses' tokens by the count's name: `paper_bleu`, and
-    those that the corpus asks for. A signature records how a score was computed: two scores are comparable only if their signatures are
-    equal.
+    A signature records how a score was computed: two scores are comparable only if their signatures are equal.
+
+    Attributes:
+        bleu_low: lower end of BLEU's 95% bootstrap interval; `bleu_high` is the upper end. chrF2 and TER have theirs.
+        precisions: precisions of sequences of one to four 13a tokens, in percent.
+        hypothesis_tokens: number of 13a tokens of all hypotheses; `reference_tokens` that of the references.
+        brevity_penalty: factor of BLEU; 1.0 is none.
+        length_ratio: ratio of the tokens of the hypotheses to those of the references.
+        moses_bleu: BLEU of Moses' tokens by the count's name: `paper_bleu`, and those that the corpus asks for.
     """
 
     bleu: float
     bleu_low: float
     bleu_high: float
     chrf: float
+    chrf_low: float
+    chrf_high: float
     ter: float
+    ter_low: float
+    ter_high: float
+    precisions: tuple[float, ...]
+    hypothesis_tokens: int
+    reference_tokens: int
     brevity_penalty: float
     length_ratio: float
     lines: int
@@ -70,16 +86,16 @@ class OutputShares:
 
 @dataclass(frozen=True)
 class GroupScore:
-    """Score in percent, BLEU or F1, over the sentences of a test set that share a label."""
+    """Score in percent, BLEU or F1, over the sentences or words of a test set that share a label, and their number."""
 
     label: str
-    sentences: int
+    size: int
     score: float
 
 
 @dataclass(frozen=True)
 class Example:
-    """A sentence chosen as an example: its rank ("best", "median" or "worst"), index in the test set, and own score in percent."""
+    """A sentence chosen as an example: its rank (one of `QUANTILES`, or `EXACT`), index in the test set, and own score in percent."""
 
     rank: str
     index: int
@@ -121,7 +137,7 @@ def refuse_tokenised(path: Path, references: Sequence[str]) -> None:
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], language: str, named: Sequence[str] = ()) -> Scores:
-    """Return corpus BLEU (13a, cased) with its interval, chrF2 and TER with sacreBLEU's defaults, and BLEU of Moses' tokens.
+    """Return corpus BLEU (13a, cased), chrF2 and TER with sacreBLEU's defaults, their intervals, and BLEU of Moses' tokens.
 
     Args:
         hypotheses: one sentence each.
@@ -136,13 +152,20 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str, n
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
     bleu_metric, chrf_metric, ter_metric = BLEU(), CHRF(), TER()
     bleu = bleu_metric.corpus_score(hypotheses, [references])
-    low, high = bleu_interval(hypotheses, references)
+    found = intervals({"bleu": BLEU(force=True), "chrf": chrf_metric, "ter": ter_metric}, hypotheses, references)
     return Scores(
         bleu=bleu.score,
-        bleu_low=low,
-        bleu_high=high,
-        chrf=chrf_metric.corpus_score(hypotheses, [references]).score,
-        ter=ter_metric.corpus_score(hypotheses, [references]).score,
+        bleu_low=found["bleu"].low,
+        bleu_high=found["bleu"].high,
+        chrf=found["chrf"].score,
+        chrf_low=found["chrf"].low,
+        chrf_high=found["chrf"].high,
+        ter=found["ter"].score,
+        ter_low=found["ter"].low,
+        ter_high=found["ter"].high,
+        precisions=tuple(bleu.precisions),
+        hypothesis_tokens=bleu.sys_len,
+        reference_tokens=bleu.ref_len,
         brevity_penalty=bleu.bp,
         length_ratio=bleu.ratio,
         lines=len(hypotheses),
@@ -210,21 +233,23 @@ def phenomenon_labels(phenomena: Sequence[str]) -> dict[str, list[int]]:
 
 
 def choose_examples(scores: Sequence[float], count: int) -> list[Example]:
-    """Choose `count` sentences by their scores: a third each of the best, of those around the median, and of the worst.
+    """Choose `count` sentences by their scores: a fifth each of the best, at the quartiles and of the worst (`QUANTILES`).
 
-    Sentences with the full score, 100, show nothing: they are chosen only if there are fewer than `count` others. No sentence is chosen
-    twice. If there are at most `count` sentences, all are chosen. The worst are in ascending order of their score, the others in
-    descending order.
+    Sentences with the full score, 100, show nothing: they are left out of the quantiles, and are chosen, as `EXACT`, only if there are
+    fewer than `count` others. No sentence is chosen twice. If there are at most `count` sentences, all are chosen. Each rank is in
+    descending order of the score, the worst in ascending order.
     """
-    ranking = sorted(range(len(scores)), key=lambda index: -scores[index])
-    flawed = [index for index in ranking if scores[index] < _FULL_SCORE]
-    ranking = flawed if len(flawed) >= count else ranking
-    count = min(count, len(ranking))
-    best, worst = (count + 2) // 3, count // 3
-    median = count - best - worst
-    last = len(ranking) - worst
-    middle = best + (last - best - median) // 2
-    chosen = {"best": ranking[:best], "median": ranking[middle : middle + median], "worst": ranking[last:][::-1]}
+    exact = [index for index, score in enumerate(scores) if score >= FULL_SCORE]
+    ranking = sorted((index for index, score in enumerate(scores) if score < FULL_SCORE), key=lambda index: -scores[index])
+    shown = min(count, len(ranking))
+    sizes = {rank: shown // len(QUANTILES) + (place < shown % len(QUANTILES)) for place, rank in enumerate(_FIRST_CHOSEN)}
+    chosen, before = {}, 0
+    for place, rank in enumerate(QUANTILES):
+        start = before + (len(ranking) - shown) * place // (len(QUANTILES) - 1)
+        chosen[rank] = ranking[start : start + sizes[rank]]
+        before += sizes[rank]
+    chosen["worst"].reverse()
+    chosen[EXACT] = exact[: count - shown]
     return [Example(rank, index, scores[index]) for rank, indices in chosen.items() for index in indices]
 
 

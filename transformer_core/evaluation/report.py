@@ -6,14 +6,10 @@ The same `Report` gives the same bytes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from transformer_core.corpus.trees import leaves, read_tree, repaired
 from transformer_core.evaluation.attention_figures import (
@@ -27,18 +23,21 @@ from transformer_core.evaluation.attention_figures import (
     word_figure,
 )
 from transformer_core.evaluation.charts import length_charts, training_charts
-from transformer_core.evaluation.figures import COLOURS, SANS
-from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, Scores
+from transformer_core.evaluation.metrics import EXACT, FULL_SCORE, Example, GroupScore, OutputShares, Scores
 from transformer_core.evaluation.moses_bleu import TITLES
+from transformer_core.evaluation.pages import page
 from transformer_core.evaluation.parsing import ParsingScores
 from transformer_core.evaluation.tree_figures import tree_figure
+from transformer_core.evaluation.verdict import PLACE
 from transformer_core.evaluation.words import choose_word
 
 if TYPE_CHECKING:
     from transformer_core.evaluation.attention import AttentionMaps
 
-# Number of examples shown of each rank (best, median, worst); the others are folded away.
-EXAMPLES_SHOWN = 3
+# Number of examples shown of each rank; the others are folded away, and so are all that are exactly right.
+EXAMPLES_SHOWN = 2
+# A group of fewer sentences or words looks uncertain.
+FEW = 30
 # In percent: a score below it, and a share of wrong outputs from it on, are announced in red.
 NEAR_ZERO, MANY_WRONG = 1.0, 5.0
 # The sentence on each BLEU of Moses' tokens ends with the figures.
@@ -46,7 +45,8 @@ MOSES_BLEU = {
     "paper_bleu": "To compare with the paper's Table 2 alone: BLEU of Moses' tokens, German compounds split at hyphens,",
     "multi30k_lower": "To compare with papers on Multi30k: BLEU of lowercased Moses' tokens, without smoothing,",
 }
-_AROUND_WORDS = re.compile(r"^\W+|\W+$")
+# The name on the tile of each BLEU that a corpus asks for.
+TILES = {"multi30k_lower": "Lowercased BLEU"}
 # Weights on the scale of the attention figures.
 WEIGHTS_NAMED = (0.05, 0.1, 0.25, 0.5, 1)
 
@@ -85,13 +85,16 @@ class Run:
         parameters: number of the model's parameters.
         settings: the sections of params.yaml.
         seconds: duration of each stage; None if its outputs came from a cache.
-        decoding: settings and speed of decoding.
+        cost: cost of these durations; None if there is no price.
+        decoding: settings, speed, day and machine of decoding; older ones have neither day nor machine.
         updates: a row of numbers for each logged update.
         validation: a row of numbers for each validation.
         by_length: score of the test set by number of words of the source.
         by_phenomenon: score of the test set by phenomenon; empty if the corpus has no labels.
         examples: chosen sentences of the test set.
+        sentence_scores: each sentence's own score in percent, chrF2 or F1.
         sources: lines of the test set; `references` and `hypotheses` correspond line by line.
+        phenomena: labels of each line, separated by spaces; empty if the corpus has none.
         attention: attention in one sentence, or the reason for showing none.
     """
 
@@ -101,15 +104,18 @@ class Run:
     parameters: int
     settings: Mapping[str, Mapping[str, Any]]
     seconds: Mapping[str, float | None]
+    cost: float | None
     decoding: Mapping[str, Any]
     updates: Sequence[Mapping[str, float]]
     validation: Sequence[Mapping[str, float]]
     by_length: Sequence[GroupScore]
     by_phenomenon: Sequence[GroupScore]
     examples: Sequence[Example]
+    sentence_scores: Sequence[float]
     sources: Sequence[str]
     references: Sequence[str]
     hypotheses: Sequence[str]
+    phenomena: Sequence[str]
     attention: Attended | str
     lineage: Lineage
 
@@ -121,10 +127,12 @@ class Report(Run):
     Attributes:
         scores: scores by split; the headline shows "test".
         shares: shares of outputs of the test set that are wrong whatever the reference.
+        by_frequency: F1 of words by their occurrences in the training.
     """
 
     scores: Mapping[str, Scores]
     shares: OutputShares
+    by_frequency: Sequence[GroupScore]
 
 
 @dataclass(frozen=True)
@@ -140,7 +148,7 @@ class ParsingReport(Run):
 
 def render(report: Report) -> str:
     """Return the report of a translation model as an HTML document."""
-    return _rendered("report.html", "BLEU", report, differences=differences, moses_bleu=MOSES_BLEU, titles=TITLES)
+    return _rendered("report.html", "BLEU", report, moses_bleu=MOSES_BLEU, titles=TITLES, tiles=TILES)
 
 
 def render_parsing(report: ParsingReport) -> str:
@@ -155,24 +163,23 @@ def render_parsing(report: ParsingReport) -> str:
 
 
 def _rendered(template: str, score: str, report: Run, **own: object) -> str:
-    templates = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    templates.loader = PackageLoader("transformer_core.evaluation")
-    templates.filters.update(grouped=grouped, duration=duration, words=words, setting=setting)
     layers, word = ([], None) if isinstance(report.attention, str) else looked_at(report.attention.maps, report.manifest["source"])
-    return templates.get_template(template).render(
+    return page(
+        template,
         report=report,
-        colours=COLOURS,
-        sans=SANS,
+        place=PLACE,
         charts=training_charts(report.updates, report.validation, score),
         length_charts=length_charts(report.cleaning),
         attention=layers,
         word=word,
         scale=[(weight, opacity(weight)) for weight in WEIGHTS_NAMED],
-        examples=[(rank, list(group)) for rank, group in groupby(report.examples, key=lambda example: example.rank)],
+        examples={rank: list(group) for rank, group in groupby(report.examples, key=lambda example: example.rank)},
         shown=EXAMPLES_SHOWN,
+        exact_rank=EXACT,
+        few=FEW,
         nothing=NEAR_ZERO,
         many=MANY_WRONG,
-        exact=sum(map(str.__eq__, report.hypotheses, report.references)),
+        exact=sum(score >= FULL_SCORE for score in report.sentence_scores),
         **own,
     )
 
@@ -184,46 +191,3 @@ def looked_at(maps: AttentionMaps, language: str) -> tuple[list[LayerFigures], t
     layer = shown_layer(len(maps.weights["encoder"]))
     place, why = choose_word(*encoder_words(maps, layer), language)
     return [encoder_figures(maps), *cross_figures(maps)], (word_figure(maps, place, layer), why)
-
-
-def differences(text: str, other: str) -> list[tuple[str, bool]]:
-    """Split a text into runs, each with True if `other` differs there; the runs concatenated are the text.
-
-    The units are words, or characters if neither text has a space, as in Chinese. Words are compared without the punctuation around them.
-    """
-    space = " " if " " in text + other else ""
-    own, others = (one.split(" ") if space else list(one) for one in (text, other))
-    blocks = SequenceMatcher(a=list(map(_bare, own)), b=list(map(_bare, others)), autojunk=False).get_opcodes()
-    runs = [(space.join(own[start:end]), kind != "equal") for kind, start, end, _, _ in blocks if end > start]
-    return [part for run in runs for part in ((space, False), run)][1:]
-
-
-def _bare(word: str) -> str:
-    return _AROUND_WORDS.sub("", word) or word
-
-
-def grouped(number: float) -> str:
-    """Format a whole number with its thousands separated: 28,973."""
-    return f"{number:,.0f}"
-
-
-def duration(seconds: float) -> str:
-    """Format a duration: 4.2 s, 4 min 10 s, 1 h 02 min."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def words(key: str) -> str:
-    """Return a key as words: "control_characters" becomes "control characters"."""
-    return key.replace("_", " ")
-
-
-def setting(value: Any) -> str:
-    """Format a value as in params.yaml; "none" for None and an empty list."""
-    if value is None or value == []:
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)

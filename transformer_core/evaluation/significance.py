@@ -1,20 +1,30 @@
-"""Confidence interval of a score, and significance of the difference of two: sacreBLEU's bootstrap, 1,000 resamples, fixed seed."""
+"""Confidence intervals of scores, and significance of the difference of two: sacreBLEU's bootstrap, 1,000 resamples, fixed seed."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 from sacrebleu.metrics.base import Metric, Signature
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
-from sacrebleu.significance import PairedTest, Result
+from sacrebleu.significance import PairedTest, Result, estimate_ci
 
 RESAMPLES = 1000
 SEED = 12345  # sacreBLEU's default.
 SIGNIFICANT = 0.05
 _SEED_VARIABLE = "SACREBLEU_SEED"
+
+
+class Interval(NamedTuple):
+    """A score and the ends of its 95% bootstrap interval, in percent."""
+
+    score: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -58,17 +68,31 @@ def compare_scores(baseline: Sequence[str], candidate: Sequence[str], references
     return _comparisons({"BLEU": BLEU(force=True), "chrF2": CHRF(), "TER": TER()}, baseline, candidate, references)
 
 
-def bleu_interval(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, float]:
-    """Return the ends of the 95% interval around the bootstrap's mean BLEU (13a, cased), in percent.
+def intervals(metrics: Mapping[str, Metric], hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Interval]:
+    """Return each metric's score with the 95% interval around the bootstrap's mean; all metrics are of the same resamples.
 
-    They are limited to 0 and 100. For a single sentence both are its BLEU.
+    The resamples are those of `sacrebleu --confidence`. An interval is limited to 0 and 100, of TER, which may be above 100, to 0. For a
+    single sentence both ends are its score.
+
+    Raises:
+        ValueError: the two differ in length or are empty.
     """
-    _, results = _tested({"BLEU": BLEU(force=True)}, [hypotheses], references)
-    (result,) = results["BLEU"]
-    assert result.mean is not None
-    assert result.ci is not None
-    low, high = (min(max(float(end), 0.0), 100.0) for end in (result.mean - result.ci, result.mean + result.ci))
-    return low, high
+    count = len(references)
+    if len(hypotheses) != count or not count:
+        raise ValueError(f"{len(hypotheses)} hypotheses for {count} references")
+    drawn = np.random.default_rng(SEED).choice(count, size=(RESAMPLES, count), replace=True)
+    # How often each resample has each sentence, (resamples, sentences): a product with it sums a resample's statistics.
+    times = np.empty(drawn.shape, np.float32)
+    for row, sample in enumerate(drawn):
+        times[row] = np.bincount(sample, minlength=count)
+    found = {}
+    for name, metric in metrics.items():
+        statistics = np.array(metric._extract_corpus_statistics(hypotheses, [references]), np.float32)
+        mean, half = estimate_ci(np.array([metric._compute_score_from_stats(sums).score for sums in (times @ statistics).tolist()]))
+        most = np.inf if isinstance(metric, TER) else 100.0
+        low, high = (min(max(float(end), 0.0), most) for end in (mean - half, mean + half))
+        found[name] = Interval(float(metric._compute_score_from_stats(statistics.sum(0, np.float64).tolist()).score), low, high)
+    return found
 
 
 def _comparisons(

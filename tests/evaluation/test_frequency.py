@@ -1,0 +1,35 @@
+import pytest
+
+from transformer_core.evaluation.frequency import bare, count_words, f1_by_frequency
+from transformer_core.evaluation.metrics import GroupScore
+
+
+def test_words_are_scored_by_their_occurrences_in_the_training() -> None:
+    training = ["Der Hund, der Hund.", "der Hund der"] * 2
+    # "der" occurs 6 times, "Hund" 6, "Der" 2, "Katze" never.
+    groups = f1_by_frequency(["Der Hund der Katze.", "der der der"], ["Der Hund der Frau", "der Hund"], training)
+    # Bin 0: "Katze" and "Frau"; bin 2-4: "Der"; bin 5-9: found 5 (Hund, der; der three times), wanted 4, matched 3.
+    assert groups == [GroupScore("0", 1, 0.0), GroupScore("2-4", 1, 100.0), GroupScore("5-9", 4, pytest.approx(200 * 3 / 9))]
+
+
+@pytest.mark.parametrize(
+    ("times", "label"),
+    [(0, "0"), (1, "1"), (2, "2-4"), (4, "2-4"), (5, "5-9"), (10, "10-99"), (99, "10-99"), (100, "100-999"), (1000, "1,000+")],
+)
+def test_a_bin_begins_at_its_least_number_of_occurrences(times: int, label: str) -> None:
+    groups = f1_by_frequency(["ein ein"], ["ein ein"], iter(["ein"] * times))
+    assert groups == [GroupScore(label, 2, 100.0)]
+
+
+def test_words_are_compared_without_punctuation_around_them() -> None:
+    assert [bare(word) for word in ("Hund.", "„Hund“", "AT&T", "...", "")] == ["Hund", "Hund", "AT&T", "...", ""]
+    assert count_words(["Ja, ja! Nein", "(Ja)"], {"Ja", "ja"}) == {"Ja": 2, "ja": 1}
+
+
+def test_text_without_spaces_has_no_words_to_count() -> None:
+    assert f1_by_frequency(["狗在"], ["猫在"], []) == []
+
+
+def test_lists_of_unequal_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="longer"):
+        f1_by_frequency(["a b"], ["a b", "c"], [])

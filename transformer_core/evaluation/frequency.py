@@ -1,0 +1,67 @@
+"""How well a model translates words by how often they occur in the training: F1 of words, after Neubig et al. (2019), compare-mt."""
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+
+from transformer_core.evaluation.metrics import GroupScore
+
+# The least number of occurrences of each bin's words, and the bins' labels.
+LEAST = (0, 1, 2, 5, 10, 100, 1000)
+LABELS = ("0", "1", "2-4", "5-9", "10-99", "100-999", "1,000+")
+_AROUND_WORDS = re.compile(r"^\W+|\W+$")
+_LINES_AT_ONCE = 100_000
+
+
+def bare(word: str) -> str:
+    """Return a word without the punctuation around it; punctuation alone stays as it is."""
+    return _AROUND_WORDS.sub("", word) or word
+
+
+def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str], training: Iterable[str]) -> list[GroupScore]:
+    """Return F1 of words, in percent, by their number of occurrences in the training; each group's size is its words in the references.
+
+    A word of a hypothesis is right if the reference of the same sentence has it, as often as it has it. Words are parted by spaces and
+    compared without the punctuation around them. Bins without a word are left out; so are all if no reference has a space, as in Chinese.
+
+    Args:
+        hypotheses: translations, one sentence each.
+        references: the same number of sentences.
+        training: the target sentences of the training; read once.
+
+    Raises:
+        ValueError: hypotheses and references differ in length.
+    """
+    if not any(" " in reference for reference in references):
+        return []
+    pairs = [(_words(hypothesis), _words(reference)) for hypothesis, reference in zip(hypotheses, references, strict=True)]
+    occurrences = count_words(training, {word for pair in pairs for words in pair for word in words})
+    found, wanted, matched = Counter[int](), Counter[int](), Counter[int]()
+    for hypothesis, reference in pairs:
+        for bins, words in ((found, hypothesis), (wanted, reference), (matched, hypothesis & reference)):
+            for word, times in words.items():
+                bins[bisect_right(LEAST, occurrences[word]) - 1] += times
+    return [GroupScore(LABELS[bin_], wanted[bin_], 200 * matched[bin_] / (found[bin_] + wanted[bin_])) for bin_ in sorted(found | wanted)]
+
+
+def count_words(lines: Iterable[str], wanted: Collection[str]) -> Counter[str]:
+    """Count the wanted words in lines of text; memory is bounded by them and by the words of some lines."""
+    counts = Counter[str]()
+    for block in _blocks(lines):
+        # First by their spelling with punctuation, because a counter is many times faster than a search for punctuation in each word.
+        for spelling, times in Counter(word for line in block for word in line.split()).items():
+            if (word := bare(spelling)) in wanted:
+                counts[word] += times
+    return counts
+
+
+def _words(sentence: str) -> Counter[str]:
+    return Counter(bare(word) for word in sentence.split())
+
+
+def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
+    rest = iter(lines)
+    while block := list(islice(rest, _LINES_AT_ONCE)):
+        yield block

@@ -1,0 +1,80 @@
+"""What the HTML pages share: templates, formats of numbers and texts, and the comparison of two texts word by word.
+
+All text from the data is escaped by the templates. The same content gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from transformer_core.evaluation.figures import COLOURS, SANS
+from transformer_core.evaluation.frequency import bare
+
+_TEMPLATES = "templates"
+
+
+def page(template: str, **content: Any) -> str:
+    """Return a template filled with its content."""
+    return _environment().get_template(template).render(colours=COLOURS, sans=SANS, differences=differences, **content)
+
+
+def script(name: str) -> str:
+    """Return the text of a script that a page contains."""
+    return resources.files("transformer_core.evaluation").joinpath(_TEMPLATES, name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    templates = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    templates.loader = PackageLoader("transformer_core.evaluation", _TEMPLATES)
+    templates.filters.update(grouped=grouped, duration=duration, words=words, setting=setting, in_rows_of=in_rows_of)
+    return templates
+
+
+def differences(text: str, other: str) -> list[tuple[str, bool]]:
+    """Split a text into runs, each with True if `other` differs there; the runs concatenated are the text.
+
+    The units are words, or characters if neither text has a space, as in Chinese. Words are compared without the punctuation around them.
+    """
+    space = " " if " " in text + other else ""
+    own, others = (one.split(" ") if space else list(one) for one in (text, other))
+    blocks = SequenceMatcher(a=list(map(bare, own)), b=list(map(bare, others)), autojunk=False).get_opcodes()
+    runs = [(space.join(own[start:end]), kind != "equal") for kind, start, end, _, _ in blocks if end > start]
+    return [part for run in runs for part in ((space, False), run)][1:]
+
+
+def grouped(number: float) -> str:
+    """Format a whole number with its thousands separated: 28,973."""
+    return f"{number:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Format a duration: 4.2 s, 4 min 10 s, 1 h 02 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def words(key: str) -> str:
+    """Return a key as words: "control_characters" becomes "control characters"."""
+    return key.replace("_", " ")
+
+
+def setting(value: Any) -> str:
+    """Format a value as in params.yaml; "none" for None and an empty list."""
+    if value is None or value == []:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def in_rows_of(count: int, most: int) -> int:
+    """Return how many of `count` figures stand in a row, at most `most`: if possible as many in each row."""
+    return next((size for size in range(min(count, most), 1, -1) if count % size == 0), min(count, most))
