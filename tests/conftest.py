@@ -62,6 +62,7 @@ def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("DVC_GLOBAL_CONFIG_DIR", str(home / "dvc"))
         patch.setenv("DVC_SITE_CACHE_DIR", str(home / "dvc-site"))
         patch.setenv("DVC_NO_ANALYTICS", "1")
+        patch.setenv("XDG_CACHE_HOME", str(home / "cache"))
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])))
         yield
 

@@ -73,9 +73,8 @@ def test_a_stage_depends_on_the_code_it_imports(loaded: dict[str, set[str]]) -> 
 
 
 def test_a_stage_depends_on_no_code_that_it_does_not_import(loaded: dict[str, set[str]]) -> None:
-    # Imported in a function, when needed: the generator by the synthetic corpus, the served model's code by MLflow, an engine by name.
+    # Imported in a function, when needed: the generator by the synthetic corpus, the served model's code by MLflow.
     later = {"transformer_core/synthetic", "flows/record/served_model.py"}
-    later |= {"transformer_core/decoding/ctranslate2.py", "transformer_core/export/ctranslate2.py"}
     for stage, modules in loaded.items():
         code = {dep for dep in STAGES[stage]["deps"] if dep.startswith(("transformer_core/", "flows/"))} - later
         assert {dep for dep in code if (ROOT / dep).suffix == ".py"} <= modules, stage

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from mlflow.exceptions import MlflowException
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from transformer_core.config import Beam, Penalty, validate_document
 from transformer_core.decoding.beam import Search
+from transformer_core.decoding.engine import AskedEngine, Chunk, Engine, Wanted, choose, load, translated
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_for_decoding
 from transformer_core.errors import UserError, machine_errors
 
@@ -29,6 +31,7 @@ class Asked(BaseModel):
     """The `params` of a request.
 
     Attributes:
+        engine: see `choose`.
         nbest: whether to return the `beam` best translations instead of the best one.
         scores: whether to return each translation with its score and log-probability.
     """
@@ -39,6 +42,7 @@ class Asked(BaseModel):
     alpha: float = Field(Search.alpha, ge=0, le=10)
     penalty: Penalty = Search.penalty
     max_extra: int = Field(Search.max_extra, ge=1, le=MOST_TOKENS)
+    engine: AskedEngine = "auto"
     nbest: bool = False
     scores: bool = False
 
@@ -56,12 +60,15 @@ class Refused(MlflowException):
 
 
 class ServedTranslator(PythonModel):
-    """A translator of lines. The server runs requests in parallel threads, so no attribute changes after `load_context`."""
+    """A translator of lines. The server runs requests in parallel threads, so after `load_context` only `_ctranslate2` changes, once."""
 
     def load_context(self, context: PythonModelContext) -> None:
         """Read the model directory that was published as the artifact "model"."""
+        self.directory = Path(context.artifacts["model"])
         # Not Translator.load, which decodes several batches in parallel: here parallel requests use the cores.
-        self.translator = Translator(*load_for_decoding(Path(context.artifacts["model"])))
+        self.translator = Translator(*load_for_decoding(self.directory))
+        self._loading = Lock()
+        self._ctranslate2: Engine | None = None
 
     def predict(self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None) -> Sequence[Answer]:  # noqa: ARG002
         """Return the best translation of each line, with `scores` as {"text", "score", "log_probability"}; with `nbest` a list of these.
@@ -80,14 +87,27 @@ class ServedTranslator(PythonModel):
         batch_tokens = BATCH_TOKENS * _USUAL_BEAM // max(asked.beam, _USUAL_BEAM)
         nbest = asked.beam if asked.nbest else 1
         search = Search(asked.beam, asked.alpha, asked.penalty, max_extra=asked.max_extra, nbest=nbest)
+        wanted = Wanted([self.directory], search, scored=asked.nbest or asked.scores)
         try:
             with machine_errors("this server", "Send shorter lines, fewer at a time, or a smaller params.beam."):
-                found = self.translator.translate_tokens(tokens, search, batch_tokens)
+                (found,) = translated(self._engine(asked.engine, wanted), [Chunk(tokens)], wanted, batch_tokens, ahead=0)
         except UserError as error:
             raise Refused(str(error), TEMPORARILY_UNAVAILABLE) from None
         if asked.nbest:
             return [[_scored(one) for one in ranked] for ranked in found]
         return [_scored(ranked[0]) if asked.scores else ranked[0].text for ranked in found]
+
+    def _engine(self, asked: AskedEngine, wanted: Wanted) -> Engine:
+        """Return the engine for a request; CTranslate2 is loaded for the first that it can serve, because it doubles the memory."""
+        try:
+            choice = choose(asked, wanted)
+        except UserError as error:
+            raise Refused(f"params.{error}") from None
+        if choice.engine == "torch":
+            return self.translator
+        with self._loading:
+            self._ctranslate2 = self._ctranslate2 or load("ctranslate2", wanted)
+            return self._ctranslate2
 
     def _tokens(self, number: int, line: str) -> list[int]:
         if len(line) > MOST_CHARACTERS:

@@ -4,7 +4,6 @@ import json
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from tqdm import tqdm
@@ -14,13 +13,11 @@ from transformer_core.config import Params
 from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.decoding.beam import Search
+from transformer_core.decoding.ctranslate2 import CTranslate2Engine
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import UserError
 from transformer_core.files import new_directory, write_json
 from transformer_core.processes import cores, cpu_name
-
-if TYPE_CHECKING:
-    from transformer_core.decoding.ctranslate2 import CTranslate2Engine
 
 
 def run(params: Params) -> str:
@@ -41,22 +38,20 @@ def run(params: Params) -> str:
     return f"{DECODED}: test in {test['seconds']:.1f} s, {test['tokens_per_second']:,} target tok/s"
 
 
-def _engine(params: Params) -> "Translator | CTranslate2Engine":
+def _engine(params: Params) -> Translator | CTranslate2Engine:
     if params.decode.engine == "torch":
         return Translator.load(AVERAGED, precision=params.decode.precision)
-    from transformer_core.decoding.ctranslate2 import CTranslate2Engine  # Here, because the package is an extra.
-
     return CTranslate2Engine.load(AVERAGED, params.machine.threads or cores(), "int8" if params.decode.precision == "int8" else "float32")
 
 
-def _made(translator: "Translator | CTranslate2Engine") -> dict[str, str]:
+def _made(translator: Translator | CTranslate2Engine) -> dict[str, str]:
     """Return the day of the translations, and the model of the GPU or CPU that made them."""
     device = translator.model.device.type if isinstance(translator, Translator) else translator.translator.device
     on_gpu = device == "cuda" and torch.cuda.is_available()
     return {"made": datetime.now(UTC).date().isoformat(), "machine": torch.cuda.get_device_name() if on_gpu else cpu_name()}
 
 
-def _decode(translator: "Translator | CTranslate2Engine", split: str, params: Params, folder: Path) -> dict[str, float]:
+def _decode(translator: Translator | CTranslate2Engine, split: str, params: Params, folder: Path) -> dict[str, float]:
     check_split(BINARIZED, split)
     sources = open_split(BINARIZED, split).source
     settings = params.decode

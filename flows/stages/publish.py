@@ -50,7 +50,7 @@ CONFIG = AVERAGED / "config.json"
 MODEL = "translator"
 EXAMPLE = ["A man is riding a bike."]
 # Packages that the served model imports; MLflow, left to find out, loads the model in another process first.
-REQUIRED = ("mlflow", "numpy", "pydantic", "ruamel.yaml", "safetensors", "sentencepiece", "torch")
+REQUIRED = ("ctranslate2", "mlflow", "numpy", "pydantic", "ruamel.yaml", "safetensors", "sentencepiece", "torch")
 UPLOAD_SECONDS = "120"
 
 
@@ -152,7 +152,7 @@ def log_model(client: MlflowClient, uri: str, params: Params, training: Run, upd
                 artifacts={"model": str(directory), "evaluation": str(evaluation)},
                 code_paths=[str(Path(transformer_core.__file__).parent)],
                 # The signature, with the types of `predict`: lines in, lines out, and the parameters of a request with their defaults.
-                input_example=(EXAMPLE, {**search, "nbest": False, "scores": False}),
+                input_example=(EXAMPLE, {**search, "engine": "auto", "nbest": False, "scores": False}),
                 pip_requirements=requirements(),
                 step=updates,
             )

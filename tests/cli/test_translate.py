@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from tests.models.on_disk import write_model
+from transformer_core.cli import translate as command
 from transformer_core.files import sha256_of
 from transformer_core.models.architectures import build
 from transformer_core.presets import TransformerSize
@@ -178,6 +179,37 @@ def test_translations_begin_with_their_prefixes(translate: Translate, tmp_path: 
     assert second == translate(stdin=b"a cat\n").out.rstrip("\n")
     code, line = translate("--prefixes", "prefixes", stdin=b"a\n" * 3).refusal()
     assert (code, line.split(". ")[0]) == (65, "prefixes: fewer lines than the input")
+
+
+ENGINES: list[tuple[tuple[str, ...], str]] = [
+    ((), "engine torch, float32, on cpu, 1 CPU threads: CTranslate2 has the length penalty power, and not wu"),
+    (("--penalty", "power"), "engine torch, float32, on cpu, 1 CPU threads: without a patience, CTranslate2 stops earlier"),
+    (("--beam", "1"), "engine ctranslate2, float32, on cpu, 1 CPU threads: the faster one on a CPU"),
+    (("--penalty", "power", "--engine", "ctranslate2"), "engine ctranslate2, float32, on cpu, 1 CPU threads: as asked"),
+    (("--beam", "1", "--engine", "torch"), "engine torch, float32, on cpu, 1 CPU threads: as asked"),
+]
+
+
+@pytest.mark.parametrize(("options", "line"), ENGINES)
+def test_the_engine_is_named_with_the_reason_for_it(options: tuple[str, ...], line: str, translate: Translate) -> None:
+    done = translate("--device", "cpu", "--verbose", *options, stdin=b"the dog\n")
+    assert (done.code, done.err) == (0, f"{line}\n")
+
+
+def test_either_engine_writes_the_same_greedy_text_whatever_the_chunks(
+    translate: Translate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lines").write_bytes(b"the dog\n\na cat sees a house\nthe cat\n" * 5)
+    ours = translate("--beam", "1", "--engine", "torch", "lines").out
+    assert ours.count("\n") == 20
+    monkeypatch.setattr(command, "_LINES_AT_ONCE", {"torch": 7, "ctranslate2": 3})
+    for options in ((), ("--interactive",), ("--engine", "torch")):
+        assert translate("--beam", "1", "lines", *options).out == ours
+
+
+def test_an_engine_that_cannot_do_what_is_asked_is_refused(translate: Translate) -> None:
+    line = "engine ctranslate2: CTranslate2 has the length penalty power, and not wu. Take the engine torch or auto."
+    assert translate("--engine", "ctranslate2", stdin=b"the dog\n").refusal() == (78, line)
 
 
 def test_what_is_not_here_is_named(call: Callable[..., Any], translate: Translate) -> None:

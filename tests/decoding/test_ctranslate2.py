@@ -122,6 +122,27 @@ def test_with_their_stopping_rule_our_beam_finds_theirs_but_for_ties(
     assert len(found) < len(sources) / 10
 
 
+@pytest.mark.parametrize("max_extra", [1, MAX_EXTRA])
+def test_greedy_outputs_without_scores_end_at_the_greatest_length_as_ours_do(
+    max_extra: int, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
+) -> None:
+    settings = Search(beam=1, max_extra=max_extra)
+    mine, theirs = ours(model, sources, settings), engine.search(sources, settings, 4096, scored=False)
+    assert {difference.kind for difference in differences(model, sources, mine, theirs, alpha=0.6)} <= {"tie"}
+    assert any(len(output.tokens) == len(source) - 1 + max_extra for source, (output,) in zip(sources, theirs, strict=True))
+
+
+@pytest.mark.parametrize(("beam", "patience"), [(2, None), (4, 1.0), (4, 2.0), (4, 0.3)])
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_without_scores_the_best_output_is_the_same(
+    beam: int, patience: float | None, alpha: float, engine: CTranslate2Engine, sources: list[list[int]]
+) -> None:
+    settings = Search(beam, alpha, "power", max_extra=2, patience=patience)
+    scored, alone = (engine.search(sources, settings, 4096, scored=scored) for scored in (True, False))
+    assert [outputs[0].tokens for outputs in scored] == [outputs[0].tokens for outputs in alone]
+    assert all(len(outputs) == 1 for outputs in alone)
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_the_proved_stop_finds_what_theirs_finds_or_better(
     alpha: float, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]

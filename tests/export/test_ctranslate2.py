@@ -92,7 +92,7 @@ def test_a_setting_that_the_export_does_not_know_is_refused(directory: Path, tmp
 
 def test_without_the_package_it_is_named(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    line = "CTranslate2 is not installed. pip install 'transformer-pipeline[ctranslate2]'"
+    line = "CTranslate2 is not installed. pip install ctranslate2"
     assert refusal(directory, tmp_path / "out") == line
 
 

@@ -24,6 +24,7 @@ from tests.flows import servers
 from tests.flows.publishing import LINES, before_publish, random_model
 from transformer_core.config import load_params
 from transformer_core.decoding.beam import Search
+from transformer_core.decoding.ctranslate2 import CTranslate2Engine
 from transformer_core.decoding.translator import Translator
 
 pytestmark = pytest.mark.slow  # About a minute: the server starts in 20 seconds, and answers more than 300 requests.
@@ -93,6 +94,16 @@ def test_nbest_lists_and_scores_can_be_requested(server: Server) -> None:
     assert alone == {**first, "score": pytest.approx(first["score"]), "log_probability": pytest.approx(first["log_probability"])}
 
 
+def test_a_request_can_name_the_engine(server: Server) -> None:
+    """Greedy search is CTranslate2's without being asked for, and the text is the same."""
+    power: dict[str, Any] = {"beam": 3, "penalty": "power"}
+    engine = CTranslate2Engine.load(AVERAGED, threads=1)
+    theirs = engine.translate_tokens([engine.subword.encode(text) for text in TEXTS], Search(**power), 4_096)
+    answered = server.predictions(TEXTS, engine="ctranslate2", scores=True, **power)
+    assert [one["text"] for one in answered] == [ranked[0].text for ranked in theirs]
+    assert server.predictions(TEXTS, beam=1) == server.predictions(TEXTS, beam=1, engine="torch") == server.wanted(TEXTS, {"beam": 1})
+
+
 BAD = {
     "malformed JSON": (b'{"inputs": ["a"', "valid JSON"),
     "a table": ({"dataframe_split": {"columns": ["line"], "data": [["a"]]}}, "'inputs' key"),
@@ -105,6 +116,11 @@ BAD = {
     "half a beam": ({"inputs": ["a"], "params": {"beam": 2.5}}, "beam"),
     "alpha below 0": ({"inputs": ["a"], "params": {"alpha": -1.0}}, "params.alpha: "),
     "alpha is no number": (b'{"inputs": ["a"], "params": {"alpha": NaN}}', "params.alpha: "),
+    "another engine": ({"inputs": ["a"], "params": {"engine": "onnx"}}, "params.engine: "),
+    "an engine without the paper's penalty": (
+        {"inputs": ["a"], "params": {"engine": "ctranslate2"}},
+        "params.engine ctranslate2: CTranslate2 has the length penalty power, and not wu",
+    ),
     "another penalty": ({"inputs": ["a"], "params": {"penalty": "none"}}, "params.penalty: "),
 }
 
@@ -122,6 +138,7 @@ def test_invalid_requests_are_refused_in_one_short_line_and_the_server_continues
 
 def test_a_request_for_which_the_memory_does_not_suffice_can_be_tried_again_and_the_server_lives_on(server: Server) -> None:
     served = ServedTranslator()
+    served.directory = Path(AVERAGED)
     served.translator = replace(server.translator, model=Mock(most_positions=None, device="cpu", start=lambda *_: bytes(1 << 58)))
     with pytest.raises(Refused) as caught:
         served.predict(PythonModelContext({}, {}), TEXTS[:1])

@@ -28,12 +28,15 @@ from transformer_core.errors import ExitCode, UserError
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+    from transformer_core.corpus.tokens.subword import Subword
     from transformer_core.decoding.beam import Search
+    from transformer_core.decoding.engine import Choice, Chunk, Engine, Wanted
     from transformer_core.decoding.sampling import Sampling
-    from transformer_core.decoding.translator import Hypothesis, Translator
+    from transformer_core.decoding.translator import Hypothesis
 
 _STDIN = Path("<stdin>")
-_LINES_AT_ONCE = 1_024  # Enough for batches of similar length.
+# Enough for batches of similar length. CTranslate2 translates shorter batches, which it also sorts, and is faster.
+_LINES_AT_ONCE = {"torch": 1_024, "ctranslate2": 4_096}
 
 
 def add_to(commands: Commands) -> None:
@@ -93,31 +96,75 @@ def add_to(commands: Commands) -> None:
         default="float32",
         help="auto: bf16 where it is fast; int8: CPUs only (float32)",
     )
+    add(
+        "--engine",
+        choices=("auto", "torch", "ctranslate2"),
+        default="auto",
+        help="auto: CTranslate2 on a CPU where it gives the same text, PyTorch elsewhere (auto)",
+    )
+    add("--verbose", action="store_true", help="name the engine on standard error, and the reason for it")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Translate all lines of the input; an empty line stays empty."""
     from transformer_core.corpus.text import read_lines
-    from transformer_core.decoding.translator import Translator
+    from transformer_core.decoding.engine import choose, load, translated
     from transformer_core.files import new_file
 
-    translator = Translator.load(*arguments.model, precision=arguments.precision, device=chosen_device(arguments.device))
-    limit = _Limit(arguments.max_input, arguments.longer == "cut", translator)
-    lines = enumerate(read_lines(arguments.input) if arguments.input else _stdin_lines(), start=1)
-    prefixes = read_lines(arguments.prefixes) if arguments.prefixes else None
-    at_once = 1 if arguments.interactive or (arguments.input is None and sys.stdin.isatty()) else _LINES_AT_ONCE
+    wanted = _wanted(arguments)
+    choice = choose(arguments.engine, wanted)
+    engine = load(choice.engine, wanted)
+    if arguments.verbose:
+        _report(choice, engine, wanted)
+    limit = _Limit(arguments.max_input, arguments.longer == "cut", engine)
+    lines = read_lines(arguments.input) if arguments.input else _stdin_lines()
+    interactive = arguments.interactive or (arguments.input is None and sys.stdin.isatty())
+    at_once = 1 if interactive else _LINES_AT_ONCE[choice.engine]
     with ExitStack() as files:
         bar = files.enter_context(_bar(arguments, at_once))
         target = files.enter_context(files.enter_context(new_file(arguments.out)).open("wb")) if arguments.out else sys.stdout.buffer
-        while chunk := list(islice(lines, at_once)):
-            sources = [limit.tokens(line, number) for number, line in chunk]
-            starts = None if prefixes is None else _starts(prefixes, len(chunk), arguments.prefixes, translator)
-            results = translator.translate_tokens(sources, _search(arguments), arguments.batch_tokens, starts, bar.update)
-            for (number, _), hypotheses in zip(chunk, results, strict=True):
-                _write(target, hypotheses, number, arguments)
+        numbers = count(1)
+        chunks = _chunks(lines, at_once, limit, arguments.prefixes)
+        for results in translated(engine, chunks, wanted, arguments.batch_tokens, ahead=0 if interactive else 1, done=bar.update):
+            for hypotheses in results:
+                _write(target, hypotheses, next(numbers), arguments)
             target.flush()
     return ExitCode.BAD_DATA if limit.refused else 0
+
+
+def _wanted(arguments: argparse.Namespace) -> "Wanted":
+    from transformer_core.decoding.engine import Wanted
+
+    return Wanted(
+        arguments.model,
+        _search(arguments),
+        arguments.precision,
+        chosen_device(arguments.device),
+        prefixes=arguments.prefixes is not None,
+        scored=arguments.nbest or arguments.scores,
+        longest=arguments.max_input + arguments.max_extra,
+    )
+
+
+def _report(choice: "Choice", engine: "Engine", wanted: "Wanted") -> None:
+    """Print the engine, how it computes, and the reason for it."""
+    import torch
+
+    threads = torch.get_num_threads()
+    print(f"engine {choice.engine}, {wanted.precision}, on {engine.device}, {threads} CPU threads: {choice.reason}", file=sys.stderr)
+
+
+def _chunks(lines: Iterator[str], at_once: int, limit: "_Limit", prefixes: Path | None) -> "Iterator[Chunk]":
+    """Yield up to `at_once` lines as token ids, with the beginnings of their translations if there is a file of these."""
+    from transformer_core.corpus.text import read_lines
+    from transformer_core.decoding.engine import Chunk
+
+    numbered = enumerate(lines, start=1)
+    beginnings = None if prefixes is None else read_lines(prefixes)
+    while chunk := list(islice(numbered, at_once)):
+        starts = None if beginnings is None else _starts(beginnings, len(chunk), prefixes, limit.engine.subword)
+        yield Chunk([limit.tokens(line, number) for number, line in chunk], starts)
 
 
 @dataclass
@@ -130,15 +177,15 @@ class _Limit:
 
     most: int
     cut: bool
-    translator: "Translator"
+    engine: "Engine"
     refused: bool = False
 
     def __post_init__(self) -> None:
-        learned = self.translator.model.most_positions
-        self.most = self.most if learned is None else min(self.most, learned - 1)
+        positions = self.engine.most_positions
+        self.most = self.most if positions is None else min(self.most, positions - 1)
 
     def tokens(self, line: str, number: int) -> list[int]:
-        tokens = self.translator.subword.encode(line)
+        tokens = self.engine.subword.encode(line)
         if len(tokens) - 1 <= self.most:
             return tokens
         done = f"cut to {self.most:,}" if self.cut else f"more than {self.most:,}, left empty"
@@ -190,8 +237,8 @@ def _stdin_lines() -> Iterator[str]:
         yield decode_line(line.removesuffix(b"\n"), _STDIN, number)
 
 
-def _starts(prefixes: Iterator[str], count: int, path: Path, translator: "Translator") -> list[list[int]]:
-    starts = [translator.subword.encode(prefix)[:-1] for prefix in islice(prefixes, count)]
+def _starts(prefixes: Iterator[str], count: int, path: Path | None, subword: "Subword") -> list[list[int]]:
+    starts = [subword.encode(prefix)[:-1] for prefix in islice(prefixes, count)]
     if len(starts) < count:
         raise UserError(f"{path}: fewer lines than the input", "An empty line leaves the beginning free.")
     return starts

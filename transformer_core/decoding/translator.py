@@ -21,7 +21,7 @@ from transformer_core.decoding.hypotheses import Finished, StepModel
 from transformer_core.decoding.sampling import Sampling, sample
 from transformer_core.decoding.shortlist import SHORTLIST, Shortlist, Shortlisted
 from transformer_core.errors import UserError, configuration_error
-from transformer_core.models.directory import CONFIG, SUBWORD, load_model
+from transformer_core.models.directory import CONFIG, SUBWORD, ModelConfig, load_model
 from transformer_core.models.precision import low_precision, pack, quantise, weights_dtype
 from transformer_core.models.translation import DecoderState, TranslationModel
 
@@ -109,6 +109,16 @@ class Translator:
     subword: Subword
     replicas: tuple[Decoder, ...] = ()
     shortlist: Shortlist | None = None
+
+    @property
+    def most_positions(self) -> int | None:
+        """Largest number of tokens on either side; None for any number."""
+        return self.model.most_positions
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the model."""
+        return self.model.device
 
     @classmethod
     def load(
@@ -242,6 +252,15 @@ def load_with_subword(directory: Path) -> tuple[TranslationModel, Subword]:
             key of config.json is missing, unknown or wrong.
     """
     model, config = load_model(directory)
+    return model, load_subword(directory, config)
+
+
+def load_subword(directory: Path, config: ModelConfig) -> Subword:
+    """Return the vocabulary of a model directory.
+
+    Raises:
+        UserError: exit code 65; the file is missing or damaged, or is not the vocabulary of config.json.
+    """
     subword = Subword.load(directory / SUBWORD)
     if subword.hash != config.vocabulary.hash:
         raise UserError(
@@ -250,7 +269,7 @@ def load_with_subword(directory: Path) -> tuple[TranslationModel, Subword]:
         )
     if subword.vocab_size != config.vocabulary.size:
         raise UserError(f"{directory / SUBWORD}: {subword.vocab_size:,} subwords, but the weights are for {config.vocabulary.size:,}")
-    return model, subword
+    return subword
 
 
 def load_for_decoding(

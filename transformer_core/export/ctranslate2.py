@@ -19,6 +19,7 @@ from transformer_core.models.embeddings import LearnedPositions, sinusoidal_posi
 from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
+from transformer_core.presets import ModelSize, TransformerSize
 
 # Length of the table of encodings of a model without a largest length. (Without a table CTranslate2 adds tensor2tensor's sinusoids, which
 # differ from the paper's.)
@@ -36,8 +37,24 @@ def library() -> Any:
     try:
         import ctranslate2  # type: ignore[import-untyped]
     except ModuleNotFoundError:
-        raise configuration_error("CTranslate2 is not installed", "pip install 'transformer-pipeline[ctranslate2]'") from None
+        raise configuration_error("CTranslate2 is not installed", "pip install ctranslate2") from None
     return ctranslate2
+
+
+def unsupported(size: ModelSize) -> str:
+    """Return why CTranslate2 does not support a model of these sizes; empty if it does."""
+    if not isinstance(size, TransformerSize):
+        return f"CTranslate2 has no {size.architecture} model"
+    for field in fields(size):
+        value = getattr(size, field.name)
+        if field.name not in CTRANSLATE2_KEYS and value != field.default:
+            return f"its {field.name} ({value}) cannot be converted to CTranslate2"
+    return ""
+
+
+def positions_of(size: TransformerSize) -> int:
+    """Return the largest number of tokens on either side of an exported model."""
+    return size.most_positions if size.positions == "learned" else TABLE_POSITIONS
 
 
 def export_model(model: TranslationModel, source: Path, out: Path) -> None:
@@ -67,10 +84,8 @@ def export_model(model: TranslationModel, source: Path, out: Path) -> None:
 def _transformer(model: TranslationModel, source: Path) -> Transformer:
     if not isinstance(model, Transformer):
         raise configuration_error(f"{source}: CTranslate2 has no {type(model).__name__.lower()} model")
-    for field in fields(model.size):
-        value = getattr(model.size, field.name)
-        if field.name not in CTRANSLATE2_KEYS and value != field.default:
-            raise configuration_error(f"{source}: its {field.name} ({value}) cannot be converted to CTranslate2")
+    if reason := unsupported(model.size):
+        raise configuration_error(f"{source}: {reason}")
     return model
 
 

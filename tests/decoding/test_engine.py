@@ -1,0 +1,136 @@
+"""Which engine is taken and why, and that chunks come out in order from either."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.decoding.parity import WordsOnly, made_up_pairs
+from tests.models.on_disk import VOCAB, write_model
+from transformer_core.corpus.tokens.subword import EOS
+from transformer_core.decoding.beam import Search
+from transformer_core.decoding.engine import Choice, Chunk, Wanted, choose, load, translated
+from transformer_core.decoding.sampling import Sampling
+from transformer_core.decoding.translator import Translator
+from transformer_core.errors import ExitCode, UserError
+from transformer_core.models.architectures import build
+from transformer_core.presets import RecurrentSize, TransformerSize
+
+POWER = Search(4, 0.6, "power", max_extra=20, patience=1)
+SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
+SOURCES = [source for source, _ in made_up_pairs(50, seed=5)]
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.fixture(scope="module")
+def directory(model: WordsOnly, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(model, tmp_path_factory.mktemp("learnt") / "model")
+
+
+@pytest.mark.parametrize(
+    "search",
+    [POWER, replace(POWER, penalty="wu", alpha=0.0), Search(beam=1), replace(POWER, patience=2.0)],
+    ids=["power and patience", "no penalty", "greedy", "another patience"],
+)
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_on_a_cpu_auto_is_ctranslate2_where_its_search_is_the_one_asked_for(search: Search, precision: Any, directory: Path) -> None:
+    assert choose("auto", Wanted([directory], search, precision)).engine == "ctranslate2"
+
+
+# What CTranslate2 cannot do.
+MISSING: list[tuple[dict[str, Any], str]] = [
+    ({"search": Sampling(2)}, "not used for samples"),
+    ({"models": 2}, "no ensembles"),
+    ({"prefixes": True}, "not used with prefixes"),
+    ({"search": replace(POWER, coverage=0.2)}, "another coverage penalty"),
+    ({"search": replace(POWER, penalty="wu")}, "the length penalty power, and not wu"),
+    ({"precision": "bf16"}, "float32 and int8, and not in bf16"),
+    ({"size": replace(SIZE, neighbourhood=4)}, "neighbourhood (4) cannot be converted"),
+    ({"size": RecurrentSize(layers=1, d_model=8, dropout=0.0)}, "no recurrent model"),
+]
+# What it does in another way.
+DIFFERENT: list[tuple[dict[str, Any], str]] = [
+    ({"search": replace(POWER, patience=None)}, "stops earlier"),
+    ({"scored": True}, "no special token occurs"),
+    ({"longest": 5_000}, "4,096 positions"),
+]
+
+
+def wanted(directory: Path, tmp_path: Path, size: Any = SIZE, models: int = 1, search: Any = POWER, **options: Any) -> Wanted:
+    if size is not SIZE:
+        directory = write_model(build(size, VOCAB), tmp_path / "other")
+    return Wanted([directory] * models, search, **options)
+
+
+@pytest.mark.parametrize(("options", "reason"), [*MISSING, *DIFFERENT])
+def test_auto_is_pytorch_elsewhere_and_says_why(options: dict[str, Any], reason: str, directory: Path, tmp_path: Path) -> None:
+    choice = choose("auto", wanted(directory, tmp_path, **options))
+    assert choice.engine == "torch"
+    assert reason in choice.reason
+
+
+def test_auto_is_pytorch_on_a_gpu_and_without_the_package(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Wanted([directory], POWER)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "ctranslate2", None)
+        assert choose("auto", asked) == Choice("torch", "CTranslate2 is not installed")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose("auto", asked) == Choice("torch", "there is a GPU")
+    assert choose("auto", replace(asked, device=torch.device("cpu"))).engine == "ctranslate2"
+
+
+@pytest.mark.parametrize(("options", "reason"), MISSING)
+def test_ctranslate2_is_refused_by_name_where_it_cannot_do_what_is_asked(
+    options: dict[str, Any], reason: str, directory: Path, tmp_path: Path
+) -> None:
+    asked = wanted(directory, tmp_path, **options)
+    with pytest.raises(UserError, match="engine ctranslate2: ") as error:
+        choose("ctranslate2", asked)
+    assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
+    assert reason in error.value.message
+    assert choose("torch", asked).engine == "torch"
+
+
+@pytest.mark.parametrize("options", [options for options, _ in DIFFERENT], ids=str)
+def test_ctranslate2_is_taken_by_name_where_it_differs(options: dict[str, Any], directory: Path, tmp_path: Path) -> None:
+    assert choose("ctranslate2", wanted(directory, tmp_path, **options)).engine == "ctranslate2"
+
+
+@pytest.mark.parametrize("search", [POWER, replace(POWER, beam=1)], ids=["beam 4", "greedy"])
+def test_either_engine_gives_the_same_text_chunk_by_chunk_in_order(search: Search, model: WordsOnly, directory: Path) -> None:
+    asked = Wanted([directory], search)
+    chunks = [Chunk(SOURCES[:20]), Chunk([[EOS]]), Chunk([]), Chunk(SOURCES[20:])]
+    fast = load("ctranslate2", asked)
+    texts, done = [], list[int]()
+    for engine in (fast, Translator(model, fast.subword)):
+        found = list(translated(engine, chunks, asked, 64, ahead=1, done=done.append))
+        assert [len(results) for results in found] == [20, 1, 0, 30]
+        texts.append([ranked[0].text for results in found for ranked in results])
+    # With a beam CTranslate2 cuts an output at its greatest length, and we force the end token: the text is longer by a token.
+    equal = [theirs == ours or (search.beam > 1 and theirs.startswith(ours)) for theirs, ours in zip(*texts, strict=True)]
+    assert sum(equal) >= 50  # Of 51: a tie may differ.
+    assert len({*texts[1]}) > 30
+    assert sum(done) == 51 + 50  # Ours does not count an empty line.
+
+
+def test_ctranslate2_begins_a_chunk_before_the_one_before_is_waited_for(directory: Path) -> None:
+    taken = []
+
+    def chunks() -> Iterator[Chunk]:
+        for number in range(4):
+            taken.append(number)
+            yield Chunk(SOURCES[number : number + 1])
+
+    asked = Wanted([directory], POWER)
+    for name, ahead, expected in (("ctranslate2", 1, [0, 1]), ("ctranslate2", 0, [0]), ("torch", 1, [0])):
+        taken.clear()
+        next(translated(load(name, asked), chunks(), asked, 64, ahead))
+        assert taken == expected

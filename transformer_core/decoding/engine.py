@@ -1,0 +1,163 @@
+"""The choice between two engines: this project's own search in PyTorch, and CTranslate2; and translation of chunk after chunk by either."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import torch
+
+from transformer_core.config import CTranslate2Precision, DecodingPrecision
+from transformer_core.decoding.beam import Search
+from transformer_core.decoding.ctranslate2 import CTranslate2Engine
+from transformer_core.decoding.sampling import Sampling
+from transformer_core.decoding.translator import Hypothesis, TokenIds, Translator
+from transformer_core.errors import configuration_error
+from transformer_core.export.ctranslate2 import positions_of, unsupported
+from transformer_core.models.directory import CONFIG, read_config
+from transformer_core.presets import TransformerSize
+
+EngineName = Literal["torch", "ctranslate2"]
+AskedEngine = Literal["auto", EngineName]
+Engine = Translator | CTranslate2Engine
+
+# CTranslate2 has so many batches for each thread, so that none is idle at the end, unless batches had fewer source tokens than this:
+# a base-sized model takes a quarter more time with 512 tokens a batch than with 2,048.
+_BATCHES_A_THREAD, _SHORTEST_BATCH = 4, 512
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the choice of an engine depends on.
+
+    Attributes:
+        models: model directories; several translate together.
+        device: None for the GPUs if there are any.
+        prefixes: whether beginnings of the translations are given.
+        scored: whether scores or several translations of a line are wanted.
+        longest: largest number of tokens of a line or of its translation.
+    """
+
+    models: Sequence[Path]
+    search: Search | Sampling
+    precision: DecodingPrecision = "float32"
+    device: torch.device | None = None
+    prefixes: bool = False
+    scored: bool = False
+    longest: int = 0
+
+    def missing(self) -> str:
+        """Return what CTranslate2 lacks for this, for a message; empty if it can do it.
+
+        Raises:
+            UserError: see `read_config`.
+        """
+        if find_spec("ctranslate2") is None:
+            return "CTranslate2 is not installed"
+        if isinstance(self.search, Sampling):
+            return "CTranslate2 is not used for samples"
+        if len(self.models) > 1:
+            return "CTranslate2 has no ensembles"
+        if self.prefixes:
+            return "CTranslate2 is not used with prefixes"
+        if self.search.coverage:
+            return "CTranslate2 has another coverage penalty"
+        if self.search.penalty != "power" and self.search.beam > 1 and self.search.alpha:
+            return f"CTranslate2 has the length penalty power, and not {self.search.penalty}"
+        if self.precision not in get_args(CTranslate2Precision):
+            return f"CTranslate2 is used in float32 and int8, and not in {self.precision}"
+        return unsupported(read_config(self.models[0] / CONFIG).model)
+
+    def difference(self) -> str:
+        """Return what would differ with CTranslate2 if it can do this, for a message; empty if nothing but its speed on a CPU does."""
+        assert isinstance(self.search, Search)
+        size = read_config(self.models[0] / CONFIG).model
+        if torch.cuda.is_available() and (self.device is None or self.device.type == "cuda"):
+            return "there is a GPU"
+        if self.search.beam > 1 and self.search.patience is None:
+            return "without a patience, CTranslate2 stops earlier"
+        if self.scored:
+            return "scores of CTranslate2 are given that no special token occurs"
+        if isinstance(size, TransformerSize) and positions_of(size) < self.longest and size.positions != "learned":
+            return f"CTranslate2 has {positions_of(size):,} positions"
+        return ""
+
+
+class Choice(NamedTuple):
+    """An engine, and the reason for it."""
+
+    engine: EngineName
+    reason: str
+
+
+def choose(asked: AskedEngine, wanted: Wanted) -> Choice:
+    """Return the engine asked for; for `auto` CTranslate2 where nothing but the speed differs, which is on a CPU, else PyTorch.
+
+    Raises:
+        UserError: exit code 78; CTranslate2 is asked for and cannot do what is wanted. See also `read_config`.
+    """
+    if asked == "torch":
+        return Choice("torch", "as asked")
+    missing = wanted.missing()
+    if asked == "ctranslate2":
+        if missing:
+            raise configuration_error(f"engine ctranslate2: {missing}", "Take the engine torch or auto.")
+        return Choice("ctranslate2", "as asked")
+    if reason := missing or wanted.difference():
+        return Choice("torch", reason)
+    return Choice("ctranslate2", "the faster one on a CPU")
+
+
+def load(engine: EngineName, wanted: Wanted) -> Engine:
+    """Load the models for an engine that can do what is wanted, with torch's number of threads; errors as in their `load`."""
+    if engine == "torch":
+        return Translator.load(*wanted.models, precision=wanted.precision, device=wanted.device)
+    precision: CTranslate2Precision = "int8" if wanted.precision == "int8" else "float32"
+    return CTranslate2Engine.load(wanted.models[0], torch.get_num_threads(), precision, wanted.device)
+
+
+class Chunk(NamedTuple):
+    """Sources that are translated together, and for each, if there are prefixes, the beginning of its translation; see `Translator`."""
+
+    sources: Sequence[TokenIds]
+    prefixes: Sequence[Sequence[int]] | None = None
+
+
+def translated(
+    engine: Engine, chunks: Iterable[Chunk], wanted: Wanted, batch_tokens: int, ahead: int, done: Callable[[int], object] = int
+) -> Iterator[list[list[Hypothesis]]]:
+    """Yield the translations of each chunk, in order, best first. They have scores if these are wanted.
+
+    Args:
+        batch_tokens: largest number of source tokens in a batch; CTranslate2 gets shorter ones for few sentences.
+        ahead: number of chunks that CTranslate2 has begun when the translations of a chunk are waited for: it translates them while
+            they are tokenised here, and others detokenised and written. PyTorch begins none.
+        done: called with numbers of translated sources.
+    """
+    waiting: deque[Callable[[], list[list[Hypothesis]]]] = deque()
+    for chunk in chunks:
+        waiting.append(_begin(engine, chunk, wanted, batch_tokens, done))
+        if len(waiting) > (0 if isinstance(engine, Translator) else ahead):
+            yield waiting.popleft()()
+    for translations in waiting:
+        yield translations()
+
+
+def _begin(
+    engine: Engine, chunk: Chunk, wanted: Wanted, batch_tokens: int, done: Callable[[int], object]
+) -> Callable[[], list[list[Hypothesis]]]:
+    if isinstance(engine, Translator):
+        return partial(engine.translate_tokens, chunk.sources, wanted.search, batch_tokens, chunk.prefixes, done)
+    assert isinstance(wanted.search, Search)
+    share = sum(map(len, chunk.sources)) // (_BATCHES_A_THREAD * engine.translator.num_translators)
+    translations = engine.begin(chunk.sources, wanted.search, min(batch_tokens, max(_SHORTEST_BATCH, share)), wanted.scored)
+
+    def finished() -> list[list[Hypothesis]]:
+        found = translations()
+        done(len(found))
+        return found
+
+    return finished
