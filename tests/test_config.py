@@ -17,6 +17,7 @@ SYMBOLS = "a list of different texts without white space, none of them a special
 ONLY_POWER = "must be power with decode.engine ctranslate2, which has no other"
 FACTOR = "Did you mean 'learning_rate_factor'?"
 FEWER = "Keep more checkpoints or average fewer."
+LIST = "Set average.shortlist, for example to 100."
 WORST = "The two models of clean.score_by find the worst pairs."
 TOO_FEW = "give fewer checkpoints than average.count (5) takes. Save more often or average fewer."
 BOTH = "Weights belong to their vocabulary: name the same model in both."
@@ -35,8 +36,12 @@ FAULTS = [
     ("  warmup: 400", "  warmups: 400", ": train.warmups: unknown key. Did you mean 'warmup'?"),
     ("  corpus: synthetic", "  zzz: 1\n  corpus: synthetic", ": download.zzz: unknown key. Known keys: corpus, source, target."),
     ("average:", "averages:", ": averages: unknown key. Did you mean 'average'?"),
-    ("average:\n  of: last\n  count: 5\n", "", ": average: missing, must be a section with the keys of, count"),
-    ("average:\n  of: last\n  count: 5", "average: 5", ": average: must be a section with the keys of, count, got 5"),
+    ("average:\n  of: last\n  count: 5\n  shortlist: 0\n", "", ": average: missing, must be a section with the keys of, count, shortlist"),
+    (
+        "average:\n  of: last\n  count: 5\n  shortlist: 0",
+        "average: 5",
+        ": average: must be a section with the keys of, count, shortlist, got 5",
+    ),
     ("  learning_rate_factor: 1.0", "  learning_rate_factor: fast", ": train.learning_rate_factor: must be a number above 0, got 'fast'"),
     ("  learning_rate_factor: 1.0", "  learning_rate_factor: .inf", ": train.learning_rate_factor: must be a number above 0, got inf"),
     ("  learning_rate_factor: 1.0", "  learning_rate_factor: .nan", ": train.learning_rate_factor: must be a number above 0, got nan"),
@@ -74,6 +79,7 @@ FAULTS = [
     ("  validate_every: 250", "  validate_every: 240", ": train.validate_every: must be a multiple of train.save_every (50), got 240"),
     ("train:\n  init_from:", "train:\n  init_from: parent", f": bpe.init_from: missing, train.init_from starts from parent. {BOTH}"),
     ("bpe:\n  init_from:", "bpe:\n  init_from: models/averaged", f": bpe.init_from: must be {PRETRAINED}, got 'models/averaged'"),
+    ("  shortlist: false", "  shortlist: true", f": decode.shortlist: must be false where average.shortlist is 0, got true. {LIST}"),
     ("drop_worst: 0", "drop_worst: 0.1", f": clean.drop_worst: must be 0 where clean.score_by is null, got 0.1. {WORST}"),
     ("score_by:", "score_by: both", f": clean.drop_worst: must be above 0 where clean.score_by is both, got 0. {WORST}"),
     ("train:\n  init_from:", "train:\n  init_from: None", f": train.init_from: must be {PRETRAINED}, got 'None'"),

@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 REPOSITORY = Path(__file__).parents[1]
 PYPROJECT_TEXT = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
 PYPROJECT = tomllib.loads(PYPROJECT_TEXT)
+OPTIONAL = [Requirement(line) for line in PYPROJECT["project"]["optional-dependencies"]["shortlist"]]
 REQUIRED = [Requirement(line) for line in PYPROJECT["project"]["dependencies"]]
 FOR_DEVELOPERS = [Requirement(line) for line in PYPROJECT["project"]["optional-dependencies"]["dev"]]
 PINS = [line for line in (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
@@ -37,9 +38,13 @@ def test_every_pin_is_a_public_version_and_within_the_bounds_of_its_dependency()
     assert [str(one) for one in REQUIRED + FOR_DEVELOPERS if not one.specifier.contains(versions[canonicalize_name(one.name)])] == []
 
 
+def test_developers_have_what_is_optional() -> None:
+    assert set(map(str, OPTIONAL)) <= set(map(str, FOR_DEVELOPERS))
+
+
 def test_every_bound_has_a_reason_beside_it() -> None:
     lines = PYPROJECT_TEXT.splitlines()
-    bounds = [next(line for line in lines if re.match(rf'\s*"{re.escape(one.name)}[^a-z-]', line)) for one in REQUIRED]
+    bounds = [next(line for line in lines if re.match(rf'\s*"{re.escape(one.name)}[^a-z-]', line)) for one in REQUIRED + OPTIONAL]
     assert [line for line in bounds if not re.search(r'",\s+# \w+', line)] == []
 
 
@@ -56,7 +61,7 @@ def imported() -> set[str]:
 
 
 def test_what_is_imported_is_declared() -> None:
-    declared = {canonicalize_name(requirement.name) for requirement in REQUIRED}
+    declared = {canonicalize_name(requirement.name) for requirement in REQUIRED + OPTIONAL}
     distributions = packages_distributions()
     undeclared = {name for name in imported() if not declared & {canonicalize_name(of) for of in distributions[name]}}
     assert undeclared - PARTS_OF_OTHERS == set()
@@ -65,7 +70,7 @@ def test_what_is_imported_is_declared() -> None:
 def test_what_is_declared_is_imported() -> None:
     distributions = packages_distributions()
     used = {canonicalize_name(of) for name in imported() for of in distributions[name]}
-    assert {requirement.name for requirement in REQUIRED if canonicalize_name(requirement.name) not in used} == NOT_IMPORTED
+    assert {requirement.name for requirement in REQUIRED + OPTIONAL if canonicalize_name(requirement.name) not in used} == NOT_IMPORTED
 
 
 def test_every_data_file_goes_into_the_package() -> None:

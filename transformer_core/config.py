@@ -268,10 +268,17 @@ class Train(Section):
 
 
 class Average(Section):
-    """Number of checkpoints to average (paper 6.1): the last ones, or the best by `train.best_by`. A count of 1 does not average."""
+    """The model that translates: the mean of checkpoints (paper 6.1), and its shortlist.
+
+    Attributes:
+        of: the last checkpoints, or the best by `train.best_by`.
+        count: number of checkpoints; 1 does not average.
+        shortlist: most target subwords for each source subword, and number of frequent ones for every sentence; 0 makes no shortlist.
+    """
 
     of: Literal["last", "best"]
     count: PositiveInt
+    shortlist: NonNegativeInt
 
 
 class Decode(Section):
@@ -281,11 +288,13 @@ class Decode(Section):
         engine: PyTorch, or CTranslate2, which supports only the Transformer.
         precision: number type of weights and matrix products; `auto` is bf16, fp16 or float32 depending on the device, `int8` is for
             CPUs. CTranslate2 has float32 and int8.
+        shortlist: search only among the subwords on a sentence's shortlist (`average.shortlist`).
         penalty: length penalty: `wu` is the paper's ((5+|Y|)/6)^alpha (Wu et al. 2016), `power` is |Y|^alpha, the only one of CTranslate2.
     """
 
     engine: Literal["torch", "ctranslate2"]
     precision: DecodingPrecision
+    shortlist: bool
     beam: Beam
     penalty: Penalty
     alpha: NonNegativeFloat
@@ -573,6 +582,8 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
         needed = "be 0" if params.clean.drop_worst else "be above 0"
         fault = f"must {needed} where clean.score_by is {params.clean.score_by or 'null'}, got {params.clean.drop_worst:g}"
         yield "clean.drop_worst", fault, "The two models of clean.score_by find the worst pairs."
+    if params.decode.shortlist and not average.shortlist:
+        yield "decode.shortlist", "must be false where average.shortlist is 0, got true", "Set average.shortlist, for example to 100."
     if params.decode.engine == "ctranslate2":
         yield from _not_in_ctranslate2(params)
     preset = params.model.preset

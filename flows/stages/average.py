@@ -1,9 +1,14 @@
 """Stage average: the mean of the last or the best checkpoints, as a complete model directory."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 from pydantic import ConfigDict
 
-from flows.process.paths import AVERAGED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL
+from flows.process.paths import AVERAGED, BINARIZED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL
 from transformer_core.config import Average, Measure, Params, Section, validate_document
+from transformer_core.corpus.tokens.binary import check_split, open_split
+from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist, align
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
 from transformer_core.models.directory import CONFIG, read_config, save_model
@@ -20,15 +25,27 @@ class _Scores(Section):
 
 
 def run(params: Params) -> str:
-    """Average the weights of `average.count` checkpoints, and write them with config and subword model."""
+    """Average the weights of `average.count` checkpoints, and write them with config, subword model and, if wanted, shortlist."""
     updates = _chosen(params.average)
     files = {update_of(file): file for file in checkpoint_files(CHECKPOINTS)}
     config = read_config(CHECKPOINTS / CONFIG).model_copy(update={"averaged": params.average.count})
-    save_model(AVERAGED, average([files[update] for update in updates]), config, SUBWORD_MODEL)
+    weights = average([files[update] for update in updates])
+    with TemporaryDirectory() as folder:
+        shortlist = Path(folder) / SHORTLIST
+        if params.average.shortlist:
+            _shortlist(params.average.shortlist, config.vocabulary.size).save(shortlist)
+        save_model(AVERAGED, weights, config, SUBWORD_MODEL, *([shortlist] if params.average.shortlist else []))
     if len(updates) == 1:
         return f"{AVERAGED}: the {params.average.of} checkpoint (update {updates[0]:,})"
     listed = ", ".join(f"{update:,}" for update in updates)
     return f"{AVERAGED}: mean of the {params.average.of} {len(updates)} checkpoints (updates {listed})"
+
+
+def _shortlist(size: int, vocab_size: int) -> Shortlist:
+    """Return the shortlist of the training pairs. Raises `UserError`: damaged data (65), or the aligner is not installed (78)."""
+    check_split(BINARIZED, "train")
+    train = open_split(BINARIZED, "train")
+    return align(lambda: ((train.source[number], train.target[number]) for number in range(len(train.source))), vocab_size, size)
 
 
 def _chosen(settings: Average) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 from tqdm import tqdm
 
 from flows.process.paths import AVERAGED, BINARIZED, DECODED
-from transformer_core.config import Params
+from transformer_core.config import CTranslate2Precision, Params
 from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.decoding.beam import Search
@@ -40,8 +40,9 @@ def run(params: Params) -> str:
 
 def _engine(params: Params) -> Translator | CTranslate2Engine:
     if params.decode.engine == "torch":
-        return Translator.load(AVERAGED, precision=params.decode.precision)
-    return CTranslate2Engine.load(AVERAGED, params.machine.threads or cores(), "int8" if params.decode.precision == "int8" else "float32")
+        return Translator.load(AVERAGED, precision=params.decode.precision, shortlist=params.decode.shortlist)
+    precision: CTranslate2Precision = "int8" if params.decode.precision == "int8" else "float32"
+    return CTranslate2Engine.load(AVERAGED, params.machine.threads or cores(), precision, shortlist=params.decode.shortlist)
 
 
 def _made(translator: Translator | CTranslate2Engine) -> dict[str, str]:

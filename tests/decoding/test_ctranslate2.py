@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import ctranslate2
+import numpy as np
 import pytest
 import sentencepiece
 import torch
@@ -13,12 +14,13 @@ import torch
 from tests.decoding.parity import TIE, WordsOnly, differences, forced_log_probabilities, made_up_pairs, padded
 from tests.models.on_disk import VOCAB, with_drawn_norms, write_model
 from transformer_core.config import CTRANSLATE2_KEYS
+from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import EOS, PAD
 from transformer_core.decoding import ctranslate2 as engine_module
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
 from transformer_core.decoding.hypotheses import Finished
-from transformer_core.decoding.translator import Hypothesis
+from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.export.ctranslate2 import export_model
 from transformer_core.models.transformer import Transformer
@@ -239,3 +241,20 @@ def test_a_gpu_without_the_library_that_it_needs_is_one_line(model: Transformer,
     with pytest.raises(UserError, match=r"libnowhere\.so\.12: cannot be loaded, and CTranslate2 needs it on a GPU") as error:
         load(model, tmp_path)
     assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
+
+
+def test_the_vocabulary_map_is_our_shortlist_for_a_sentence_alone(model: WordsOnly, sources: list[list[int]], tmp_path: Path) -> None:
+    """A batch of one: CTranslate2 unites the shortlists of a batch."""
+    directory = write_model(model, tmp_path / "model")
+    rows = [[other for other in (token + 1, token + 2) if EOS < other < VOCAB] if token > EOS else [] for token in range(VOCAB)]
+    starts, targets = np.cumsum([0, *map(len, rows)]), np.array([target for row in rows for target in row])
+    Shortlist(starts, targets, np.arange(4)).save(directory / SHORTLIST)
+    theirs = CTranslate2Engine.load(directory, 1, shortlist=True)
+    ours = Translator.load(directory, device=torch.device("cpu"), shortlist=True)
+    greedy = Search(1, 0.0, "power", max_extra=MAX_EXTRA)
+    chosen = [source for source in sources[:60] if len(source) > 1]
+    found = [theirs.begin([source], greedy, 4096, scored=False)()[0][0].text for source in chosen]
+    wanted = [ours.translate_tokens([source], greedy)[0][0].text for source in chosen]
+    without = [hypotheses[0].text for hypotheses in CTranslate2Engine.load(directory, 1).begin(chosen, greedy, 4096, scored=False)()]
+    assert found == wanted
+    assert found != without

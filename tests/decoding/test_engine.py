@@ -58,6 +58,7 @@ MISSING: list[tuple[dict[str, Any], str]] = [
 ]
 # What it does in another way.
 DIFFERENT: list[tuple[dict[str, Any], str]] = [
+    ({"shortlist": True}, "CTranslate2 unites the shortlists of a batch"),
     ({"search": replace(POWER, patience=None)}, "stops earlier"),
     ({"scored": True}, "no special token occurs"),
     ({"longest": 5_000}, "4,096 positions"),

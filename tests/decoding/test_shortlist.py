@@ -14,10 +14,10 @@ from torch import Tensor
 from tests.decoding.parity import WordsOnly, made_up_pairs
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from tests.models.test_precision import needs_vnni
+from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist, align
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.sampling import Sampling
-from transformer_core.decoding.shortlist import SHORTLIST, Shortlist, align
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.models.precision import pack, quantise

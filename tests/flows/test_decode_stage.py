@@ -5,6 +5,7 @@ from datetime import date
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,8 @@ from transformer_core import recipes
 from transformer_core.config import Params
 from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
 from transformer_core.corpus.tokens.binary import Meta, write_meta
-from transformer_core.corpus.tokens.subword import Subword
+from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
+from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK, Subword
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 from transformer_core.processes import cpu_name
@@ -69,3 +71,16 @@ def test_outputs_at_the_length_limit_are_counted(here: Path) -> None:
     # A model that has learnt nothing ends where it must.
     longest = [len(subword.encode(line)) - 1 + 3 for line in TEXT]
     assert (statistics["cut_off"], statistics["target_tokens"]) == (4, sum(longest))
+
+
+def test_with_a_shortlist_only_its_subwords_are_in_the_outputs(here: Path) -> None:
+    def hypotheses(shortlist: bool) -> list[list[int]]:
+        whole = params("torch")
+        run(whole.model_copy(update={"decode": whole.decode.model_copy(update={"shortlist": shortlist})}))
+        return [subword.encode(line)[:-1] for line in (here / "results/decode/test.hyp").read_text(encoding="utf-8").split("\n")]
+
+    subword = Subword.load(here / "models/averaged/spm.model")
+    usual = {token for tokens in hypotheses(shortlist=False) for token in tokens}
+    others = np.array(sorted({PAD, UNK, BOS, EOS, *set(range(VOCAB)) - usual}))
+    Shortlist(np.zeros(VOCAB + 1, np.int64), np.zeros(0, np.int64), others).save(here / "models/averaged" / SHORTLIST)
+    assert hypotheses(shortlist=True) != hypotheses(shortlist=False)

@@ -96,6 +96,7 @@ def add_to(commands: Commands) -> None:
         default="float32",
         help="auto: bf16 where it is fast; int8: CPUs only (float32)",
     )
+    add("--shortlist", action="store_true", help="search only among subwords aligned in training with those of a line")
     add(
         "--engine",
         choices=("auto", "torch", "ctranslate2"),
@@ -144,6 +145,7 @@ def _wanted(arguments: argparse.Namespace) -> "Wanted":
         prefixes=arguments.prefixes is not None,
         scored=arguments.nbest or arguments.scores,
         longest=arguments.max_input + arguments.max_extra,
+        shortlist=arguments.shortlist,
     )
 
 

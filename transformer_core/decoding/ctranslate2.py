@@ -14,7 +14,7 @@ from transformer_core.config import CTranslate2Precision
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.hypotheses import Finished
-from transformer_core.decoding.translator import Hypothesis, TokenIds, check_length, load_subword
+from transformer_core.decoding.translator import Hypothesis, TokenIds, check_length, check_shortlist, load_subword
 from transformer_core.errors import configuration_error
 from transformer_core.export.ctranslate2 import library, positions_of, unsupported
 from transformer_core.export.kept import kept_export
@@ -38,11 +38,14 @@ class CTranslate2Engine:
         translator: a ctranslate2.Translator.
         subword: the model's vocabulary.
         most_positions: largest number of tokens on either side.
+        shortlist: whether the search is among the subwords on the shortlists of all sentences of a batch (CTranslate2's vocabulary map). A
+            translation then depends on its batch.
     """
 
     translator: Any
     subword: Subword
     most_positions: int
+    shortlist: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -51,7 +54,12 @@ class CTranslate2Engine:
 
     @classmethod
     def load(
-        cls, directory: Path, threads: int, precision: CTranslate2Precision = "float32", device: torch.device | None = None
+        cls,
+        directory: Path,
+        threads: int,
+        precision: CTranslate2Precision = "float32",
+        device: torch.device | None = None,
+        shortlist: bool = False,
     ) -> "CTranslate2Engine":
         """Load the export of a model directory, which is kept for the next time (`kept_export`).
 
@@ -60,11 +68,15 @@ class CTranslate2Engine:
             threads: number of batches translated in parallel on a CPU, with one thread each, so results do not depend on this number.
             precision: number type of weights and matrix products.
             device: device of the model. None uses a GPU if there is one.
+            shortlist: see the attribute.
 
         Raises:
-            UserError: see `load_with_subword`; exit code 78 if CTranslate2 is not installed, lacks cuBLAS or does not support the model.
+            UserError: see `load_with_subword`; exit code 78 if CTranslate2 is not installed, lacks cuBLAS or does not support the model, or
+                if there is no shortlist and one is asked for.
         """
         package = library()
+        if shortlist:
+            check_shortlist([directory])
         on_gpu = package.get_cuda_device_count() > 0 if device is None else device.type == "cuda"
         if on_gpu:
             _check_cublas()
@@ -82,7 +94,7 @@ class CTranslate2Engine:
                 intra_threads=1,
                 max_queued_batches=-1,  # Or a call would block before all its batches wait for a thread.
             )
-        return cls(translator, subword, positions_of(config.model))
+        return cls(translator, subword, positions_of(config.model), shortlist)
 
     def translate_tokens(
         self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, done: Callable[[int], object] = int
@@ -170,6 +182,7 @@ class CTranslate2Engine:
                 disable_unk=True,
                 suppress_sequences=[[self._pieces[PAD]], [self._pieces[BOS]]],
                 return_end_token=True,
+                use_vmap=self.shortlist,
                 **options,
             )
             running |= zip(numbers, outputs, strict=True)

@@ -39,6 +39,7 @@ class Wanted:
         prefixes: whether beginnings of the translations are given.
         scored: whether scores or several translations of a line are wanted.
         longest: largest number of tokens of a line or of its translation.
+        shortlist: whether the search is among the subwords on shortlists.
     """
 
     models: Sequence[Path]
@@ -48,6 +49,7 @@ class Wanted:
     prefixes: bool = False
     scored: bool = False
     longest: int = 0
+    shortlist: bool = False
 
     def missing(self) -> str:
         """Return what CTranslate2 lacks for this, for a message; empty if it can do it.
@@ -79,6 +81,8 @@ class Wanted:
             return "there is a GPU"
         if self.search.beam > 1 and self.search.patience is None:
             return "without a patience, CTranslate2 stops earlier"
+        if self.shortlist:
+            return "CTranslate2 unites the shortlists of a batch"
         if self.scored:
             return "scores of CTranslate2 are given that no special token occurs"
         if isinstance(size, TransformerSize) and positions_of(size) < self.longest and size.positions != "learned":
@@ -114,9 +118,9 @@ def choose(asked: AskedEngine, wanted: Wanted) -> Choice:
 def load(engine: EngineName, wanted: Wanted) -> Engine:
     """Load the models for an engine that can do what is wanted, with torch's number of threads; errors as in their `load`."""
     if engine == "torch":
-        return Translator.load(*wanted.models, precision=wanted.precision, device=wanted.device)
+        return Translator.load(*wanted.models, precision=wanted.precision, device=wanted.device, shortlist=wanted.shortlist)
     precision: CTranslate2Precision = "int8" if wanted.precision == "int8" else "float32"
-    return CTranslate2Engine.load(wanted.models[0], torch.get_num_threads(), precision, wanted.device)
+    return CTranslate2Engine.load(wanted.models[0], torch.get_num_threads(), precision, wanted.device, wanted.shortlist)
 
 
 class Chunk(NamedTuple):

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transformer_core.config import DecodingPrecision
+from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import PAD, Subword, padded
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished, StepModel
 from transformer_core.decoding.sampling import Sampling, sample
-from transformer_core.decoding.shortlist import SHORTLIST, Shortlist, Shortlisted
+from transformer_core.decoding.shortlist import Shortlisted
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.models.directory import CONFIG, SUBWORD, ModelConfig, load_model
 from transformer_core.models.precision import low_precision, pack, quantise, weights_dtype
@@ -137,7 +138,7 @@ class Translator:
             if subword.hash != subwords[0].hash:
                 message = f"{directory}: vocabulary {subword.hash[:12]}, but {directories[0]} has {subwords[0].hash[:12]}"
                 raise configuration_error(message, "Models that translate together share their vocabulary.")
-        known = _shortlist_of(directories, subwords[0].vocab_size) if shortlist else None
+        known = Shortlist.load(check_shortlist(directories), subwords[0].vocab_size) if shortlist else None
         if models[0].device.type == "cpu":
             model = _together(models)
             return cls(model, subwords[0], (model,) * (torch.get_num_threads() - 1), known)
@@ -221,13 +222,14 @@ def _decoded_from(
     return [[one._replace(tokens=[ids[column] for column in one.tokens]) for one in finished] for finished in outputs]
 
 
-def _shortlist_of(directories: Sequence[Path], vocab_size: int) -> Shortlist:
+def check_shortlist(directories: Sequence[Path]) -> Path:
+    """Return the file of the shortlist of the only model. Raises `UserError` (78): there are several models, or the model has none."""
     if len(directories) > 1:
         raise configuration_error("a shortlist: there is none for several models together", "Translate without it, or name one model.")
     file = directories[0] / SHORTLIST
     if not file.is_file():
         raise configuration_error(f"{file}: no such file", "Set average.shortlist and repeat stage average, or translate without it.")
-    return Shortlist.load(file, vocab_size)
+    return file
 
 
 def check_length(tokens: TokenIds, most_positions: int | None, where: str, engine: str = "") -> None:

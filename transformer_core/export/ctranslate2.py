@@ -1,6 +1,7 @@
 """Export of a Transformer to a model directory of CTranslate2, an engine for inference (https://opennmt.net/CTranslate2)."""
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from transformer_core.config import CTRANSLATE2_KEYS
+from transformer_core.corpus.text import write_lines
+from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import BOS, EOS, UNK, Subword
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory
@@ -25,7 +28,9 @@ from transformer_core.presets import ModelSize, TransformerSize
 # differ from the paper's.)
 TABLE_POSITIONS = 4096
 
-_FILES = {"model.bin", "config.json", "shared_vocabulary.json", SUBWORD}
+# CTranslate2's vocabulary map: the subwords that a translation may have, for each of its source.
+_MAP = "vmap.txt"
+_FILES = {"model.bin", "config.json", "shared_vocabulary.json", SUBWORD, _MAP}
 
 
 def library() -> Any:
@@ -58,7 +63,7 @@ def positions_of(size: TransformerSize) -> int:
 
 
 def export_model(model: TranslationModel, source: Path, out: Path) -> None:
-    """Write a model directory of CTranslate2 atomically: float32 weights, settings, vocabulary and the subword model.
+    """Write a model directory of CTranslate2 atomically: float32 weights, settings, vocabulary, subword model, and shortlist if any.
 
     CTranslate2 adds a source's end token, so its input is the pieces of a text without it. An earlier export is replaced.
 
@@ -79,6 +84,20 @@ def export_model(model: TranslationModel, source: Path, out: Path) -> None:
     with new_directory(out) as temporary:
         spec.save(str(temporary))
         shutil.copyfile(source / SUBWORD, temporary / SUBWORD)
+        if (source / SHORTLIST).is_file():
+            write_lines(temporary / _MAP, _vocabulary_map(source))
+
+
+def _vocabulary_map(source: Path) -> Iterator[str]:
+    """Yield the lines of the vocabulary map: source subword, tab, target subwords; first, without a source, those of every sentence."""
+    subword = Subword.load(source / SUBWORD)
+    pieces = [subword.processor.id_to_piece(token) for token in range(subword.vocab_size)]
+    shortlist = Shortlist.load(source / SHORTLIST, subword.vocab_size)
+    yield "\t" + " ".join(pieces[token] for token in shortlist.frequent)
+    for token, piece in enumerate(pieces):
+        targets = shortlist.targets[shortlist.starts[token] : shortlist.starts[token + 1]]
+        if len(targets):
+            yield f"{piece}\t" + " ".join(pieces[target] for target in targets)
 
 
 def _transformer(model: TranslationModel, source: Path) -> Transformer:

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from transformer_core.corpus.tokens.shortlist import SHORTLIST
 from transformer_core.errors import UserError
 from transformer_core.export.ctranslate2 import export_model, library
 from transformer_core.files import new_directory, read_json, sha256_of, write_json
@@ -69,7 +70,8 @@ def _cache() -> Path:
 
 
 def _key(directory: Path) -> str:
-    parts = [str(_FORMAT), library().__version__, *(sha256_of(directory / name) for name in (WEIGHTS, CONFIG, SUBWORD))]
+    names = [WEIGHTS, CONFIG, SUBWORD, *([SHORTLIST] if (directory / SHORTLIST).is_file() else [])]
+    parts = [str(_FORMAT), library().__version__, *(sha256_of(directory / name) for name in names)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 

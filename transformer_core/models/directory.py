@@ -57,13 +57,15 @@ class ModelConfig(Section):
     weights_sha256: str | None = None
 
 
-def save_model(directory: Path, weights: dict[str, Tensor], config: ModelConfig, subword_model: Path) -> None:
-    """Write a model directory atomically."""
+def save_model(directory: Path, weights: dict[str, Tensor], config: ModelConfig, subword_model: Path, *others: Path) -> None:
+    """Write a model directory atomically, with copies of other files."""
     with new_directory(directory) as temporary:
         save_file(weights, temporary / WEIGHTS)
         summed = config.model_copy(update={"weights_sha256": sha256_of(temporary / WEIGHTS)})
         write_json(temporary / CONFIG, summed.model_dump(mode="json"))
         shutil.copyfile(subword_model, temporary / SUBWORD)
+        for file in others:
+            shutil.copyfile(file, temporary / file.name)
 
 
 def read_config(file: Path) -> ModelConfig:

@@ -1,0 +1,57 @@
+"""Stage average with a shortlist of the training data."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from flows.stages.average import run
+from tests.models.on_disk import TEXT, VOCAB, write_model
+from transformer_core import recipes
+from transformer_core.config import Params
+from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
+from transformer_core.corpus.tokens.binary import Meta, write_meta
+from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
+from transformer_core.corpus.tokens.subword import Subword
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
+
+SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subword:
+    """The working directory with one checkpoint and 100 training pairs; returns their vocabulary."""
+    torch.manual_seed(1)
+    model = write_model(Transformer(SIZE, VOCAB), tmp_path / "model")
+    checkpoints = tmp_path / "models/checkpoints"
+    checkpoints.mkdir(parents=True)
+    (model / "config.json").rename(checkpoints / "config.json")
+    (model / "model.safetensors").rename(checkpoints / "update-0000005.safetensors")
+    (tmp_path / "data/bpe").mkdir(parents=True)
+    (model / "spm.model").rename(tmp_path / "data/bpe/spm.model")
+    monkeypatch.chdir(tmp_path)
+    subword = Subword.load(Path("data/bpe/spm.model"))
+    sides = [[subword.encode(line) for line in lines] * 50 for lines in (TEXT[:2], TEXT[2:])]
+    split = write_split(Path("data/binarized/train"), [EncodedPairs.of(*sides, 1, VOCAB, None)])
+    write_meta(
+        Path("data/binarized"), Meta(vocabulary_hash=subword.hash, vocab_size=VOCAB, source="en", target="de", splits={"train": split})
+    )
+    return subword
+
+
+def params(shortlist: int) -> Params:
+    whole = recipes.load("synthetic")
+    return whole.model_copy(update={"average": whole.average.model_copy(update={"count": 1, "shortlist": shortlist})})
+
+
+def test_the_model_directory_has_a_shortlist_if_one_is_asked_for(here: Subword) -> None:
+    assert run(params(0)).startswith("models/averaged: ")
+    assert not Path("models/averaged", SHORTLIST).exists()
+    run(params(3))
+    found = Shortlist.load(Path("models/averaged", SHORTLIST), VOCAB)
+    assert sorted(path.name for path in Path("models/averaged").iterdir()) == ["config.json", "model.safetensors", SHORTLIST, "spm.model"]
+    dog, house = (found.of(here.encode(word)) for word in ("the dog sees a cat", "a cat sees the house"))
+    assert {*here.encode("der Hund")} & {*dog.tolist()} - {*found.frequent.tolist()}
+    assert dog.tolist() != house.tolist()
+    assert len(dog) < VOCAB

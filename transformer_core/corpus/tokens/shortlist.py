@@ -1,0 +1,126 @@
+"""Shortlists: the subwords that the translation of a sentence may have, taken from those aligned with its own in the training data.
+
+The product with the output matrix is then over some hundred rows of it instead of all (Jean et al. 2015, L'Hostis et al. 2016). The
+shortlist of a sentence depends on that sentence alone, and so does its translation.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK
+from transformer_core.errors import UserError, configuration_error, first_line
+
+SHORTLIST = "shortlist.safetensors"
+_SPECIAL = np.array([PAD, UNK, BOS, EOS])
+_PAIRS_AT_ONCE = 10_000
+
+TokenIds = Sequence[int] | NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """For each subword of a source, the subwords that its translations have.
+
+    Attributes:
+        starts: (V + 1,) `targets[starts[s] : starts[s + 1]]` are the subwords aligned with subword s, the likeliest first.
+        targets: token ids.
+        frequent: the most frequent subwords of the target side, and the special tokens: those of every sentence.
+    """
+
+    starts: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    frequent: NDArray[np.int64]
+
+    def of(self, source: TokenIds, prefix: TokenIds = ()) -> NDArray[np.int64]:
+        """Return the ids that a translation of these source ids may have, ascending; the first four are the special tokens.
+
+        The tokens of the translation's prefix are added.
+        """
+        parts = [self.targets[self.starts[token] : self.starts[token + 1]] for token in set(map(int, source))]
+        return np.unique(np.concatenate([self.frequent, np.asarray(prefix, np.int64), *parts]))
+
+    def save(self, file: Path) -> None:
+        """Write the file."""
+        save_file({"starts": self.starts, "targets": self.targets, "frequent": self.frequent}, file)
+
+    @classmethod
+    def load(cls, file: Path, vocab_size: int) -> "Shortlist":
+        """Read a file for a vocabulary of this size. Raises `UserError` (65): it is damaged or of another vocabulary."""
+        remedy = "Make it again: dvc repro --force average"
+        try:
+            tensors = load_file(file)
+            found = cls(*(tensors[name].astype(np.int64) for name in ("starts", "targets", "frequent")))
+        except (SafetensorError, KeyError, ValueError, OSError) as error:
+            raise UserError(f"{file}: no shortlist ({first_line(error)})", remedy) from None
+        ids = np.concatenate([found.targets, found.frequent])
+        fits = len(found.starts) == vocab_size + 1 and not np.setdiff1d(_SPECIAL, found.frequent).size
+        ordered = not (np.diff(found.starts, prepend=0) < 0).any() and found.starts[-1] == len(found.targets)
+        if not fits or not ordered or ids.min() < 0 or ids.max() >= vocab_size:
+            raise UserError(f"{file}: no shortlist of a vocabulary of {vocab_size:,}", remedy)
+        return found
+
+
+def align(pairs: Callable[[], Iterable[tuple[TokenIds, TokenIds]]], vocab_size: int, size: int) -> Shortlist:
+    """Return the shortlist of training pairs, aligned by fast_align's model (Dyer et al. 2013) in both directions.
+
+    Args:
+        pairs: called twice; returns pairs of token ids, whose end tokens are not aligned.
+        vocab_size: V of the joint vocabulary.
+        size: most targets for each source subword, and the number of frequent subwords of every sentence.
+
+    Raises:
+        UserError: exit code 78; the aligner is not installed.
+    """
+    aligner = _library()
+    counts: Counter[tuple[int, int]] = Counter()
+    occurrences = np.zeros(vocab_size, np.int64)
+    with TemporaryDirectory() as folder:
+        text, forward, backward = (str(Path(folder) / name) for name in ("pairs", "forward", "backward"))
+        with Path(text).open("w", encoding="ascii") as file:
+            for source, target in pairs():
+                occurrences += np.bincount(np.asarray(target, np.int64), minlength=vocab_size)
+                file.write(f"{' '.join(_words(source))} ||| {' '.join(_words(target))}\n")
+        aligner.generate_alignment_probabilities(text, forward, backward, favor_diagonal=True, optimize_tension=True)
+        probabilities, again = aligner.Aligner(forward, backward), iter(pairs())
+        while chunk := [(_words(source), _words(target)) for source, target in islice(again, _PAIRS_AT_ONCE)]:
+            sources, targets = (list(side) for side in zip(*chunk, strict=True))
+            for source, target, found in zip(sources, targets, probabilities.align_batch(sources, targets), strict=True):
+                counts.update((int(source[left]), int(target[right])) for left, right in found["alignments"])
+    return _pruned(counts, occurrences, size)
+
+
+def _pruned(counts: Counter[tuple[int, int]], occurrences: NDArray[np.int64], size: int) -> Shortlist:
+    targets_of: list[list[tuple[int, int]]] = [[] for _ in occurrences]
+    for (source, target), count in counts.items():
+        targets_of[source].append((-count, target))
+    # A subword that also occurs in targets may be copied.
+    kept = [
+        ([source] if occurrences[source] else []) + [target for _, target in sorted(found)[:size] if target != source]
+        for source, found in enumerate(targets_of)
+    ]
+    starts = np.cumsum([0, *map(len, kept)])
+    frequent = np.argsort(-occurrences, kind="stable")[:size]
+    frequent = frequent[occurrences[frequent] > 0]
+    return Shortlist(starts, np.array([target for part in kept for target in part], np.int64), np.union1d(_SPECIAL, frequent))
+
+
+def _words(tokens: TokenIds) -> list[str]:
+    return [str(token) for token in tokens if token != EOS]
+
+
+def _library() -> Any:
+    try:
+        import systran_align  # type: ignore[import-not-found]
+    except ModuleNotFoundError:
+        raise configuration_error("systran-align is not installed", "pip install 'transformer-pipeline[shortlist]'") from None
+    return systran_align
