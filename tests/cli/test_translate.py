@@ -202,7 +202,7 @@ def test_either_engine_writes_the_same_greedy_text_whatever_the_chunks(
     (tmp_path / "lines").write_bytes(b"the dog\n\na cat sees a house\nthe cat\n" * 5)
     ours = translate("--beam", "1", "--engine", "torch", "lines").out
     assert ours.count("\n") == 20
-    monkeypatch.setattr(command, "_LINES_AT_ONCE", {"torch": 7, "ctranslate2": 3})
+    monkeypatch.setattr(command, "LINES_AT_ONCE", {"torch": 7, "ctranslate2": 3})
     for options in ((), ("--interactive",), ("--engine", "torch")):
         assert translate("--beam", "1", "lines", *options).out == ours
 

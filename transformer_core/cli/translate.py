@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _STDIN = Path("<stdin>")
 # Enough for batches of similar length. CTranslate2 translates shorter batches, which it also sorts, and is faster.
-_LINES_AT_ONCE = {"torch": 1_024, "ctranslate2": 4_096}
+LINES_AT_ONCE = {"torch": 1_024, "ctranslate2": 4_096}
 
 
 def add_to(commands: Commands) -> None:
@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
     limit = _Limit(arguments.max_input, arguments.longer == "cut", engine)
     lines = read_lines(arguments.input) if arguments.input else _stdin_lines()
     interactive = arguments.interactive or (arguments.input is None and sys.stdin.isatty())
-    at_once = 1 if interactive else _LINES_AT_ONCE[choice.engine]
+    at_once = 1 if interactive else LINES_AT_ONCE[choice.engine]
     with ExitStack() as files:
         bar = files.enter_context(_bar(arguments, at_once))
         target = files.enter_context(files.enter_context(new_file(arguments.out)).open("wb")) if arguments.out else sys.stdout.buffer
