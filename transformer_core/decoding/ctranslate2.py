@@ -22,6 +22,8 @@ from transformer_core.models.directory import CONFIG, read_config
 from transformer_core.presets import TransformerSize
 
 _CUBLAS = "libcublas.so.12"
+# Sources up to this length have a common greatest length in the first search, and so longer batches: most sentences are shorter.
+_SHARED = 64
 _EMPTY = Finished([], 0.0, 0.0)
 
 
@@ -137,13 +139,13 @@ class CTranslate2Engine:
         """Begin to translate; return the function that waits for the outputs.
 
         A call of CTranslate2 has a single greatest length, and a call per length would be slow. So the greatest length is first computed
-        from the source length rounded up to a power of two. Sources with outputs as long as their own greatest length are searched again
-        with it, or cut if the search is greedy. Therefore outputs do not depend on the other sources.
+        from the source length rounded up to a power of two, at least `_SHARED`. Sources with outputs as long as their own greatest length
+        are searched again with it, or cut if the search is greedy. Therefore outputs do not depend on the other sources.
         """
         for number, source in enumerate(sources, 1):
             check_length(source, self.most_positions, f"sentence {number}", "CTranslate2")
         own = {number: self._greatest_length(len(source), search) for number, source in enumerate(sources) if len(source) > 1}
-        shared = {number: self._greatest_length(1 << (len(sources[number]) - 1).bit_length(), search) for number in own}
+        shared = {number: self._greatest_length(max(_SHARED, 1 << (len(sources[number]) - 1).bit_length()), search) for number in own}
         options = _options(search, batch_tokens, scored)
         running = self._start(sources, shared, options)
 

@@ -24,9 +24,9 @@ EngineName = Literal["torch", "ctranslate2"]
 AskedEngine = Literal["auto", EngineName]
 Engine = Translator | CTranslate2Engine
 
-# CTranslate2 has so many batches for each thread, so that none is idle at the end, unless batches had fewer source tokens than this:
-# a base-sized model takes a quarter more time with 512 tokens a batch than with 2,048.
-_BATCHES_A_THREAD, _SHORTEST_BATCH = 4, 512
+# Several threads of CTranslate2 have so many batches each, so that none is idle at the end, unless batches had fewer source tokens than
+# this: a base-sized model takes a quarter more time with 512 tokens a batch than with 2,048.
+_BATCHES_A_THREAD, _SHORTEST_BATCH = 2, 512
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,10 @@ def _begin(
     if isinstance(engine, Translator):
         return partial(engine.translate_tokens, chunk.sources, wanted.search, batch_tokens, chunk.prefixes, done)
     assert isinstance(wanted.search, Search)
-    share = sum(map(len, chunk.sources)) // (_BATCHES_A_THREAD * engine.translator.num_translators)
-    translations = engine.begin(chunk.sources, wanted.search, min(batch_tokens, max(_SHORTEST_BATCH, share)), wanted.scored)
+    if (threads := engine.translator.num_translators) > 1:
+        share = sum(map(len, chunk.sources)) // (_BATCHES_A_THREAD * threads)
+        batch_tokens = min(batch_tokens, max(_SHORTEST_BATCH, share))
+    translations = engine.begin(chunk.sources, wanted.search, batch_tokens, wanted.scored)
 
     def finished() -> list[list[Hypothesis]]:
         found = translations()
