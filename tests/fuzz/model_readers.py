@@ -95,7 +95,7 @@ def _scores(data: bytes, folder: Path) -> None:
     for update in (50, 100):
         (folder / CHECKPOINTS / f"update-{update:08d}.safetensors").touch()
     (folder / CHECKPOINT_SCORES).write_bytes(data)
-    _chosen(Average(of="best", count=1))
+    _chosen(Average(of="best", count=1, shortlist=0))
 
 
 @cache
@@ -156,9 +156,9 @@ def _served() -> Any:
 
     from flows.record.served_model import Asked, ServedTranslator
 
-    served = ServedTranslator()
-    with TemporaryDirectory() as folder:
-        served.load_context(PythonModelContext({"model": str(_write(_directories()[0], Path(folder) / "model"))}, {}))
+    served, folder = ServedTranslator(), TemporaryDirectory()
+    served.load_context(PythonModelContext({"model": str(_write(_directories()[0], Path(folder.name) / "model"))}, {}))
+    served.folder = folder  # type: ignore[attr-defined]  # Which lives as long: a request may load the other engine.
     signature = infer_signature(["a line"], ["eine Zeile"], params=Asked().model_dump())
     return PyFuncModel(Model(signature=signature), _PythonModelPyfuncWrapper(served, None, signature))
 

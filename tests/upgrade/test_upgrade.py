@@ -74,7 +74,7 @@ def test_checkpoints_and_their_scores_are_read(files: Path) -> None:
     for update in (10, 20, 30):
         (files / CHECKPOINTS / f"update-{update:08d}.safetensors").touch()
     shutil.copyfile("scores.json", CHECKPOINT_SCORES)
-    assert _chosen(Average(of="best", count=2)) == [10, 20]
+    assert _chosen(Average(of="best", count=2, shortlist=0)) == [10, 20]
 
 
 def test_hypotheses_are_read(files: Path) -> None:
