@@ -163,6 +163,17 @@ def test_a_damaged_file_or_one_of_another_vocabulary_is_refused(tmp_path: Path) 
         with pytest.raises(UserError, match="no shortlist"):
             Shortlist.load(file, VOCAB)
     of_one = [0] * VOCAB
+    for parts in (
+        {},
+        {"starts": np.zeros(0)},
+        {"starts": np.zeros((VOCAB + 1, 1))},
+        {"targets": np.zeros((0, 2))},
+        {"frequent": np.zeros(0)},
+    ):
+        whole_parts = {"starts": np.zeros(VOCAB + 1), "targets": np.zeros(0), "frequent": np.arange(4)}
+        save_file({**whole_parts, **parts} if parts else {}, file)
+        with pytest.raises(UserError, match="no shortlist"):
+            Shortlist.load(file, VOCAB)
     for starts, targets in (([*of_one, 2], [1]), ([0, 5, *of_one[1:-1], 2], [1, 1]), ([*of_one, 1], [VOCAB]), ([*of_one, 1], [-1])):
         save_file({"starts": np.array(starts), "targets": np.array(targets), "frequent": np.arange(4)}, file)
         with pytest.raises(UserError, match="no shortlist of a vocabulary"):

@@ -18,6 +18,7 @@ from tests.models.on_disk import TEXT, VOCAB, write_model
 from transformer_core.config import Average
 from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
 from transformer_core.corpus.tokens.binary import Meta, open_split, shard_files, write_meta
+from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator, load_for_decoding, load_with_subword
@@ -142,6 +143,21 @@ def _split(part: int) -> Read:
     return read
 
 
+def _shortlist(data: bytes, folder: Path) -> None:
+    file = folder / SHORTLIST
+    file.write_bytes(data)
+    found = Shortlist.load(file, 6)
+    for token in range(6):
+        found.of([token])
+
+
+def _shortlists() -> list[bytes]:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / SHORTLIST
+        Shortlist(np.array([0, 0, 0, 0, 0, 2, 3]), np.array([4, 5, 5]), np.array([0, 1, 2, 3, 4])).save(file)
+        return [file.read_bytes()]
+
+
 def _export(data: bytes, folder: Path) -> None:
     source = _with_weights(data, folder)
     export_model(load_with_subword(source)[0], source, folder / "out")
@@ -218,5 +234,6 @@ READERS: dict[str, Reader] = {
     "token-offsets": _split_part(2),
     "token-lines": _split_part(3),
     "ctranslate2-export": Reader(_export, _after(library, _parts(WEIGHTS, 1))),
+    "shortlist": Reader(_shortlist, _shortlists),
     "request": Reader(_request, _after(_served, lambda: _REQUESTS)),
 }

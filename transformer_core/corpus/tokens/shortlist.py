@@ -60,14 +60,19 @@ class Shortlist:
         try:
             tensors = load_file(file)
             found = cls(*(tensors[name].astype(np.int64) for name in ("starts", "targets", "frequent")))
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
+        except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
             raise UserError(f"{file}: no shortlist ({first_line(error)})", remedy) from None
-        ids = np.concatenate([found.targets, found.frequent])
-        fits = len(found.starts) == vocab_size + 1 and not np.setdiff1d(_SPECIAL, found.frequent).size
-        ordered = not (np.diff(found.starts, prepend=0) < 0).any() and found.starts[-1] == len(found.targets)
-        if not fits or not ordered or ids.min() < 0 or ids.max() >= vocab_size:
+        if not found.fits(vocab_size):
             raise UserError(f"{file}: no shortlist of a vocabulary of {vocab_size:,}", remedy)
         return found
+
+    def fits(self, vocab_size: int) -> bool:
+        """Return whether this is a shortlist of a vocabulary of so many subwords."""
+        if any(part.ndim != 1 for part in (self.starts, self.targets, self.frequent)) or len(self.starts) != vocab_size + 1:
+            return False
+        ids = np.concatenate([self.targets, self.frequent])
+        ordered = (np.diff(self.starts, prepend=0, append=len(self.targets)) >= 0).all() and self.starts[-1] == len(self.targets)
+        return bool(ordered and np.isin(_SPECIAL, self.frequent).all() and ids.min() >= 0 and ids.max() < vocab_size)
 
 
 def align(pairs: Callable[[], Iterable[tuple[TokenIds, TokenIds]]], vocab_size: int, size: int) -> Shortlist:
