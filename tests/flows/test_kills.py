@@ -66,10 +66,13 @@ class Scene:
 
     def processes(self) -> list[psutil.Process]:
         """All that runs for this home, but for the worker."""
-        return processes(lambda one: one.environ().get("TRANSFORMER_STATE") == str(self.state) and one.pid != self.worker.pid)
+        return processes(self._runs_for_home)
 
     def ranks(self) -> list[psutil.Process]:
-        return [one for one in self.processes() if runs_stage(one, "train") and "TORCHELASTIC_RUN_ID" in one.environ()]
+        return processes(lambda one: self._runs_for_home(one) and runs_stage(one, "train") and "TORCHELASTIC_RUN_ID" in one.environ())
+
+    def _runs_for_home(self, one: psutil.Process) -> bool:
+        return one.environ().get("TRANSFORMER_STATE") == str(self.state) and one.pid != self.worker.pid
 
     def two_ranks(self, run: UUID) -> bool:
         """Whether both ranks are there; fails with the run's output if it has ended instead."""
