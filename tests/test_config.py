@@ -14,7 +14,6 @@ SECTIONS = "download, clean, bpe, binarize, model, train, average, decode, evalu
 PROBABILITY = "a number of at least 0 and below 1"
 COVERAGE = "a number above 0 and at most 1"
 SYMBOLS = "a list of different texts without white space, none of them a special token"
-ONLY_POWER = "must be power with decode.engine ctranslate2, which has no other"
 FACTOR = "Did you mean 'learning_rate_factor'?"
 FEWER = "Keep more checkpoints or average fewer."
 LIST = "Set average.shortlist, for example to 100."
@@ -58,7 +57,6 @@ FAULTS = [
     ("  user_symbols: []", "  user_symbols: [</s>]", f": bpe.user_symbols: must be {SYMBOLS}, got ['</s>']"),
     ("  engine: torch", "  engine: onnx", ": decode.engine: must be one of torch, ctranslate2, got 'onnx'"),
     ("  penalty: wu", "  penalty: none", ": decode.penalty: must be one of wu, power, got 'none'"),
-    ("  engine: torch", "  engine: ctranslate2", f": decode.penalty: {ONLY_POWER}, got 'wu'"),
     ("  max_ratio: 3.0", "  max_ratio: 0.5", ": clean.max_ratio: must be a number of at least 1, got 0.5"),
     ("  preset: tiny", "  preset: tiny\n  layers: 0", ": model.layers: must be a whole number above 0, got 0"),
     ("  preset: tiny", "  preset: tiny\n  dropout: 1.5", f": model.dropout: must be {PROBABILITY}, got 1.5"),
@@ -115,7 +113,7 @@ def test_a_fault_is_one_line_that_names_file_key_and_remedy() -> None:
 
 
 def test_what_ctranslate2_cannot_have_is_refused_before_anything_is_trained() -> None:
-    text = WHOLE.replace("engine: torch", "engine: ctranslate2").replace("penalty: wu", "penalty: power")
+    text = WHOLE.replace("engine: torch", "engine: ctranslate2")
     for model, fault in (
         ("neighbourhood: 8", "neighbourhood: cannot be converted to CTranslate2, got 8"),
         ("architecture: recurrent", "architecture: CTranslate2 has no recurrent model"),

@@ -289,7 +289,7 @@ class Decode(Section):
         precision: number type of weights and matrix products; `auto` is bf16, fp16 or float32 depending on the device, `int8` is for
             CPUs. CTranslate2 has float32 and int8.
         shortlist: search only among the subwords on a sentence's shortlist (`average.shortlist`).
-        penalty: length penalty: `wu` is the paper's ((5+|Y|)/6)^alpha (Wu et al. 2016), `power` is |Y|^alpha, the only one of CTranslate2.
+        penalty: length penalty: `wu` is the paper's ((5+|Y|)/6)^alpha (Wu et al. 2016), `power` is |Y|^alpha.
     """
 
     engine: Literal["torch", "ctranslate2"]
@@ -604,8 +604,6 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
 def _not_in_ctranslate2(params: Params) -> Iterator[tuple[str, str, str]]:
     """Yield the settings that CTranslate2 does not support, as `_contradictions`."""
     decode, model, remedy = params.decode, params.model, "Set decode.engine: torch."
-    if decode.penalty != "power":
-        yield "decode.penalty", f"must be power with decode.engine ctranslate2, which has no other, got {decode.penalty!r}", ""
     if decode.precision not in get_args(CTranslate2Precision):
         yield "decode.precision", f"must be float32 or int8 with decode.engine ctranslate2, got {decode.precision!r}", ""
     if model.architecture != "transformer":

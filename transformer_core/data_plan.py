@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_core.config import Params
-from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Size, Source, check_direction, find_entry
+from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, PACKAGED_ENTRIES, Size, Source, Translated, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, locked_sums
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.tokens.binary import token_type
@@ -88,7 +88,7 @@ def plan_data(params: Params) -> DataPlan:
     )
 
 
-def _files(split: str, source: Source, direction: tuple[str, str], locked: dict[str, str]) -> Iterator[PlannedFile]:
+def _files(split: str, source: Source, direction: tuple[str, ...], locked: dict[str, str]) -> Iterator[PlannedFile]:
     later = "locked at the first fetch"
     if source.files is not None:
         for file in (source.files[language] for language in direction):
@@ -109,10 +109,20 @@ def _files(split: str, source: Source, direction: tuple[str, str], locked: dict[
         yield PlannedFile(split, source.trees, False, "none")
     elif source.translated is not None:
         translated = source.translated
-        checked_by = "locked at the first fetch" if translated.registered else "none"
+        yield from _text_of(translated, split, direction)
+        checked_by = later if translated.registered else "none"
         yield PlannedFile(split, f"{translated.side} of {translated.corpus} by {translated.model}", translated.registered, checked_by)
     else:
         yield PlannedFile(split, f"{source.holdout:,} pairs held out of train", False, "that of train")
+
+
+def _text_of(translated: Translated, split: str, direction: tuple[str, ...]) -> Iterator[PlannedFile]:
+    """Yield the sources of the text that is translated, but those that are translations themselves."""
+    other = find_entry(translated.corpus, OWN_ENTRIES).entry
+    languages = tuple(language for language in direction if language in other.languages)
+    for source in other.splits.train:
+        if source.translated is None:
+            yield from _files(split, source, languages, locked_sums(lock_file(other.name)))
 
 
 def _sum(digest: str | None, otherwise: str) -> str:

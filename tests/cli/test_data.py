@@ -164,6 +164,14 @@ def test_every_recipe_has_a_data_plan(tmp_path: Path, monkeypatch: pytest.Monkey
             assert plan.disk_at_most > sum(plan.disk.values()) > 0, name
 
 
+def test_the_plan_of_a_student_names_the_text_that_its_teacher_translates(call: Callable[..., Any]) -> None:
+    lines = call("data", "plan", "synthetic-student").out.split("\n")
+    assert [line for line in lines if line.startswith("train")] == [
+        "train  50,000 generated pairs, seed 1",
+        "train  target of synthetic by ../pretrained/synthetic",
+    ]
+
+
 def test_sums_that_were_locked_stand_in_the_plan(call: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "corpora").mkdir()
     (tmp_path / "corpora/web.yaml").write_text(

@@ -182,10 +182,9 @@ def test_translations_begin_with_their_prefixes(translate: Translate, tmp_path: 
 
 
 ENGINES: list[tuple[tuple[str, ...], str]] = [
-    ((), "engine torch, float32, on cpu, 1 CPU threads: CTranslate2 has the length penalty power, and not wu"),
-    (("--penalty", "power"), "engine torch, float32, on cpu, 1 CPU threads: without a patience, CTranslate2 stops earlier"),
-    (("--beam", "1"), "engine ctranslate2, float32, on cpu, 1 CPU threads: the faster one on a CPU"),
-    (("--penalty", "power", "--engine", "ctranslate2"), "engine ctranslate2, float32, on cpu, 1 CPU threads: as asked"),
+    ((), "engine ctranslate2, float32, on cpu, 1 CPU threads: the faster one on a CPU"),
+    (("--scores",), "engine torch, float32, on cpu, 1 CPU threads: scores of CTranslate2 are given that no special token occurs"),
+    (("--scores", "--engine", "ctranslate2"), "engine ctranslate2, float32, on cpu, 1 CPU threads: as asked"),
     (("--beam", "1", "--engine", "torch"), "engine torch, float32, on cpu, 1 CPU threads: as asked"),
 ]
 
@@ -208,8 +207,8 @@ def test_either_engine_writes_the_same_greedy_text_whatever_the_chunks(
 
 
 def test_an_engine_that_cannot_do_what_is_asked_is_refused(translate: Translate) -> None:
-    line = "engine ctranslate2: CTranslate2 has the length penalty power, and not wu. Take the engine torch or auto."
-    assert translate("--engine", "ctranslate2", stdin=b"the dog\n").refusal() == (78, line)
+    line = "engine ctranslate2: CTranslate2 has another coverage penalty. Take the engine torch or auto."
+    assert translate("--coverage", "0.2", "--engine", "ctranslate2", stdin=b"the dog\n").refusal() == (78, line)
 
 
 def test_what_is_not_here_is_named(call: Callable[..., Any], translate: Translate) -> None:

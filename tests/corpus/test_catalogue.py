@@ -25,7 +25,7 @@ splits:
 
 
 def test_the_packaged_entries_are_valid_and_those_of_the_recipes() -> None:
-    names = ["multi30k", "synthetic", "wmt14-en-de", "wmt14-en-fr", "wsj"]
+    names = ["multi30k", "multi30k-student", "synthetic", "synthetic-student", "wmt14-en-de", "wmt14-en-de-student", "wmt14-en-fr", "wsj"]
     assert entry_names(Path("none")) == names
     for name in names:
         found = find_entry(name, own=Path("none"))
@@ -38,7 +38,7 @@ def test_an_own_entry_goes_before_a_packaged_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "remedy"), [("multi30", "Did you mean multi30k?"), ("zzz", "Known: multi30k, synthetic, "), ("../params", "Known")]
+    ("name", "remedy"), [("multi30", "Did you mean multi30k or multi30k-student?"), ("zzz", "Known: multi30k, "), ("../params", "Known")]
 )
 def test_an_unknown_name_is_refused_with_similar_ones(tmp_path: Path, name: str, remedy: str) -> None:
     with pytest.raises(UserError, match=r"download\.corpus: no corpus is called") as caught:

@@ -12,6 +12,7 @@ from torch.nn import functional
 from tests.models.on_disk import VOCAB
 from transformer_core.corpus.tokens import subword
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK
+from transformer_core.decoding.beam import Search, length_penalty
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
@@ -29,7 +30,7 @@ class Difference:
     Attributes:
         number: of the sentence, from 0.
         kind: a tie is a difference of scores below `TIE`; an output without an end token is cut, and has no score to compare.
-        ours: score of our output, log P / |Y|^alpha by our model.
+        ours: score of our output by our model.
         theirs: that of the other one.
     """
 
@@ -44,7 +45,7 @@ def differences(
     sources: Sequence[Sequence[int]],
     ours: Sequence[Sequence[Finished]],
     theirs: Sequence[Sequence[Finished]],
-    alpha: float,
+    settings: Search,
 ) -> list[Difference]:
     """Where the best outputs of two searches differ, and which is better by the probability that our model gives either.
 
@@ -52,14 +53,19 @@ def differences(
         sources: token ids with an end token.
         ours: for each source its outputs, best first.
         theirs: the same of the other search.
-        alpha: exponent of the length penalty |Y|^alpha, |Y| counting the end token.
+        settings: of the search, for its length penalty.
     """
     found = []
     for number, (source, (mine, *_), (other, *_)) in enumerate(zip(sources, ours, theirs, strict=True)):
         if mine.tokens != other.tokens:
-            scores = [forced_log_probabilities(model, source, one.tokens).sum().item() / len(one.tokens) ** alpha for one in (mine, other)]
+            scores = [_score(model, source, one.tokens, settings) for one in (mine, other)]
             found.append(Difference(number, _kind(*scores, cut=other.tokens[-1] != EOS), *scores))
     return found
+
+
+def _score(model: TranslationModel, source: Sequence[int], output: Sequence[int], settings: Search) -> float:
+    log_probability = forced_log_probabilities(model, source, output).sum().item()
+    return log_probability / length_penalty(float(len(output)), settings.alpha, settings.penalty)
 
 
 def _kind(ours: float, theirs: float, cut: bool) -> Literal["tie", "ours is better", "theirs is better", "theirs is cut"]:

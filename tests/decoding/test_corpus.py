@@ -2,7 +2,9 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +13,11 @@ from sacrebleu.metrics.chrf import CHRF
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from transformer_core.corpus.sources.catalogue import Translated
 from transformer_core.corpus.text import Pair
-from transformer_core.decoding import corpus
+from transformer_core.decoding import corpus, engine
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.corpus import CorpusTranslator
 from transformer_core.decoding.shards import Shards
-from transformer_core.decoding.translator import Translator
+from transformer_core.decoding.translator import Hypothesis
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
@@ -44,18 +46,26 @@ def translated(folder: Path, teacher: Path, settings: Translated = SETTINGS, pai
 def counted_lines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of lines of each call of the translator from now on."""
     calls: list[int] = []
-    translate = Translator.translate_tokens
+    translate = engine.translated
 
-    def counted(self: Translator, sources: list[list[int]], *rest: object, **named: object) -> object:
-        calls.append(len(sources))
-        return translate(self, sources, *rest, **named)  # type: ignore[arg-type]
+    def counted(loaded: engine.Engine, chunks: list[engine.Chunk], *rest: Any, **named: Any) -> object:
+        calls.extend(len(chunk.sources) for chunk in chunks)
+        return translate(loaded, chunks, *rest, **named)
 
-    monkeypatch.setattr(Translator, "translate_tokens", counted)
+    monkeypatch.setattr(corpus, "translated", counted)
     return calls
 
 
+def hypotheses_of(teacher: Path, scored: bool) -> list[list[Hypothesis]]:
+    """The model's translations of the texts, with the engine that the machine has for them."""
+    wanted = engine.Wanted([teacher], Search(3, 0.6, nbest=3))
+    loaded = engine.load(engine.choose("auto", wanted).engine, wanted)
+    sources = [loaded.subword.encode(text) for text in TEXTS]
+    return next(engine.translated(loaded, [engine.Chunk(sources)], replace(wanted, scored=scored), 4096, ahead=0))
+
+
 def test_the_translations_are_those_of_the_model_in_the_order_of_the_text(tmp_path: Path, teacher: Path) -> None:
-    whole = Translator.load(teacher).translate(TEXTS, Search(3, 0.6))
+    whole = hypotheses_of(teacher, scored=False)
     assert [(pair.source.decode(), pair.target.decode()) for pair in translated(tmp_path, teacher)] == [
         (text, hypotheses[0].text) for text, hypotheses in zip(TEXTS, whole, strict=True)
     ]
@@ -112,7 +122,7 @@ def test_shards_of_earlier_texts_are_removed_when_asked(tmp_path: Path, teacher:
 
 
 def test_nearest_is_the_hypothesis_most_like_the_sentence_by_people(tmp_path: Path, teacher: Path) -> None:
-    lists = Translator.load(teacher).translate(TEXTS, Search(3, 0.6, nbest=3))
+    lists = hypotheses_of(teacher, scored=True)
     made = translated(tmp_path, teacher, SETTINGS.model_copy(update={"pick": "nearest"}))
     chrf = CHRF()
     picked = 0

@@ -13,11 +13,11 @@ import torch
 
 from tests.decoding.parity import TIE, WordsOnly, differences, forced_log_probabilities, made_up_pairs, padded
 from tests.models.on_disk import VOCAB, with_drawn_norms, write_model
-from transformer_core.config import CTRANSLATE2_KEYS
+from transformer_core.config import CTRANSLATE2_KEYS, Penalty
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import EOS, PAD
 from transformer_core.decoding import ctranslate2 as engine_module
-from transformer_core.decoding.beam import Search, beam_search
+from transformer_core.decoding.beam import Search, beam_search, length_penalty
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.translator import Hypothesis, Translator
@@ -105,7 +105,7 @@ def test_what_is_exported_translates_pieces_of_a_text_as_they_are(model: WordsOn
 def test_greedy_outputs_equal_ours_but_for_ties(model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]) -> None:
     settings = replace(THEIRS, beam=1)
     mine, theirs = ours(model, sources, settings), engine.search(sources, settings, 4096)
-    found = differences(model, sources, mine, theirs, alpha=0.6)
+    found = differences(model, sources, mine, theirs, settings)
     assert [difference for difference in found if difference.kind not in ("tie", "theirs is cut")] == []
     cut = [difference.number for difference in found if difference.kind == "theirs is cut"]
     assert [mine[number][0].tokens[:-1] for number in cut] == [theirs[number][0].tokens[:-1] for number in cut]
@@ -114,12 +114,13 @@ def test_greedy_outputs_equal_ours_but_for_ties(model: WordsOnly, engine: CTrans
 
 @pytest.mark.parametrize("beam", [2, 4, 6])
 @pytest.mark.parametrize("alpha", [0.3, 0.6, 1.0])
+@pytest.mark.parametrize("penalty", ["power", "wu"])
 def test_with_their_stopping_rule_our_beam_finds_theirs_but_for_ties(
-    beam: int, alpha: float, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
+    beam: int, alpha: float, penalty: Penalty, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
 ) -> None:
-    settings = replace(THEIRS, beam=beam, alpha=alpha)
+    settings = replace(THEIRS, beam=beam, alpha=alpha, penalty=penalty)
     theirs = engine.search(sources, settings, 4096)
-    found = differences(model, sources, ours(model, sources, settings), theirs, alpha)
+    found = differences(model, sources, ours(model, sources, settings), theirs, settings)
     assert [difference for difference in found if difference.kind not in ("tie", "theirs is cut")] == []
     assert len(found) < len(sources) / 10
 
@@ -130,7 +131,7 @@ def test_greedy_outputs_without_scores_end_at_the_greatest_length_as_ours_do(
 ) -> None:
     settings = Search(beam=1, max_extra=max_extra)
     mine, theirs = ours(model, sources, settings), engine.search(sources, settings, 4096, scored=False)
-    assert {difference.kind for difference in differences(model, sources, mine, theirs, alpha=0.6)} <= {"tie"}
+    assert {difference.kind for difference in differences(model, sources, mine, theirs, settings)} <= {"tie"}
     assert any(len(output.tokens) == len(source) - 1 + max_extra for source, (output,) in zip(sources, theirs, strict=True))
 
 
@@ -152,21 +153,23 @@ def test_the_proved_stop_finds_what_theirs_finds_or_better(
     """Both keep the same live hypotheses; theirs lets fewer of them end, and stops earlier, so it cannot find what ours has not found."""
     settings = replace(THEIRS, alpha=alpha, patience=None)
     theirs = engine.search(sources, settings, 4096)
-    found = Counter(difference.kind for difference in differences(model, sources, ours(model, sources, settings), theirs, alpha))
+    found = Counter(difference.kind for difference in differences(model, sources, ours(model, sources, settings), theirs, settings))
     assert found["theirs is better"] == 0
     assert found.total() < len(sources)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_scores_are_log_probabilities_given_no_special_token_over_the_powered_length(
-    beam: int, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
+@pytest.mark.parametrize("penalty", ["power", "wu"])
+def test_scores_are_log_probabilities_given_no_special_token_over_the_length_penalty(
+    beam: int, penalty: Penalty, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
 ) -> None:
-    for source, outputs in zip(sources[:40], engine.search(sources[:40], replace(THEIRS, beam=beam), 4096), strict=True):
+    settings = replace(THEIRS, beam=beam, penalty=penalty)
+    for source, outputs in zip(sources[:40], engine.search(sources[:40], settings, 4096), strict=True):
         assert [output.score for output in outputs] == sorted((output.score for output in outputs), reverse=True)
         for output in outputs:
             forced = forced_log_probabilities(model, source, output.tokens).sum().item()
             assert output.log_probability == pytest.approx(forced, abs=TIE)
-            assert output.score == pytest.approx(forced / len(output.tokens) ** 0.6, abs=TIE)
+            assert output.score == pytest.approx(forced / length_penalty(float(len(output.tokens)), 0.6, penalty), abs=TIE)
 
 
 def test_the_greatest_length_is_each_sentences_own(tmp_path: Path) -> None:

@@ -37,11 +37,11 @@ def directory(model: WordsOnly, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.mark.parametrize(
     "search",
-    [POWER, replace(POWER, penalty="wu", alpha=0.0), Search(beam=1), replace(POWER, patience=2.0)],
-    ids=["power and patience", "no penalty", "greedy", "another patience"],
+    [Search(), POWER, replace(POWER, alpha=0.0), Search(beam=1), replace(POWER, patience=2.0)],
+    ids=["the defaults", "power", "no penalty", "greedy", "another patience"],
 )
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_on_a_cpu_auto_is_ctranslate2_where_its_search_is_the_one_asked_for(search: Search, precision: Any, directory: Path) -> None:
+def test_on_a_cpu_auto_is_ctranslate2_where_it_can_do_what_is_asked(search: Search, precision: Any, directory: Path) -> None:
     assert choose("auto", Wanted([directory], search, precision)).engine == "ctranslate2"
 
 
@@ -51,7 +51,6 @@ MISSING: list[tuple[dict[str, Any], str]] = [
     ({"models": 2}, "no ensembles"),
     ({"prefixes": True}, "not used with prefixes"),
     ({"search": replace(POWER, coverage=0.2)}, "another coverage penalty"),
-    ({"search": replace(POWER, penalty="wu")}, "the length penalty power, and not wu"),
     ({"precision": "bf16"}, "float32 and int8, and not in bf16"),
     ({"size": replace(SIZE, neighbourhood=4)}, "neighbourhood (4) cannot be converted"),
     ({"size": RecurrentSize(layers=1, d_model=8, dropout=0.0)}, "no recurrent model"),
@@ -59,7 +58,6 @@ MISSING: list[tuple[dict[str, Any], str]] = [
 # What it does in another way.
 DIFFERENT: list[tuple[dict[str, Any], str]] = [
     ({"shortlist": True}, "CTranslate2 unites the shortlists of a batch"),
-    ({"search": replace(POWER, patience=None)}, "stops earlier"),
     ({"scored": True}, "no special token occurs"),
     ({"longest": 5_000}, "4,096 positions"),
 ]

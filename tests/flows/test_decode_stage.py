@@ -39,8 +39,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def params(engine: Literal["torch", "ctranslate2"]) -> Params:
     whole = recipes.load("synthetic")
-    penalty = "power" if engine == "ctranslate2" else "wu"
-    decode = whole.decode.model_copy(update={"engine": engine, "penalty": penalty, "max_extra": 3})
+    decode = whole.decode.model_copy(update={"engine": engine, "max_extra": 3})
     threads = torch.get_num_threads()  # The stage sets them, for this process too.
     return whole.model_copy(update={"decode": decode, "machine": whole.machine.model_copy(update={"threads": threads})})
 

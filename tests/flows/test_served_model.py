@@ -78,7 +78,8 @@ def test_hundreds_of_requests_from_eight_clients_get_the_translators_own_text(se
     def ask(number: int) -> bool:
         """One to three lines, in one way of searching."""
         way, first, count = number % len(SEARCHES), number % len(TEXTS), 1 + number % 3
-        return bool(server.predictions(TEXTS[first : first + count], **SEARCHES[way]) == expected[way][first : first + count])
+        answered = server.predictions(TEXTS[first : first + count], engine="torch", **SEARCHES[way])
+        return bool(answered == expected[way][first : first + count])
 
     with ThreadPoolExecutor(8) as clients:
         assert list(clients.map(ask, range(300))) == [True] * 300
@@ -95,12 +96,11 @@ def test_nbest_lists_and_scores_can_be_requested(server: Server) -> None:
 
 
 def test_a_request_can_name_the_engine(server: Server) -> None:
-    """Greedy search is CTranslate2's without being asked for, and the text is the same."""
-    power: dict[str, Any] = {"beam": 3, "penalty": "power"}
+    """A request for text alone has CTranslate2 without being asked for; greedy text is the same in both."""
     engine = CTranslate2Engine.load(AVERAGED, threads=1)
-    theirs = engine.translate_tokens([engine.subword.encode(text) for text in TEXTS], Search(**power), 4_096)
-    answered = server.predictions(TEXTS, engine="ctranslate2", scores=True, **power)
-    assert [one["text"] for one in answered] == [ranked[0].text for ranked in theirs]
+    theirs = engine.translate_tokens([engine.subword.encode(text) for text in TEXTS], Search(3), 4_096)
+    answered = server.predictions(TEXTS, engine="ctranslate2", scores=True, beam=3)
+    assert [one["text"] for one in answered] == [ranked[0].text for ranked in theirs] == server.predictions(TEXTS, beam=3)
     assert server.predictions(TEXTS, beam=1) == server.predictions(TEXTS, beam=1, engine="torch") == server.wanted(TEXTS, {"beam": 1})
 
 
@@ -117,10 +117,6 @@ BAD = {
     "alpha below 0": ({"inputs": ["a"], "params": {"alpha": -1.0}}, "params.alpha: "),
     "alpha is no number": (b'{"inputs": ["a"], "params": {"alpha": NaN}}', "params.alpha: "),
     "another engine": ({"inputs": ["a"], "params": {"engine": "onnx"}}, "params.engine: "),
-    "an engine without the paper's penalty": (
-        {"inputs": ["a"], "params": {"engine": "ctranslate2"}},
-        "params.engine ctranslate2: CTranslate2 has the length penalty power, and not wu",
-    ),
     "another penalty": ({"inputs": ["a"], "params": {"penalty": "none"}}, "params.penalty: "),
 }
 
@@ -133,7 +129,7 @@ def test_invalid_requests_are_refused_in_one_short_line_and_the_server_continues
         assert len(answer.text) < 1000, name  # Not the megabyte again.
     assert server.post(b"A line.", "text/plain").status_code == 415
     assert server.predictions([]) == []
-    assert server.predictions(TEXTS[:1]) == server.wanted(TEXTS[:1], {})
+    assert server.predictions(TEXTS[:1], engine="torch") == server.wanted(TEXTS[:1], {})
 
 
 def test_a_request_for_which_the_memory_does_not_suffice_can_be_tried_again_and_the_server_lives_on(server: Server) -> None:
@@ -141,13 +137,13 @@ def test_a_request_for_which_the_memory_does_not_suffice_can_be_tried_again_and_
     served.directory = Path(AVERAGED)
     served.translator = replace(server.translator, model=Mock(most_positions=None, device="cpu", start=lambda *_: bytes(1 << 58)))
     with pytest.raises(Refused) as caught:
-        served.predict(PythonModelContext({}, {}), TEXTS[:1])
+        served.predict(PythonModelContext({}, {}), TEXTS[:1], {"engine": "torch"})
     assert caught.value.get_http_status_code() == 503
     assert "this server: out of memory. Send shorter lines" in caught.value.serialize_as_json()
 
 
 def test_predict_and_a_file_give_the_same_text_from_the_command_line(server: Server) -> None:
-    expected = server.wanted(TEXTS, {})
+    expected = server.predictions(TEXTS)
     Path("in.json").write_text(json.dumps({"inputs": TEXTS}), encoding="utf-8")
     predict = ["-m", "mlflow", "models", "predict", "-m", f"models:/{MODEL}", "--env-manager", "local", "-t", "json", "-i", "in.json"]
     done = subprocess.run([sys.executable, *predict], capture_output=True, text=True, check=False)

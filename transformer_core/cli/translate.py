@@ -62,7 +62,7 @@ def add_to(commands: Commands) -> None:
         "--patience",
         metavar="P",
         type=positive_float,
-        help="stop after K times P finished translations (when no other can become the best)",
+        help="stop after K times P finished translations (engine torch: when no other can become the best; ctranslate2: 1)",
     )
     sampling = parser.add_argument_group("sampling instead of beam search")
     add = sampling.add_argument

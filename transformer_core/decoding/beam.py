@@ -1,6 +1,7 @@
 """Beam search with the paper's length penalty; it stops when no live hypothesis can become better than the best outputs (paper 6.1)."""
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -34,7 +35,10 @@ class Search:
     nbest: int = 1
 
 
-def length_penalty(length: Tensor, alpha: float, penalty: Penalty) -> Tensor:
+Length = TypeVar("Length", Tensor, float)
+
+
+def length_penalty(length: Length, alpha: float, penalty: Penalty) -> Length:
     """Return the divisor of log-probabilities for outputs of length |Y|, end token included.
 
     `wu` is ((5 + |Y|) / 6)^alpha (Wu et al. 2016, eq. 14, the paper's 6.1); `power` is |Y|^alpha.

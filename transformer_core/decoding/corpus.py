@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,20 @@ from tqdm import tqdm
 from transformer_core.corpus.sources.catalogue import Translated
 from transformer_core.corpus.text import Pair, decode_line
 from transformer_core.decoding.beam import Search
+from transformer_core.decoding.engine import Chunk, Engine, Wanted, choose, load, translated
 from transformer_core.decoding.shards import MOST_TOKENS, PAIRS_PER_SHARD, Shards
-from transformer_core.decoding.translator import Hypothesis, Translator
+from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis
 from transformer_core.errors import UserError
 from transformer_core.files import sha256_of
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, read_config
 
 # Part of a shard's name: a change in the search that changes translations needs a new one.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
 class CorpusTranslator:
-    """The translations of training text, in the order of the text. All devices translate the batches of a shard (`Translator.load`).
+    """The translations of training text, in the order of the text. All devices translate the batches of a shard, with the faster engine.
 
     Attributes:
         shards: finished translations.
@@ -48,17 +49,20 @@ class CorpusTranslator:
         """
         self._check_languages(wanted, directory)
         settings = wanted.model_dump(include={"beam", "alpha", "pick", "precision"})
+        search = Search(wanted.beam, wanted.alpha, nbest=wanted.beam if wanted.pick == "nearest" else 1)
+        asked = Wanted([directory], search, wanted.precision, longest=MOST_TOKENS + search.max_extra)
+        engine = choose("auto", asked).engine
         model = [sha256_of(directory / name) for name in (WEIGHTS, CONFIG, SUBWORD)]
-        key = json.dumps([FORMAT, MOST_TOKENS, settings, model], sort_keys=True).encode()
-        loaded: list[Translator] = []
+        key = json.dumps([FORMAT, MOST_TOKENS, settings, engine, model], sort_keys=True).encode()
+        loaded: list[Engine] = []
         first = 1
         with tqdm(desc=f"translate {wanted.corpus}", unit=" lines", disable=None) as bar:
             while shard := list(islice(pairs, PAIRS_PER_SHARD)):
 
                 def make(shard: list[Pair[bytes]] = shard, first: int = first) -> list[str]:
                     if not loaded:
-                        loaded.append(Translator.load(directory, precision=wanted.precision))
-                    return list(_translations(loaded[0], wanted, shard, first, bar))
+                        loaded.append(load(engine, asked))
+                    return list(_translations(loaded[0], wanted, asked, shard, first, bar))
 
                 made = self.shards.lines(key + _inputs(shard, wanted.pick == "nearest"), make)
                 first += len(shard)
@@ -79,15 +83,18 @@ def _inputs(shard: list[Pair[bytes]], with_references: bool) -> bytes:
     return b"".join(b"\n" + pair.source + (b"\n" + pair.target if with_references else b"") for pair in shard)
 
 
-def _translations(translator: Translator, wanted: Translated, shard: list[Pair[bytes]], first: int, bar: "tqdm[Any]") -> Iterator[str]:
+def _translations(
+    engine: Engine, wanted: Translated, asked: Wanted, shard: list[Pair[bytes]], first: int, bar: "tqdm[Any]"
+) -> Iterator[str]:
     """Yield the translations of a shard, whose first text is line `first` of the corpus."""
     where = Path(f"train of {wanted.corpus}")
     texts = [decode_line(pair.source, where, number) for number, pair in enumerate(shard, first)]
-    sources = [translator.subword.encode(text) for text in texts]
+    sources = [engine.subword.encode(text) for text in texts]
     sources = [source if len(source) <= MOST_TOKENS else source[-1:] for source in sources]
-    search = Search(wanted.beam, wanted.alpha, nbest=wanted.beam if wanted.pick == "nearest" else 1)
-    for pair, hypotheses in zip(shard, translator.translate_tokens(sources, search, done=bar.update), strict=True):
-        yield _nearest(hypotheses, pair.target.decode(errors="replace")) if wanted.pick == "nearest" else hypotheses[0].text
+    nearest = wanted.pick == "nearest"
+    (found,) = translated(engine, [Chunk(sources)], replace(asked, scored=nearest), BATCH_TOKENS, ahead=0, done=bar.update)
+    for pair, hypotheses in zip(shard, found, strict=True):
+        yield _nearest(hypotheses, pair.target.decode(errors="replace")) if nearest else hypotheses[0].text
 
 
 def _nearest(hypotheses: list[Hypothesis], reference: str) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from transformer_core.config import CTranslate2Precision
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, Subword
-from transformer_core.decoding.beam import Search
+from transformer_core.decoding.beam import Search, length_penalty
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.translator import Hypothesis, TokenIds, check_length, check_shortlist, load_subword
 from transformer_core.errors import configuration_error
@@ -24,6 +24,8 @@ from transformer_core.presets import TransformerSize
 _CUBLAS = "libcublas.so.12"
 # Sources up to this length have a common greatest length in the first search, and so longer batches: most sentences are shorter.
 _SHARED = 64
+# A length penalty that changes no score in float32. With 0 a search would stop by another rule.
+_NO_PENALTY = 1e-9
 _EMPTY = Finished([], 0.0, 0.0)
 
 
@@ -32,9 +34,11 @@ class CTranslate2Engine:
     """A model in CTranslate2 with its vocabulary.
 
     Its beam search differs from decoding/beam.py. A sentence is done when K hypotheses have ended, each among the K best of its position,
-    even if a live hypothesis could still become the best; without penalty, the best of a position must have ended too. Hypotheses are
-    ranked by log P / |Y|^alpha, where |Y| counts the end token. PAD, UNK and BOS are forbidden before the softmax, so log P is the
-    probability given that none of them occurs.
+    even if a live hypothesis could still become the best; without penalty, the best of a position must have ended too. PAD, UNK and BOS
+    are forbidden before the softmax, so log P is the probability given that none of them occurs.
+
+    CTranslate2 ranks by log P / |Y|^alpha, where |Y| counts the end token. For the penalty `wu` its outputs are ranked here: the penalty
+    has no part in which of them it finds, unless more than K end and the worst are dropped.
 
     Attributes:
         translator: a ctranslate2.Translator.
@@ -105,7 +109,7 @@ class CTranslate2Engine:
 
         Args:
             sources: token ids with an end token.
-            search: settings; the penalty must be `power`, coverage is not supported, and a patience of None means 1.
+            search: settings; coverage is not supported, and a patience of None means 1.
             batch_tokens: largest number of source tokens in a batch.
             done: called once, with the number of sources: CTranslate2 tells nothing before the end.
 
@@ -160,7 +164,7 @@ class CTranslate2Engine:
                     if greatest < shared[number] and any(len(pieces) >= greatest for pieces in found[number].hypotheses)
                 }
                 found |= {number: output.result() for number, output in self._start(sources, too_far, options).items()}
-                ranked = {number: self._ranked(one, search.alpha, search.beam if scored else 1) for number, one in found.items()}
+                ranked = {number: self._ranked(one, search, search.beam if scored else 1) for number, one in found.items()}
             return [ranked.get(number, [_EMPTY]) for number in range(len(sources))]
 
         return outputs
@@ -190,10 +194,14 @@ class CTranslate2Engine:
             running |= zip(numbers, outputs, strict=True)
         return running
 
-    def _ranked(self, found: Any, alpha: float, most: int) -> list[Finished]:
+    def _ranked(self, found: Any, search: Search, most: int) -> list[Finished]:
         """Return the best outputs of a result of CTranslate2, at most so many."""
-        outputs = zip(map(self._ids, found.hypotheses[:most]), found.scores, strict=False)
-        return [Finished(tokens, score * len(tokens) ** alpha, score) for tokens, score in outputs]
+        ranked = list(zip(found.hypotheses, found.scores, strict=True))
+        if search.penalty == "wu":
+            ranked = [(pieces, score / length_penalty(float(len(pieces)), search.alpha, "wu")) for pieces, score in ranked]
+            ranked.sort(key=lambda output: output[1], reverse=True)
+        penalties = [length_penalty(float(len(pieces)), search.alpha, search.penalty) for pieces, _ in ranked[:most]]
+        return [Finished(self._ids(pieces), score * penalty, score) for (pieces, score), penalty in zip(ranked, penalties, strict=False)]
 
     def _forced(self, pieces: list[str], greatest: int) -> Finished:
         """Return an output of greedy search that ends at its greatest length, and has no scores."""
@@ -226,7 +234,7 @@ def _options(search: Search, batch_tokens: int, scored: bool) -> dict[str, Any]:
     return {
         "max_batch_size": batch_tokens,
         "beam_size": search.beam,
-        "length_penalty": search.alpha,
+        "length_penalty": min(search.alpha, _NO_PENALTY) if search.penalty == "wu" else search.alpha,
         "return_scores": scored or search.beam > 1,
         **(several if search.beam > 1 else {}),  # A beam of 1 ends with the first end token, whatever the patience.
     }

@@ -67,20 +67,18 @@ class Wanted:
             return "CTranslate2 is not used with prefixes"
         if self.search.coverage:
             return "CTranslate2 has another coverage penalty"
-        if self.search.penalty != "power" and self.search.beam > 1 and self.search.alpha:
-            return f"CTranslate2 has the length penalty power, and not {self.search.penalty}"
         if self.precision not in get_args(CTranslate2Precision):
             return f"CTranslate2 is used in float32 and int8, and not in {self.precision}"
         return unsupported(read_config(self.models[0] / CONFIG).model)
 
     def difference(self) -> str:
-        """Return what would differ with CTranslate2 if it can do this, for a message; empty if nothing but its speed on a CPU does."""
-        assert isinstance(self.search, Search)
+        """Return why CTranslate2 is not the better choice if it can do this, for a message; empty if it is.
+
+        Its rule of stopping, a patience of 1 where none is asked for, is no reason.
+        """
         size = read_config(self.models[0] / CONFIG).model
         if torch.cuda.is_available() and (self.device is None or self.device.type == "cuda"):
             return "there is a GPU"
-        if self.search.beam > 1 and self.search.patience is None:
-            return "without a patience, CTranslate2 stops earlier"
         if self.shortlist:
             return "CTranslate2 unites the shortlists of a batch"
         if self.scored:
@@ -98,7 +96,7 @@ class Choice(NamedTuple):
 
 
 def choose(asked: AskedEngine, wanted: Wanted) -> Choice:
-    """Return the engine asked for; for `auto` CTranslate2 where nothing but the speed differs, which is on a CPU, else PyTorch.
+    """Return the engine asked for; for `auto` CTranslate2 on a CPU where it can do what is wanted in the same way, else PyTorch.
 
     Raises:
         UserError: exit code 78; CTranslate2 is asked for and cannot do what is wanted. See also `read_config`.
