@@ -20,12 +20,20 @@ from transformer_core.corpus.text import write_pairs
 from transformer_core.files import read_json, write_json
 
 TEXTS = [f"{line} {number}" for number in range(30) for line in LINES[:2]]
-# The stage with shards of ten lines.
+# The stage with shards of ten lines, each of which takes long enough to be killed in it.
 STAGE = """
+import time
 from flows.process.runner import run_stage
 from flows.stages.download import run
 from transformer_core.decoding import corpus
 corpus.PAIRS_PER_SHARD = 10
+translated = corpus.translated
+
+def slow(*arguments, **named):
+    time.sleep(0.3)
+    return translated(*arguments, **named)
+
+corpus.translated = slow
 raise SystemExit(run_stage("download", run))
 """
 
