@@ -1,6 +1,7 @@
 """`transformer-core translate` with CTranslate2 beside CTranslate2's own call, on the same export: ``python benchmarks/engine.py``.
 
     python benchmarks/engine.py --sizes small base --lines 1000 --rounds 5 --out results.md
+    python benchmarks/engine.py --model models/averaged --text data/raw/test.en
 
 From lines to lines, with tokenisation; models are loaded before the clock runs. Penalty |Y|^0.6, patience 1, at most 50 tokens more than
 the source.
@@ -8,7 +9,9 @@ the source.
 - "plain" is one call of `translate_batch` with the same search and otherwise the defaults of CTranslate2: all sentences are one batch,
   whose operations all threads share.
 - "driven" is the same with a batch for each thread, of at most 1,024 tokens.
-The weights are those of a copier (peers/copier.py), so outputs end where the source ends. In each round each contender runs once, in turn.
+- "engine torch" is our own search, once, for the share of lines that are the same.
+Without --model the weights are those of a copier (peers/copier.py), so outputs end where the source ends. In each round each contender runs
+once, in turn; after them our own search.
 """
 
 import argparse
@@ -30,6 +33,7 @@ from training import SETTINGS, machine, random_pairs
 
 from transformer_core.cli.translate import LINES_AT_ONCE
 from transformer_core.config import CTranslate2Precision
+from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import Chunk, Engine, Wanted, load, translated
@@ -47,6 +51,8 @@ def main() -> None:
     """Measure, print the table."""
     parser = command_line(__doc__)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES), help="of the models")
+    parser.add_argument("--model", type=Path, help="a model directory instead of the sizes")
+    parser.add_argument("--text", type=Path, help="its source text")
     parser.add_argument("--lines", type=int, default=1_000, help="sentences of a round; a tenth for base")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of each contender")
@@ -54,32 +60,47 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     before = os.getloadavg()[0]
-    rows = [row for size in options.sizes for row in measured(size, options)]
+    if options.model:
+        rows = measured(options.model.name, options.model, list(read_lines(options.text)), options)
+    else:
+        rows = [row for size in options.sizes for row in of_copier(size, options)]
     about = f"{machine()}, {options.threads} threads. CTranslate2 {ctranslate2.__version__}. Rounds: {options.rounds}."
     write_report([f"{about} Load before the first: {before:.1f}.", markdown(pd.DataFrame(rows))], options.out)
 
 
-def measured(size: str, options: argparse.Namespace) -> list[dict[str, str]]:
-    """Return the rows of a model: both precisions, beam 4 and 1."""
+def of_copier(size: str, options: argparse.Namespace) -> list[dict[str, str]]:
+    """Return the rows of a copier of that size."""
     setting = SETTINGS["cpu"][size]
-    rows = []
     with TemporaryDirectory() as folder:
         directory = Path(folder) / "model"
         write_copier(SIZES[size], setting.vocab_size, directory)
         subword = Subword.load(directory / SUBWORD)
         lines = [subword.decode(source) for source, _ in random_pairs(setting, options.lines if size == "small" else options.lines // 10)]
-        for precision in get_args(CTranslate2Precision):
-            for beam in (4, 1):
-                runs = in_turn(contenders(directory, subword, lines, precision, beam, options.threads), options.rounds + 1)
-                rows += [row(size, precision, beam, name, runs) for name in runs]
+        return measured(size, directory, lines, options)
+
+
+def measured(name: str, directory: Path, lines: list[str], options: argparse.Namespace) -> list[dict[str, str]]:
+    """Return the rows of a model: both precisions, beam 4 and 1."""
+    rows = []
+    for precision in get_args(CTranslate2Precision):
+        for beam in (4, 1):
+            runs = in_turn(contenders(directory, lines, precision, beam, options.threads), options.rounds + 1)
+            wanted = search_of(directory, precision, beam)
+            runs["engine torch"] = 2 * [timed(partial(by_us, load("torch", wanted), wanted), lines)]
+            rows += [row(name, precision, beam, contender, runs) for contender in runs]
     return rows
 
 
+def search_of(directory: Path, precision: CTranslate2Precision, beam: int) -> Wanted:
+    """Return the search of all contenders."""
+    return Wanted([directory], Search(beam, 0.6, "power", patience=1), precision, torch.device("cpu"))
+
+
 def contenders(
-    directory: Path, subword: Subword, lines: list[str], precision: CTranslate2Precision, beam: int, threads: int
+    directory: Path, lines: list[str], precision: CTranslate2Precision, beam: int, threads: int
 ) -> dict[str, Callable[[], Run]]:
     """Return the contenders by name, with their models loaded."""
-    wanted = Wanted([directory], Search(beam, 0.6, "power", patience=1), precision, torch.device("cpu"))
+    wanted, subword = search_of(directory, precision, beam), Subword.load(directory / SUBWORD)
     with kept_export(directory) as exported:
         plain, driven = (
             ctranslate2.Translator(str(exported), compute_type=precision, inter_threads=several, intra_threads=each)
@@ -120,7 +141,7 @@ def by_a_call(translator: Any, subword: Subword, beam: int, batches: dict[str, A
 def row(size: str, precision: str, beam: int, name: str, runs: dict[str, list[Run]]) -> dict[str, str]:
     """Return the row of a contender; the first round is the warm-up."""
     ours, own = (runs[one][1:] for one in (OURS, name))
-    ratios: Sequence[float] = [theirs / mine for (mine, _), (theirs, _) in zip(ours, own, strict=True)]
+    ratios: Sequence[float] = [theirs / mine for (mine, _), (theirs, _) in zip(ours, own, strict=False)]
     same = statistics.fmean(mine == theirs for mine, theirs in zip(ours[0][1], own[0][1], strict=True))
     return {
         "model": size,

@@ -3,9 +3,9 @@
     python benchmarks/ladder.py --rounds 5 --out results.md
     python benchmarks/ladder.py --teacher models/teacher --student models/averaged --test data/raw/valid.en data/raw/valid.de
 
-    python benchmarks/ladder.py --teacher models/teacher --student models/averaged --test valid.en valid.de
-then greedily, then with its shortlist; after it the student in the same ways. Models are loaded before the clock runs. In each round every
-step runs once, in turn; ratios are to the teacher with beam 4 in int8 of the same round.
+The teacher translates with beam 4 in float32 and in int8, then greedily, then with its shortlist if it has one; after it the student in the
+same ways. Models are loaded before the clock runs. In each round every step runs once, in turn; ratios are to the teacher with beam 4 in
+int8 of the same round. With --texts the translations are kept, for `transformer-core compare`.
 
 Without model directories, teacher and students are copiers (peers/copier.py) of base size and of the presets student-base and student-tiny:
 they show the speed alone. Their shortlists hold each subword, as many random ones as `--shortlist` says, and as many frequent ones.
@@ -13,9 +13,10 @@ they show the speed alone. Their shortlists hold each subword, as many random on
 
 import argparse
 import os
+import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,7 +31,7 @@ from training import SETTINGS, machine, random_pairs
 
 from transformer_core.cli.translate import LINES_AT_ONCE
 from transformer_core.config import CTranslate2Precision, Model
-from transformer_core.corpus.text import read_lines
+from transformer_core.corpus.text import read_lines, write_lines
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import EOS, Subword
 from transformer_core.decoding.beam import Search
@@ -55,6 +56,11 @@ class Step:
     shortlist: bool
 
     @property
+    def search(self) -> str:
+        """How it translates, in words."""
+        return f"{self.precision}, {'greedy' if self.beam == 1 else f'beam {self.beam}'}{', shortlist' if self.shortlist else ''}"
+
+    @property
     def wanted(self) -> Wanted:
         """What the engine is asked for."""
         search = Search(self.beam, 1.0, "power", patience=1)
@@ -74,11 +80,12 @@ class Run:
 def main() -> None:
     """Measure, print the table."""
     parser = command_line(__doc__)
-    parser.add_argument("--teacher", type=Path, help="model directory, with a shortlist")
-    parser.add_argument("--student", type=Path, help="model directory, with a shortlist")
+    parser.add_argument("--teacher", type=Path, help="model directory")
+    parser.add_argument("--student", type=Path, help="model directory")
     parser.add_argument("--test", type=Path, nargs=2, metavar=("SOURCE", "REFERENCE"), help="texts to translate and to score")
     parser.add_argument("--lines", type=int, default=200, help="sentences of a round with copiers")
     parser.add_argument("--shortlist", type=int, default=100, help="size of the copiers' shortlists")
+    parser.add_argument("--texts", type=Path, help="folder for the translations of each step")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, help="file for the table")
     options = parser.parse_args()
@@ -89,7 +96,11 @@ def main() -> None:
         sources, references = _texts(options, models["teacher"])
         steps = list(_steps(models))
         runs = in_turn({step: partial(run, load("ctranslate2", step.wanted), step, sources) for step in steps}, options.rounds + 1)
-        rows = [row(step, runs[step][1:], runs[steps[1]][1:], references) for step in steps]
+        rows = [row(step, {one: runs[one][1:] for one in runs}, steps, references) for step in steps]
+        if options.texts:
+            options.texts.mkdir(parents=True, exist_ok=True)
+            for step in steps:
+                write_lines(options.texts / f"{step.name}.{step.search.replace(', ', '.').replace(' ', '')}", runs[step][-1].texts)
     about = f"{machine()}, 1 thread. CTranslate2 {ctranslate2.__version__}. Sentences: {len(sources):,}. Rounds: {options.rounds}."
     write_report([f"{about} Load before the first: {before:.1f}.", markdown(pd.DataFrame(rows))], options.out)
 
@@ -98,7 +109,8 @@ def _steps(models: dict[str, Path]) -> Iterator[Step]:
     yield Step("teacher", models["teacher"], "float32", 4, shortlist=False)
     for name, model in models.items():
         for beam, shortlist in ((4, False), (1, False), (1, True)):
-            yield Step(name, model, "int8", beam, shortlist)
+            if not shortlist or (model / SHORTLIST).is_file():
+                yield Step(name, model, "int8", beam, shortlist)
 
 
 def _copiers(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
@@ -141,12 +153,13 @@ def _translated(engine: Engine, step: Step, lines: list[str], at_once: int) -> I
     return translated(engine, chunks, step.wanted, BATCH_TOKENS, ahead=0 if at_once == 1 else 1)
 
 
-def row(step: Step, own: list[Run], teacher: list[Run], references: list[str] | None) -> dict[str, str]:
+def row(step: Step, runs: dict[Step, list[Run]], steps: list[Step], references: list[str] | None) -> dict[str, str]:
     """Return the row of a step."""
-    rates, theirs = ([one.tokens / one.seconds for one in runs] for runs in (own, teacher))
+    own, teacher = runs[step], runs[steps[1]]
+    rates, theirs = ([one.tokens / one.seconds for one in each] for each in (own, teacher))
     cells = {
         "model": step.name,
-        "search": f"{step.precision}, {'greedy' if step.beam == 1 else f'beam {step.beam}'}{', shortlist' if step.shortlist else ''}",
+        "search": step.search,
         "target tok/s": spread(rates, ",.0f"),
         "times the teacher's": spread([mine / other for mine, other in zip(rates, theirs, strict=True)], ".2f"),
         "ms a sentence alone": spread([1_000 * one.alone for one in own], ".1f"),
@@ -155,7 +168,11 @@ def row(step: Step, own: list[Run], teacher: list[Run], references: list[str] | 
     if references is None:
         return cells
     scores = score(own[0].texts, references, read_config(step.model / CONFIG).target)
-    return {**cells, "BLEU": f"{scores.bleu:.2f}", "chrF2": f"{scores.chrf:.2f}"}
+    changed = ""
+    if step.shortlist:
+        without = runs[replace(step, shortlist=False)][0].texts
+        changed = f"{statistics.fmean(mine != other for mine, other in zip(own[0].texts, without, strict=True)):.1%}"
+    return {**cells, "BLEU": f"{scores.bleu:.2f}", "chrF2": f"{scores.chrf:.2f}", "lines that the shortlist changes": changed}
 
 
 if __name__ == "__main__":
