@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import torch
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, TEMPORARILY_UNAVAILABLE
@@ -13,8 +15,10 @@ from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, ConfigDict, Field
 
 from transformer_core.config import Beam, Penalty, validate_document
+from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import AskedEngine, Chunk, Engine, Wanted, choose, load, translated
+from transformer_core.decoding.ctranslate2 import CTranslate2Engine
+from transformer_core.decoding.engine import AskedEngine, Chunk, Engine, Wanted, choose, translated
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_for_decoding
 from transformer_core.errors import UserError, machine_errors
 
@@ -32,6 +36,7 @@ class Asked(BaseModel):
 
     Attributes:
         engine: see `choose`.
+        shortlist: whether the search is among the subwords on a line's shortlist.
         nbest: whether to return the `beam` best translations instead of the best one.
         scores: whether to return each translation with its score and log-probability.
     """
@@ -43,6 +48,7 @@ class Asked(BaseModel):
     penalty: Penalty = Search.penalty
     max_extra: int = Field(Search.max_extra, ge=1, le=MOST_TOKENS)
     engine: AskedEngine = "auto"
+    shortlist: bool = False
     nbest: bool = False
     scores: bool = False
 
@@ -67,8 +73,10 @@ class ServedTranslator(PythonModel):
         self.directory = Path(context.artifacts["model"])
         # Not Translator.load, which decodes several batches in parallel: here parallel requests use the cores.
         self.translator = Translator(*load_for_decoding(self.directory))
+        file = self.directory / SHORTLIST
+        self.shortlist = Shortlist.load(file, self.translator.subword.vocab_size) if file.is_file() else None
         self._loading = Lock()
-        self._ctranslate2: Engine | None = None
+        self._ctranslate2: CTranslate2Engine | None = None
 
     def predict(self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None) -> Sequence[Answer]:  # noqa: ARG002
         """Return the best translation of each line, with `scores` as {"text", "score", "log_probability"}; with `nbest` a list of these.
@@ -87,7 +95,7 @@ class ServedTranslator(PythonModel):
         batch_tokens = BATCH_TOKENS * _USUAL_BEAM // max(asked.beam, _USUAL_BEAM)
         nbest = asked.beam if asked.nbest else 1
         search = Search(asked.beam, asked.alpha, asked.penalty, max_extra=asked.max_extra, nbest=nbest)
-        wanted = Wanted([self.directory], search, scored=asked.nbest or asked.scores)
+        wanted = Wanted([self.directory], search, scored=asked.nbest or asked.scores, shortlist=asked.shortlist)
         try:
             with machine_errors("this server", "Send shorter lines, fewer at a time, or a smaller params.beam."):
                 (found,) = translated(self._engine(asked.engine, wanted), [Chunk(tokens)], wanted, batch_tokens, ahead=0)
@@ -99,15 +107,17 @@ class ServedTranslator(PythonModel):
 
     def _engine(self, asked: AskedEngine, wanted: Wanted) -> Engine:
         """Return the engine for a request; CTranslate2 is loaded for the first that it can serve, because it doubles the memory."""
+        if wanted.shortlist and self.shortlist is None:
+            raise Refused("params.shortlist: this model was published without one.")
         try:
             choice = choose(asked, wanted)
         except UserError as error:
             raise Refused(f"params.{error}") from None
         if choice.engine == "torch":
-            return self.translator
+            return replace(self.translator, shortlist=self.shortlist if wanted.shortlist else None)
         with self._loading:
-            self._ctranslate2 = self._ctranslate2 or load("ctranslate2", wanted)
-            return self._ctranslate2
+            self._ctranslate2 = self._ctranslate2 or CTranslate2Engine.load(self.directory, torch.get_num_threads())
+        return replace(self._ctranslate2, shortlist=wanted.shortlist)
 
     def _tokens(self, number: int, line: str) -> list[int]:
         if len(line) > MOST_CHARACTERS:

@@ -152,7 +152,7 @@ def log_model(client: MlflowClient, uri: str, params: Params, training: Run, upd
                 artifacts={"model": str(directory), "evaluation": str(evaluation)},
                 code_paths=[str(Path(transformer_core.__file__).parent)],
                 # The signature, with the types of `predict`: lines in, lines out, and the parameters of a request with their defaults.
-                input_example=(EXAMPLE, {**search, "engine": "auto", "nbest": False, "scores": False}),
+                input_example=(EXAMPLE, {**search, "engine": "auto", "shortlist": False, "nbest": False, "scores": False}),
                 pip_requirements=requirements(),
                 step=updates,
             )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import requests
 from mlflow.pyfunc.model import PythonModelContext
@@ -23,6 +25,7 @@ from flows.stages import publish
 from tests.flows import servers
 from tests.flows.publishing import LINES, before_publish, random_model
 from transformer_core.config import load_params
+from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
 from transformer_core.decoding.translator import Translator
@@ -117,6 +120,7 @@ BAD = {
     "alpha below 0": ({"inputs": ["a"], "params": {"alpha": -1.0}}, "params.alpha: "),
     "alpha is no number": (b'{"inputs": ["a"], "params": {"alpha": NaN}}', "params.alpha: "),
     "another engine": ({"inputs": ["a"], "params": {"engine": "onnx"}}, "params.engine: "),
+    "a shortlist that the model has not": ({"inputs": ["a"], "params": {"shortlist": True}}, "params.shortlist: this model was published"),
     "another penalty": ({"inputs": ["a"], "params": {"penalty": "none"}}, "params.penalty: "),
 }
 
@@ -140,6 +144,21 @@ def test_a_request_for_which_the_memory_does_not_suffice_can_be_tried_again_and_
         served.predict(PythonModelContext({}, {}), TEXTS[:1], {"engine": "torch"})
     assert caught.value.get_http_status_code() == 503
     assert "this server: out of memory. Send shorter lines" in caught.value.serialize_as_json()
+
+
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_a_request_can_be_searched_among_the_subwords_on_shortlists(engine: str, server: Server, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(AVERAGED, tmp_path / "model"))
+    size = server.translator.subword.vocab_size
+    frequent = np.union1d(np.arange(4), np.arange(0, size, 2))
+    Shortlist(np.zeros(size + 1, np.int64), np.zeros(0, np.int64), frequent).save(directory / SHORTLIST)
+    served, context = ServedTranslator(), PythonModelContext({"model": str(directory)}, {})
+    served.load_context(context)
+    asked = {"engine": engine, "beam": 1}
+    narrow, wide = (served.predict(context, TEXTS[:4], {**asked, "shortlist": shortlist}) for shortlist in (True, False))
+    assert narrow != wide == server.predictions(TEXTS[:4], **asked)
+    ranked = Translator.load(directory, shortlist=True).translate(TEXTS[:4], Search(1))
+    assert narrow == [hypotheses[0].text for hypotheses in ranked]
 
 
 def test_predict_and_a_file_give_the_same_text_from_the_command_line(server: Server) -> None:
