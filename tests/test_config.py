@@ -82,6 +82,8 @@ FAULTS = [
     ("score_by:", "score_by: both", f": clean.drop_worst: must be above 0 where clean.score_by is both, got 0. {WORST}"),
     ("train:\n  init_from:", "train:\n  init_from: None", f": train.init_from: must be {PRETRAINED}, got 'None'"),
     ("  bpe_dropout: 0", "  bpe_dropout: 1", f": train.bpe_dropout: must be {PROBABILITY}, got 1"),
+    ("  r_drop: 0", "  r_drop: -1", ": train.r_drop: must be a number of at least 0, got -1"),
+    ("  r_drop: 0\n", "", ": train.r_drop: missing, must be a number of at least 0"),
     ("  max_tokens: 128", "  max_tokens: 5000", f": binarize.max_tokens: a pair of 5000 tokens {TOO_LONG}"),
     ("  source: en", "  source: tree", ": download.source: must be a language, trees can be the target alone, got 'tree'"),
     ("  target: de", "  target: tree", f": train.best_by: {NO_BLEU}. Set perplexity, or f1."),

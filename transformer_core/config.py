@@ -213,10 +213,13 @@ class Train(Section):
         updates: largest number of updates.
         tokens_per_update: largest number of source tokens, and of target tokens, in a global batch, without padding; counted before
             `bpe_dropout`.
-        tokens_per_microbatch: largest product of rows and longest side of a micro-batch, padding included; it determines the memory.
+        tokens_per_microbatch: largest product of rows and longest side of a micro-batch, padding included; it determines the memory. It
+            counts the rows once, also with `r_drop`, which needs about the memory of twice as many rows.
         learning_rate_factor: factor of the paper's formula for the rate (5.3, eq. 3); the paper has 1.0.
         cooldown: share of the updates, at the end, over which the rate falls linearly to almost zero; the paper has 0.
         bpe_dropout: probability of leaving out each BPE merge, drawn again whenever a pair is trained on; the paper has 0.
+        r_drop: weight alpha of R-Drop (Liang et al. 2021): each pair is computed twice, with different dropout, and the two distributions
+            of a token are drawn together; 0 computes it once, as the paper does.
         max_skipped: number of updates in a row that may be skipped because the loss or a gradient is not finite. One more restores the
             last state, once; the next time training fails.
         precision: number type of matrix products; `auto` is the fastest of the device.
@@ -242,6 +245,7 @@ class Train(Section):
     adam_epsilon: PositiveFloat
     label_smoothing: Probability
     bpe_dropout: Probability
+    r_drop: NonNegativeFloat
     max_skipped: NonNegativeInt
     precision: Precision
     validate_every: PositiveInt
@@ -257,6 +261,11 @@ class Train(Section):
     def microbatches(self) -> int:
         """Number of micro-batches in a full update; the devices share them."""
         return -(-self.tokens_per_update // self.tokens_per_microbatch)
+
+    @property
+    def passes(self) -> int:
+        """Number of times that an update computes each of its pairs."""
+        return 2 if self.r_drop else 1
 
     @property
     def warning(self) -> str:

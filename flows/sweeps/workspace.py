@@ -23,7 +23,7 @@ from flows.process.repro import DVC_FILE, ancestors, dvc, failure, search_path
 from flows.process.runner import EXITS, StageError
 from flows.record.journal import JOURNALS
 from flows.record.tasks import task_of
-from transformer_core.config import PARAMS_FILE, Machine, read_yaml, tracking_uri
+from transformer_core.config import PARAMS_FILE, Machine, load_params, read_yaml, tracking_uri
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.files import read_json, write_json
 
@@ -160,12 +160,13 @@ def _figures(job: Job, clone: Path) -> dict[str, Any]:
     task = task_of(str(job.document["download"]["target"]))
     config, pairs = read_config(clone / AVERAGED / CONFIG), read_meta(clone / BINARIZED).splits["train"]
     cost = cost_of_training(config.model, config.vocabulary.size, round(pairs.target_tokens / pairs.pairs))
+    passes = load_params(clone / PARAMS_FILE).train.passes
     scores, training = read_json(clone / SCORES), read_json(clone / TRAINING_METRICS)
     return {
         "row": job.row,
         "seed": job.seed,
         **{name: training[name] for name in ("parameters", "updates", "minutes", "tokens_per_second")},
-        "flops": cost.flops_a_token * config.training.target_tokens,
+        "flops": passes * cost.flops_a_token * config.training.target_tokens,
         "perplexity": training["valid_perplexity"],
         "score_name": task.score,
         "valid_score": scores["valid"][task.key],

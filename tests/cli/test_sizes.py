@@ -107,6 +107,14 @@ def test_an_estimate_without_a_rate_measures_this_machines(call: Callable[..., A
     assert found["hours"] == pytest.approx(found["target_tokens"] / found["tokens_per_second"] / 3600)
 
 
+def test_an_estimate_counts_both_passes_of_r_drop(document: Callable[..., Any], tmp_path: Path) -> None:
+    write_params(tmp_path, "synthetic")
+    once = document("estimate", "--rate", "1")
+    write_params(tmp_path, "synthetic", ("r_drop: 0", "r_drop: 5"))
+    twice = document("estimate", "--rate", "1")
+    assert (twice["flops"], twice["target_tokens"]) == (2 * once["flops"], once["target_tokens"])
+
+
 def test_a_sentence_that_no_batch_or_model_can_have_is_refused(call: Callable[..., Any], tmp_path: Path) -> None:
     write_params(tmp_path, "synthetic", ("tokens_per_microbatch: .*", "tokens_per_microbatch: 640"))
     line = "--length: a micro-batch holds 640 tokens, and a sentence 1000"

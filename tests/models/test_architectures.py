@@ -55,6 +55,15 @@ def tokens(rows: int, columns: int, seed: int = 1) -> Tensor:
     return torch.randint(4, VOCAB, (rows, columns), generator=torch.Generator().manual_seed(seed))
 
 
+def test_a_row_twice_in_a_batch_is_dropped_out_differently(model: TranslationModel) -> None:
+    """R-Drop needs it of every architecture."""
+    source, target = tokens(2, 5).repeat(2, 1), tokens(2, 7).repeat(2, 1)
+    first, second = model(source, source > 0, target).chunk(2)
+    assert torch.allclose(first, second, atol=1e-12)
+    first, second = model.train()(source, source > 0, target).chunk(2)
+    assert bool((first != second).any(dim=-1).all())
+
+
 def test_a_future_target_token_changes_no_earlier_output(model: TranslationModel) -> None:
     source, target = tokens(2, 5), tokens(2, 7)
     for place in range(7):

@@ -117,7 +117,7 @@ def test_5_4_label_smoothing_prefers_a_model_of_worse_perplexity() -> None:
         """Smoothed loss, perplexity, and largest gradient of a model that is this certain of the truth."""
         logits = torch.tensor([[certainty, *[(1 - certainty) / 10] * 10]], dtype=torch.float64).log().requires_grad_()
         found = cross_entropy(logits, weight, truth, label_smoothing=0.1)
-        (gradient,) = torch.autograd.grad(found.smoothed, logits)
+        (gradient,) = torch.autograd.grad(found.objective, logits)
         return found.smoothed.item(), math.exp(found.nll.item()), gradient.abs().max().item()
 
     at_the_targets, sure = loss(0.9), loss(0.999)

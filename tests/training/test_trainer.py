@@ -39,7 +39,7 @@ on_every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda",
 SETTINGS = Train(
     init_from=None, updates=24, tokens_per_update=120, tokens_per_microbatch=40, precision="float32", max_skipped=2, seed=3,
     learning_rate_factor=1.0, warmup=10, cooldown=0.2, adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-9,
-    label_smoothing=0.1, bpe_dropout=0.0,
+    label_smoothing=0.1, bpe_dropout=0.0, r_drop=0.0,
     validate_every=12, bleu_sentences=1, best_by="nll", patience=0,
     save_every=10, keep=2, keep_best=0,
 )  # fmt: skip
@@ -249,6 +249,92 @@ def test_bpe_dropout_trains_on_other_tokens_and_counts_these(text: Path, tmp_pat
     assert not torch.equal(weights(plainly), weights(trainer._model))
 
 
+REGULARISED = SETTINGS.model_copy(update={"r_drop": 5.0})
+
+
+class Uneven(Transformer):
+    """Has other outputs in the second half of the rows: those of R-Drop's second pass, without dropout's dependence on the batch."""
+
+    def forward(self, source: torch.Tensor, source_mask: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        out = super().forward(source, source_mask, target)
+        return torch.cat((out[: len(out) // 2], 1.5 * out[len(out) // 2 :]))
+
+
+def test_microbatches_with_r_drop_add_up_to_the_big_batch(split: BinarizedSplit, tmp_path: Path) -> None:
+    """The gradients of two cuts of an update are the same, and those of its two passes are apart."""
+    found = {}
+    for alpha, rows_times_longest in ((5.0, 10_000), (5.0, 24), (1e-9, 24)):
+        seed_everything(SETTINGS.seed, 0, 0)
+        model = Uneven(STILL, VOCAB).double()
+        changes = {"updates": 1, "tokens_per_update": 10_000, "tokens_per_microbatch": rows_times_longest, "precision": "float64"}
+        settings = SETTINGS.model_copy(update={**changes, "r_drop": alpha})
+        trainer_of(model, split, tmp_path / f"{alpha}-{rows_times_longest}", settings).run()
+        found[alpha, rows_times_longest] = gradients(model)
+    big, small, without = found.values()
+    assert (big - small).abs().max() <= 1e-10 * big.abs().max()
+    assert (small - without).abs().max() > 0.1 * without.abs().max()
+
+
+def test_without_dropout_r_drop_changes_no_gradient_and_no_record(split: BinarizedSplit, tmp_path: Path) -> None:
+    """Both passes are then the same; each token is counted once."""
+    found = []
+    for alpha in (0.0, 5.0):
+        watcher, model = Watcher(), build(torch.float64, STILL)
+        settings = SETTINGS.model_copy(update={"updates": 1, "precision": "float64", "r_drop": alpha})
+        trainer = trainer_of(model, split, tmp_path / str(alpha), settings, watcher)
+        progress = trainer.run()
+        (record,) = watcher.records
+        flops = [count // settings.passes for count in trainer._flops_a_token]
+        found.append((gradients(model), record.loss, record.perplexity, record.padding_share, progress.target_tokens, flops))
+    (once, *record), (twice, *same) = found
+    assert (once - twice).abs().max() <= 1e-12 * once.abs().max()
+    assert same[:3] == pytest.approx(record[:3], rel=1e-12)
+    assert same[3:] == record[3:]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 5.0])
+def test_the_rows_of_r_drop_are_computed_twice_with_other_masks_and_all_others_once(
+    split: BinarizedSplit, tmp_path: Path, alpha: float
+) -> None:
+    class Seeing(Transformer):
+        def forward(self, source: torch.Tensor, source_mask: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            out = super().forward(source, source_mask, target)
+            seen.append((source, source_mask, target, out.detach()))
+            return out
+
+    seen: list[tuple[torch.Tensor, ...]] = []
+    settings = SETTINGS.model_copy(update={"updates": 1, "r_drop": alpha})
+    trainer = trainer_of(Seeing(SIZE, VOCAB), split, tmp_path, settings)
+    trainer.run()
+    pairs = next(iter(trainer._plan.epoch(0))).microbatches
+    assert [len(source) for source, *_ in seen] == [settings.passes * len(rows) for rows in pairs]
+    for tensors in seen if alpha else []:
+        first, second = zip(*(tensor.chunk(2) for tensor in tensors), strict=True)
+        assert all(map(torch.equal, first[:3], second[:3]))
+        different = (first[3] != second[3]).any(dim=-1)
+        assert bool(different.all())
+
+
+@on_every_device
+@pytest.mark.parametrize("stop_after", [1, 7, 13])
+def test_with_r_drop_too_stopped_and_resumed_is_never_stopped_to_the_bit(
+    split: BinarizedSplit, tmp_path: Path, stop_after: int, device: str
+) -> None:
+    records = assert_resumes_to_the_bit(split, tmp_path / "with", REGULARISED, stop_after, device)
+    without, watcher = build(device=device), Watcher()
+    trainer_of(without, split, tmp_path / "without", watcher=watcher).run()
+    assert records[-1].loss != watcher.records[-1].loss
+
+
+@on_every_device
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_learns_with_r_drop(split: BinarizedSplit, tmp_path: Path, precision: str, device: str) -> None:
+    settings = REGULARISED.model_copy(update={"precision": precision, "updates": 60, "warmup": 30})
+    watcher = Watcher()
+    trainer_of(build(device=device), split, tmp_path, settings, watcher).run()
+    assert watcher.records[-1].perplexity < watcher.records[0].perplexity
+
+
 def test_training_learns_and_tells_its_observer(split: BinarizedSplit, tmp_path: Path) -> None:
     watcher = Watcher()
     settings = SETTINGS.model_copy(update={"updates": 200, "warmup": 60, "validate_every": 50})
@@ -426,9 +512,10 @@ def test_patience_ends_a_training_also_after_a_stop_and_the_best_are_kept(split:
     assert [update_of(file) for file in checkpoint_files(tmp_path / "checkpoints")] == [8, 16, 28]
 
 
-def test_an_update_waits_for_no_device(split: BinarizedSplit, tmp_path: Path) -> None:
+@pytest.mark.parametrize("alpha", [0.0, 5.0])
+def test_an_update_waits_for_no_device(split: BinarizedSplit, tmp_path: Path, alpha: float) -> None:
     """Between the parts of an update nothing asks the device for a value: neither a number nor the size of a result."""
-    trainer = trainer_of(build(), split, tmp_path)
+    trainer = trainer_of(build(), split, tmp_path, SETTINGS.model_copy(update={"r_drop": alpha}))
     seen: set[str] = set()
     update = trainer._updater.run
 
@@ -447,9 +534,10 @@ def test_an_update_waits_for_no_device(split: BinarizedSplit, tmp_path: Path) ->
 
 
 @pytest.mark.gpu
-def test_an_update_waits_for_no_gpu(split: BinarizedSplit, tmp_path: Path) -> None:
+@pytest.mark.parametrize("alpha", [0.0, 5.0])
+def test_an_update_waits_for_no_gpu(split: BinarizedSplit, tmp_path: Path, alpha: float) -> None:
     """PyTorch raises where an operation would wait for the GPU; the first updates may, which set up what the others use."""
-    trainer = trainer_of(build(device="cuda"), split, tmp_path, SETTINGS.model_copy(update={"precision": "auto"}))
+    trainer = trainer_of(build(device="cuda"), split, tmp_path, SETTINGS.model_copy(update={"precision": "auto", "r_drop": alpha}))
     update = trainer._updater.run
 
     def watched(*arguments: Any) -> None:
@@ -612,6 +700,7 @@ with process_group(threads=1) as devices:
     calm = {"validate_every": 1, "learning_rate_factor": 0.1}
     found = {precision: trained(precision, out / precision, **calm) for precision in ("float64", "float32")}
     found["bpe_dropout"] = trained("float64", out / "bpe_dropout", text, bpe_dropout=0.3, **calm)
+    found["r_drop"] = trained("float64", out / "r_drop", r_drop=5.0, **calm)
     found["alone"] = trained("float64", out / "alone")["weights"]
     straight = trained("float32", out / "straight")["weights"]
     for stop in STOPS:
@@ -642,7 +731,7 @@ def of_devices(data: Path, text: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.mark.slow  # about 40 s for this and the two below: 1 + 2 + 4 processes
-@pytest.mark.parametrize(("run", "tolerance"), [("float64", 1e-10), ("float32", 1e-5), ("bpe_dropout", 1e-10)])
+@pytest.mark.parametrize(("run", "tolerance"), [("float64", 1e-10), ("float32", 1e-5), ("bpe_dropout", 1e-10), ("r_drop", 1e-10)])
 def test_devices_find_the_gradients_of_one_dropout_on(of_devices: dict[int, Path], run: str, tolerance: float) -> None:
     """Uneven updates of some 4 micro-batches, which 2 and 4 devices share unevenly, compared in each of the first 20 updates."""
     alone, *others = (torch.load(out / "found.pt", weights_only=True)[run] for out in of_devices.values())

@@ -22,7 +22,7 @@ from transformer_core.training.checkpoint import (
     validations_since_best,
 )
 from transformer_core.training.devices import default_devices, default_threads
-from transformer_core.training.loss import cross_entropy
+from transformer_core.training.loss import cross_entropy, r_drop
 from transformer_core.training.update import cooled
 
 
@@ -45,15 +45,55 @@ def test_sliced_cross_entropy_is_that_of_torch(label_smoothing: float, device: s
     # torch's smoothing spreads over all classes, the true one included: eps V / (V - 1) of it is eps on the others.
     expected = functional.cross_entropy(logits, targets, reduction="sum", label_smoothing=label_smoothing * 77 / 76)
     loss = cross_entropy(hidden, weight, targets, label_smoothing)
-    assert loss.smoothed.item() == pytest.approx(expected.item(), rel=1e-12)
+    assert loss.objective.item() == loss.smoothed.item() == pytest.approx(expected.item(), rel=1e-12)
     assert loss.nll.item() == pytest.approx(functional.cross_entropy(logits, targets, reduction="sum").item(), rel=1e-12)
     with torch.no_grad():
         scored = cross_entropy(hidden, weight, targets, label_smoothing)
     assert [scored.smoothed.item(), scored.nll.item()] == [loss.smoothed.item(), loss.nll.item()]
     assert scored.correct.item() == (logits.argmax(-1) == targets).sum().item() > 0
-    gradients = (torch.autograd.grad(of * 3, (hidden, weight)) for of in (loss.smoothed, expected))
+    gradients = (torch.autograd.grad(of * 3, (hidden, weight)) for of in (loss.objective, expected))
     for ours, theirs in zip(*gradients, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-11)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("label_smoothing", "alpha"), [(0.0, 5.0), (0.1, 1.0), (0.1, 0.0)])
+def test_sliced_r_drop_is_half_of_the_papers_by_torch(
+    label_smoothing: float, alpha: float, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    tokens = 2 * 1024 + 100  # three slices of two passes
+    monkeypatch.setattr(loss_module, "_CACHED", 77 * 1000)  # some parts of a slice
+    hidden = torch.randn(2 * tokens, 12, dtype=torch.float64, requires_grad=True, device=device)
+    weight = torch.randn(77, 12, dtype=torch.float64, requires_grad=True, device=device)
+    targets = torch.randint(0, 77, (tokens,), device=device)
+    logits = hidden @ weight.T
+    both = torch.cat((targets, targets))
+    smoothed = functional.cross_entropy(logits, both, reduction="sum", label_smoothing=label_smoothing * 77 / 76) / 2
+    first, second = logits.log_softmax(-1).split(tokens)
+    # kl_div(x, y) is KL(y || x).
+    divergences = [functional.kl_div(p, q, reduction="sum", log_target=True) for p, q in ((first, second), (second, first))]
+    expected = smoothed + alpha / 4 * (divergences[0] + divergences[1])
+    loss = r_drop(hidden, weight, targets, label_smoothing, alpha)
+    assert loss.objective.item() == pytest.approx(expected.item(), rel=1e-12)
+    assert loss.smoothed.item() == pytest.approx(smoothed.item(), rel=1e-12)
+    assert loss.nll.item() == pytest.approx(functional.cross_entropy(logits, both, reduction="sum").item() / 2, rel=1e-12)
+    gradients = (torch.autograd.grad(of * 3, (hidden, weight)) for of in (loss.objective, expected))
+    for ours, theirs in zip(*gradients, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-11)
+
+
+def test_r_drop_of_two_equal_passes_is_the_cross_entropy() -> None:
+    """In float32, a rounding of 1e-7 of the largest terms is left of the divergence, whatever its weight of a few units."""
+    torch.manual_seed(0)
+    hidden, weight, targets = torch.randn(300, 12), torch.randn(77, 12), torch.randint(0, 77, (300,))
+    found = []
+    for once in (True, False):
+        given = hidden.clone().requires_grad_()
+        loss = cross_entropy(given, weight, targets, 0.1) if once else r_drop(torch.cat((given, given)), weight, targets, 0.1, 5.0)
+        found.append((loss.objective.detach(), loss.nll, *torch.autograd.grad(loss.objective, given)))
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_a_damaged_newest_state_is_passed_over_for_the_one_before(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         rate = measured_rate(size, vocab_size, train, arguments.length, params.machine.threads or default_threads(devices))
     tokens = train.updates * train.tokens_per_update
-    flops = tokens * cost_of_training(size, vocab_size, arguments.length).flops_a_token
+    flops = train.passes * tokens * cost_of_training(size, vocab_size, arguments.length).flops_a_token
     # Devices take micro-batches in turn; in the last turn of an update some may be idle.
     busy = train.microbatches / math.ceil(train.microbatches / devices)
     hours = tokens / (rate * busy) / 3600

@@ -39,6 +39,12 @@ class Batch(NamedTuple):
         """Return the batch on a device; a copy from pinned memory is asynchronous."""
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
 
+    def twice(self) -> "Batch":
+        """Return a batch of all pairs and then of all pairs again: 2B rows and 2n real target tokens."""
+        places = torch.cat((self.places, self.places + self.shifted.numel()))
+        source, mask, shifted, truth = (torch.cat((tensor, tensor)) for tensor in (self.source, self.source_mask, self.shifted, self.truth))
+        return Batch(source, mask, shifted, places, truth)
+
 
 class Share(NamedTuple):
     """A rank's part of an update: the update, the cursor after it, and the rank's micro-batches by their position in the update."""

@@ -78,7 +78,8 @@ class Trainer:
             split.source.lengths, split.target.lengths, settings.tokens_per_update, settings.tokens_per_microbatch, settings.seed
         )
         self._updater = Updater(model, settings, devices)
-        self._flops_a_token = flops_a_token(model)
+        of_source, of_target = flops_a_token(model)
+        self._flops_a_token = settings.passes * of_source, settings.passes * of_target
         self._interval = Interval()
         self._clock_began = self._interval_began = time.monotonic()
         self._stopping = False

@@ -13,7 +13,7 @@ from transformer_core.corpus.tokens.batches import Update
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Devices, autocast, loss_scaler
 from transformer_core.training.loader import Batch, Share
-from transformer_core.training.loss import cross_entropy
+from transformer_core.training.loss import Loss, cross_entropy, r_drop
 
 # Indices of an update's totals: smoothed loss and NLL, summed over tokens; stop requests; the gradient's norm; 1 if it was skipped.
 SMOOTHED, NLL, STOP, GRADIENT_NORM, SKIPPED = range(5)
@@ -138,15 +138,22 @@ class Updater:
             self._scaler.load_state_dict(state["scaler"])
 
     def _add_gradients(self, batch: Batch, target_tokens: int) -> None:
-        batch = batch.to(self._devices.device)
         with autocast(self._devices.device, self._settings.precision):
-            decoded = self._model(batch.source, batch.source_mask, batch.shifted)
-            hidden = decoded.flatten(0, 1).index_select(0, batch.places)
-            loss = cross_entropy(hidden, self._model.output_weight, batch.truth, self._settings.label_smoothing)
-        self._scaler.scale(loss.smoothed / target_tokens).backward()
+            loss = self._loss(batch.to(self._devices.device))
+        self._scaler.scale(loss.objective / target_tokens).backward()
         with torch.no_grad():
             self._sums.totals[SMOOTHED] += loss.smoothed
             self._sums.totals[NLL] += loss.nll
+
+    def _loss(self, batch: Batch) -> Loss:
+        """Return the loss of a batch. R-Drop's two passes are one over the rows twice: dropout draws a mask for each row."""
+        settings = self._settings
+        seen = batch.twice() if settings.r_drop else batch
+        decoded = self._model(seen.source, seen.source_mask, seen.shifted)
+        hidden = decoded.flatten(0, 1).index_select(0, seen.places)
+        if settings.r_drop:
+            return r_drop(hidden, self._model.output_weight, batch.truth, settings.label_smoothing, settings.r_drop)
+        return cross_entropy(hidden, self._model.output_weight, batch.truth, settings.label_smoothing)
 
     def _step(self, number: int, broken: Tensor) -> None:
         for group in self._optimizer.param_groups:
