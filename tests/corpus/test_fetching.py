@@ -249,6 +249,18 @@ def test_the_mirror_replaces_the_network_even_if_a_sum_is_wrong(site: Site, fetc
     assert site.requests == []
 
 
+def test_a_file_of_another_corpus_in_the_mirror_is_taken_if_its_sum_is_right(site: Site, fetcher: Fetcher, tmp_path: Path) -> None:
+    for corpus, content in (("first", b"other"), ("second", CONTENT)):
+        (tmp_path / "mirror" / corpus).mkdir(parents=True)
+        (tmp_path / "mirror" / corpus / "train.en").write_bytes(content)
+    (tmp_path / "mirror/third/train.en").mkdir(parents=True)
+    of_mirror = Fetcher("tiny", fetcher.downloads, tmp_path / "mirror")
+    assert of_mirror.fetch(site.address, RIGHT).path == tmp_path / "mirror/second/train.en"
+    assert site.requests == []
+    assert of_mirror.fetch(site.address).path.parent == fetcher.downloads / "tiny"
+    assert len(site.requests) == 1
+
+
 def test_the_environment_has_precedence_over_the_setting_and_a_missing_mirror_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

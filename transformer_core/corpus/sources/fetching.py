@@ -2,7 +2,9 @@
 
 import hashlib
 import os
+from contextlib import suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -40,7 +42,7 @@ class Fetcher:
     Args:
         corpus: the entry's name, and the name of its folder in the mirror.
         downloads: folder that keeps downloaded files until the corpus is complete, so that a second run fetches only the missing ones.
-        mirror: folder with files at MIRROR/CORPUS/FILENAME.
+        mirror: folder with files at MIRROR/CORPUS/FILENAME; a file of another corpus is taken if its sum is known and right.
         lock: JSON file of SHA-256 sums by address (without passwords), for files without a published sum. The first fetch writes the sum
             of a file, later ones must match it.
         pause_seconds: see `http.download`.
@@ -93,6 +95,8 @@ class Fetcher:
         mirrored = self.mirror and self.mirror / self.corpus / name
         if mirrored and mirrored.is_file():
             return check_sum(mirrored, expected)
+        if elsewhere := self._of_another_corpus(name, expected):
+            return elsewhere
         # Two addresses may end in the same name, and a published sum may have been corrected since an earlier download.
         key = hashlib.sha256(f"{url} {published}".encode()).hexdigest()[:8]
         downloaded = self.downloads / self.corpus / f"{key}-{name}"
@@ -109,6 +113,14 @@ class Fetcher:
             raise
         arrived.replace(downloaded)
         return Fetched(downloaded, fetched.sha256)
+
+    def _of_another_corpus(self, name: str, expected: Sum | None) -> Fetched | None:
+        """Return a file of that name, of another corpus in the mirror, that has the expected sum."""
+        for path in self.mirror.glob(f"*/{escape(name)}") if self.mirror and expected else ():
+            with suppress(UserError):
+                if path.is_file():
+                    return check_sum(path, expected)
+        return None
 
     def scratch(self) -> TemporaryDirectory[str]:
         """Return a temporary folder beside the downloads, for extracting archives."""
