@@ -25,6 +25,7 @@ from transformer_core.config import (
     read_yaml,
     validate_document,
 )
+from transformer_core.corpus.sources.manifest import FurtherScore
 from transformer_core.errors import UserError, configuration_error, did_you_mean
 
 OWN_ENTRIES = Path("corpora")
@@ -202,7 +203,7 @@ class Entry(Section):
     note: str
     synthetic: bool = False
     size: Size | None = None
-    metrics: list[Literal["multi30k-lower"]] = Field(default_factory=list)
+    metrics: list[FurtherScore] = Field(default_factory=list)
     splits: Splits
 
     @property
