@@ -491,6 +491,11 @@ def _location(fault: ErrorDetails) -> list[str | int]:
 
 
 def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> UserError:
+    described = _described(schema, error, path)  # A key may have a line feed.
+    return configuration_error(described.message.replace("\n", "\\n"), described.remedy)
+
+
+def _described(schema: type[BaseModel], error: ErrorDetails, path: Path) -> UserError:
     location = _location(error)
     where = f"{path}: {'.'.join(map(str, location))}" if location else str(path)
     if error["type"] == "value_error" and not location:  # Of a `model_validator`: a contradiction between keys, which it names.
