@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flows.process.paths import MANIFEST, RAW
 from flows.process.runner import reports_errors
+from flows.record.documents import read_output
 from flows.record.journal import REFERENCES, SOURCES
 from flows.record.server import PARENT_TAG, connect, experiment_id, reaching, search
 from transformer_core.config import load_params, tracking_uri
@@ -17,7 +18,7 @@ from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.evaluation.comparison import SideBySide, scores_table, sentences_text, side_by_side
 from transformer_core.evaluation.comparison_page import CURVES, ComparedRun, render_comparison
 from transformer_core.evaluation.metrics import read_aligned
-from transformer_core.files import read_json, sha256_of, write_text
+from transformer_core.files import sha256_of, write_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -76,7 +77,7 @@ def test_set_here() -> TestSet | None:
     """The test set in data/raw, if there is one."""
     if not MANIFEST.exists():
         return None
-    manifest = read_json(MANIFEST)
+    manifest = read_output(MANIFEST)
     return TestSet(*(RAW / f"test.{manifest[side]}" for side in ("source", "target")))
 
 

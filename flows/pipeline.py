@@ -27,24 +27,23 @@ from prefect.tasks import Task, exponential_backoff
 
 from flows.cluster import pools
 from flows.process.child import StageLog, TimeLimitError, run_child
-from flows.process.paths import CHECKPOINTS, PUBLISHED
+from flows.process.paths import PUBLISHED
 from flows.process.repro import TRANSIENT, dvc, failure, repair, search_path, stage_names, without_advice
 from flows.process.runner import BUG, StageError, exit_file, reports_errors
 from flows.process.settings import settings_of_run
 from flows.process.signals import stop_on_signals
 from flows.record import server
+from flows.record.documents import CHECKPOINT_MODEL, read_output
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.sending import Sender
 from flows.record.summary import Outcome, record, summarize, table_of
 from transformer_core.config import Machine, load_params, parse_yaml, tracking_uri
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, first_line, machine_errors
-from transformer_core.files import read_json
 
 RETRIES = 3
 FIRST_RETRY_SECONDS = 10.0
 SUMMARY_ARTIFACT, TABLE_ARTIFACT, LINK_ARTIFACT, END_ARTIFACT = "pipeline", "pipeline-stages", "training-in-mlflow", "pipeline-ended"
 TRAIN, PUBLISH = "train", "publish"
-MODEL_CONFIG = CHECKPOINTS / "config.json"
 
 
 def close_down(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
@@ -223,7 +222,7 @@ def in_registry() -> bool:
     Raises:
         UserError: exit code 69; MLflow is away.
     """
-    published = read_json(PUBLISHED)
+    published = read_output(PUBLISHED)
     uri = tracking_uri(load_params().machine)
     return server.registered(uri, published["name"], published.get("version", ""))  # An experiment's model has no version.
 
@@ -250,7 +249,7 @@ def _repro(name: str, started: float, machine: Machine, *options: str) -> Outcom
 
 def fingerprint() -> str:
     """Return the fingerprint of the training whose checkpoints are here; empty if there are none."""
-    return str(read_json(MODEL_CONFIG)["training"]["fingerprint"]) if MODEL_CONFIG.exists() else ""
+    return str(read_output(CHECKPOINT_MODEL)["training"]["fingerprint"]) if CHECKPOINT_MODEL.exists() else ""
 
 
 def training_link(machine: Machine, training: str) -> str:

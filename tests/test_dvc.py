@@ -13,7 +13,7 @@ from transformer_core.config import Params
 
 ROOT = Path(__file__).parents[1]
 STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
-# Code that cannot change a result: how a stage is run, distributed and recorded; the schema, whose every key is in params.yaml.
+# Code that cannot change a result: how a stage is run, distributed and recorded; schemas of params.yaml and of the stages' JSON files.
 NO_RESULT = {
     "flows/cluster/group.py",
     "flows/cluster/ranks.py",
@@ -22,6 +22,7 @@ NO_RESULT = {
     "flows/process/progress.py",
     "flows/process/runner.py",
     "flows/process/signals.py",
+    "flows/record/documents.py",
     "flows/record/journal.py",
     "flows/record/lineage.py",
     "flows/record/sending.py",
@@ -29,6 +30,8 @@ NO_RESULT = {
     "flows/record/store.py",
     "flows/record/usage.py",
     "transformer_core/config.py",
+    "transformer_core/corpus/cleaning/report.py",
+    "transformer_core/corpus/sources/manifest.py",
     "transformer_core/errors.py",
     "transformer_core/files.py",
     "transformer_core/processes.py",

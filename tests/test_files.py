@@ -92,7 +92,7 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
     assert raised.value.exit_code == 78
 
 
-@pytest.mark.parametrize("content", [b"", b'{"a": 1', b"\xff", b"[" * 100_000, b"1" * 5_000])
+@pytest.mark.parametrize("content", [b"", b'{"a": 1', b"\xff", b"[" * 100_000, b"1" * 5_000, rb'["\ud800"]'])
 def test_damaged_json_is_told_with_file_and_place(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(UserError, match=r"a\.json: not valid JSON \(.+\)\. Make it again"):

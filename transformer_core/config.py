@@ -32,8 +32,10 @@ TREES = "tree"
 
 Document = TypeVar("Document", bound=BaseModel)
 
-# Above every setting, so messages leave it out; products of two such numbers still fit the 64 bits of torch's sizes.
+# Above every setting, so messages leave it out, as they do `_LARGEST`; products of two such numbers still fit the 64 bits of torch's sizes.
 _MOST = 10**9
+# Above every number in a file that a stage writes.
+_LARGEST = 10**12
 
 # An error message describes the expected value by its description, or else by its type and bounds.
 PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
@@ -44,6 +46,9 @@ MOST_BEAMS = 100
 Beam = Annotated[int, Field(gt=0, le=MOST_BEAMS)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
+# Numbers in files that stages write. Bounded, because sums and quotients of them are printed.
+Total = Annotated[int, Field(ge=0, le=_LARGEST)]
+Quantity = Annotated[float, Field(ge=0, le=_LARGEST)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,1000}$", description="a name")]
@@ -458,6 +463,16 @@ def validate_document(schema: type[Document], document: object, path: Path) -> D
         raise combined_error([_in_one_line(schema, fault, path) for fault in faults]) from None
 
 
+def check_document(schema: type[Document], document: object, path: Path, remedy: str) -> Document:
+    """Check a document that a stage wrote. Raises `UserError` (65): its first fault in one line, with this remedy."""
+    try:
+        return schema.model_validate(document)
+    except ValidationError as error:
+        first = _in_one_line(schema, _without_consequences(schema, error.errors()[:_FAULTS_READ])[0], path)
+        own = not remedy or first.remedy == _OTHER_FORMAT
+        raise UserError(first.message, first.remedy if own else remedy) from None
+
+
 def combined_error(errors: list[UserError]) -> UserError:
     """Return one `UserError` (78) with a line for each of the errors, at most ten."""
     if len(errors) > _FAULTS_SHOWN:
@@ -485,16 +500,23 @@ def _location(fault: ErrorDetails) -> list[str | int]:
 
 
 def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> UserError:
+    described = _described(schema, error, path)  # A key may have a line feed.
+    return configuration_error(described.message.replace("\n", "\\n"), described.remedy)
+
+
+def _described(schema: type[BaseModel], error: ErrorDetails, path: Path) -> UserError:
     location = _location(error)
     where = f"{path}: {'.'.join(map(str, location))}" if location else str(path)
+    if error["type"] == "value_error" and not location:  # Of a `model_validator`: a contradiction between keys, which it names.
+        return configuration_error(f"{path}: {error['ctx']['error']}")
     if error["type"] in _UNKNOWN_KEY:
         near, known = _nearest_key(schema, error), sorted(_schema_at(schema, location[:-1]).get("properties", {}))
         return configuration_error(f"{where}: unknown key", f"Did you mean {near!r}?" if near else f"Known keys: {', '.join(known)}.")
     expected = _in_words(_schema_at(schema, location))
     if error["type"] in _MISSING_KEY:
         return configuration_error(f"{where}: missing, must be {expected}")
-    if error.get("ctx", {}).get("le") == _MOST:
-        expected = f"at most {_MOST:,}"
+    if (most := error.get("ctx", {}).get("le")) in (_MOST, _LARGEST):
+        expected = f"at most {most:,.0f}"
     if not location:
         expected = expected.replace("section", "document")
     return configuration_error(
@@ -548,7 +570,7 @@ def _in_words(part: dict[str, Any]) -> str:
     bounds = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "and at most", "exclusiveMaximum": "and below"}
     words = [
         names.get(part.get("type", ""), "a section"),
-        *(f"{word} {part[key]:g}" for key, word in bounds.items() if part.get(key, _MOST) != _MOST),
+        *(f"{word} {part[key]:g}" for key, word in bounds.items() if part.get(key, _MOST) not in (_MOST, _LARGEST)),
     ]
     return " ".join(words)
 

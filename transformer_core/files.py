@@ -97,7 +97,9 @@ def write_json(path: Path, document: object) -> None:
 def read_json(path: Path, remedy: str = "Make it again with: dvc repro --force") -> Any:
     """Return the document in a JSON file. Raises `UserError` (65) with this remedy: not valid JSON, or nested too deep."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(document, ensure_ascii=False).encode()  # Refuses escapes of no character (\ud800), which could not be written.
+        return document
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid JSON ({first_line(error)})", remedy) from None
 

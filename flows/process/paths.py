@@ -34,12 +34,14 @@ STATE = Path(".state")
 _MADE_BY = {
     RAW: "download",
     CLEAN: "clean",
+    CHECKPOINTS: "train",
     TRAINING: "train",
     AVERAGED: "average",
     DECODED: "decode",
     SCORES: "evaluate",
     REPORT: "evaluate",
     SENTENCES: "evaluate",
+    PUBLISHED: "publish",
 }
 
 
@@ -47,5 +49,13 @@ def require(*paths: Path) -> None:
     """Raise a `UserError` (exit code 65) for the first path that does not exist; it names the stage that makes it."""
     for path in paths:
         if not path.exists():
-            stage = next(stage for made, stage in _MADE_BY.items() if path.is_relative_to(made))
-            raise UserError(f"{path}: no such file", f"Make it with: dvc repro {stage}")
+            raise UserError(f"{path}: no such file", f"Make it with: dvc repro {_made_by(path)}")
+
+
+def again(path: Path) -> str:
+    """Return the remedy for an output that is wrong: the command that runs the stage that makes it, and no other, again."""
+    return f"Make it again with: dvc repro --force --single-item {_made_by(path)}"
+
+
+def _made_by(path: Path) -> str:
+    return next(stage for made, stage in _MADE_BY.items() if path.is_relative_to(made))

@@ -137,7 +137,8 @@ def restore(names: Sequence[str]) -> str | None:
         The first stage that neither run-cache has, or None if all are restored.
 
     Raises:
-        UserError: exit code 78 if no remote is configured, 69 if the remote is away.
+        UserError: exit code 78 if no remote is configured, or if an input of a stage, which no earlier stage makes, is not in this
+            repository; 69 if the remote is away.
     """
     from dvc.repo import Repo
     from dvc.stage.cache import RunCacheNotFoundError  # type: ignore[import-untyped]
@@ -151,6 +152,7 @@ def restore(names: Sequence[str]) -> str | None:
             try:
                 with repo.lock:
                     (stage,) = repo.stage.collect(name)
+                    _check_inputs(name, [dep.def_path for dep in stage.deps if not dep.exists])
                     if stage.changed():
                         repo.stage_cache.restore(stage, pull=True)
             except RunCacheNotFoundError:
@@ -171,6 +173,14 @@ def push(names: Sequence[str]) -> None:
         repo.push(targets=list(names), run_cache=True)
 
 
+def _check_inputs(stage: str, missing: Sequence[str]) -> None:
+    """Refuse a stage without an input, by whose sum DVC would look up its run: DVC's own error does not say whose file it is."""
+    for path in missing:
+        message = f"{path}: no such file or folder here, and stage {stage} depends on it"
+        remedy = "Restore it with dvc pull or git checkout. If it is in neither: dvc add or git add it, then push."
+        raise configuration_error(message, remedy)
+
+
 @contextmanager
 def _remote_errors() -> Iterator[None]:
     """Report an error of the DVC remote as a `UserError`; its client libraries raise exceptions of many types."""
@@ -178,6 +188,8 @@ def _remote_errors() -> Iterator[None]:
 
     try:
         yield
+    except UserError:
+        raise
     except NoRemoteError:
         message = "no DVC remote is configured, and machines exchange outputs of stages through it"
         raise configuration_error(message, "Name one and commit it: dvc remote add --default store URL") from None

@@ -12,9 +12,10 @@ from typing import Any
 
 from flows.process.child import git
 from flows.process.paths import MANIFEST
+from flows.record.documents import read_output
 from flows.record.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Dataset, Journal
 from transformer_core.config import Params
-from transformer_core.files import EXPERIMENT, read_json, sha256_of
+from transformer_core.files import EXPERIMENT, sha256_of
 
 LOCK = Path("dvc.lock")
 PACKAGES = ("torch", "sentencepiece", "sacrebleu")
@@ -44,7 +45,7 @@ def lineage() -> dict[str, str]:
 
 def describe_training(journal: Journal, params: Params) -> None:
     """Record the settings, datasets, name and description of a training."""
-    manifest = read_json(MANIFEST)
+    manifest = read_output(MANIFEST)
     train, valid = datasets(manifest, "train", "valid")
     model, settings = params.model, params.train
     journal.parameters(params.model_dump(exclude={"machine"}, exclude_none=True))

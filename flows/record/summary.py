@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from flows.process.paths import SCORES
 from flows.record.journal import NAME, Journal
-from flows.record.tasks import corpus_name, task_scored
+from flows.record.tasks import corpus_name, read_scores, task_scored
 from transformer_core.config import read_yaml
-from transformer_core.files import read_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +57,7 @@ def summarize(table: "pd.DataFrame", outcomes: Mapping[str, Outcome], link: str,
     parts = [markdown_table(["stage", "", *(name.replace("megabytes", "MB") for name in shown)], rows, text_columns=2)]
     evaluated = outcomes.get(EVALUATE)
     if evaluated and not evaluated.code and SCORES.exists():
-        figures = read_json(SCORES)
+        figures = read_scores()
         task = task_scored(figures)
         parts.append(f"{task.score} **{figures[task.key]:.2f}** on the test set of {corpus_name(figures)}")
     if link:

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from flows.process.paths import REPORT
-from transformer_core.config import TREES
+from pydantic import BaseModel, create_model
+
+from flows.process.paths import REPORT, SCORES
+from flows.record.documents import Needed, checked, unchecked
+from transformer_core.config import TREES, Name, Quantity, Total
 from transformer_core.evaluation.moses_bleu import TITLES
 from transformer_core.evaluation.parsing import compare_parsers
 from transformer_core.evaluation.significance import Comparison, compare_systems
@@ -56,6 +60,28 @@ def task_scored(figures: Mapping[str, Any]) -> Task:
     return PARSING if PARSING.key in figures else TRANSLATION
 
 
+def read_scores(task: Task | None = None, root: Path = Path()) -> dict[str, Any]:
+    """Return scores.json of the repository at `root`, of this task or else of the one whose main score it has.
+
+    Raises:
+        UserError: exit code 65; it is missing or not JSON, or a key that a reader needs is missing or wrong.
+    """
+    figures = unchecked(SCORES, root)
+    if task is None:
+        task = task_scored(figures if isinstance(figures, dict) else {})
+    return checked(_schema(task), figures, SCORES, root)
+
+
+def _schema(task: Task) -> type[BaseModel]:
+    """Return the schema of what readers need of scores.json."""
+    numbers: dict[str, Any] = dict.fromkeys((task.key, f"{task.key}_low", f"{task.key}_high", *task.columns), Quantity)
+    of_test: dict[str, Any] = dict.fromkeys(task.shares, Quantity)
+    of_test |= {"corpus": Name, "synthetic": bool, "lines": Total, "signature": str, "references_sha256": str}
+    of_test |= dict.fromkeys(TITLES, (Quantity, 0)) | {f"{name}_signature": (str, "") for name in TITLES}
+    valid = create_model("Valid", __base__=Needed, **numbers)
+    return create_model("Scores", __base__=Needed, **numbers, **of_test, valid=valid)
+
+
 def corpus_name(record: Mapping[str, Any], mark: str = "synthetic") -> str:
     """Return the name of the corpus in scores.json or in the manifest, marked if its text is generated."""
     return f"{record['corpus']} ({mark})" if record["synthetic"] and record["corpus"] != mark else str(record["corpus"])
@@ -73,7 +99,7 @@ def score_table(figures: Mapping[str, Any]) -> str:
     rows.append(f"{task.score} is {figures['signature']}, test has {figures['lines']:,} lines")
     for name, title in TITLES.items():
         if name in figures:
-            rows.append(f"{title}, {figures[name]:.2f} on test, is {figures[f'{name}_signature']}")
+            rows.append(f"{title}, {figures[name]:.2f} on test, is {figures.get(f'{name}_signature', 'of unknown signature')}")
     shares = [f"{figures[name]:.1f}% {_SHARES[name]}" for name in task.shares]
     return "\n".join([*rows, f"Of the test outputs {', '.join(shares)}", f"Report: {REPORT}"])
 

@@ -5,8 +5,8 @@ from tempfile import TemporaryDirectory
 
 from pydantic import ConfigDict
 
-from flows.process.paths import AVERAGED, BINARIZED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL
-from transformer_core.config import Average, Measure, Params, Section, validate_document
+from flows.process.paths import AVERAGED, BINARIZED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL, again
+from transformer_core.config import Average, Measure, Params, Section, check_document
 from transformer_core.corpus.tokens.binary import check_split, open_split
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist, align
 from transformer_core.errors import UserError
@@ -28,7 +28,7 @@ def run(params: Params) -> str:
     """Average the weights of `average.count` checkpoints, and write them with config, subword model and, if wanted, shortlist."""
     updates = _chosen(params.average)
     files = {update_of(file): file for file in checkpoint_files(CHECKPOINTS)}
-    config = read_config(CHECKPOINTS / CONFIG).model_copy(update={"averaged": params.average.count})
+    config = read_config(CHECKPOINTS / CONFIG, again(CHECKPOINTS)).model_copy(update={"averaged": params.average.count})
     weights = average([files[update] for update in updates])
     with TemporaryDirectory() as folder:
         shortlist = Path(folder) / SHORTLIST
@@ -52,7 +52,8 @@ def _chosen(settings: Average) -> list[int]:
     """Return the updates of the checkpoints to average, ascending. Raises `UserError` (65): fewer checkpoints than asked for."""
     there = [update_of(file) for file in checkpoint_files(CHECKPOINTS)]
     if settings.of == "best":
-        record = validate_document(_Scores, read_json(CHECKPOINT_SCORES), CHECKPOINT_SCORES)
+        remedy = again(CHECKPOINT_SCORES)
+        record = check_document(_Scores, read_json(CHECKPOINT_SCORES, remedy), CHECKPOINT_SCORES, remedy)
         scores = {update: score for update, score in record.scores.items() if update in there}
         there = sorted(best_updates(scores, record.best_by, settings.count))
     if len(there) < settings.count:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from flows.process.paths import CLEAN, RAW, STATE
 from transformer_core.config import PRETRAINED, Params
-from transformer_core.corpus.cleaning.cleaner import REPORT, CleaningReport, PairScores, clean_corpus
+from transformer_core.corpus.cleaning.cleaner import PairScores, clean_corpus
+from transformer_core.corpus.cleaning.report import REPORT, CleaningReport
 from transformer_core.files import new_directory
 from transformer_core.processes import cores
 

@@ -7,7 +7,8 @@ from flows.process.paths import AVERAGED, CORPORA, RAW, STATE
 from transformer_core.config import Params, tracking_uri
 from transformer_core.corpus.sources.catalogue import REGISTRY, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, mirror_folder
-from transformer_core.corpus.sources.raw import Manifest, write_raw
+from transformer_core.corpus.sources.manifest import Manifest
+from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource, check_tags, registered_models
 from transformer_core.errors import configuration_error

@@ -24,9 +24,11 @@ from flows.process.paths import (
     TRAINING_METRICS,
     UPDATES,
     VALIDATION,
+    again,
     require,
 )
 from flows.process.runner import seconds_of
+from flows.record.documents import CLEANING, DECODING, MODEL, read_output
 from flows.record.journal import DESCRIPTION, JOURNALS, NAME, REFERENCES, SOURCES, Journal, read_events
 from flows.record.lineage import LOCK, corpus_label, datasets, lineage
 from flows.record.tasks import PARSING, TRANSLATION, Task, corpus_name, score_table, task_of
@@ -53,13 +55,12 @@ from transformer_core.evaluation.metrics import (
 )
 from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing
 from transformer_core.evaluation.sentences import render_sentences
-from transformer_core.files import new_file, read_json, read_numbers, sha256_of, write_json, write_text
-from transformer_core.models.directory import SUBWORD, load_model
+from transformer_core.files import new_file, read_numbers, sha256_of, write_json, write_text
+from transformer_core.models.directory import SUBWORD, load_model, read_config
 
 STAGES_BEFORE = ("download", "clean", "bpe", "binarize", "train", "average", "decode")
 # What statistics.json says of the day and the machine of decoding, which are no settings of it.
 MADE = ("made", "machine")
-CLEANING, MODEL, DECODING = CLEAN / "report.json", AVERAGED / "config.json", DECODED / "statistics.json"
 
 
 def run(params: Params) -> str:
@@ -84,11 +85,11 @@ def gather(params: Params) -> Report | ParsingReport:
     """Read the outputs of the earlier stages and score them; `with_times` adds this stage's own time and the cost.
 
     Raises:
-        UserError: exit code 65; a file is missing, not UTF-8, or has another number of lines than the files beside it; or references
-            look tokenised and evaluate.allow_tokenised is off.
+        UserError: exit code 65; a file is missing, wrong, not UTF-8, or has another number of lines than the files beside it; or
+            references look tokenised and evaluate.allow_tokenised is off.
     """
     require(MANIFEST, CLEANING, TRAINING_METRICS, UPDATES, VALIDATION, MODEL, AVERAGED / SUBWORD, DECODING)
-    manifest, model = read_json(MANIFEST), read_json(MODEL)
+    manifest, model = read_output(MANIFEST), read_config(MODEL, again(MODEL)).model_dump(mode="json")
     source, target = manifest["source"], manifest["target"]
     labels = [path for path in [RAW / "test.phenomena"] if path.exists()]
     hypotheses, references, sources, *phenomena = read_aligned(
@@ -97,13 +98,13 @@ def gather(params: Params) -> Report | ParsingReport:
     valid = read_aligned(DECODED / "valid.hyp", RAW / f"valid.{target}")
     common: dict[str, Any] = {
         "manifest": manifest,
-        "cleaning": read_json(CLEANING),
+        "cleaning": read_output(CLEANING),
         "model": model,
-        "parameters": read_json(TRAINING_METRICS)["parameters"],
+        "parameters": read_output(TRAINING_METRICS)["parameters"],
         "settings": params.model_dump(exclude={"machine"}),
         "seconds": stage_seconds(params, model["training"]["seconds"]),
         "cost": None,
-        "decoding": read_json(DECODING),
+        "decoding": read_output(DECODING),
         "updates": read_numbers(UPDATES),
         "validation": read_numbers(VALIDATION),
         "sources": sources,
@@ -230,7 +231,7 @@ def headline(report: Report | ParsingReport, task: Task) -> dict[str, Any]:
 
 def for_dvc(figures: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> dict[str, Any]:
     """Return the content of metrics.json: scores of test, with those that the corpus asks for, the main ones of valid, and minutes."""
-    training = read_json(TRAINING_METRICS)
+    training = read_output(TRAINING_METRICS)
     own = [name.replace("-", "_") for name in report.manifest.get("metrics", [])]
     test = {name: figures[name] for name in (*task.published, *own)}
     valid = {task.key: figures["valid"][task.key], "perplexity": round(training["valid_perplexity"], 2)}

@@ -10,8 +10,8 @@ from flows.process.paths import CORPORA, LOCAL_FILES, MANIFEST, RAW, STATE
 from transformer_core.config import Params
 from transformer_core.corpus.sources.catalogue import Source, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher
-from transformer_core.corpus.sources.raw import read_manifest
-from transformer_core.corpus.sources.readers import Origin, SourceReader, named_from
+from transformer_core.corpus.sources.manifest import Origin, read_manifest
+from transformer_core.corpus.sources.readers import SourceReader, named_from
 from transformer_core.corpus.sources.translated import TranslatedSource
 from transformer_core.errors import UserError
 

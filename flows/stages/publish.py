@@ -33,21 +33,21 @@ from flows.process.paths import (
     VALIDATION_SCORE,
     require,
 )
+from flows.record.documents import MODEL, read_output
 from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file
 from flows.record.lineage import describe_training, training_name
 from flows.record.registry import EVALUATION, HYPOTHESES, address_of, card, decide, register
 from flows.record.sending import sync
 from flows.record.server import connect, find_training, reaching, run_link, ui_command
-from flows.record.tasks import Task, corpus_name, task_of
+from flows.record.tasks import Task, corpus_name, read_scores, task_of
 from transformer_core.config import Params, tracking_uri
 from transformer_core.errors import UserError
 from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.evaluation.verdict import with_verdict
-from transformer_core.files import EXPERIMENT, read_json, read_numbers, sha256_of, write_json
+from transformer_core.files import EXPERIMENT, read_numbers, sha256_of, write_json
 
 SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
-CONFIG = AVERAGED / "config.json"
-MODEL = "translator"
+LOGGED_NAME = "translator"
 EXAMPLE = ["A man is riding a bike."]
 # Packages that the served model imports; MLflow, left to find out, loads the model in another process first.
 REQUIRED = ("ctranslate2", "mlflow", "numpy", "pydantic", "ruamel.yaml", "safetensors", "sentencepiece", "torch")
@@ -60,10 +60,12 @@ def run(params: Params) -> str:
     Raises:
         UserError: exit code 69; MLflow is away. Scores and report exist all the same.
     """
-    require(MANIFEST, CONFIG, DECODED / HYPOTHESES, SCORES, REPORT, SENTENCES)
-    figures, manifest, made_by = read_json(SCORES), read_json(MANIFEST), read_json(CONFIG)["training"]
+    require(MANIFEST, MODEL, DECODED / HYPOTHESES, SCORES, REPORT, SENTENCES)
+    manifest, made_by = read_output(MANIFEST), read_output(MODEL)["training"]
+    task = task_of(manifest["target"])
+    figures = read_scores(task)
     hypotheses, references, sources = read_aligned(DECODED / HYPOTHESES, *(RAW / f"test.{manifest[side]}" for side in ("target", "source")))
-    task, name, uri = task_of(manifest["target"]), params.publish.name, tracking_uri(params.machine)
+    name, uri = params.publish.name, tracking_uri(params.machine)
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", UPLOAD_SECONDS)
     with reaching(uri):
         sync(uri)
@@ -147,7 +149,7 @@ def log_model(client: MlflowClient, uri: str, params: Params, training: Run, upd
             evaluation.mkdir()
             shutil.copyfile(DECODED / HYPOTHESES, evaluation / HYPOTHESES)
             logged: ModelInfo = mlflow.pyfunc.log_model(
-                name=MODEL,
+                name=LOGGED_NAME,
                 python_model=str(SERVED_MODEL),
                 artifacts={"model": str(directory), "evaluation": str(evaluation)},
                 code_paths=[str(Path(transformer_core.__file__).parent)],

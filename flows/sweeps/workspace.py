@@ -18,14 +18,15 @@ from ruamel.yaml import YAML
 
 from flows.cluster.node import Work, check_out
 from flows.process.child import StageLog, git, run_child
-from flows.process.paths import AVERAGED, BINARIZED, SCORES, STATE, TRAINING_METRICS
+from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS
 from flows.process.repro import DVC_FILE, ancestors, dvc, failure, search_path
 from flows.process.runner import EXITS, StageError
+from flows.record.documents import read_output
 from flows.record.journal import JOURNALS
-from flows.record.tasks import task_of
+from flows.record.tasks import read_scores, task_of
 from transformer_core.config import PARAMS_FILE, Machine, load_params, read_yaml, tracking_uri
 from transformer_core.corpus.tokens.binary import read_meta
-from transformer_core.files import read_json, write_json
+from transformer_core.files import write_json
 
 LAST_STAGE = "evaluate"
 SWEEPS = STATE / "sweeps"
@@ -161,7 +162,7 @@ def _figures(job: Job, clone: Path) -> dict[str, Any]:
     config, pairs = read_config(clone / AVERAGED / CONFIG), read_meta(clone / BINARIZED).splits["train"]
     cost = cost_of_training(config.model, config.vocabulary.size, round(pairs.target_tokens / pairs.pairs))
     passes = load_params(clone / PARAMS_FILE).train.passes
-    scores, training = read_json(clone / SCORES), read_json(clone / TRAINING_METRICS)
+    scores, training = read_scores(task, clone), read_output(TRAINING_METRICS, clone)
     return {
         "row": job.row,
         "seed": job.seed,

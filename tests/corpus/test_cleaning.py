@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from transformer_core.config import Clean
 from transformer_core.corpus import text
-from transformer_core.corpus.cleaning.cleaner import EXAMPLES, LONGEST_COUNTED, CleaningReport, clean_corpus
+from transformer_core.corpus.cleaning.cleaner import EXAMPLES, LONGEST_COUNTED, clean_corpus
+from transformer_core.corpus.cleaning.report import CleaningReport
 from transformer_core.errors import ExitCode, UserError
 
 OFF = Clean(

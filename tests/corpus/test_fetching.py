@@ -201,8 +201,8 @@ def test_a_file_without_a_published_sum_must_have_the_locked_one(site: Site, tmp
     assert list(json.loads(lock.read_text(encoding="utf-8"))) == [site.address]
 
 
-@pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://127.0.0.1/train.en", "data:text/plain,text"])
-def test_a_redirect_to_another_scheme_is_refused_and_not_tried_again(site: Site, fetcher: Fetcher, address: str) -> None:
+@pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://127.0.0.1/train.en", "data:text/plain,text", "http://a..b/x"])
+def test_a_redirect_to_another_scheme_or_no_host_is_refused_and_not_tried_again(site: Site, fetcher: Fetcher, address: str) -> None:
     site.faults = [f"redirect {address}"]
     with pytest.raises(UserError, match=r"Correct the address") as caught:
         fetcher.fetch(site.address)

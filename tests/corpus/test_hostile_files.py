@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from transformer_core.config import load_params, parse_yaml, read_yaml, validate_document
-from transformer_core.corpus.sources.catalogue import Entry, find_entry, load_entry
+from transformer_core.corpus.sources.catalogue import Address, Entry, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import ALLOWED_BYTES, LARGEST_RATIO, file_lines, unpack
 from transformer_core.errors import ExitCode, UserError
@@ -176,11 +176,34 @@ def test_a_document_of_aliases_of_aliases_is_refused_in_few_words(tmp_path: Path
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://a./b", "data:,x", "//a/b", "http:///b", "https://a./%00", "https://a./b\nc"])
 def test_an_address_of_another_scheme_is_refused(url: str) -> None:
+    check_address(url)
+
+
+WITHOUT_A_HOST = ["http://", "https://:80/x", "https://?a", "https://#a", "http://@/x", "http://a:b@/x", "http://a:b@:80/x", "http://./x"]
+LONG = f"http://{'a' * 64}.org/x"
+NO_HOSTS = ["http://a..b/x", LONG, "http://*.a/x", "http://%20/x", "http://[::1/x", "http://a:0/x", "http://a:99999/x", "http://a:b/x"]
+
+
+@pytest.mark.parametrize("url", [*WITHOUT_A_HOST, *NO_HOSTS])
+def test_an_address_without_a_host_is_refused_when_the_entry_is_read(url: str) -> None:
+    check_address(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://a.org/x", "http://a:b@a.org:80/x", "http://[::1]:80/x", "http://[::1]/x", "https://übung.de/x", "http://a_b./x"]
+)
+def test_an_address_with_a_host_is_taken(url: str) -> None:
+    assert Address(url=url).url == url
+
+
+def check_address(url: str) -> None:
+    """Read an entry with this address, which must be refused."""
     side = {"url": url}
     splits = {split: [{"https": {"en": side, "de": side}}] for split in ("train", "valid", "test")}
     document = {"name": "own", "languages": ["en", "de"], "licence": None, "note": "", "splits": splits}
-    with pytest.raises(UserError, match=r"url: must be an address that begins with https:// or http://"):
+    with pytest.raises(UserError, match=r"url: must be an address that begins with https:// or http:// and a host, got ") as raised:
         validate_document(Entry, document, Path("own.yaml"))
+    assert raised.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
 @pytest.mark.parametrize("language", ["../../en", "/en", "e n", "en\n", "", "en/de"])

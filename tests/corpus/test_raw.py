@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from transformer_core.corpus.sources.catalogue import Entry, Found, LocalFile, Source, Splits
 from transformer_core.corpus.sources.fetching import Fetcher
-from transformer_core.corpus.sources.raw import Manifest, read_manifest, write_raw
+from transformer_core.corpus.sources.manifest import Manifest, read_manifest
+from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.text import normalise
 from transformer_core.errors import ExitCode, UserError

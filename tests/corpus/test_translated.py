@@ -9,8 +9,9 @@ import pytest
 from transformer_core.corpus.sources.catalogue import Translated, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file
 from transformer_core.corpus.sources.holdout import choose, rank
+from transformer_core.corpus.sources.manifest import Manifest
 from transformer_core.corpus.sources.own import new_entry
-from transformer_core.corpus.sources.raw import Manifest, write_raw
+from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource, check_tags, registered_models
 from transformer_core.corpus.text import Pair, read_lines, write_lines, write_pairs

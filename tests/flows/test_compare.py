@@ -12,6 +12,7 @@ from flows.record.journal import Journal
 from flows.record.sending import sync
 from flows.record.server import connect, experiment_id, find_training
 from flows.stages import evaluate as stage
+from tests.flows.publishing import MANIFEST
 from tests.flows.test_evaluate_stage import HYPOTHESES, TARGET, lay_out
 from transformer_core import recipes
 from transformer_core.config import load_params
@@ -31,7 +32,7 @@ def compare(mlflow_store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     """The output of `python -m flows.compare`, or its error, which is one line, in a repository with a test set."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
     Path("params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
-    write_json(Path("data/raw/manifest.json"), {"source": "en", "target": "de"})
+    write_json(Path("data/raw/manifest.json"), MANIFEST)
     write_lines(Path("data/raw/test.en"), SOURCE)
     write_lines(Path("data/raw/test.de"), REFERENCES)
 

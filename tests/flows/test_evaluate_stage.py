@@ -48,7 +48,9 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
             "entities": 0, "lengths_in": {"en": [0, 1, 2], "de": [0, 0, 3]}, "lengths_out": {"en": [0, 1, 2], "de": [0, 0, 3]},
             "splits": {"valid": checked, "test": checked},
         },
-        "results/training/metrics.json": {"parameters": 12_345, "valid_perplexity": 7.3891, "minutes": 2.5},
+        "results/training/metrics.json": {
+            "updates": 40, "parameters": 12_345, "valid_perplexity": 7.3891, "minutes": 2.5, "tokens_per_second": 50,
+        },
         "results/decode/statistics.json": {"valid": speed, "test": speed, "engine": "torch", "beam": 4, "penalty": "wu", "alpha": 0.6},
     }  # fmt: skip
     for name, document in documents.items():

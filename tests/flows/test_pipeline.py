@@ -23,10 +23,12 @@ from flows.process.child import GRACE_SECONDS
 from flows.process.paths import PUBLISHED, SCORES
 from flows.process.repro import stage_names
 from flows.process.runner import StageError
+from flows.record.documents import CHECKPOINT_MODEL
 from flows.record.journal import Journal
 from flows.record.sending import sync
 from flows.record.server import connect, find_training
 from flows.record.summary import Outcome, record, summarize, table_of
+from tests.flows.publishing import FIGURES
 from tests.waiting import processes, wait_for
 from transformer_core import recipes
 from transformer_core.config import Machine
@@ -342,7 +344,7 @@ def test_a_registry_that_is_away_is_exit_code_69(monkeypatch: pytest.MonkeyPatch
 def test_the_training_is_found_in_mlflow(published: tuple[MlflowClient, str], tmp_path: Path) -> None:
     machine = Machine(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
     assert fingerprint() == ""
-    write_json(module.MODEL_CONFIG, {"training": {"fingerprint": "f00d"}})
+    write_json(CHECKPOINT_MODEL, {"training": {"fingerprint": "f00d", "updates": 3}})
     assert fingerprint() == "f00d"
     assert training_link(machine, "beef") == ""
     assert training_link(machine, fingerprint()).partition("?")[0].endswith(f"/runs/{published[1]}")
@@ -363,7 +365,7 @@ def test_times_sizes_and_costs_are_a_run_below_the_training_in_mlflow(published:
 
 @pytest.mark.usefixtures("mlflow_store")
 def test_the_summary_has_sizes_costs_score_and_a_link_or_the_failure_and_no_older_score() -> None:
-    write_json(SCORES, {"bleu": 86.412, "corpus": "toys", "synthetic": True})
+    write_json(SCORES, {**FIGURES, "bleu": 86.412, "corpus": "toys", "synthetic": True})
     Path("dvc.lock").write_text("stages:\n  train:\n    outs: [{path: a, size: 1500000}, {path: b, size: 20000}]\n")
     done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "evaluate": Outcome("evaluate", "ran", 0, 1234.56)}
     summary = summarize(table_of(done, 3.6), done, "http://mlflow/#/runs/1", "")

@@ -16,7 +16,7 @@ FIGURES = {
     "bleu": 38.4, "bleu_low": 36.91, "bleu_high": 40.02, "chrf": 64.21, "ter": 42.0, "paper_bleu": 39.5,
     "paper_bleu_signature": "multi-bleu|nrefs:1|case:mixed|tok:moses-de",
     "signature": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0",
-    "corpus": "multi30k", "synthetic": False, "lines": 1000, "copied": 0.2, "empty": 0.0, "over_long": 1.3,
+    "corpus": "multi30k", "synthetic": False, "lines": 1000, "references_sha256": "0" * 64, "copied": 0.2, "empty": 0.0, "over_long": 1.3,
     "valid": {"bleu": 39.0, "bleu_low": 37.5, "bleu_high": 40.5, "chrf": 65.0, "ter": 41.5, "paper_bleu": 40.1},
 }  # fmt: skip
 
@@ -49,10 +49,11 @@ def test_help_is_shown_before_anything_is_looked_for(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.startswith("usage: python -m flows.scores")
 
 
-def test_no_scores_or_scores_of_an_earlier_version_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_scores_or_damaged_ones_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == ExitCode.BAD_DATA
     assert capsys.readouterr().err == "results/scores.json: no such file. Make it with: dvc repro evaluate\n"
     write_json(SCORES, {name: value for name, value in FIGURES.items() if name != "copied"})
     assert main([]) == ExitCode.BAD_DATA
-    expected = "has no copied, it is of an earlier version. Make it anew with: dvc repro\n"
-    assert capsys.readouterr() == ("", f"results/scores.json: {expected}")
+    expected = "copied: missing, must be a number of at least 0. "
+    remedy = "Make it again with: dvc repro --force --single-item evaluate\n"
+    assert capsys.readouterr() == ("", f"results/scores.json: {expected}{remedy}")

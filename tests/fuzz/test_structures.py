@@ -1,6 +1,9 @@
 """Well-formed files with any content: what flipped bytes rarely make."""
 
 import contextlib
+import json
+from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.text_readers import archive
+from tests.fuzz.text_readers import READERS, archive
 from transformer_core import recipes
 from transformer_core.config import Params, parse_yaml, validate_document, yaml_text
 from transformer_core.corpus.sources.catalogue import Entry
@@ -26,6 +29,20 @@ ENTRY: dict[str, Any] = {
     "note": "",
     "splits": {split: [{"https": {"en": SIDE, "de": SIDE}}] for split in ("train", "valid", "test")},
 }
+# Files of one stage that others read.
+OUTPUTS = {
+    name: json.loads(READERS[name].examples()[-1])
+    for name in ("manifest", "cleaning-report", "training-metrics", "decoding", "checkpoint-model", "published", "scores")
+}
+
+
+def places(value: object, *above: str | int) -> Iterator[tuple[str | int, ...]]:
+    """The keys of every value in a document, from the outside to the inside."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield (*above, key)
+        yield from places(inner, *above, key)
+
+
 numbers = st.one_of(st.integers(), st.integers().map(lambda number: 10**400 + number), st.floats())
 values = st.recursive(
     st.one_of(st.none(), st.booleans(), numbers, st.text(max_size=20), st.dates()),
@@ -48,6 +65,19 @@ def test_any_value_of_any_setting_is_taken_or_refused(place: tuple[str, str], va
 def test_any_value_in_an_entry_is_taken_or_refused(key: str, value: object) -> None:
     with contextlib.suppress(UserError):
         validate_document(Entry, ENTRY | {key: value}, Path("own.yaml"))
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+@given(data=st.data(), value=values)
+@few
+def test_any_value_anywhere_in_the_output_of_a_stage_is_taken_or_refused(
+    name: str, data: st.DataObject, value: object, tmp_path: Path
+) -> None:
+    document = json.loads(json.dumps(OUTPUTS[name]))
+    *outer, key = data.draw(st.sampled_from(list(places(document))))
+    reduce(lambda inner, step: inner[step], outer, document)[key] = value
+    with contextlib.chdir(tmp_path), contextlib.suppress(UserError):
+        READERS[name].read(json.dumps(document, default=str).encode(), tmp_path)
 
 
 @given(values)

@@ -8,15 +8,25 @@ import os
 import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from flows.process.paths import RAW, SCORES
+from flows.process.paths import MANIFEST, PUBLISHED, RAW, SCORES, TRAINING_METRICS
 from flows.process.repro import failure
 from flows.process.runner import exit_file, seconds_of
 from flows.process.settings import settings_of_run
+from flows.record.documents import CHECKPOINT_MODEL, CLEANING, DECODING, read_output
 from flows.record.journal import Journal
+from flows.record.lineage import datasets, describe_training
+from flows.record.registry import Decision, card
 from flows.record.sending import all_sent
+from flows.record.summary import Outcome, summarize, table_of
+from flows.record.tasks import TRANSLATION, read_scores, task_of
+from flows.stages.evaluate import for_dvc
 from flows.sweeps.rows import document_of, grid_rows
+from tests.evaluation.test_report import a_report, page_with
+from tests.flows.publishing import FIGURES
+from tests.flows.publishing import MANIFEST as RAW_MANIFEST
 from tests.fuzz.fuzzer import Read, Reader
 from transformer_core import recipes
 from transformer_core.cli import _parser
@@ -26,8 +36,9 @@ from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Entry, F
 from transformer_core.corpus.sources.fetching import Fetcher, locked_sums
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, unpack
 from transformer_core.corpus.sources.holdout import listed_sentences
+from transformer_core.corpus.sources.manifest import read_manifest
 from transformer_core.corpus.sources.own import new_entry, update_entry
-from transformer_core.corpus.sources.raw import MANIFEST, read_manifest, write_raw
+from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
 from transformer_core.corpus.text import read_pairs
@@ -35,7 +46,8 @@ from transformer_core.corpus.trees import leaves, read_tree, repaired
 from transformer_core.evaluation import parsing
 from transformer_core.evaluation.comparison import side_by_side
 from transformer_core.evaluation.metrics import read_aligned
-from transformer_core.files import new_directory, read_numbers
+from transformer_core.evaluation.sentences import render_sentences
+from transformer_core.files import new_directory, read_numbers, write_json
 from transformer_core.presets import resolve
 
 _ENGLISH = [f"a house number {number} & more" for number in range(12)]
@@ -289,27 +301,42 @@ def _times() -> list[bytes]:
     return [json.dumps({"seconds": 4.2, "settings": {"download": params["download"]}}).encode()]
 
 
-_MANIFEST = json.dumps(
-    {
-        "corpus": "own", "source": "en", "target": "de", "licence": None, "synthetic": False,
-        "splits": {"train": {"pairs": 1, "files": {side: {"sha256": "0" * 64, "lines": 1} for side in ("en", "de")}}},
-        "held_out": {"test": 1}, "origin": [{"split": "train", "file": "a", "sha256": "0" * 64}],
-    }
-).encode()  # fmt: skip
-_METRICS = json.dumps(
-    {
-        **dict.fromkeys(("bleu", "bleu_low", "bleu_high", "chrf", "ter", "copied", "empty", "over_long"), 1.5),
-        "corpus": "own", "synthetic": False, "lines": 3, "signature": "s",
-        "valid": dict.fromkeys(("bleu", "bleu_low", "bleu_high", "chrf", "ter"), 1.5),
-    }
-).encode()  # fmt: skip
-_UPDATES = b"update,epoch,loss,perplexity,skipped\n50,1,3.25,12.5,0\n100,1,2.5,inf,1\n"
+# Files of one stage that others read (flows/record/documents.py); what these make of them has the file's values in it.
+_WITH_ALL_KEYS = {"held_out": {"test": 1}, "origin": [{"split": "train", "file": "a", "sha256": "0" * 64}], "metrics": ["multi30k-lower"]}
+_MANIFESTS = [json.dumps(RAW_MANIFEST | other).encode() for other in ({}, _WITH_ALL_KEYS)]
+_SCORES = json.dumps({**FIGURES, "paper_bleu": 39.5, "paper_bleu_signature": "multi-bleu"}).encode()
+_TRAINING_METRICS = json.dumps(
+    {"updates": 9, "epochs": 1, "parameters": 5, "valid_perplexity": 7.5, "minutes": 1.5, "tokens_per_second": 90}
+).encode()
 
 
-def _scores(_: Path) -> None:
+def _read_manifest(folder: Path) -> None:
+    read_manifest(folder / RAW)
+    manifest = read_output(MANIFEST)
+    params = recipes.load("synthetic")
+    describe_training(Journal("f00d"), params)
+    datasets(manifest, "valid", "test")
+    card("m@champion", Decision("champion", "the first"), "a training", {**FIGURES, "f1": 9.5}, manifest)
+    task_of(manifest["target"])
+    page_with(manifest=manifest)
+    render_sentences(replace(a_report(), manifest=manifest), "chrF2")
+
+
+def _read_scores(_: Path) -> None:
     from flows.scores import main
 
     _exit_code(main([]))
+    done = {"evaluate": Outcome("evaluate", "ran", 0, 1.0)}
+    summarize(table_of(done, None), done, "", "")
+    figures = read_scores(TRANSLATION)
+    card("m@champion", Decision("champion", "the first"), "a training", figures, RAW_MANIFEST)
+
+
+def _read_training_metrics(folder: Path) -> None:
+    write_json(folder / "results/metrics.json", for_dvc(FIGURES, a_report(), TRANSLATION))
+
+
+_UPDATES = b"update,epoch,loss,perplexity,skipped\n50,1,3.25,12.5,0\n100,1,2.5,inf,1\n"
 
 
 def _exit_code(code: int) -> None:
@@ -378,7 +405,15 @@ READERS: dict[str, Reader] = {
     "trees": Reader(_read_trees, _fixed(_TREES)),
     "parses": Reader(_repair_trees, _fixed(_SYMBOLS)),
     "compare": Reader(_compare, _fixed(_TEXT)),
-    "manifest": Reader(_state(Path(MANIFEST), read_manifest), _fixed(_MANIFEST)),
+    "manifest": Reader(_state(MANIFEST, _read_manifest), lambda: _MANIFESTS),
+    "cleaning-report": Reader(_state(CLEANING, lambda _: page_with(cleaning=read_output(CLEANING))),
+                              lambda: [json.dumps(a_report().cleaning).encode()]),
+    "training-metrics": Reader(_state(TRAINING_METRICS, _read_training_metrics), _fixed(_TRAINING_METRICS)),
+    "decoding": Reader(_state(DECODING, lambda _: page_with(decoding=read_output(DECODING))),
+                       lambda: [json.dumps(a_report().decoding).encode()]),
+    "checkpoint-model": Reader(_state(CHECKPOINT_MODEL, lambda _: read_output(CHECKPOINT_MODEL)),
+                               _fixed(b'{"format": 2, "training": {"fingerprint": "f00d", "updates": 9}}')),
+    "published": Reader(_state(PUBLISHED, lambda _: read_output(PUBLISHED)), _fixed(b'{"name": "m", "version": "3", "run_id": "f00d"}')),
     "lock": Reader(_state(Path("own.lock"), lambda folder: locked_sums(folder / "own.lock")),
                    _fixed(b'{"https://a./b": "%s"}' % (b"0" * 64))),
     "held-out": Reader(_state(Path("own.held-out"), lambda folder: listed_sentences(folder / "own.yaml", "en")),
@@ -390,7 +425,7 @@ READERS: dict[str, Reader] = {
     "exit": Reader(_state(exit_file("train"), lambda folder: failure("train", 255, "ERROR: failed", folder)),
                    _fixed(b'{"code": 65, "message": "data: wrong", "remedy": "Mend it."}')),
     "updates": Reader(_state(Path("updates.csv"), lambda folder: read_numbers(folder / "updates.csv")), _fixed(_UPDATES)),
-    "metrics": Reader(_state(SCORES, _scores), _fixed(_METRICS)),
+    "scores": Reader(_state(SCORES, _read_scores), _fixed(_SCORES)),
     "command-line": Reader(_command_line, lambda: _COMMAND_LINES),
     "sweep-settings": Reader(_sweep_settings, _fixed(b"train.warmup=200,400\0train.seed=1,2\0model.preset=tiny")),
 }  # fmt: skip

@@ -151,4 +151,4 @@ def test_a_wrong_config_is_one_line_in_our_words(directory: Path) -> None:
     for old, new, line in WRONG:
         assert old in text
         config.write_text(text.replace(old, new))
-        assert refusal(directory, ExitCode.BAD_CONFIGURATION).startswith(f"{config}: {line}")
+        assert refusal(directory, ExitCode.BAD_DATA).startswith(f"{config}: {line}")

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from transformer_core.config import Section, validate_document
+from transformer_core.config import Quantity, Section, Total, check_document
 from transformer_core.errors import UserError, first_line, is_out_of_memory
 from transformer_core.files import new_directory, read_json, sha256_of, write_json
 from transformer_core.models.architectures import build
@@ -34,9 +34,9 @@ class Training(Section):
     """Origin of the weights."""
 
     fingerprint: str
-    updates: int
-    target_tokens: int
-    seconds: float
+    updates: Total
+    target_tokens: Total
+    seconds: Quantity
 
 
 class ModelConfig(Section):
@@ -68,17 +68,17 @@ def save_model(directory: Path, weights: dict[str, Tensor], config: ModelConfig,
             shutil.copyfile(file, temporary / file.name)
 
 
-def read_config(file: Path) -> ModelConfig:
-    """Read and check a config.json.
+def read_config(file: Path, remedy: str = "") -> ModelConfig:
+    """Read and check a config.json; `remedy` is for one that is wrong.
 
     Raises:
-        UserError: exit code 65; the file does not exist or is not JSON. 78; a key is missing, unknown or wrong.
+        UserError: exit code 65; the file does not exist, is not JSON, or a key is missing, unknown or wrong.
     """
     try:
-        document: Any = read_json(file, remedy="")
+        document: Any = read_json(file, remedy)
     except FileNotFoundError:
         raise UserError(f"{file}: no such file", "A model directory holds model.safetensors, config.json and spm.model.") from None
-    return validate_document(ModelConfig, document, file)
+    return check_document(ModelConfig, document, file, remedy)
 
 
 def load_model(directory: Path) -> tuple[TranslationModel, ModelConfig]:
@@ -87,8 +87,8 @@ def load_model(directory: Path) -> tuple[TranslationModel, ModelConfig]:
     If config.json does not match the weights, no more memory is used than the weights take.
 
     Raises:
-        UserError: exit code 65; a file is missing or damaged, the weights do not have the shapes of config.json, or a weight is not
-            finite. 78; a key of config.json is missing, unknown or wrong.
+        UserError: exit code 65; a file is missing, damaged or wrong, the weights do not have the shapes of config.json, or a weight is not
+            finite.
     """
     config = read_config(directory / CONFIG)
     file = directory / WEIGHTS

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from transformer_core.config import TREES, Clean, Section
+from transformer_core.config import TREES, Clean
+from transformer_core.corpus.cleaning.report import REPORT, CleaningReport, SplitReport
 from transformer_core.corpus.cleaning.rules import HeldOut, Repeats, digest, rules, words_in
 from transformer_core.corpus.text import (
     REPAIRS,
@@ -33,7 +34,6 @@ from transformer_core.errors import UserError
 from transformer_core.files import write_json
 from transformer_core.processes import in_order, workers_for
 
-REPORT = "report.json"
 INVALID_UTF8 = "invalid_utf8"
 LOW_SCORE = "low_score"
 EXAMPLES = 5
@@ -45,38 +45,6 @@ _HELD_OUT = ("valid", "test")
 
 # What scores pairs (decoding/dual.py): a number for each, the lower the better.
 PairScores = Callable[[Iterator[Pair[str]]], Iterator[float]]
-
-
-class SplitReport(Section):
-    """Validation or test: number of pairs, of pairs with an empty side (which stay), and of lines changed by each repair."""
-
-    pairs: int
-    empty: int
-    repaired: dict[str, int]
-
-
-class CleaningReport(Section):
-    """report.json.
-
-    Attributes:
-        dropped: number of pairs by the first rule that drops them.
-        repaired: number of changed lines by repair.
-        entities: number of lines, kept or dropped, with an HTML entity (&apos;): a sign of tokenised text.
-        examples: some dropped pairs of each rule, repaired.
-        by_weights: number of pairs that the weights of the sources add, below 0 if they leave out more.
-        lengths_in: by language, number of sentences by their words; `lengths_out` likewise.
-    """
-
-    pairs_in: int
-    dropped: dict[str, int]
-    repaired: dict[str, int]
-    entities: int
-    by_weights: int = 0
-    pairs_out: int
-    examples: dict[str, list[tuple[str, str]]]
-    lengths_in: dict[str, list[int]]
-    lengths_out: dict[str, list[int]]
-    splits: dict[str, SplitReport]
 
 
 def clean_corpus(

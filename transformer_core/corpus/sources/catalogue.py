@@ -25,6 +25,7 @@ from transformer_core.config import (
     read_yaml,
     validate_document,
 )
+from transformer_core.corpus.sources.manifest import FurtherScore
 from transformer_core.errors import UserError, configuration_error, did_you_mean
 
 OWN_ENTRIES = Path("corpora")
@@ -34,6 +35,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="a SHA-256 
 
 
 _LONGEST_NAME = 200
+_HOST = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 # Prefix of the name of a model in the registry.
 REGISTRY = "models:/"
 
@@ -46,8 +48,13 @@ def _check_path(path: str) -> str:
 
 
 def _check_address(url: str) -> str:
-    """Refuse an address whose last part cannot be the name of a file."""
-    name = unquote(urlsplit(url).path)
+    """Refuse an address without a host that can exist, with a wrong port, or whose last part cannot be the name of a file."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if not (parts.netloc.endswith("]") or "]:" in parts.netloc or _HOST.fullmatch(host)) or parts.port == 0:
+        raise ValueError("no host, or a wrong port")
+    host.encode("idna")  # Each label has 1 to 63 characters.
+    name = unquote(parts.path)
     if not (url + name).isprintable():
         raise ValueError("control characters")
     _check_path(name)
@@ -94,7 +101,7 @@ class Address(Section):
     url: Annotated[
         str,
         AfterValidator(_check_address),
-        Field(pattern=r"^https?://[^\s/]", max_length=2_000, description="an address that begins with https:// or http://"),
+        Field(pattern=r"^https?://[^\s/]", max_length=2_000, description="an address that begins with https:// or http:// and a host"),
     ]
     sha256: Sha256 | None = None
     member: Name | None = None
@@ -202,7 +209,7 @@ class Entry(Section):
     note: str
     synthetic: bool = False
     size: Size | None = None
-    metrics: list[Literal["multi30k-lower"]] = Field(default_factory=list)
+    metrics: list[FurtherScore] = Field(default_factory=list)
     splits: Splits
 
     @property

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import requests
 from tqdm import tqdm
+from urllib3.exceptions import LocationParseError
 
 from transformer_core.errors import ExitCode, UserError, configuration_error
 
@@ -22,7 +23,8 @@ _OK, _REST, _NO_SUCH_REST = 200, 206, 416
 # Errors that a later try may not meet: timeout, no such range, too early, too many requests, errors of the server.
 _TRANSIENT = frozenset({408, _NO_SUCH_REST, 425, 429, *range(500, 600)})
 # Addresses that are wrong in the catalogue or in a server's redirect: only http and https are fetched.
-_WRONG_ADDRESSES = (requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL, requests.TooManyRedirects)
+# `requests` lets urllib3's own error through for a host that is no name: a..b.
+_WRONG_ADDRESSES = (requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL, requests.TooManyRedirects, LocationParseError)
 # The first match is used: an SSLError is a ConnectionError too.
 _FAULTS = {
     requests.Timeout: "no answer in time",
@@ -53,7 +55,7 @@ def download(url: str, path: Path, pause_seconds: float, remedy: str) -> None:
         try:
             part.fetch_rest(url)
             break
-        except requests.RequestException as fault:
+        except (requests.RequestException, LocationParseError) as fault:
             refused = isinstance(fault, requests.HTTPError) and fault.response.status_code not in _TRANSIENT
             if refused or isinstance(fault, _WRONG_ADDRESSES):
                 raise configuration_error(f"{url}: {fault}", "Correct the address in the catalogue entry.") from None
@@ -129,7 +131,7 @@ class _Part:
         self._version.unlink(missing_ok=True)
 
 
-def _summary(fault: requests.RequestException) -> str:
+def _summary(fault: Exception) -> str:
     if isinstance(fault, requests.HTTPError):
         return str(fault).split(" for url:")[0]
     return next((words for kind, words in _FAULTS.items() if isinstance(fault, kind)), f"{type(fault).__name__}: {fault}")

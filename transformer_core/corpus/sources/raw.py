@@ -7,57 +7,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
-
-from transformer_core.config import Section, validate_document
 from transformer_core.corpus.sources.holdout import choose, is_usable, listed_sentences, rank
-from transformer_core.corpus.sources.readers import Opened, Origin, SourceReader
+from transformer_core.corpus.sources.manifest import MANIFEST, Manifest, Origin, SideRecord, SplitRecord
+from transformer_core.corpus.sources.readers import Opened, SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
 from transformer_core.corpus.text import WEIGHTS, Pair, read_chunks, read_raw_lines
 from transformer_core.errors import UserError
-from transformer_core.files import read_json, sha256_of, write_json
-
-MANIFEST = "manifest.json"
-
-
-class SideRecord(Section):
-    """A file of a split."""
-
-    sha256: str
-    lines: int
-
-
-class SplitRecord(Section):
-    """A split; `files` are by language."""
-
-    pairs: int
-    files: dict[str, SideRecord]
-
-
-class Manifest(Section):
-    """The content of manifest.json.
-
-    `held_out` has the number of held-out pairs by split, and under `left_train` the number of pairs removed from train. `metrics` is
-    missing from the file if the entry names none.
-    """
-
-    corpus: str
-    source: str
-    target: str
-    licence: str | None
-    synthetic: bool
-    splits: dict[str, SplitRecord]
-    held_out: dict[str, int]
-    origin: list[Origin]
-    metrics: list[str] = Field(default_factory=list)
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """Read `folder/manifest.json`. Raises `UserError` (65): it is missing."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise UserError(f"{path}: no such file", "Make it with: dvc repro download")
-    return validate_document(Manifest, read_json(path), path)
+from transformer_core.files import sha256_of, write_json
 
 
 def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = None) -> Manifest:

@@ -14,11 +14,10 @@ from transformer_core.config import PARAMS_FILE, TREES
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, PACKAGED_ENTRIES, Address, Folder, Found, LocalFile, Source, Synthetic
 from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, check_sum
 from transformer_core.corpus.sources.formats import file_pairs, unpack
+from transformer_core.corpus.sources.manifest import Origin
 from transformer_core.corpus.text import Pair, read_lines
 from transformer_core.corpus.trees import TREE_EXAMPLE, bracketed, read_tree, read_trees, words
 from transformer_core.errors import UserError, configuration_error, did_you_mean, without_logins
-
-Origin = dict[str, str]
 
 
 @dataclass(frozen=True)

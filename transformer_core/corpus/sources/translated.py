@@ -15,7 +15,8 @@ from transformer_core.config import PARAMS_FILE
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, PACKAGED_ENTRIES, Found, Source, Translated, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import lock_file
 from transformer_core.corpus.sources.holdout import choose, is_usable, listed_sentences, rank
-from transformer_core.corpus.sources.readers import Opened, Origin, SourceReader, located
+from transformer_core.corpus.sources.manifest import Origin
+from transformer_core.corpus.sources.readers import Opened, SourceReader, located
 from transformer_core.corpus.text import Pair
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of

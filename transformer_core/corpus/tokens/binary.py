@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_core.config import NonNegativeInt, PositiveInt, Section, validate_document
+from transformer_core.config import NonNegativeInt, PositiveInt, Section, check_document
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, sha256_of, write_json
 
@@ -137,13 +137,13 @@ def write_meta(directory: Path, meta: Meta) -> None:
 
 
 def read_meta(directory: Path) -> Meta:
-    """Read `directory/meta.json`. Raises `UserError`: exit code 65 if it is missing or not JSON, 78 if it is of another format."""
+    """Read `directory/meta.json`. Raises `UserError` (65): it is missing, wrong, or of another format."""
     path = directory / META
     try:
         document = read_json(path, _REMEDY)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file", "Make it with: dvc repro binarize") from None
-    return validate_document(Meta, document, path)
+    return check_document(Meta, document, path, _REMEDY)
 
 
 def open_split(directory: Path, split: str) -> BinarizedSplit:

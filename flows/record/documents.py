@@ -1,0 +1,118 @@
+"""The JSON files that stages write for other stages: what their readers need is checked before it is used.
+
+A reader gets the document as it is in the file. Keys that no reader needs are not checked.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from flows.process.paths import AVERAGED, CHECKPOINTS, CLEAN, DECODED, MANIFEST, PUBLISHED, TRAINING_METRICS, again, require
+from transformer_core.config import Name, PositiveInt, Quantity, Section, Total, check_document
+from transformer_core.corpus.cleaning.report import REPORT, CleaningReport
+from transformer_core.corpus.sources.manifest import Manifest
+from transformer_core.files import read_json
+
+CLEANING, DECODING = CLEAN / REPORT, DECODED / "statistics.json"
+MODEL, CHECKPOINT_MODEL = AVERAGED / "config.json", CHECKPOINTS / "config.json"
+
+
+class Needed(Section):
+    """The keys that readers need; the file may have others."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class _TrainingMetrics(Needed):
+    """metrics.json of stage train. The perplexity of a model that has learnt nothing may be infinite."""
+
+    model_config = ConfigDict(allow_inf_nan=True)
+
+    updates: Total
+    parameters: Total
+    minutes: Quantity
+    tokens_per_second: Quantity
+    valid_perplexity: float
+
+
+class _Trained(Needed):
+    """The key `training` of a model's config.json."""
+
+    fingerprint: Name
+    updates: Total
+
+
+class _Model(Needed):
+    """A model's config.json, for readers that do not load the model; `models.directory.read_config` checks all of it."""
+
+    training: _Trained
+
+
+class _Speed(Needed):
+    """A split in statistics.json."""
+
+    lines: Total
+    seconds: Quantity
+    target_tokens: Total
+    tokens_per_second: Quantity
+
+
+class _Decoding(Needed):
+    """statistics.json of stage decode; older ones have neither day nor machine."""
+
+    valid: _Speed
+    test: _Speed
+    engine: str
+    beam: PositiveInt
+    penalty: str
+    alpha: Quantity
+    made: str | None = None
+    machine: str | None = None
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> "_Decoding":
+        if (self.made is None) != (self.machine is None):
+            raise ValueError("made and machine: one of them is missing")
+        return self
+
+
+class _Published(Needed):
+    """published.json of stage publish; the model of an experiment of DVC has no version."""
+
+    name: Name
+    version: str = ""
+
+
+_SCHEMAS: Mapping[Path, type[BaseModel]] = {
+    MANIFEST: Manifest,
+    CLEANING: CleaningReport,
+    TRAINING_METRICS: _TrainingMetrics,
+    CHECKPOINT_MODEL: _Model,
+    MODEL: _Model,
+    DECODING: _Decoding,
+    PUBLISHED: _Published,
+}
+
+
+def read_output(path: Path, root: Path = Path()) -> dict[str, Any]:
+    """Return a JSON file of a stage, one of `_SCHEMAS`, of the repository at `root`.
+
+    Raises:
+        UserError: exit code 65; it is missing or not JSON, or a key that a reader needs is missing or wrong.
+    """
+    return checked(_SCHEMAS[path], unchecked(path, root), path, root)
+
+
+def unchecked(path: Path, root: Path = Path()) -> Any:
+    """Return any JSON file of a stage. Raises `UserError` (65): it is missing or not JSON."""
+    if root == Path():
+        require(path)
+    return read_json(root / path, again(path))
+
+
+def checked(schema: type[BaseModel], document: Any, path: Path, root: Path = Path()) -> dict[str, Any]:
+    """Return a document as it is. Raises `UserError` (65): a key of the schema is missing or wrong."""
+    check_document(schema, document, root / path, again(path))
+    return dict(document)

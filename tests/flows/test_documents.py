@@ -1,0 +1,133 @@
+"""JSON files of stages with a key that is missing or wrong: one line for each reader, which names the file and the stage to run again."""
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.compare import test_set_here as own_test_set  # pytest collects names that begin with test.
+from flows.pipeline import fingerprint, in_registry
+from flows.process.paths import MANIFEST, PUBLISHED, SCORES, TRAINING_METRICS
+from flows.record.documents import CHECKPOINT_MODEL, CLEANING, DECODING, MODEL, read_output
+from flows.record.journal import Journal
+from flows.record.lineage import describe_training
+from flows.record.summary import Outcome, summarize, table_of
+from flows.record.tasks import PARSING, TRANSLATION, read_scores
+from flows.scores import main as scores
+from flows.stages import evaluate, publish
+from tests.flows.publishing import FIGURES, before_publish, random_model
+from tests.flows.stages import stage_here
+from tests.flows.test_evaluate_stage import lay_out
+from transformer_core.config import load_params
+from transformer_core.errors import ExitCode, UserError
+from transformer_core.files import read_json, write_json
+
+MAKERS = {MANIFEST: "download", CLEANING: "clean", TRAINING_METRICS: "train", MODEL: "average", DECODING: "decode", SCORES: "evaluate"}
+PLACES = [
+    *((MANIFEST, key) for key in ("corpus", "source", "synthetic", "origin", "splits", "splits.test", "splits.test.pairs")),
+    *((MANIFEST, f"splits.valid.files.{key}") for key in ("de", "de.sha256")),
+    *((CLEANING, key) for key in ("pairs_in", "lengths_out", "lengths_out.de", "splits.test.repaired.white_space")),
+    *((TRAINING_METRICS, key) for key in ("parameters", "minutes", "valid_perplexity")),
+    *((MODEL, key) for key in ("training", "training.fingerprint", "training.updates", "vocabulary.size")),
+    *((DECODING, key) for key in ("beam", "alpha", "test", "valid.tokens_per_second")),
+]
+TO_PUBLISH = [
+    *((SCORES, key) for key in ("bleu", "corpus", "lines", "references_sha256", "signature", "valid.chrf")),
+    (MANIFEST, "splits.train.pairs"),
+    (MODEL, "training.fingerprint"),
+]
+WRONG = [None, "no such value", [1], 10**400]
+
+
+def damaged(document: dict[str, Any], place: str) -> list[tuple[str, Any]]:
+    """The document without the key at a place, and with values of other types there."""
+    found = []
+    for value in (..., *WRONG):
+        copy = deepcopy(document)
+        *outer, key = place.split(".")
+        inner = copy
+        for part in outer:
+            inner = inner[part]
+        was = inner.pop(key)
+        if value is not ...:
+            if type(value) is type(was):  # Any text may be a name.
+                continue
+            inner[key] = value
+        found.append(("missing" if value is ... else repr(value), copy))
+    return found
+
+
+def refused_of_each(path: Path, place: str, read: Callable[[], object]) -> None:
+    """Damage a file at a place in every way, read it, and look at the refusal."""
+    for how, document in damaged(read_json(path), place):
+        write_json(path, document)
+        with pytest.raises(UserError) as refused:
+            read()
+        line = str(refused.value)
+        assert refused.value.exit_code == ExitCode.BAD_DATA, (how, line)
+        assert line.startswith(f"{path}: {place.split('.')[0]}"), (how, line)
+        assert line.endswith(f". Make it again with: dvc repro --force --single-item {MAKERS[path]}"), (how, line)
+        assert "\n" not in line, how
+
+
+@pytest.mark.parametrize(("path", "place"), PLACES)
+def test_stage_evaluate_refuses_a_wrong_file_of_an_earlier_stage(
+    path: Path, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay_out(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    params = load_params()
+    refused_of_each(path, place, lambda: evaluate.run(params))
+
+
+@pytest.mark.usefixtures("empty_directory")
+@pytest.mark.parametrize(("path", "place"), TO_PUBLISH)
+def test_stage_publish_refuses_a_wrong_file_of_an_earlier_stage(path: Path, place: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    before_publish(random_model(tmp_path_factory.mktemp("model")))
+    params = load_params()
+    refused_of_each(path, place, lambda: publish.run(params))
+
+
+def test_a_stage_ends_with_65_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay_out(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    write_json(DECODING, {**read_json(DECODING), "beam": "four"})
+    done = stage_here("evaluate")
+    line = f"{DECODING}: beam: must be a whole number above 0, got 'four'. Make it again with: dvc repro --force --single-item decode\n"
+    assert (done.returncode, done.stderr) == (ExitCode.BAD_DATA, line)
+
+
+@pytest.mark.usefixtures("empty_directory")
+@pytest.mark.parametrize("content", [b"[]", b"3", b"null", b'"text"', b"{}", b"{"])
+def test_other_json_than_an_object_with_the_keys_is_refused_by_every_reader(content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("params.yaml").write_bytes((Path(__file__).parents[2] / "params.yaml").read_bytes())
+    for path in (MANIFEST, CLEANING, TRAINING_METRICS, CHECKPOINT_MODEL, DECODING, SCORES, PUBLISHED):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    params, done = load_params(), {"evaluate": Outcome("evaluate", "ran", 0, 1.0)}
+    readers: list[Callable[[], object]] = [
+        lambda: describe_training(Journal("f00d"), params),
+        lambda: summarize(table_of(done, None), done, "", ""),
+        own_test_set,
+        in_registry,
+        fingerprint,
+        *(lambda task=task: read_scores(task) for task in (TRANSLATION, PARSING)),
+        *(lambda path=path: read_output(path) for path in (CLEANING, TRAINING_METRICS, DECODING)),
+    ]
+    for read in readers:
+        with pytest.raises(UserError, match=r"^\S+\.json: .*\. Make it again with: dvc repro --force --single-item \w+$") as refused:
+            read()
+        assert refused.value.exit_code == ExitCode.BAD_DATA
+    assert scores([]) == ExitCode.BAD_DATA
+    assert capsys.readouterr().err.startswith(f"{SCORES}: ")
+
+
+@pytest.mark.usefixtures("empty_directory")
+def test_a_right_file_is_read_as_it_is() -> None:
+    write_json(SCORES, {**FIGURES, "another_key": [1]})
+    assert json.dumps(read_scores()) == json.dumps({**FIGURES, "another_key": [1]})
+    with pytest.raises(UserError, match=r"results/scores\.json: f1: missing, must be a number of at least 0\. "):
+        read_scores(PARSING)

@@ -1,0 +1,55 @@
+"""The exchange of outputs with the DVC remote, in a repository of two stages."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from dvc.repo import Repo
+
+from flows.process.repro import main
+
+STAGES = """
+stages:
+  one: {cmd: cp in/a one.txt, deps: [in], outs: [one.txt]}
+  two: {cmd: cat one.txt mid/a > two.txt, deps: [one.txt, mid], outs: [two.txt]}
+"""
+
+
+@pytest.fixture
+def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repo:
+    """The repository after a run of both stages; its remote is a folder."""
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    repo = Repo.init()
+    for folder in ("in", "mid"):
+        Path(folder).mkdir()
+        Path(folder, "a").write_text(folder)
+    Path("dvc.yaml").write_text(STAGES)
+    with repo.config.edit() as config:
+        config["core"], config["remote"] = {"remote": "store"}, {"store": {"url": str(Path.cwd() / "store")}}
+    with Repo() as repo:
+        repo.reproduce()
+    return repo
+
+
+@pytest.mark.usefixtures("done")
+def test_a_missing_input_is_named_and_the_remote_is_not_blamed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["push", "one", "two"]) == 0
+    for folder, stage in (("in", "one"), ("mid", "two")):
+        shutil.move(folder, "away")
+        capsys.readouterr()
+        assert main(["restore", "one", "two"]) == 78
+        remedy = "Restore it with dvc pull or git checkout. If it is in neither: dvc add or git add it, then push."
+        assert capsys.readouterr().err == f"{folder}: no such file or folder here, and stage {stage} depends on it. {remedy}\n"
+        shutil.move("away", folder)
+
+
+@pytest.mark.usefixtures("done")
+def test_outputs_come_back_from_the_remote() -> None:
+    assert main(["push", "one", "two"]) == 0
+    for name in ("one.txt", "two.txt", "dvc.lock"):
+        Path(name).unlink()
+    shutil.rmtree(".dvc/cache")
+    assert main(["restore", "one", "two"]) == 0
+    assert Path("two.txt").read_text() == "inmid"

@@ -1,0 +1,72 @@
+"""manifest.json of data/raw: the corpus, the sums of its files, and their origins."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from transformer_core.config import Language, Name, Section, Total, check_document
+from transformer_core.errors import UserError
+from transformer_core.files import read_json
+
+MANIFEST = "manifest.json"
+_SPLITS = ("train", "valid", "test")
+_REMEDY = "Make it again with: dvc repro --force --single-item download"
+
+Origin = dict[str, str]
+# Further scores, with which published figures on a corpus were computed (evaluation/moses_bleu.py).
+FurtherScore = Literal["multi30k-lower"]
+
+
+class SideRecord(Section):
+    """A file of a split."""
+
+    sha256: str
+    lines: Total
+
+
+class SplitRecord(Section):
+    """A split; `files` are by language."""
+
+    pairs: Total
+    files: dict[str, SideRecord]
+
+
+class Manifest(Section):
+    """The content of manifest.json.
+
+    `held_out` has the number of held-out pairs by split, and under `left_train` the number of pairs removed from train. `metrics` is
+    missing from the file if the entry names none.
+    """
+
+    corpus: Name
+    source: Language
+    target: Language
+    licence: str | None
+    synthetic: bool
+    splits: dict[str, SplitRecord]
+    held_out: dict[str, Total]
+    origin: list[Origin]
+    metrics: list[FurtherScore] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> "Manifest":
+        """Refuse a manifest without a split, with a split without a side, or with a file of no split."""
+        for split in _SPLITS:
+            if split not in self.splits:
+                raise ValueError(f"splits.{split}: missing")
+            for language in (self.source, self.target):
+                if language not in self.splits[split].files:
+                    raise ValueError(f"splits.{split}.files.{language}: missing")
+        for number, origin in enumerate(self.origin):
+            if origin.get("split") not in self.splits:
+                raise ValueError(f"origin.{number}.split: must be one of {', '.join(self.splits)}")
+        return self
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read `folder/manifest.json`. Raises `UserError` (65): it is missing or wrong."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise UserError(f"{path}: no such file", "Make it with: dvc repro download")
+    return check_document(Manifest, read_json(path, _REMEDY), path, _REMEDY)
