@@ -33,7 +33,9 @@ _ADVICE = {
     "To enable auto staging, run:",
     "dvc config core.autostage true",
     "Use `dvc push` to send your updates to remote storage.",
+    "Data and pipelines are up to date.",
 }
+_COMMAND = "> exec env "  # Begins DVC's line with the command of a stage.
 _STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # The message of dvc.stage.exceptions.StageCmdFailedError.
 
 
@@ -106,8 +108,8 @@ def _is_damaged(record: Path) -> bool:
 
 
 def without_advice(write: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a function that writes a line, unless it is one of those in which DVC tells a person at a terminal what to type next."""
-    return lambda line: None if line.strip() in _ADVICE else write(line)
+    """Return a function that writes a line, unless DVC prints it for each stage: what to type next, and the command of the stage."""
+    return lambda line: None if line.strip() in _ADVICE or line.startswith(_COMMAND) else write(line)
 
 
 def search_path() -> str:
