@@ -96,9 +96,7 @@ def search_of(directory: Path, precision: CTranslate2Precision, beam: int) -> Wa
     return Wanted([directory], Search(beam, 0.6, "power", patience=1), precision, torch.device("cpu"))
 
 
-def contenders(
-    directory: Path, lines: list[str], precision: CTranslate2Precision, beam: int, threads: int
-) -> dict[str, Callable[[], Run]]:
+def contenders(directory: Path, lines: list[str], precision: CTranslate2Precision, beam: int, threads: int) -> dict[str, Callable[[], Run]]:
     """Return the contenders by name, with their models loaded."""
     wanted, subword = search_of(directory, precision, beam), Subword.load(directory / SUBWORD)
     with kept_export(directory) as exported:
