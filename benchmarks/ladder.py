@@ -84,6 +84,7 @@ def main() -> None:
     parser.add_argument("--student", type=Path, help="model directory")
     parser.add_argument("--test", type=Path, nargs=2, metavar=("SOURCE", "REFERENCE"), help="texts to translate and to score")
     parser.add_argument("--lines", type=int, default=200, help="sentences of a round with copiers")
+    parser.add_argument("--beam", type=int, default=1, help="of the steps after beam 4 (1, greedy)")
     parser.add_argument("--shortlist", type=int, default=100, help="size of the copiers' shortlists")
     parser.add_argument("--texts", type=Path, help="folder for the translations of each step")
     parser.add_argument("--rounds", type=int, default=5)
@@ -94,7 +95,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         models = {"teacher": options.teacher, "student": options.student} if options.teacher else dict(_copiers(Path(folder), options))
         sources, references = _texts(options, models["teacher"])
-        steps = list(_steps(models))
+        steps = list(_steps(models, options.beam))
         runs = in_turn({step: partial(run, load("ctranslate2", step.wanted), step, sources) for step in steps}, options.rounds + 1)
         rows = [row(step, {one: runs[one][1:] for one in runs}, steps, references) for step in steps]
         if options.texts:
@@ -105,10 +106,10 @@ def main() -> None:
     write_report([f"{about} Load before the first: {before:.1f}.", markdown(pd.DataFrame(rows))], options.out)
 
 
-def _steps(models: dict[str, Path]) -> Iterator[Step]:
+def _steps(models: dict[str, Path], narrow: int) -> Iterator[Step]:
     yield Step("teacher", models["teacher"], "float32", 4, shortlist=False)
     for name, model in models.items():
-        for beam, shortlist in ((4, False), (1, False), (1, True)):
+        for beam, shortlist in ((4, False), (narrow, False), (narrow, True)):
             if not shortlist or (model / SHORTLIST).is_file():
                 yield Step(name, model, "int8", beam, shortlist)
 
