@@ -175,7 +175,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str, int, str]] = {
     "unequal sides": (lambda: replace_german(["zu kurz"] * 99, pinned=False), "download", 65, "own.en: 100 lines, but own.de has 99. "),
     "wrong corpus": (
         lambda: set_params(download={"corpus": "multi3k"}), "download", 78,
-        "params.yaml: download.corpus: no corpus is called 'multi3k'. Did you mean multi30k?",
+        "params.yaml: download.corpus: no corpus is called 'multi3k'. Did you mean multi30k or multi30k-student?",
     ),
     "wrong language": (
         lambda: set_params(download={"target": "fr"}), "download", 78,
