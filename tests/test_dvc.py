@@ -94,6 +94,7 @@ def test_no_stage_tracks_the_machine_and_every_other_section_is_tracked() -> Non
 
 
 def test_nothing_is_kept_out_of_the_cache_and_the_registration_of_a_model_alone_out_of_the_run_cache() -> None:
+    """DVC pushes no file with `cache: false`, not even with the run-cache: another machine could not restore its stage (test_repro.py)."""
     options = [out for stage in STAGES.values() for out in (*stage.get("outs", []), *stage.get("metrics", [])) if not isinstance(out, str)]
     assert options == [{"results/published.json": {"persist": True}}]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from dvc.repo import Repo
 
-from flows.process.repro import main
+from flows.process.repro import NOT_CACHED, main
 
 STAGES = """
 stages:
@@ -53,3 +53,17 @@ def test_outputs_come_back_from_the_remote() -> None:
     shutil.rmtree(".dvc/cache")
     assert main(["restore", "one", "two"]) == 0
     assert Path("two.txt").read_text() == "inmid"
+
+
+@pytest.mark.usefixtures("done")
+def test_a_stage_with_an_output_out_of_the_cache_cannot_be_restored_elsewhere() -> None:
+    """DVC 3.67: the reason why git keeps none of the results. If it fails, results/metrics.json may be `cache: false`."""
+    Path("dvc.yaml").write_text(STAGES.replace("outs: [two.txt]", "metrics: [two.txt: {cache: false}]"))
+    with Repo() as repo:
+        repo.reproduce(force=True)
+    assert main(["push", "one", "two"]) == 0
+    for name in ("one.txt", "two.txt", "dvc.lock"):
+        Path(name).unlink()
+    shutil.rmtree(".dvc/cache")
+    assert main(["restore", "one"]) == 0
+    assert main(["restore", "two"]) == NOT_CACHED
