@@ -24,8 +24,8 @@ FOR_DEVELOPERS = [Requirement(line) for line in PYPROJECT["project"]["optional-d
 PINS = [line for line in (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
 PACKAGES = ("transformer_core", "flows")
 NOT_IMPORTED = {"fastapi", "protobuf"}  # Bounded for prefect's sake; what sentencepiece.sentencepiece_model_pb2 is made of.
-# Released with pydantic, for exactly one version of it; what Prefect's client is made of, and whose errors it raises.
-PARTS_OF_OTHERS = {"pydantic_core", "httpx"}
+# Released with pydantic, for exactly one version of it; what Prefect's client and requests are made of, whose errors they raise.
+PARTS_OF_OTHERS = {"pydantic_core", "httpx", "urllib3"}
 
 
 def pinned() -> dict[str, str]:
