@@ -76,7 +76,7 @@ class ServedTranslator(PythonModel):
         file = self.directory / SHORTLIST
         self.shortlist = Shortlist.load(file, self.translator.subword.vocab_size) if file.is_file() else None
         self._loading = Lock()
-        self._ctranslate2: CTranslate2Engine | None = None
+        self._ctranslate2: dict[bool, CTranslate2Engine] = {}
 
     def predict(self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None) -> Sequence[Answer]:  # noqa: ARG002
         """Return the best translation of each line, with `scores` as {"text", "score", "log_probability"}; with `nbest` a list of these.
@@ -116,8 +116,10 @@ class ServedTranslator(PythonModel):
         if choice.engine == "torch":
             return replace(self.translator, shortlist=self.shortlist if wanted.shortlist else None)
         with self._loading:
-            self._ctranslate2 = self._ctranslate2 or CTranslate2Engine.load(self.directory, torch.get_num_threads())
-        return replace(self._ctranslate2, shortlist=wanted.shortlist)
+            if not self._ctranslate2:
+                engine = CTranslate2Engine.load(self.directory, torch.get_num_threads())
+                self._ctranslate2 = {shortlist: replace(engine, shortlist=shortlist) for shortlist in (False, True)}
+        return self._ctranslate2[wanted.shortlist]
 
     def _tokens(self, number: int, line: str) -> list[int]:
         if len(line) > MOST_CHARACTERS:

@@ -196,12 +196,12 @@ class CTranslate2Engine:
 
     def _ranked(self, found: Any, search: Search, most: int) -> list[Finished]:
         """Return the best outputs of a result of CTranslate2, at most so many."""
-        ranked = list(zip(found.hypotheses, found.scores, strict=True))
-        if search.penalty == "wu":
-            ranked = [(pieces, score / length_penalty(float(len(pieces)), search.alpha, "wu")) for pieces, score in ranked]
-            ranked.sort(key=lambda output: output[1], reverse=True)
-        penalties = [length_penalty(float(len(pieces)), search.alpha, search.penalty) for pieces, _ in ranked[:most]]
-        return [Finished(self._ids(pieces), score * penalty, score) for (pieces, score), penalty in zip(ranked, penalties, strict=False)]
+        penalties = [length_penalty(float(len(pieces)), search.alpha, search.penalty) for pieces in found.hypotheses]
+        outputs = list(zip(found.hypotheses, found.scores, penalties, strict=True))
+        if search.penalty == "power":
+            return [Finished(self._ids(pieces), score * penalty, score) for pieces, score, penalty in outputs[:most]]
+        outputs.sort(key=lambda output: output[1] / output[2], reverse=True)  # Here their scores are log-probabilities.
+        return [Finished(self._ids(pieces), score, score / penalty) for pieces, score, penalty in outputs[:most]]
 
     def _forced(self, pieces: list[str], greatest: int) -> Finished:
         """Return an output of greedy search that ends at its greatest length, and has no scores."""
