@@ -59,7 +59,13 @@ def close_down(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> No
         client.create_artifact(ArtifactCreate(key=END_ARTIFACT, type="markdown", data=ended, flow_run_id=flow_run.id))
 
 
-@flow(name="pipeline", on_failure=[close_down], on_cancellation=[close_down], on_crashed=[close_down])
+@flow(
+    name="pipeline",
+    description="The stages of dvc.yaml in order, up to the first that fails, with a summary as artifacts.",
+    on_failure=[close_down],
+    on_cancellation=[close_down],
+    on_crashed=[close_down],
+)
 def pipeline(
     recipe: str | None = None, overrides: dict[str, Any] | None = None, first_stage: str | None = None, last_stage: str | None = None
 ) -> State[Any] | int:

@@ -33,7 +33,7 @@ from flows.process.child import StageLog, terminate_children
 from flows.process.runner import StageError, reports_errors
 from flows.process.settings import check, tracked
 from flows.record import server
-from flows.record.journal import NAME, Journal
+from flows.record.journal import NAME, SCORES_STEP, Journal
 from flows.record.sending import Sender
 from flows.record.summary import Outcome
 from flows.sweeps import table as tables
@@ -100,7 +100,7 @@ def _rows(name: str, settings: Sequence[str], scale: int) -> list[Row]:
     return table3_rows(scale) if name == "table3" else table2_rows(scale)
 
 
-@flow(name="sweep")
+@flow(name="sweep", description="The trainings of a sweep that have no result yet, each as a task.")
 def sweep(planned: Sweep, at_once: int) -> State[Any] | int:
     """Train the jobs without a result, `at_once` at a time, each as a task.
 
@@ -183,7 +183,7 @@ def record(planned: Sweep, machine: Machine) -> None:
         child.tags({NAME: job.name, "kind": "row"})
         child.parameters(job.document)
         figures: Mapping[str, Any] = read_json(job.result)
-        child.metrics(figures["updates"], {name: figures[name] for name in ("parameters", "minutes", "flops", *tables.FIGURES)})
+        child.metrics(SCORES_STEP, {name: figures[name] for name in ("parameters", "minutes", "flops", *tables.FIGURES)})
         child.end()
     for file in sorted((RESULTS / planned.about.name).iterdir()):
         journal.artifact(file)

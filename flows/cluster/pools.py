@@ -39,7 +39,7 @@ _RENDEZVOUS = "rendezvous="
 _CODE = re.compile(r"\(exit code (\d+)\)$")
 
 
-@flow(name=NODE)
+@flow(name=NODE, description="One stage for a pipeline elsewhere, alone or as one of several nodes that train together.")
 def node(
     stage: str, repository: str, commit: str, settings: dict[str, Any] | None = None, rank: int = 0, nodes: int = 1, rendezvous: str = ""
 ) -> State[Any] | int:

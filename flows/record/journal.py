@@ -45,6 +45,9 @@ NAME = "mlflow.runName"
 DESCRIPTION = "mlflow.note.content"
 SOURCE = "mlflow.source.name"
 COMMIT = "mlflow.source.git.commit"
+# The step of scores of the test set, whose names have no prefix. MLflow 3.17 draws a metric as a bar if all its runs have it at step 0, and
+# else as lines, of which one would be a dot; and it always shows the section of metrics without a prefix, which would be empty.
+SCORES_STEP = 0
 
 # The folders of the two sides of the test set among the artifacts of an evaluation.
 SOURCES, REFERENCES = "sources", "references"

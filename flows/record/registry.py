@@ -7,6 +7,7 @@ champion. Versions are comparable if their tags `references` and `signature` are
 compare.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -31,10 +32,13 @@ CHAMPION, CHALLENGER = "champion", "challenger"
 ARTIFACTS = "artifacts"
 # Folder and file of a logged model's outputs for the test set. The tag `hypotheses` of a version has their SHA-256.
 EVALUATION, HYPOTHESES = "evaluation", "test.hyp"
-RULE = f"""\
-`{CHAMPION}` is the last version that was not significantly worse than the best one before it (BLEU, or F1 of a parser, on the same
-test set; p < {SIGNIFICANT} in a paired test); `{CHALLENGER}` is the last one that no earlier version could be compared with. Each version's
-tags name its rival and result."""
+RULE = (
+    f"`{CHAMPION}` is the last version that was not significantly worse than the best one before it (BLEU, or F1 of a parser, on the same "
+    f"test set; p < {SIGNIFICANT} in a paired test); `{CHALLENGER}` is the last one that no earlier version could be compared with. "
+    "Each version's tags name its rival and result."
+)
+# The tag of a logged model that leads from its page to its versions, as `mlflow.register_model` sets it.
+_VERSIONS = "mlflow.modelVersions"
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,16 @@ class Decision:
     reason: str
     rival: str = ""
     comparison: Comparison | None = None
+
+    @property
+    def in_short(self) -> str:
+        """The result of the comparison, or else the reason: worse than v1 by 87.91."""
+        if self.comparison is None:
+            return self.reason
+        difference = self.comparison.difference
+        if not self.comparison.significant:
+            return f"not significantly different from v{self.rival} ({difference:+.2f})"
+        return f"{'better' if difference > 0 else 'worse'} than v{self.rival} by {abs(difference):.2f}"
 
     def tags(self) -> dict[str, str]:
         """Return the tags of the version that record the decision."""
@@ -59,13 +73,16 @@ class Decision:
 
 
 def register(client: MlflowClient, name: str, model_uri: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion:
-    """Register a logged model as a new version, and return the version."""
+    """Register a logged model as a new version, which its page links to, and return the version. A model without an id has no page."""
     try:
         client.create_registered_model(name, description=RULE)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    return client.create_model_version(name, model_uri, run_id, dict(tags), model_id=model_id)
+    version = client.create_model_version(name, model_uri, run_id, dict(tags), model_id=model_id)
+    if model_id:
+        client.set_logged_model_tags(model_id, {_VERSIONS: json.dumps([{"name": version.name, "version": version.version}])})
+    return version
 
 
 def decide(
@@ -167,13 +184,13 @@ def card(model: str, decision: Decision, training: str, figures: Mapping[str, An
         does = f"Parses **{source}**: a sentence a line, words parted by spaces, becomes the symbols of its tree (docs/parsing.md)."
     synthetic = " The text is **generated**: the score says that the pipeline works, and nothing about real language."
     return f"""\
-{source} to {target}, {task.headline(figures)} on {corpus_name(manifest, "generated text")}
+{task.headline(figures)}, {decision.in_short}
 
 {does} Trained as *{training}*.
 
 | | |
 |---|---|
-| corpus | {manifest["corpus"]}, {manifest["splits"]["train"]["pairs"]:,} sentence pairs before cleaning |
+| corpus | {corpus_name(manifest, "generated text")}, {manifest["splits"]["train"]["pairs"]:,} sentence pairs before cleaning |
 | {task.score} | **{figures[task.key]:.2f}** on {figures["lines"]:,} lines of test |
 | signature | `{figures["signature"]}` |
 | licence of the data | {manifest["licence"] or "none is stated"} |

@@ -81,5 +81,6 @@ def record(table: "pd.DataFrame", flow_run: str, flow_run_id: str, training: str
     )
     for name in table.columns[2:]:
         journal.metrics(0, dict(zip(table["stage"], table[name], strict=True)), context=name)
+        journal.metrics(0, {name: table[name].sum()})
     journal.end()
     return journal.path

@@ -29,7 +29,7 @@ from flows.process.paths import (
 )
 from flows.process.runner import seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL, read_output
-from flows.record.journal import DESCRIPTION, JOURNALS, NAME, REFERENCES, SOURCES, Journal, read_events
+from flows.record.journal import DESCRIPTION, JOURNALS, NAME, REFERENCES, SCORES_STEP, SOURCES, Journal, read_events
 from flows.record.lineage import LOCK, corpus_label, datasets, lineage
 from flows.record.tasks import PARSING, TRANSLATION, Task, corpus_name, score_table, task_of
 from transformer_core.config import TREES, Machine, Params, read_yaml
@@ -299,12 +299,12 @@ def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Tas
             "kind": "evaluation",
             "corpus": figures["corpus"],
             "synthetic": str(figures["synthetic"]).lower(),
-            NAME: f"{task.headline(figures)}, {searched}",
+            NAME: f"{task.name_of(figures)}, {searched}",
             DESCRIPTION: f"{figures['lines']:,} lines of test of {corpus_label(report.manifest)}, decoded with {searched}: "
             f"**{task.headline(figures)}** ({figures['signature']}). The report is among the artifacts.",
         }
     )
-    journal.metrics(training["updates"], {name: figures[name] for name in (*figures["valid"], *task.shares)}, context="test")
+    journal.metrics(SCORES_STEP, {name: figures[name] for name in (*figures["valid"], *task.shares)})
     journal.metrics(training["updates"], figures["valid"], context="valid")
     for path in (REPORT, SENTENCES, *hypotheses, BY_LENGTH, BY_PHENOMENON):
         journal.artifact(path)

@@ -34,7 +34,7 @@ from flows.process.paths import (
     require,
 )
 from flows.record.documents import MODEL, read_output
-from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file
+from flows.record.journal import DESCRIPTION, JOURNALS, SCORES_STEP, Journal, position_file
 from flows.record.lineage import describe_training, training_name
 from flows.record.registry import EVALUATION, HYPOTHESES, address_of, card, decide, register
 from flows.record.sending import sync
@@ -71,12 +71,13 @@ def run(params: Params) -> str:
         sync(uri)
         client = connect(uri)
         training = training_run(client, uri, params, made_by["fingerprint"])
-        log_scores(client, training, figures, task, made_by["updates"])
+        log_scores(client, training, figures, task)
         finish_training(client, training, params, figures, task)
         link = run_link(uri, training)
         if experiment := os.environ.get(EXPERIMENT):
             return _recorded(experiment, name, training, _where(figures, task, uri, link))
         model = log_model(client, uri, params, training, made_by["updates"])
+        score_model(client, training.info.run_id, str(model.model_id), task)
         tags = version_tags(figures, task, training)
         version = register(client, name, model.model_uri, str(model.model_id), training.info.run_id, tags)
         decision = decide(client, version, task, sources, hypotheses, references)
@@ -174,18 +175,24 @@ def version_tags(figures: Mapping[str, Any], task: Task, training: Run) -> dict[
     }
 
 
-def log_scores(client: MlflowClient, training: Run, figures: Mapping[str, Any], task: Task, updates: int) -> None:
-    """Log scores of the test set as metrics of the training; a model that is logged later at the same step gets them too."""
-    scores = {f"test/{name}": figures[name] for name in task.published}
+def log_scores(client: MlflowClient, training: Run, figures: Mapping[str, Any], task: Task) -> None:
+    """Log scores of the test set as metrics of the training."""
     now = time.time_ns() // 1_000_000
-    new = [Metric(name, value, now, updates) for name, value in scores.items() if training.data.metrics.get(name) != value]
-    client.log_batch(training.info.run_id, metrics=new)
+    changed = [name for name in task.published if training.data.metrics.get(name) != figures[name]]
+    client.log_batch(training.info.run_id, metrics=[Metric(name, figures[name], now, SCORES_STEP) for name in changed])
+
+
+def score_model(client: MlflowClient, run_id: str, model_id: str, task: Task) -> None:
+    """Give a logged model the run's scores of the test set; MLflow gives it only the metrics of its own step, the last update."""
+    last = [client.get_metric_history(run_id, name)[-1] for name in task.published]
+    of_model = [Metric(score.key, score.value, score.timestamp, score.step, model_id=model_id, run_id=run_id) for score in last]
+    client.log_batch(run_id, metrics=of_model)
 
 
 def finish_training(client: MlflowClient, training: Run, params: Params, figures: Mapping[str, Any], task: Task) -> None:
     """Add the result to the page of the training: to its name and text, and as report and outputs."""
     run_id, headline = training.info.run_id, task.headline(figures)
-    client.update_run(run_id, name=f"{headline}, {training_name(params)}")
+    client.update_run(run_id, name=f"{task.name_of(figures)}, {training_name(params)}")
     begun = training.data.tags.get(DESCRIPTION, "").split("\n\n")[0]
     client.set_tag(run_id, DESCRIPTION, f"{begun}\n\n**{headline}** on {figures['lines']:,} lines of test ({figures['signature']}).")
     for path in (REPORT, SENTENCES, DECODED / HYPOTHESES):

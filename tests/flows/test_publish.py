@@ -130,7 +130,22 @@ def test_the_report_in_mlflow_begins_with_the_verdict_and_has_all_sentences_besi
 def test_publishing_again_is_the_next_version_under_the_same_alias(params: Params, client: MlflowClient) -> None:
     assert publish.run(params).startswith("models:/synthetic-en-de@champion: version 1, ")
     assert publish.run(params).startswith("models:/synthetic-en-de@champion: version 2, not significantly different from version 1")
+    described = client.get_model_version("synthetic-en-de", "2").description.split("\n")[0]
+    assert described == "BLEU 86.41, not significantly different from v1 (+0.00)"
     assert str(client.get_model_version_by_alias("synthetic-en-de", "champion").version) == "2"
+
+
+def test_each_logged_model_leads_to_its_version_and_has_the_scores_which_the_run_has_once(params: Params, client: MlflowClient) -> None:
+    for version in (1, 2):
+        publish.run(params)
+        training = find_training(client, FINGERPRINT)
+        assert training is not None
+        assert points(client, "bleu") == [(0, 86.41)]
+        models = client.search_logged_models([experiment_id(client)])
+        assert len(models) == version
+        newest = max(models, key=lambda model: model.creation_timestamp)
+        assert json.loads(newest.tags["mlflow.modelVersions"]) == [{"name": "synthetic-en-de", "version": version}]
+        assert {metric.key: metric.value for metric in newest.metrics or []} == {"bleu": 86.41, "chrf": 90.0, "ter": 9.0}
 
 
 def test_a_model_whose_translations_are_empty_takes_no_alias_and_the_last_line_says_so(params: Params, client: MlflowClient) -> None:
@@ -154,8 +169,8 @@ def test_an_experiment_is_recorded_and_leaves_the_registry_as_it_is(
     training = find_training(client, FINGERPRINT)
     assert training is not None
     assert read_json(PUBLISHED) == {"name": "synthetic-en-de", "experiment": "dry-nibs", "run_id": training.info.run_id}
-    assert training.info.run_name == "BLEU 86.41, synthetic en-de tiny, seed 1"
-    assert training.data.metrics["test/bleu"] == 86.41
+    assert training.info.run_name == "86.41 BLEU, synthetic en-de tiny, seed 1"
+    assert training.data.metrics["bleu"] == 86.41
     assert client.search_registered_models() == []
     assert not list(Path("mlruns").rglob("model.safetensors"))
     monkeypatch.delenv("DVC_EXP_NAME")

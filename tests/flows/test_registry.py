@@ -1,5 +1,6 @@
 """The choice of the champion, through a real registry, on given translations."""
 
+import re
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -8,9 +9,13 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
-from flows.record.registry import CHALLENGER, CHAMPION, EVALUATION, HYPOTHESES, Decision, decide, fetch, register
-from flows.record.server import connect
+from flows.cluster.pools import node
+from flows.pipeline import pipeline
+from flows.record.registry import CHALLENGER, CHAMPION, EVALUATION, HYPOTHESES, RULE, Decision, card, decide, fetch, register
+from flows.record.server import ABOUT, connect
 from flows.record.tasks import TRANSLATION
+from flows.sweep import sweep
+from tests.flows.publishing import FIGURES, MANIFEST
 from transformer_core.errors import UserError
 from transformer_core.evaluation.bleu import corpus_bleu
 from transformer_core.evaluation.significance import compare_systems
@@ -102,6 +107,19 @@ def test_a_decision_is_in_the_tags_with_the_rival_the_difference_and_the_p_value
     assert better["decision_reason"].startswith("significantly better than version 1, the best so far: +")
     assert equal["decision_reason"].startswith("not significantly different from version 2, the best so far: -")
     assert worse["decision_reason"].startswith("significantly worse than version 2, the best so far: -")
+
+
+def test_a_description_begins_with_the_score_and_the_comparison_and_breaks_no_line_in_a_sentence(client: MlflowClient) -> None:
+    decisions = [published(client, faults) for faults in (20, 0, 1, 40)]
+    first, better, equal, worse = (card(NAME, decision, "a training", FIGURES, MANIFEST) for decision in decisions)
+    assert first.startswith("BLEU 86.41, the first version\n\n")
+    assert re.match(r"BLEU 86\.41, better than v1 by \d+\.\d\d\n\n", better)
+    assert re.match(r"BLEU 86\.41, not significantly different from v2 \(-\d\.\d\d\)\n\n", equal)
+    assert re.match(r"BLEU 86\.41, worse than v2 by \d+\.\d\d\n\n", worse)
+    flows = (pipeline.description, node.description, sweep.description)
+    for text in (RULE, ABOUT, *flows, *(one.partition("```")[0] for one in (first, worse))):
+        assert text
+        assert not re.search(r"[^\n|]\n[^\n|]", text), text
 
 
 def test_unusable_outputs_get_no_alias_even_for_the_first_version(client: MlflowClient) -> None:
