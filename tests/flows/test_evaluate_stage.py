@@ -335,7 +335,7 @@ def test_trees_are_scored_by_their_brackets(capsys: pytest.CaptureFixture[str]) 
     assert "33.3% had to be repaired into a tree" in capsys.readouterr().out
     assert Path("results/by_length.csv").read_text() == "source_words,sentences,score\n1-10,3,58.82\n"
     tags = next(event["values"] for event in journal() if event["type"] == "tags")
-    assert tags["mlflow.runName"].startswith("F1 58.82, beam 4")
+    assert tags["mlflow.runName"].startswith("58.82 F1, beam 4")
 
 
 def test_the_report_draws_the_gold_tree_beside_the_models(parsed: Path) -> None:

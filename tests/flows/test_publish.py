@@ -145,7 +145,8 @@ def test_each_logged_model_leads_to_its_version_and_has_the_scores_which_the_run
         assert len(models) == version
         newest = max(models, key=lambda model: model.creation_timestamp)
         assert json.loads(newest.tags["mlflow.modelVersions"]) == [{"name": "synthetic-en-de", "version": version}]
-        assert {metric.key: metric.value for metric in newest.metrics or []} == {"bleu": 86.41, "chrf": 90.0, "ter": 9.0}
+        scores = {metric.key: metric.value for metric in newest.metrics or []}
+        assert scores.items() >= {"bleu": 86.41, "chrf": 90.0, "ter": 9.0, "train/loss": 2.5}.items()
 
 
 def test_a_model_whose_translations_are_empty_takes_no_alias_and_the_last_line_says_so(params: Params, client: MlflowClient) -> None:
