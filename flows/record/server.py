@@ -100,9 +100,12 @@ def experiment_id(client: "MlflowClient") -> str:
 
 
 def find_training(client: "MlflowClient", fingerprint: str) -> "Run | None":
-    """Return the latest run of the training with this fingerprint, or None."""
+    """Return the latest run of the training with this fingerprint, of those that ended well if there is one, or None.
+
+    A training that was started again and stopped has the same fingerprint, but the model is that of the finished one.
+    """
     runs = search(client, experiment_id(client), f"tags.fingerprint = '{fingerprint}'")
-    return runs[0] if runs else None
+    return min(runs, key=lambda run: run.info.status != "FINISHED", default=None)
 
 
 def search(client: "MlflowClient", experiment: str, wanted: str) -> "list[Run]":

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.evaluation.metrics import (
+    ALIKE,
     EXACT,
     QUANTILES,
     GroupScore,
@@ -228,17 +229,24 @@ def test_a_sentence_with_the_full_score_is_an_example_only_if_others_are_too_few
     assert [(example.rank, example.index) for example in more] == [("best", 1), ("worst", 2), (EXACT, 0)]
 
 
+def test_examples_with_one_score_have_no_best_and_no_worst() -> None:
+    chosen = choose_examples([0.0, 100.0, 0.0, 0.0], 2)
+    assert [(example.rank, example.index) for example in chosen] == [(ALIKE, 0), (ALIKE, 2)]
+    assert [example.rank for example in choose_examples([0.0, 100.0], 2)] == ["best", EXACT]
+
+
 @given(scores=st.lists(st.integers(0, 10), min_size=1, max_size=30), count=st.integers(1, 40))
 def test_examples_are_different_sentences_in_order_of_their_ranks(scores: list[int], count: int) -> None:
     chosen = choose_examples([10.0 * score for score in scores], count)
-    by_rank = {rank: [example.score for example in chosen if example.rank == rank] for rank in (*QUANTILES, EXACT)}
-    exact = by_rank.pop(EXACT)
+    by_rank = {rank: [example.score for example in chosen if example.rank == rank] for rank in (*QUANTILES, ALIKE, EXACT)}
+    exact, alike = by_rank.pop(EXACT), by_rank.pop(ALIKE)
     assert len({example.index for example in chosen}) == len(chosen) == min(count, len(scores))
     descending = [score for rank, of_rank in by_rank.items() for score in (reversed(of_rank) if rank == "worst" else of_rank)]
     assert descending == sorted(descending, reverse=True)
     assert max(map(len, by_rank.values())) - min(map(len, by_rank.values())) <= 1
     assert set(exact) <= {100.0}
     assert 100.0 not in descending
+    assert not alike or (len(set(alike)) == 1 and alike[0] < 100.0 and not descending)
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the corpora are not beside the repository (../shared/data)")

@@ -149,6 +149,22 @@ def test_each_logged_model_leads_to_its_version_and_has_the_scores_which_the_run
         assert scores.items() >= {"bleu": 86.41, "chrf": 90.0, "ter": 9.0, "train/loss": 2.5}.items()
 
 
+def test_a_training_that_was_begun_again_and_stopped_is_not_that_of_the_model(
+    params: Params, client: MlflowClient, mlflow_store: str
+) -> None:
+    trained_here()
+    sync(mlflow_store)
+    finished = find_training(client, FINGERPRINT)
+    stopped = Journal(FINGERPRINT)
+    stopped.metrics(1, {"loss": 9.0}, context="train")
+    stopped.end("KILLED")
+    sync(mlflow_store)
+    publish.run(params)
+    assert finished is not None
+    assert read_json(PUBLISHED)["run_id"] == finished.info.run_id
+    assert sorted(run.info.status for run in client.search_runs([experiment_id(client)])) == ["FINISHED", "KILLED"]
+
+
 def test_a_model_whose_translations_are_empty_takes_no_alias_and_the_last_line_says_so(params: Params, client: MlflowClient) -> None:
     translated([""] * 60)
     assert publish.run(params) == (

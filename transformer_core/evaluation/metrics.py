@@ -21,7 +21,8 @@ from transformer_core.evaluation.significance import intervals
 # Ranks of examples, from high scores to low ones, and the order in which they get a sentence where there are fewer than five to choose.
 QUANTILES = ("best", "upper quartile", "median", "lower quartile", "worst")
 _FIRST_CHOSEN = ("best", "worst", "median", "upper quartile", "lower quartile")
-EXACT = "exact"
+# The ranks of examples that all have the same score, and of those with the full one.
+ALIKE, EXACT = "alike", "exact"
 BUCKET_WORDS = 10
 LAST_BUCKET = 51
 OVER_LONG_RATIO, OVER_LONG_CHARACTERS = 2, 20
@@ -95,7 +96,7 @@ class GroupScore:
 
 @dataclass(frozen=True)
 class Example:
-    """A sentence chosen as an example: its rank (one of `QUANTILES`, or `EXACT`), index in the test set, and own score in percent."""
+    """A sentence chosen as an example: its rank (in `QUANTILES`, `ALIKE` or `EXACT`), index in the test set, and own score in percent."""
 
     rank: str
     index: int
@@ -237,20 +238,30 @@ def choose_examples(scores: Sequence[float], count: int) -> list[Example]:
 
     Sentences with the full score, 100, show nothing: they are left out of the quantiles, and are chosen, as `EXACT`, only if there are
     fewer than `count` others. No sentence is chosen twice. If there are at most `count` sentences, all are chosen. Each rank is in
-    descending order of the score, the worst in ascending order.
+    descending order of the score, the worst in ascending order. If all others have the same score, their rank is `ALIKE`.
     """
     exact = [index for index, score in enumerate(scores) if score >= FULL_SCORE]
     ranking = sorted((index for index, score in enumerate(scores) if score < FULL_SCORE), key=lambda index: -scores[index])
     shown = min(count, len(ranking))
+    chosen: dict[str, list[int]] = {}
+    if len(ranking) > 1 and scores[ranking[0]] == scores[ranking[-1]]:
+        chosen[ALIKE] = ranking[:shown]
+    else:
+        chosen |= _at_quantiles(ranking, shown)
+    chosen[EXACT] = exact[: count - shown]
+    return [Example(rank, index, scores[index]) for rank, indices in chosen.items() for index in indices]
+
+
+def _at_quantiles(ranking: Sequence[int], shown: int) -> dict[str, list[int]]:
+    """Return `shown` of the ranked indices, by rank."""
     sizes = {rank: shown // len(QUANTILES) + (place < shown % len(QUANTILES)) for place, rank in enumerate(_FIRST_CHOSEN)}
     chosen, before = {}, 0
     for place, rank in enumerate(QUANTILES):
         start = before + (len(ranking) - shown) * place // (len(QUANTILES) - 1)
-        chosen[rank] = ranking[start : start + sizes[rank]]
+        chosen[rank] = list(ranking[start : start + sizes[rank]])
         before += sizes[rank]
     chosen["worst"].reverse()
-    chosen[EXACT] = exact[: count - shown]
-    return [Example(rank, index, scores[index]) for rank, indices in chosen.items() for index in indices]
+    return chosen
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
