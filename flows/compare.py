@@ -39,7 +39,7 @@ class TestSet(NamedTuple):
 class Evaluated:
     """An evaluation run, with the settings of its training beside its own.
 
-    Its translations and its test set are in local files; an old run has no test set. `training` is the id of its training's run, or empty.
+    Its translations and its test set are in local files; an old run has no test set.
     """
 
     name: str
@@ -48,7 +48,12 @@ class Evaluated:
     metrics: Mapping[str, float]
     hypotheses: Path
     test_set: TestSet | None
-    training: str
+    training: "Run | None"
+
+    @property
+    def title(self) -> str:
+        """Its name and that of its training: two evaluations with the same search may have the same name."""
+        return f"{self.name}, of {self.training.info.run_name}" if self.training else self.name
 
 
 def compare(a: Evaluated, b: Evaluated) -> SideBySide:
@@ -137,15 +142,15 @@ def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
         sides = (Path(client.download_artifacts(run.info.run_id, side, str(folder))) for side in (SOURCES, REFERENCES))
         test_set = TestSet(*(next(side.iterdir()) for side in sides))
     settings = {**(training.data.params if training else {}), **run.data.params}
-    return Evaluated(name, run.info.run_id, settings, run.data.metrics, hypotheses, test_set, training.info.run_id if training else "")
+    return Evaluated(name, run.info.run_id, settings, run.data.metrics, hypotheses, test_set, training)
 
 
 def for_page(client: "MlflowClient", run: Evaluated) -> ComparedRun:
     """Return a run as the page shows it, with the curves of its training."""
-    histories = {name: client.get_metric_history(run.training, name) if run.training else [] for name in CURVES}
+    histories = {name: client.get_metric_history(run.training.info.run_id, name) if run.training else [] for name in CURVES}
     curves = {name: {point.step: point.value for point in points} for name, points in histories.items() if points}
     settings = {name: value for name, value in run.settings.items() if name != REFERENCES_SUM}
-    return ComparedRun(run.name, run.run_id, settings, run.metrics, curves)
+    return ComparedRun(run.title, run.run_id, settings, run.metrics, curves)
 
 
 def settings_table(a: Evaluated, b: Evaluated) -> str:
@@ -189,7 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
             a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
             shown = (for_page(client, a), for_page(client, b)) if chosen.html else None
         compared = compare(a, b)
-    heading = "\n".join(f"{letter} is {one.name} ({one.run_id})" for letter, one in (("A", a), ("B", b)))
+    heading = "\n".join(f"{letter} is {one.title} ({one.run_id})" for letter, one in (("A", a), ("B", b)))
     parts = [heading, settings_table(a, b), metrics_table(a, b), scores_table(compared), sentences_text(compared)]
     if shown:
         write_page(chosen.html, render_comparison(*shown, compared))

@@ -77,7 +77,7 @@ def test_two_trainings_are_compared_by_their_evaluations(compare: Compare) -> No
     evaluate("evaluation-1", "abc123", BAD)
     evaluate("evaluation-2", "def456", GOOD)
     heading, settings, metrics, scores, gains, gained, losses = compare("abc", "def456").rstrip("\n").split("\n\n")
-    assert [line.split(" (")[0] for line in heading.split("\n")] == ["A is evaluation-1", "B is evaluation-2"]
+    assert [line.split(" (")[0] for line in heading.split("\n")] == ["A is evaluation-1, of abc123", "B is evaluation-2, of def456"]
     assert [line.split() for line in settings.split("\n")] == [["setting", "A", "B"], ["train.warmup", "400", "800"]]
     assert ["bleu", "54.00", "54.00"] in [line.split() for line in metrics.split("\n")]
     assert scores.split("\n")[0].split()[:2] == ["3", "lines"]
@@ -151,7 +151,7 @@ def test_a_training_forced_again_is_the_latest(compare: Compare) -> None:
     for evaluation, hypotheses in (("evaluation-1", BAD), ("evaluation-2", GOOD)):
         train("abc123")
         evaluate(evaluation, "abc123", hypotheses)
-    assert compare("abc123", "evaluation-1").startswith("A is evaluation-2 ")
+    assert compare("abc123", "evaluation-1").startswith("A is evaluation-2, of abc123 (")
 
 
 REFUSED = [
