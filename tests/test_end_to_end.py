@@ -27,8 +27,10 @@ def yaml_document(path: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """A tiny clone, run once by `dvc repro`."""
+    """A tiny clone with two test sets, run once by `dvc repro`."""
     made = tiny_clone(tmp_path_factory.mktemp("house") / "clone")
+    with (made.root / "corpora/tiny.yaml").open("a", encoding="utf-8") as entry:
+        entry.write("tests:\n  test_more: [{synthetic: {pairs: 10, seed: 2}}]\n")
     made.output = made.run("dvc", "repro")  # type: ignore[attr-defined]
     made.commit("results")
     return made
@@ -41,6 +43,9 @@ def test_repro_makes_a_model_its_scores_and_a_report(clone: Clone) -> None:
     assert 0 <= metrics["bleu"] <= 100
     assert "tok:13a" in metrics["signature"]
     assert len((clone.root / "results/decode/test.hyp").read_bytes().split(b"\n")) == 21
+    assert metrics["tests"]["test_more"]["lines"] == 10
+    assert read_json(clone.root / "results/metrics.json")["test_more"] == {"bleu": metrics["tests"]["test_more"]["bleu"]}
+    assert len((clone.root / "results/decode/test_more.hyp").read_bytes().split(b"\n")) == 11
     report = (clone.root / "results/report.html").read_text(encoding="utf-8")
     assert "synthetic" in report.lower()
     assert "cached" not in report  # Each stage has just run, and DVC's hash of what it made is shown.

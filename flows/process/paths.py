@@ -4,8 +4,6 @@ from pathlib import Path
 
 from transformer_core.errors import UserError
 
-SPLITS = ("train", "valid", "test")
-
 CORPORA = Path("corpora")
 LOCAL_FILES = Path("local_files")
 RAW = Path("data/raw")

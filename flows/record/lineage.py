@@ -19,7 +19,7 @@ from transformer_core.files import EXPERIMENT, sha256_of
 
 LOCK = Path("dvc.lock")
 PACKAGES = ("torch", "sentencepiece", "sacrebleu")
-CONTEXTS = {"train": "training", "valid": "validation", "test": "test"}
+CONTEXTS = {"train": "training", "valid": "validation"}
 # The flow sets these for the stages that it starts.
 FLOW_RUN_ID, FLOW_RUN_NAME = "TRANSFORMER_FLOW_RUN_ID", "TRANSFORMER_FLOW_RUN_NAME"
 _DIGEST_LENGTH = 16
@@ -85,7 +85,7 @@ def git_state() -> tuple[str, bool]:
 
 
 def datasets(manifest: Mapping[str, Any], *splits: str) -> list[Dataset]:
-    """Return the datasets of splits in data/raw/manifest.json. The digest is a hash of the sums of both sides."""
+    """Return the datasets of splits (of test sets, too) in data/raw/manifest.json. The digest is a hash of the sums of both sides."""
     source, target = manifest["source"], manifest["target"]
     found = []
     for split in splits:
@@ -98,7 +98,7 @@ def datasets(manifest: Mapping[str, Any], *splits: str) -> list[Dataset]:
                 digest=sha256(sums.encode()).hexdigest()[:_DIGEST_LENGTH],
                 source=json.dumps(origin, ensure_ascii=False),
                 pairs=record["pairs"],
-                context=CONTEXTS[split],
+                context=CONTEXTS.get(split, "test"),
             )
         )
     return found

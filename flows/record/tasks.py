@@ -22,7 +22,7 @@ class Task:
     Attributes:
         score: name of the main score; in lower case its key in scores.json.
         scores: keys of the scores in scores.json, without those of evaluation/moses_bleu.py. Scores of test are at the top level, those of
-            valid under `valid`.
+            valid under `valid`, those of further test sets under `tests`.
         published: keys of the scores that stage publish adds to the training's run in MLflow.
         shares: keys of the shares of faulty outputs, for test only.
         of_sentences: name of the score of a single sentence.
@@ -83,7 +83,8 @@ def _schema(task: Task) -> type[BaseModel]:
     of_test |= {"corpus": Name, "synthetic": bool, "lines": Total, "signature": str, "references_sha256": str}
     of_test |= dict.fromkeys(TITLES, (Quantity, 0)) | {f"{name}_signature": (str, "") for name in TITLES}
     valid = create_model("Valid", __base__=Needed, **numbers)
-    return create_model("Scores", __base__=Needed, **numbers, **of_test, valid=valid)
+    further = create_model("Further", __base__=Needed, **numbers, lines=Total)
+    return create_model("Scores", __base__=Needed, **numbers, **of_test, valid=valid, tests=(dict[str, further], {}))  # type: ignore[valid-type]
 
 
 def corpus_name(record: Mapping[str, Any], mark: str = "synthetic") -> str:
@@ -96,14 +97,17 @@ def score_table(figures: Mapping[str, Any]) -> str:
     task = task_scored(figures)
     heads = "".join(f"{name:>{width}}" for name, width in task.columns.values())
     rows = [f"{corpus_name(figures, 'generated text'):<30}{task.score:>8}{'95% interval':>15}{heads}"]
-    for split, scores in (("valid", figures["valid"]), ("test", figures)):
+    further = figures.get("tests", {})
+    for split, scores in {"valid": figures["valid"], "test": figures, **further}.items():
         interval = f"{scores[f'{task.key}_low']:.2f}-{scores[f'{task.key}_high']:.2f}"
         others = "".join(f"{scores[key]:>{width}.2f}" for key, (_, width) in task.columns.items())
         rows.append(f"{split:<30}{scores[task.key]:>8.2f}{interval:>15}{others}")
-    rows.append(f"{task.score} is {figures['signature']}, test has {figures['lines']:,} lines")
+    lines = ", ".join(f"{split} has {scores['lines']:,} lines" for split, scores in {"test": figures, **further}.items())
+    rows.append(f"{task.score} is {figures['signature']}, {lines}")
     for name, title in TITLES.items():
         if name in figures:
-            rows.append(f"{title}, {figures[name]:.2f} on test, is {figures.get(f'{name}_signature', 'of unknown signature')}")
+            found = ", ".join(f"{scores[name]:.2f} on {split}" for split, scores in {"test": figures, **further}.items() if name in scores)
+            rows.append(f"{title}, {found}, is {figures.get(f'{name}_signature', 'of unknown signature')}")
     shares = [f"{figures[name]:.1f}% {_SHARES[name]}" for name in task.shares]
     return "\n".join([*rows, f"Of the test outputs {', '.join(shares)}", f"Report: {REPORT}"])
 

@@ -1,7 +1,8 @@
 """Stage binarize: cleaned text becomes token ids on disk, which training and decoding memory-map."""
 
-from flows.process.paths import BINARIZED, CLEAN, SPLITS, SUBWORD_MODEL
+from flows.process.paths import BINARIZED, CLEAN, SUBWORD_MODEL
 from transformer_core.config import PARAMS_FILE, Params
+from transformer_core.corpus.text import splits_of
 from transformer_core.corpus.tokens.binarizing import encode_split, write_split
 from transformer_core.corpus.tokens.binary import Meta, SplitCounts, write_meta
 from transformer_core.corpus.tokens.subword import Subword
@@ -10,13 +11,13 @@ from transformer_core.files import new_directory
 
 
 def run(params: Params) -> str:
-    """Write data/binarized: training pairs of at most `binarize.max_tokens` a side, and all pairs of validation and test."""
+    """Write data/binarized: training pairs of at most `binarize.max_tokens` a side, and all pairs of validation and of the test sets."""
     source, target = params.download.source, params.download.target
     max_tokens = params.binarize.max_tokens
     subword = Subword.load(SUBWORD_MODEL)
     splits: dict[str, SplitCounts] = {}
     with new_directory(BINARIZED) as folder:
-        for split in SPLITS:
+        for split in splits_of(CLEAN, source):
             sides = CLEAN / f"{split}.{source}", CLEAN / f"{split}.{target}"
             limit = max_tokens if split == "train" else None
             splits[split] = write_split(folder / split, encode_split(*sides, subword, limit, params.machine.workers))

@@ -1,4 +1,4 @@
-"""Stage decode: hypotheses and n-best lists of valid and test, from the averaged model and the binarized sources."""
+"""Stage decode: hypotheses and n-best lists of valid and of the test sets, from the averaged model and the binarized sources."""
 
 import json
 import time
@@ -21,7 +21,7 @@ from transformer_core.processes import cores, cpu_name
 
 
 def run(params: Params) -> str:
-    """Translate valid and test; write the hypotheses, the n-best lists and the statistics."""
+    """Translate valid and the test sets; write the hypotheses, the n-best lists and the statistics."""
     torch.set_num_threads(params.machine.threads or cores())
     translator = _engine(params)
     meta = read_meta(BINARIZED)
@@ -31,7 +31,7 @@ def run(params: Params) -> str:
             "Run the whole pipeline: dvc repro",
         )
     with new_directory(DECODED) as folder:
-        statistics = {split: _decode(translator, split, params, folder) for split in ("valid", "test")}
+        statistics = {split: _decode(translator, split, params, folder) for split in meta.splits if split != "train"}
         settings = params.decode.model_dump(include={"engine", "precision", "beam", "penalty", "alpha"})
         write_json(folder / "statistics.json", {**statistics, **settings, **_made(translator)})
     test = statistics["test"]

@@ -1,4 +1,4 @@
-"""Stage evaluate: scores of valid and test, in total and by group of sentences, and the report."""
+"""Stage evaluate: scores of valid and of the test sets, in total and by group of sentences, and the report."""
 
 import hashlib
 import json
@@ -95,7 +95,7 @@ def gather(params: Params) -> Report | ParsingReport:
     hypotheses, references, sources, *phenomena = read_aligned(
         DECODED / "test.hyp", RAW / f"test.{target}", RAW / f"test.{source}", *labels
     )
-    valid = read_aligned(DECODED / "valid.hyp", RAW / f"valid.{target}")
+    others = {split: read_aligned(DECODED / f"{split}.hyp", RAW / f"{split}.{target}") for split in others_of(manifest)}
     common: dict[str, Any] = {
         "manifest": manifest,
         "cleaning": read_output(CLEANING),
@@ -115,19 +115,27 @@ def gather(params: Params) -> Report | ParsingReport:
         "lineage": Lineage(for_people(lineage()), training_tags(model["training"]["fingerprint"]), locked_outputs()),
     }
     if target == TREES:
-        return _parsed(common, valid, params.evaluate.examples)
+        return _parsed(common, others, params.evaluate.examples)
     if not params.evaluate.allow_tokenised:
         refuse_tokenised(RAW / f"test.{target}", references)
-        refuse_tokenised(RAW / f"valid.{target}", valid[1])
-    return _translated(common, valid, params)
+        for split, (_, right) in others.items():
+            refuse_tokenised(RAW / f"{split}.{target}", right)
+    return _translated(common, others, params)
 
 
-def _translated(common: Mapping[str, Any], valid: Sequence[Sequence[str]], params: Params) -> Report:
+def others_of(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the splits that are scored beside test: valid and further test sets."""
+    return [split for split in manifest["splits"] if split not in ("train", "test")]
+
+
+def _translated(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequence[str]]], params: Params) -> Report:
     sources, hypotheses, references = (common[name] for name in ("sources", "hypotheses", "references"))
     target, named, scores = common["manifest"]["target"], common["manifest"].get("metrics", []), sentence_chrf(hypotheses, references)
     return Report(
         **common,
-        scores={"test": score(hypotheses, references, target, named), "valid": score(valid[0], valid[1], target, named)},
+        scores={
+            split: score(outputs, right, target, named) for split, (outputs, right) in {"test": (hypotheses, references), **others}.items()
+        },
         shares=output_shares(sources, hypotheses, references),
         by_length=bleu_by_length(sources, hypotheses, references),
         by_phenomenon=bleu_by_phenomenon(common["phenomena"], hypotheses, references) if common["phenomena"] else [],
@@ -137,12 +145,12 @@ def _translated(common: Mapping[str, Any], valid: Sequence[Sequence[str]], param
     )
 
 
-def _parsed(common: Mapping[str, Any], valid: Sequence[Sequence[str]], examples: int) -> ParsingReport:
+def _parsed(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequence[str]]], examples: int) -> ParsingReport:
     outputs, golds = common["hypotheses"], common["references"]
     scores = parsing.sentence_f1(outputs, golds)
     return ParsingReport(
         **common,
-        scores={"test": parsing.score(outputs, golds), "valid": parsing.score(valid[0], valid[1])},
+        scores={split: parsing.score(found, right) for split, (found, right) in {"test": (outputs, golds), **others}.items()},
         by_length=parsing.f1_by_group(length_labels(common["sources"]), outputs, golds),
         by_phenomenon=parsing.f1_by_group(phenomenon_labels(common["phenomena"]), outputs, golds),
         examples=choose_examples(scores, examples),
@@ -216,8 +224,10 @@ def locked_outputs() -> dict[str, str]:
 
 
 def headline(report: Report | ParsingReport, task: Task) -> dict[str, Any]:
-    """Return the content of scores.json: scores of test at the top level, of valid under "valid", in percent."""
+    """Return the content of scores.json, in percent: scores of test at the top level, of valid and further test sets under their names."""
     scores = report.scores["test"]
+    others = {split: {**_rounded(found, task.scores), **_moses_bleu(found)} for split, found in report.scores.items() if split != "test"}
+    further = {name: {**found, "lines": report.scores[name].lines} for name, found in others.items() if name != "valid"}
     return {
         **_rounded(scores, task.scores),
         "corpus": report.manifest["corpus"],
@@ -225,17 +235,19 @@ def headline(report: Report | ParsingReport, task: Task) -> dict[str, Any]:
         "lines": scores.lines,
         "references_sha256": sha256_of(RAW / f"test.{report.manifest['target']}"),
         **(_of_translation(report) if isinstance(report, Report) else _of_parsing(report)),
-        "valid": {**_rounded(report.scores["valid"], task.scores), **_moses_bleu(report.scores["valid"])},
+        "valid": others["valid"],
+        **({"tests": further} if further else {}),
     }
 
 
 def for_dvc(figures: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> dict[str, Any]:
-    """Return the content of metrics.json: scores of test, with those that the corpus asks for, the main ones of valid, and minutes."""
+    """Return the content of metrics.json: scores of test, also those that the corpus asks for, the main ones of other splits, minutes."""
     training = read_output(TRAINING_METRICS)
     own = [name.replace("-", "_") for name in report.manifest.get("metrics", [])]
     test = {name: figures[name] for name in (*task.published, *own)}
     valid = {task.key: figures["valid"][task.key], "perplexity": round(training["valid_perplexity"], 2)}
-    return {**test, "valid": valid, "minutes": training["minutes"]}
+    further = {name: {key: scores[key] for key in (task.key, *own)} for name, scores in figures.get("tests", {}).items()}
+    return {**test, "valid": valid, **further, "minutes": training["minutes"]}
 
 
 def _of_translation(report: Report) -> dict[str, Any]:
@@ -279,7 +291,7 @@ def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
 
 def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> None:
     """Write the journal of this evaluation, a child of the training's run; its name is a hash of training, outputs, search and scores."""
-    hypotheses = [DECODED / "test.hyp", DECODED / "valid.hyp"]
+    hypotheses = [DECODED / f"{split}.hyp" for split in report.scores]
     digest = hashlib.sha256()
     for path in hypotheses:
         digest.update(path.read_bytes())
@@ -292,7 +304,7 @@ def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Tas
     journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"])
     described = {name: figures[name] for name in figures if name.endswith("signature") or name in ("lines", "references_sha256")}
     journal.parameters({"decode": settings, **described})
-    journal.inputs(datasets(report.manifest, "valid", "test"))
+    journal.inputs(datasets(report.manifest, *others_of(report.manifest), "test"))
     journal.tags(
         {
             **lineage(),
@@ -306,6 +318,8 @@ def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Tas
     )
     journal.metrics(SCORES_STEP, {name: figures[name] for name in (*figures["valid"], *task.shares)})
     journal.metrics(training["updates"], figures["valid"], context="valid")
+    for name, scores in figures.get("tests", {}).items():
+        journal.metrics(SCORES_STEP, {key: scores[key] for key in figures["valid"]}, context=name)
     for path in (REPORT, SENTENCES, *hypotheses, BY_LENGTH, BY_PHENOMENON):
         journal.artifact(path)
     for side, folder in (("source", SOURCES), ("target", REFERENCES)):

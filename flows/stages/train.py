@@ -22,7 +22,6 @@ from flows.process.paths import (
     CHECKPOINT_SCORES,
     CHECKPOINTS,
     RAW,
-    SPLITS,
     SUBWORD_MODEL,
     TRAINING,
     TRAINING_METRICS,
@@ -236,7 +235,7 @@ def _check_positions(model: TranslationModel) -> None:
     """Raise a `UserError` (exit code 78) if a sentence has more tokens than the model has learned positions."""
     if model.most_positions is None:
         return
-    for name in SPLITS:
+    for name in read_meta(BINARIZED).splits:
         split = open_split(BINARIZED, name)
         longest = int(max(split.source.lengths.max(), split.target.lengths.max()))
         if longest > model.most_positions:

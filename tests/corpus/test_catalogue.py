@@ -59,6 +59,18 @@ def test_a_language_that_the_entry_does_not_have_is_refused(tmp_path: Path) -> N
 # A text of ENTRY, the text that replaces it, and a part of the message.
 TRANSLATED = "translated: {corpus: news, model: ../teacher, side: target}"
 FAULTS = [
+    (
+        "splits:\n",
+        "tests:\n  test_b:\n    - holdout: 2\nsplits:\n",
+        "tiny.yaml: tests.test_b: holdout must be the only source, of valid or test",
+    ),
+    ("splits:\n", "tests:\n  test_b:\n    - mtdata: x\n      weight: 2\nsplits:\n", "tiny.yaml: tests.test_b: weight is for train alone"),
+    ("splits:\n", "tests:\n  newstest:\n    - mtdata: x\nsplits:\n", "tiny.yaml: tests: must have names such as test_2017, with "),
+    (
+        "splits:\n",
+        "tests:\n  test_b:\n    - folder: {path: x}\nsplits:\n",
+        "tiny.yaml: tests.test_b.0.folder.stem: missing, must be a name",
+    ),
     ("licence:", "license:", "tiny.yaml: license: unknown key. Did you mean 'licence'?"),
     ("name: tiny", "name: other", "tiny.yaml: name: must be the file's name, 'tiny', got 'other'"),
     ("languages: [en, de]", "languages: en", "tiny.yaml: languages: must be a list of languages, got 'en'"),

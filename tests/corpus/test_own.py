@@ -163,6 +163,10 @@ def test_an_update_for_changed_files_keeps_the_held_out_pairs_and_the_rest_of_th
     entry = load_entry(path)
     assert (entry.splits.train[0].files or {})["en"].sha256 == sha256_of(ENGLISH)
     assert entry.size == sizes[1]
+    with path.open("a") as file:
+        file.write(f"tests: {{test_b: [{{files: {{en: {{path: ../{ENGLISH}}}, de: {{path: ../{GERMAN}}}}}}}]}}\n")
+    update_entry("letters")
+    assert (load_entry(path).tests["test_b"][0].files or {})["de"].sha256 == sha256_of(GERMAN)
 
 
 def test_entries_that_cannot_be_updated_are_refused() -> None:

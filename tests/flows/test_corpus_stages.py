@@ -101,6 +101,20 @@ def test_two_own_files_become_token_ids_that_read_back_as_their_text(place: Path
 
 
 @pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("place")
+def test_a_further_test_set_goes_through_all_stages_and_train_has_none_of_its_pairs() -> None:
+    write_pairs(Path("more.en"), Path("more.de"), [PAIRS[0], ("a new house", "ein neues Haus")])
+    with Path("corpora/own.yaml").open("a", encoding="utf-8") as entry:
+        entry.write("tests: {test_more: [{files: {en: {path: ../more.en}, de: {path: ../more.de}}}]}\n")
+    run_up_to("binarize")
+    assert json.loads(Path("data/raw/manifest.json").read_text())["splits"]["test_more"]["pairs"] == 2
+    train = Path("data/clean/train.en").read_text().split("\n")
+    assert PAIRS[0][0] not in train
+    assert PAIRS[1][0] in train or PAIRS[2][0] in train
+    assert list(read_meta(Path("data/binarized")).splits) == ["train", "valid", "test", "test_more"]
+    assert len(open_split(Path("data/binarized"), "test_more").source) == 2
+
+
 def test_each_stage_prints_what_was_made_and_where() -> None:
     closing = {name: stage_here(name).stdout for name in STAGES}
     assert closing["download"] == "data/raw: own, en to de, pairs: train 80, valid 10, test 10\n"

@@ -1,4 +1,5 @@
 import re
+import shutil
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -111,6 +112,32 @@ def test_scores_are_flat_rounded_and_of_the_test_split(here: Path, params: Param
     }  # fmt: skip
     assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert paper_signature.startswith("multi-bleu|nrefs:1|case:mixed|tok:moses-de|compounds-split:yes|smooth:none|sacremoses:")
+
+
+def test_further_test_sets_are_scored_beside_the_main_one(here: Path) -> None:
+    shutil.copyfile("data/raw/test.en", "data/raw/test_more.en")
+    write_lines(here / "data/raw/test_more.de", HYPOTHESES)
+    write_lines(here / "results/decode/test_more.hyp", HYPOTHESES)
+    for name, key in (("data/raw/manifest.json", "splits"), ("results/decode/statistics.json", None)):
+        document = read_json(here / name)
+        splits = document[key] if key else document
+        splits["test_more"] = splits["test"]
+        write_json(here / name, document)
+
+    done = stage_here("evaluate")
+    assert (done.returncode, done.stderr) == (0, "")
+    table = done.stdout.split("\n")
+    assert [line.split()[:2] for line in table[1:4]] == [["valid", "66.97"], ["test", "66.97"], ["test_more", "100.00"]]
+    assert table[4].endswith(", test has 3 lines, test_more has 3 lines")
+    assert "66.97 on test, 100.00 on test_more, is multi-bleu" in table[5]
+    scores = read_json(SCORES)
+    assert scores["bleu"] == 66.97
+    assert scores["tests"]["test_more"].items() >= {"bleu": 100.0, "ter": 0.0, "paper_bleu": 100.0, "lines": 3}.items()
+    assert read_json(METRICS)["test_more"] == {"bleu": 100.0}
+    assert '<th scope="row">test_more</th>' in (here / "results/report.html").read_text(encoding="utf-8")
+    events = journal()
+    assert any(event.get("values", {}).get("test_more/bleu") == 100.0 for event in events if event.get("type") == "metrics")
+    assert "test_more.hyp" in [Path(event["path"]).name for event in events if event["type"] == "artifact"]
 
 
 @pytest.mark.usefixtures("here")

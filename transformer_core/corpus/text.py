@@ -16,6 +16,9 @@ from typing import IO, AnyStr, BinaryIO, Generic, NamedTuple
 from transformer_core.errors import UserError, first_line
 from transformer_core.files import new_file
 
+# The splits of each corpus, and the pattern of the names of further test sets.
+SPLITS = ("train", "valid", "test")
+_FURTHER_TESTS = "test_*"
 # File of data/raw with the weight of each pair of train, a line each; there is none if all weights are 1.
 WEIGHTS = "train.weights"
 # Number of pairs in a worker's task.
@@ -191,6 +194,12 @@ def read_chunks(source: Path, target: Path) -> Iterator[Chunk]:
                 raise unequal_sides(source, target, left + rest[0], right + rest[1])
             yield Chunk(first, *(b"".join(side).removesuffix(b"\n") + b"\n" for side in sides))
             first = left + 1
+
+
+def splits_of(folder: Path, language: str) -> list[str]:
+    """Return the splits whose files are in a folder of raw or cleaned text: `SPLITS`, and further test sets by their names."""
+    further = (path.name.removesuffix(f".{language}") for path in folder.glob(f"{_FURTHER_TESTS}.{language}"))
+    return [*SPLITS, *sorted(further)]
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> int:

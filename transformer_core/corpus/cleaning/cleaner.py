@@ -4,7 +4,7 @@ Validation and test are repaired in the same way but not filtered: line i stays 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress, islice, repeat
 from pathlib import Path
@@ -27,6 +27,7 @@ from transformer_core.corpus.text import (
     read_chunks,
     read_lines,
     read_pairs,
+    splits_of,
     write_pairs,
 )
 from transformer_core.corpus.trees import TREE_EXAMPLE, linearised, read_tree, words
@@ -41,7 +42,6 @@ EXAMPLES = 5
 LONGEST_COUNTED = 200
 _EXAMPLE_CHARACTERS = 300
 _ROWS_AT_ONCE = 10_000  # `bincount` converts each byte to 8.
-_HELD_OUT = ("valid", "test")
 
 # What scores pairs (decoding/dual.py): a number for each, the lower the better.
 PairScores = Callable[[Iterator[Pair[str]]], Iterator[float]]
@@ -50,7 +50,7 @@ PairScores = Callable[[Iterator[Pair[str]]], Iterator[float]]
 def clean_corpus(
     raw: Path, folder: Path, source: str, target: str, settings: Clean, workers: int | None = None, scores: PairScores | None = None
 ) -> CleaningReport:
-    """Clean the three splits of `raw` into an empty `folder`, with report.json; the bytes do not depend on the number of workers.
+    """Clean the splits of `raw` into an empty `folder`, with report.json; the bytes do not depend on the number of workers.
 
     Where the target is `tree`, bracketed trees become their symbols (`trees.linearised`) after all rules have been applied.
 
@@ -62,9 +62,11 @@ def clean_corpus(
         UserError: exit code 65; a missing file, sides of unequal length, invalid UTF-8 (unless it drops training pairs), a target
             that is not a tree over the source's words where it should be, or no training pair left.
     """
-    splits = {split: _repair_split(raw, folder, split, source, target) for split in _HELD_OUT}
+    held_out = [split for split in splits_of(raw, source) if split != "train"]
+    splits = {split: _repair_split(raw, folder, split, source, target) for split in held_out}
     paths = raw / f"train.{source}", raw / f"train.{target}"
-    work = _Work(settings, *paths, _held_out(folder, source), _held_out(folder, target), target == TREES)
+    sources, targets = (_sentences(folder, held_out, language) for language in (source, target))
+    work = _Work(settings, *paths, sources, targets, target == TREES)
     train = _Train(folder, source, target, settings, raw / WEIGHTS)
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
@@ -90,8 +92,8 @@ def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str)
     return SplitReport(pairs=len(pairs), empty=sum(not (left and right) for left, right in pairs), repaired=_by_repair(counts))
 
 
-def _held_out(folder: Path, language: str) -> HeldOut:
-    return HeldOut.of(line for split in _HELD_OUT for line in read_lines(folder / f"{split}.{language}"))
+def _sentences(folder: Path, splits: Sequence[str], language: str) -> HeldOut:
+    return HeldOut.of(line for split in splits for line in read_lines(folder / f"{split}.{language}"))
 
 
 @dataclass

@@ -35,6 +35,8 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="a SHA-256 
 
 
 _LONGEST_NAME = 200
+# The name of a further test set: its files are NAME.LANGUAGE, and its scores have its name.
+_TEST_NAME = re.compile(r"test_[\w-]{1,100}")
 _HOST = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 # Prefix of the name of a model in the registry.
 REGISTRY = "models:/"
@@ -200,7 +202,8 @@ class Entry(Section):
     """A corpus: its languages, its terms of use, and its splits.
 
     `licence` is null if the owner names none. If `synthetic` is true, every score is labelled as one on generated text. `metrics` names
-    further scores, with which published figures on this corpus were computed (evaluation/moses_bleu.py).
+    further scores, with which published figures on this corpus were computed (evaluation/moses_bleu.py). `tests` has test sets beside the
+    main one, `splits.test`: they are translated and scored, too, and train has none of their sentences (`clean.drop_overlap`).
     """
 
     name: Name
@@ -211,11 +214,16 @@ class Entry(Section):
     size: Size | None = None
     metrics: list[FurtherScore] = Field(default_factory=list)
     splits: Splits
+    tests: dict[str, Sources] = Field(default_factory=dict)
 
     @property
     def sources(self) -> dict[str, list[Source]]:
-        """The sources by split."""
-        return {split: sources for split, sources in self.splits if sources is not None}
+        """The sources by split, or by name of a further test set."""
+        return {split: sources for split, sources in self.splits if sources is not None} | self.tests
+
+    def key_of(self, split: str) -> str:
+        """Return the key of a split's sources: splits.train, tests.test_2017."""
+        return f"{'tests' if split in self.tests else 'splits'}.{split}"
 
 
 @dataclass(frozen=True)
@@ -263,15 +271,21 @@ def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
         if alone == (split in entry.sources):
             fault = "is only for entries of two or more languages" if alone else "is missing"
             yield configuration_error(f"{path}: splits.{split}: {fault}")
+    for name in entry.tests:
+        if not _TEST_NAME.fullmatch(name):
+            yield configuration_error(f"{path}: tests: must have names such as test_2017, with letters, digits, _ and -, got {name!r}")
+    if alone and entry.tests:
+        yield configuration_error(f"{path}: tests: is only for entries of two or more languages")
     for split, sources in entry.sources.items():
+        where = f"{path}: {entry.key_of(split)}"
         for index, source in enumerate(sources):
-            yield from _faults_of_source(entry, source, f"{path}: splits.{split}.{index}")
+            yield from _faults_of_source(entry, source, f"{where}.{index}")
         if split != "train" and any(source.translated for source in sources):
-            yield configuration_error(f"{path}: splits.{split}: translated is for train alone", "Scores are of text by people.")
+            yield configuration_error(f"{where}: translated is for train alone", "Scores are of text by people.")
         if split != "train" and any(source.weight != 1 for source in sources):
-            yield configuration_error(f"{path}: splits.{split}: weight is for train alone")
-        if any(source.holdout for source in sources) and (split == "train" or len(sources) > 1):
-            yield configuration_error(f"{path}: splits.{split}: holdout must be the only source, of valid or test")
+            yield configuration_error(f"{where}: weight is for train alone")
+        if any(source.holdout for source in sources) and (split not in ("valid", "test") or len(sources) > 1):
+            yield configuration_error(f"{where}: holdout must be the only source, of valid or test")
     if not entry.synthetic and any(source.synthetic for sources in entry.sources.values() for source in sources):
         yield configuration_error(f"{path}: synthetic: must be true, a source is synthetic", "Scores on generated text are labelled so.")
 

@@ -6,11 +6,11 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from transformer_core.config import Language, Name, Section, Total, check_document
+from transformer_core.corpus.text import SPLITS
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
 
 MANIFEST = "manifest.json"
-_SPLITS = ("train", "valid", "test")
 _REMEDY = "Make it again with: dvc repro --force --single-item download"
 
 Origin = dict[str, str]
@@ -35,8 +35,8 @@ class SplitRecord(Section):
 class Manifest(Section):
     """The content of manifest.json.
 
-    `held_out` has the number of held-out pairs by split, and under `left_train` the number of pairs removed from train. `metrics` is
-    missing from the file if the entry names none.
+    `splits` are `SPLITS` and the further test sets. `held_out` has the number of held-out pairs by split, and under `left_train` the
+    number of pairs removed from train. `metrics` is missing from the file if the entry names none.
     """
 
     corpus: Name
@@ -52,9 +52,10 @@ class Manifest(Section):
     @model_validator(mode="after")
     def _check_parts(self) -> "Manifest":
         """Refuse a manifest without a split, with a split without a side, or with a file of no split."""
-        for split in _SPLITS:
+        for split in SPLITS:
             if split not in self.splits:
                 raise ValueError(f"splits.{split}: missing")
+        for split in self.splits:
             for language in (self.source, self.target):
                 if language not in self.splits[split].files:
                     raise ValueError(f"splits.{split}.files.{language}: missing")

@@ -33,7 +33,7 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
         opened = [(reader.open(source, split), source.weight) for source in entry.sources[split] if not source.translated]
         origins += _write_split(reader, split, opened, folder)
         if not (folder / f"{split}.{reader.source}").stat().st_size and not (split == "train" and by_model):
-            raise UserError(f"{path}: splits.{split}: holds no sentence pair", "Look at the files that it names.")
+            raise UserError(f"{path}: {entry.key_of(split)}: holds no sentence pair", "Look at the files that it names.")
     held_out = _hold_out(reader, holdouts, folder) if holdouts else {}
     if by_model:
         if teachers is None:

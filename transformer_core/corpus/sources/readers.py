@@ -15,7 +15,7 @@ from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, PACKAGED_ENTR
 from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, check_sum
 from transformer_core.corpus.sources.formats import file_pairs, unpack
 from transformer_core.corpus.sources.manifest import Origin
-from transformer_core.corpus.text import Pair, read_lines
+from transformer_core.corpus.text import SPLITS, Pair, read_lines
 from transformer_core.corpus.trees import TREE_EXAMPLE, bracketed, read_tree, read_trees, words
 from transformer_core.errors import UserError, configuration_error, did_you_mean, without_logins
 
@@ -161,7 +161,8 @@ class SourceReader:
             raise configuration_error(f"{PARAMS_FILE}: download.source: the trees of corpus synthetic are of en, got {self.source!r}")
 
         trees = self.target == TREES
-        generated = generate(cast(Split, split), settings.pairs, settings.seed, workers=self.workers, trees=trees)
+        stream = cast(Split, split if split in SPLITS else "test")
+        generated = generate(stream, settings.pairs, settings.seed, workers=self.workers, trees=trees)
         rows, again = itertools.tee(generated)
 
         def pairs() -> Iterator[Pair[bytes]]:
