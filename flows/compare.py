@@ -104,7 +104,7 @@ def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | No
 
 
 def _find(client: "MlflowClient", wanted: str) -> "Run":
-    """The latest of the matching runs, which must be of the same training (it may have been forced again)."""
+    """The latest finished one of the matching runs, which must be of the same training (it may have been started again)."""
     if "'" in wanted or not wanted:
         raise configuration_error(f"run {wanted!r}: no run has such a name")
     fields = ("attributes.run_id", "attributes.run_name", "tags.fingerprint")
@@ -117,7 +117,7 @@ def _find(client: "MlflowClient", wanted: str) -> "Run":
     if len(different) > 1:
         listed = f"{', '.join(different[:4])}{' and others' if len(different) > 4 else ''}"
         raise configuration_error(f"run {wanted}: may be {listed}", "Write more of it, or the run's id.")
-    return max(runs.values(), key=lambda run: run.info.start_time)
+    return max(runs.values(), key=lambda run: (run.info.status == "FINISHED", run.info.start_time))
 
 
 def _runs(client: "MlflowClient", wanted: str) -> "list[Run]":

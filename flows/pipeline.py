@@ -105,11 +105,19 @@ def run_stages(names: Sequence[str], machine: Machine) -> State[Any] | int:
     for name in names:
         # Called, not submitted, because a signal ends only the processes of tasks on the main thread. `wait_for` draws an arrow.
         state = stage_task(name, machine)(return_state=True, wait_for=[state] if state else None)
-        outcomes[name] = cast(Outcome, state.result(raise_on_failure=False))
+        outcomes[name] = outcome_of(state)
         if state.is_failed():
             break
     leave_artifacts(outcomes, machine)
     return end_of(outcomes.values())
+
+
+def outcome_of(state: State[Any]) -> Outcome:
+    """Return the result of a task that returns an `Outcome`, also if it failed. Raises any other exception that ended it."""
+    result = state.result(raise_on_failure=False)
+    if isinstance(result, BaseException):
+        raise result
+    return cast(Outcome, result)
 
 
 def end_of(outcomes: Iterable[Outcome]) -> State[Any] | int:
@@ -318,6 +326,7 @@ def _raise_if_away(result: object) -> None:
         raise UserError(f"Prefect is away: {first_line(result)}", remedy, ExitCode.UNAVAILABLE)
 
 
+@reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the pipeline as a Prefect flow, on the configured server or a temporary one.
 

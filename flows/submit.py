@@ -28,7 +28,7 @@ from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import ancestors
 from flows.process.runner import reports_errors
 from flows.process.settings import tracked
-from transformer_core.cli.arguments import positive_int
+from transformer_core.cli.arguments import non_negative_int, positive_int
 from transformer_core.errors import ExitCode, UserError, configuration_error, without_logins
 
 STAGE = "train"
@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     kubernetes.add_argument("--patch", type=Path, metavar="FILE", help="fields to merge into the job, in the format of kubectl patch")
     for one in (slurm, kubernetes):
         one.add_argument("--nodes", type=positive_int, default=1)
-        one.add_argument("--gpus", type=int, default=0, metavar="N", help="of each node (default: 0, train on CPUs)")
+        one.add_argument("--gpus", type=non_negative_int, default=0, metavar="N", help="of each node (default: 0, train on CPUs)")
         one.add_argument("--name", default="transformer-train", help="of the job")
         one.add_argument("--repository", metavar="URL", help="where nodes clone from (default: this repository's first git remote)")
         one.add_argument("--dry-run", action="store_true", help="print what would be submitted")

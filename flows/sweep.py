@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from threading import Event
-from typing import Any, cast
+from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
@@ -28,7 +28,7 @@ from prefect.states import Failed
 from prefect.tasks import Task
 
 from flows.cluster.node import committed
-from flows.pipeline import end_of, is_transient, retried_task, run_flow
+from flows.pipeline import end_of, is_transient, outcome_of, retried_task, run_flow
 from flows.process.child import StageLog, terminate_children
 from flows.process.runner import StageError, reports_errors
 from flows.process.settings import check, tracked
@@ -42,7 +42,7 @@ from flows.sweeps.workspace import Job, Repository, code_digest, job_of, run_job
 from transformer_core import recipes
 from transformer_core.cli.arguments import positive_int
 from transformer_core.config import PARAMS_FILE, Machine, Params, load_params, tracking_uri, validate_document
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import read_json
 
 NAMES = ("table3", "table2", "params")
@@ -78,6 +78,10 @@ def plan(
     Raises:
         UserError: exit code 78; an unknown recipe, row or key, an invalid value, or code that is not committed.
     """
+    if settings and name != "params":
+        raise configuration_error(f"{settings[0]}: {name} takes no settings", "Use --updates, or a sweep of params.")
+    if scale and name == "params":
+        raise configuration_error("--scale: params has no scale", "It is for table2 and table3.")
     url, commit = committed()
     base = validate_document(Params, tracked() | {"machine": {}}, PARAMS_FILE) if recipe is None else recipes.load(recipe)
     scale = scale or (1 if name == "params" else scale_for(base))
@@ -86,8 +90,8 @@ def plan(
     chosen = choose(_rows(name, settings, scale), rows)
     digest, jobs = code_digest(commit), []
     for row in chosen:
-        for seed in range(base.train.seed, base.train.seed + seeds):
-            document = document_of(row, sections, None if "train.seed" in row.overrides else seed, updates)
+        for seed in [None] if "train.seed" in row.overrides else range(base.train.seed, base.train.seed + seeds):
+            document = document_of(row, sections, seed, updates)
             check(document)
             jobs.append(job_of(row.name, document["train"]["seed"], document, digest))
     about = tables.About(name, recipe or PARAMS_FILE.name, scale, settings, load_params().machine.price_per_hour)
@@ -143,7 +147,7 @@ def _side_by_side(jobs: Sequence[Job], repository: Repository, at_once: int, sto
 
 
 def _run(job: Job, repository: Repository, stopping: Event) -> Outcome:
-    return cast(Outcome, job_task(job, repository, stopping)(return_state=True).result(raise_on_failure=False))
+    return outcome_of(job_task(job, repository, stopping)(return_state=True))
 
 
 def job_task(job: Job, repository: Repository, stopping: Event) -> Task[[], Any]:

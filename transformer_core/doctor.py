@@ -74,7 +74,8 @@ def _torch() -> Iterator[Finding]:
     else:
         yield Finding("cuda", "ok", "no GPU: training runs on the CPU")
     device = torch.device("cuda" if gpus else "cpu")
-    chosen = "bf16: this {} multiplies it in hardware" if has_fast_bf16(device) else "float32: this {} has no fast bf16"
+    other = "fp16" if gpus else "float32"
+    chosen = "bf16: this {} multiplies it in hardware" if has_fast_bf16(device) else f"{other}: this {{}} has no fast bf16"
     yield Finding("precision", "ok", f"train.precision auto is {chosen.format(device.type)}")
 
 

@@ -83,7 +83,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
-def _disk_error(error: BaseException) -> str:
+def disk_error(error: BaseException) -> str:
     """Return what an error says about a disk that is full or read-only, with the file if it is known; empty for other errors."""
     if isinstance(error, OSError) and error.errno in _DISK:
         return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
@@ -101,7 +101,7 @@ def machine_errors(where: str, memory_remedy: str) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise configuration_error(f"{where}: out of memory", memory_remedy) from None
-        if fault := _disk_error(error):
+        if fault := disk_error(error):
             raise configuration_error(f"{where}: {fault}", "Free space or permit writing, then run it again.") from None
         if isinstance(error, OSError) and error.errno in _PATH and error.filename:
             path = error.filename2 or error.filename  # The second is where a file was to be moved.

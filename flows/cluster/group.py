@@ -14,7 +14,7 @@ from typing import Self
 
 import psutil
 
-from transformer_core.errors import configuration_error
+from transformer_core.errors import ExitCode, UserError, configuration_error
 
 # A queue may allocate nodes one by one. A node that has waited this long for the others ends, and its scheduler tries again.
 JOIN_SECONDS = "900"
@@ -126,11 +126,18 @@ def address_of(endpoint: str) -> tuple[str, int]:
 
 
 def address_towards(host: str, port: int) -> str:
-    """Return the address from which this machine would reach a host; nothing is sent."""
-    family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.connect(target)
-        return str(probe.getsockname()[0])
+    """Return the address from which this machine would reach a host; nothing is sent.
+
+    Raises:
+        UserError: exit code 69; the host is unknown or cannot be reached.
+    """
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise UserError(f"{host}:{port}: {error.strerror}", "Check the address and the network.", ExitCode.UNAVAILABLE) from None
 
 
 def outward_address() -> str:
@@ -139,7 +146,7 @@ def outward_address() -> str:
     Raises:
         UserError: exit code 78; there is none.
     """
-    with suppress(OSError):
+    with suppress(UserError):
         return address_towards("192.0.2.1", 9)  # An address for documentation (RFC 5737).
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     for name, addresses in psutil.net_if_addrs().items():

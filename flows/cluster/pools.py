@@ -60,7 +60,8 @@ def node(
             group = NodeGroup(nodes, rank, rendezvous or _publish_rendezvous()) if nodes > 1 else None
             run(Work(stage, repository, commit, settings), clone_for(repository, rank), log, group)
     except UserError as error:
-        return failed(f"{stage}: {error}", error.exit_code)
+        message = str(error)
+        return failed(message if message.startswith(f"{stage}: ") else f"{stage}: {message}", error.exit_code)
     except StageError as error:
         return failed(str(error), error.exit_code)
     return int(ExitCode.DONE)

@@ -9,7 +9,7 @@ from flows.cluster.group import NodeGroup
 from flows.process.child import run_child
 from flows.process.progress import Drawn
 from flows.process.runner import exit_file, exit_with_starters, memory_remedy, report_exit
-from flows.process.signals import SIGNALLED, shell_code, stop_on_signals
+from flows.process.signals import SIGNALLED, stop_on_signals
 from transformer_core.errors import ExitCode, Interrupted, UserError, machine_errors
 from transformer_core.files import read_json
 
@@ -31,7 +31,7 @@ def launch(devices: int, group: NodeGroup | None) -> None:
     environment = {"OMP_NUM_THREADS": "1"} | (group.interfaces() if group else {})
     try:
         with closing(Drawn()) as drawn:
-            code = shell_code(run_child(ranks, drawn, environment=environment | drawn.environment))
+            code = run_child(ranks, drawn, environment=environment | drawn.environment)
     except Interrupted:
         if not _RANK_EXIT.exists():
             raise

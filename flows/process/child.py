@@ -14,6 +14,7 @@ import psutil
 
 from flows.process.progress import updates_in
 from flows.process.runner import STARTERS
+from flows.process.signals import shell_code
 
 GRACE_SECONDS = 60.0
 SECONDS_BETWEEN_UPDATES = 60.0
@@ -64,7 +65,7 @@ def run_child(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> int:
-    """Run a command until all its processes have ended, and return its exit code (negative: the signal that ended it).
+    """Run a command until all its processes have ended, and return its exit code, 128 plus the signal for a signal.
 
     The child stays in this session and process group, so that a signal to the group (a cancel by Prefect's worker, Ctrl-C in a terminal)
     reaches it too. Standard output and error are one stream, passed on line by line; of a line redrawn with carriage returns, only the
@@ -86,7 +87,7 @@ def run_child(
         with _ended_on_error(tag, lines):
             if not lines.pass_on(limit_seconds):
                 raise TimeLimitError(f"{command[0]}: ended after the time limit of {limit_seconds:,.0f} seconds")
-            return child.wait()
+            return shell_code(child.wait())
 
 
 def git(folder: Path, *arguments: str) -> str:

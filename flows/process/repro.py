@@ -145,7 +145,7 @@ def restore(names: Sequence[str]) -> str | None:
     from dvc.repo import Repo
     from dvc.stage.cache import RunCacheNotFoundError  # type: ignore[import-untyped]
 
-    with _remote_errors(), Repo() as repo:
+    with _remote_errors(), Repo(_wait_for_lock=True) as repo:
         repo.stage_cache.pull(None)
         for name in names:
             if name.endswith(DVC_FILE):

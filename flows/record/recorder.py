@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -125,7 +126,7 @@ class Recorder(Observer):
         self._progress.write(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {score}")
 
     def state(self) -> dict[str, Any]:
-        return {table.path.name: table.path.stat().st_size for table in self._tables}
+        return {table.path.name: table.saved_size() for table in self._tables}
 
     def restore(self, state: dict[str, Any]) -> None:
         for table in self._tables:
@@ -150,6 +151,12 @@ class _Table:
     def append(self, values: Mapping[str, float]) -> None:
         with self.path.open("a", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerow([_rounded(values[column]) for column in self._columns])
+
+    def saved_size(self) -> int:
+        """Return the size in bytes once all rows are on the disk: a power failure must not leave less than a state counts on."""
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())
+        return self.path.stat().st_size
 
     def cut(self, size_bytes: int) -> None:
         with self.path.open("r+b") as file:

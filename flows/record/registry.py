@@ -97,7 +97,8 @@ def decide(
     if best is None:
         if CHAMPION in client.get_registered_model(new.name).aliases:
             return Decision(CHALLENGER, f"no earlier version was scored on these references in this way and has kept its {task.outputs}")
-        return Decision(CHAMPION, "the first version")
+        first = int(new.version) == 1
+        return Decision(CHAMPION, "the first version" if first else "no earlier version to compare with, and no champion")
     rival, translations = best
     comparison = task.compare(translations, hypotheses, references)
     worse = comparison.significant and comparison.difference < 0

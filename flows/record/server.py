@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flows.record.journal import DESCRIPTION
 from flows.record.store import EXPERIMENT, artifact_location, database, prepare
-from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, without_logins
+from transformer_core.errors import ExitCode, UserError, configuration_error, disk_error, first_line, without_logins
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -55,6 +55,8 @@ def reaching(uri: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
+        if isinstance(error, OSError) and disk_error(error):
+            raise  # Of this machine, not of MLflow.
         if isinstance(error, MlflowException) and error.error_code in REFUSED:
             raise configuration_error(f"MLflow at {uri} refuses: {first_line(error)}") from error
         remedy = "Start it, or correct machine.tracking_uri, and run again; nothing is lost."

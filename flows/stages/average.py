@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 
 from pydantic import ConfigDict
 
-from flows.process.paths import AVERAGED, BINARIZED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL, again
+from flows.process.paths import AVERAGED, BINARIZED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL, again, require
 from transformer_core.config import Average, Measure, Params, Section, check_document
 from transformer_core.corpus.tokens.binary import check_split, open_split
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist, align
@@ -52,6 +52,7 @@ def _chosen(settings: Average) -> list[int]:
     """Return the updates of the checkpoints to average, ascending. Raises `UserError` (65): fewer checkpoints than asked for."""
     there = [update_of(file) for file in checkpoint_files(CHECKPOINTS)]
     if settings.of == "best":
+        require(CHECKPOINT_SCORES)
         remedy = again(CHECKPOINT_SCORES)
         record = check_document(_Scores, read_json(CHECKPOINT_SCORES, remedy), CHECKPOINT_SCORES, remedy)
         scores = {update: score for update, score in record.scores.items() if update in there}

@@ -191,10 +191,10 @@ def with_times(report: Report | ParsingReport, seconds: Mapping[str, float | Non
 
 
 def cost_of(seconds: Mapping[str, float | None], machine: Machine) -> float | None:
-    """Return the cost of the stages, of which the training ran on all nodes; None without a price."""
+    """Return the cost of the stages, of which a training in a work pool ran on all nodes; None without a price."""
     if machine.price_per_hour is None:
         return None
-    nodes = {"train": machine.nodes or 1}
+    nodes = {"train": (machine.nodes or 1) if "train" in machine.pools else 1}
     return sum((duration or 0) * nodes.get(stage, 1) for stage, duration in seconds.items()) / 3600 * machine.price_per_hour
 
 

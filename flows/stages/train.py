@@ -29,7 +29,7 @@ from flows.process.paths import (
     VALIDATION_SCORE,
 )
 from flows.process.runner import echo
-from flows.process.signals import handle_stop_signals
+from flows.process.signals import handle_stop_signals, ignore_stop_signals
 from flows.record.recorder import TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
 from transformer_core.config import PRETRAINED, Params
@@ -80,7 +80,8 @@ def run(params: Params) -> str:
     else:
         launch(devices, group)
     if group is not None and group.rank > 0:
-        return f"node {group.rank} of {group.nodes}: trained along; the outputs are on node 0"
+        return f"node {group.rank} of {group.nodes}: done; the outputs are on node 0"
+    ignore_stop_signals()  # A half-removed state would lose the training; all outputs are there, and the rest takes no time.
     shutil.rmtree(_state(fingerprint_of(params)))  # Not before: DVC takes no outputs of a stage that was stopped.
     metrics = read_json(TRAINING_METRICS)
     return (

@@ -73,6 +73,9 @@ def grid_rows(settings: Sequence[str]) -> list[Row]:
         values.append([parse_yaml(value, key) for value in listed.split(",")])
     if len(set(keys)) < len(keys):
         raise configuration_error(f"{', '.join(keys)}: a key is given twice", "Name all of its values together: KEY=V1,V2")
+    for key, several in zip(keys, values, strict=True):
+        if any(several.count(value) > 1 for value in several):
+            raise configuration_error(f"{key}: a value is given twice", "Name each value once.")
     if (count := math.prod(map(len, values))) > _MOST_ROWS:
         raise configuration_error(f"{count:,} combinations of the values, at most {_MOST_ROWS:,} are trained", "Name fewer values.")
     if not keys:

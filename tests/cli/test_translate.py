@@ -136,6 +136,7 @@ def test_files_are_read_and_written_as_standard_input_and_output_are(translate: 
     assert translate("--out", "out", "lines") == (0, "", "")
     assert (tmp_path / "out").read_text(encoding="utf-8") == piped.out
     assert translate("--interactive", "lines").out == piped.out
+    assert translate("--out", ".", "lines").refusal() == (78, "--out: . is a directory. Name a file.")
 
 
 def test_a_file_that_fails_in_the_middle_leaves_no_output_behind(translate: Translate, tmp_path: Path) -> None:
@@ -179,6 +180,31 @@ def test_translations_begin_with_their_prefixes(translate: Translate, tmp_path: 
     assert second == translate(stdin=b"a cat\n").out.rstrip("\n")
     code, line = translate("--prefixes", "prefixes", stdin=b"a\n" * 3).refusal()
     assert (code, line.split(". ")[0]) == (65, "prefixes: fewer lines than the input")
+    code, line = translate("--prefixes", "prefixes", "--out", "out", stdin=b"a\n").refusal()
+    assert (code, line.split(". ")[0]) == (65, "prefixes: has more lines than the input")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_prefix_with_an_unknown_character_has_a_translation(translate: Translate, tmp_path: Path) -> None:
+    (tmp_path / "prefixes").write_text("\u732b\n\n", encoding="utf-8")
+    for how in ((), ("--sample", "2")):
+        assert translate("--prefixes", "prefixes", *how, stdin=b"a cat\na cat\n").out.count("\n") == 2
+
+
+def test_a_bar_leaves_a_pipe_to_the_translation(model: Path, tmp_path: Path) -> None:
+    """In a terminal the bar counts the lines of a file beforehand; those of a pipe can be read only once."""
+    os.mkfifo(tmp_path / "pipe")
+    keyboard, terminal = pty.openpty()
+    command = [COMMAND, "translate", "--model", model, "--out", "out", "pipe"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=terminal)
+    os.close(terminal)
+    (tmp_path / "pipe").write_bytes(b"the dog\na cat\n")
+    with suppress(OSError):  # Nobody holds the other end any more.
+        while os.read(keyboard, 4096):
+            pass
+    os.close(keyboard)
+    assert process.wait(60) == 0
+    assert (tmp_path / "out").read_bytes().count(b"\n") == 2
 
 
 ENGINES: list[tuple[tuple[str, ...], str]] = [

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.decoding.parity import forced_log_probabilities, padded
 from transformer_core.config import Penalty
-from transformer_core.corpus.tokens.subword import BOS, EOS
+from transformer_core.corpus.tokens.subword import BOS, EOS, UNK
 from transformer_core.decoding.beam import Search, beam_search, coverage_penalty
 from transformer_core.decoding.hypotheses import Finished, StepModel
 from transformer_core.decoding.translator import Ensemble
@@ -240,6 +240,13 @@ def test_outputs_begin_with_their_prefixes_and_are_scored_from_the_first_token_o
         assert outputs[0].log_probability == pytest.approx(forced, abs=1e-9)
     free = search(model, sources, BEAM)
     assert [together[row][0].tokens for row in (1, 5)] == [free[row][0].tokens for row in (1, 5)]
+
+
+def test_a_prefix_may_hold_the_unknown_token_which_is_forbidden_elsewhere(model: Transformer) -> None:
+    outputs = search(model, [[5, EOS], [6, EOS]], BEAM, [[UNK, 7], []])
+    assert outputs[0][0].tokens[:2] == [UNK, 7]
+    assert math.isfinite(outputs[0][0].log_probability)
+    assert UNK not in outputs[0][0].tokens[2:] + outputs[1][0].tokens
 
 
 def test_a_prefix_longer_than_an_output_may_be_is_still_ended(model: Transformer) -> None:

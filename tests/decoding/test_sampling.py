@@ -1,5 +1,6 @@
 """Sampling: the distribution it draws from, and that a sentence's draws depend on nothing but itself and the seed."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.decoding.parity import padded
-from transformer_core.corpus.tokens.subword import BOS, EOS
+from transformer_core.corpus.tokens.subword import BOS, EOS, UNK
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.sampling import Sampling, sample
@@ -97,6 +98,12 @@ def test_log_probabilities_are_the_models_own_and_rank_the_samples(model: Transf
             steps = [distribution(model, tokens, output.tokens[:place])[token].item() for place, token in enumerate(output.tokens)]
             assert output.score == output.log_probability == pytest.approx(sum(steps), abs=1e-9)
             assert output.tokens.index(EOS) == len(output.tokens) - 1 <= len(tokens) - 1 + Sampling().max_extra - 1
+
+
+def test_a_prefix_may_hold_the_unknown_token(model: Transformer) -> None:
+    (outputs,) = drawn(model, SOURCES[:1], Sampling(3), prefixes=[[UNK, 21]])
+    assert [output.tokens[:2] for output in outputs] == [[UNK, 21]] * 3
+    assert all(math.isfinite(output.log_probability) for output in outputs)
 
 
 def test_samples_begin_with_their_prefix(model: Transformer) -> None:

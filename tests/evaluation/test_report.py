@@ -215,7 +215,8 @@ def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
         "Its weights are the mean of 5 checkpoints.",
         f"{report.scores['test'].bleu:.2f}",
         report.scores["test"].bleu_signature,
-        f"BLEU of Moses' tokens, German compounds split at hyphens, is {report.scores['test'].moses_bleu['paper_bleu'].score:.2f} on test",
+        "BLEU of Moses' tokens (of German, with compounds split at hyphens), is "
+        f"{report.scores['test'].moses_bleu['paper_bleu'].score:.2f} on test",
         report.scores["test"].moses_bleu["paper_bleu"].signature,
         "dropped: too long270.09%",
         "training-fingerprint",

@@ -107,6 +107,9 @@ def test_an_earlier_export_is_replaced_and_an_empty_directory_filled(directory: 
 def test_what_is_no_export_is_kept(directory: Path, tmp_path: Path) -> None:
     remedy = "exists and is no exported model. Name another directory or remove it."
     assert refusal(directory, directory) == f"{directory}: {remedy}"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/config.json").touch()
+    assert refusal(directory, tmp_path / "mine") == f"{tmp_path / 'mine'}: {remedy}"
     (tmp_path / "file").touch()
     assert refusal(directory, tmp_path / "file") == f"{tmp_path / 'file'}: {remedy}"
 

@@ -151,6 +151,9 @@ def test_a_training_forced_again_is_the_latest(compare: Compare) -> None:
     for evaluation, hypotheses in (("evaluation-1", BAD), ("evaluation-2", GOOD)):
         train("abc123")
         evaluate(evaluation, "abc123", hypotheses)
+    stopped = Journal("abc123")
+    stopped.end("KILLED")
+    sync(store())
     assert compare("abc123", "evaluation-1").startswith("A is evaluation-2, of abc123 (")
 
 

@@ -101,7 +101,6 @@ def test_two_own_files_become_token_ids_that_read_back_as_their_text(place: Path
 
 
 @pytest.mark.usefixtures("place")
-@pytest.mark.usefixtures("place")
 def test_a_further_test_set_goes_through_all_stages_and_train_has_none_of_its_pairs() -> None:
     write_pairs(Path("more.en"), Path("more.de"), [PAIRS[0], ("a new house", "ein neues Haus")])
     with Path("corpora/own.yaml").open("a", encoding="utf-8") as entry:
@@ -115,6 +114,7 @@ def test_a_further_test_set_goes_through_all_stages_and_train_has_none_of_its_pa
     assert len(open_split(Path("data/binarized"), "test_more").source) == 2
 
 
+@pytest.mark.usefixtures("place")
 def test_each_stage_prints_what_was_made_and_where() -> None:
     closing = {name: stage_here(name).stdout for name in STAGES}
     assert closing["download"] == "data/raw: own, en to de, pairs: train 80, valid 10, test 10\n"

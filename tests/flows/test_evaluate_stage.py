@@ -291,7 +291,9 @@ def test_the_report_has_this_stages_own_time_and_the_cost_of_all(here: Path, par
 
 def test_a_training_costs_its_time_on_every_node() -> None:
     seconds = {"clean": None, "train": 1800.0, "decode": 900.0}
-    assert cost_of(seconds, Machine(price_per_hour=4.0, nodes=3)) == pytest.approx((3 * 0.5 + 0.25) * 4)
+    pooled = Machine(price_per_hour=4.0, nodes=3, pools={"train": "gpus"})
+    assert cost_of(seconds, pooled) == pytest.approx((3 * 0.5 + 0.25) * 4)
+    assert cost_of(seconds, Machine(price_per_hour=4.0, nodes=3)) == pytest.approx((0.5 + 0.25) * 4)
     assert cost_of(seconds, Machine(nodes=3)) is None
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.cluster.group import NodeGroup, address_for_others, free_port
+from flows.cluster.group import NodeGroup, address_for_others, address_towards, free_port
 from flows.record.journal import JOURNALS
 from tests.flows.test_train_stage import prepare
 from tests.waiting import wait_for
-from transformer_core.errors import UserError
+from transformer_core.errors import ExitCode, UserError
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -184,3 +184,9 @@ def test_a_group_stops_saves_and_resumes_together_and_ends_if_a_node_is_lost(nod
     code, line = ended(both[0])
     assert code == 69, line
     assert time.monotonic() - began < 120
+
+
+def test_a_node_that_cannot_find_the_first_one_says_so() -> None:
+    with pytest.raises(UserError, match=r"^nowhere\.invalid:29400: ") as caught:
+        address_towards("nowhere.invalid", 29400)
+    assert caught.value.exit_code is ExitCode.UNAVAILABLE

@@ -1,4 +1,5 @@
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Failed
 
 from flows import pipeline as module
-from flows.pipeline import fingerprint, in_registry, is_transient, pipeline, stage_task, training_link
+from flows.pipeline import fingerprint, in_registry, is_transient, outcome_of, pipeline, stage_task, training_link
 from flows.process.child import GRACE_SECONDS
 from flows.process.paths import PUBLISHED, SCORES
 from flows.process.repro import stage_names
@@ -287,6 +288,16 @@ def test_a_stage_saves_at_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> Non
     assert code_of(state) == 75
     assert state.message == "train: ended after machine.limit_hours (0.000833333) (exit code 75)"
     assert Path("saved").exists()
+
+
+def test_an_override_that_is_no_yaml_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert module.main(["--set", "train.updates=[1"]) == 78
+    assert re.fullmatch(r"--set train\.updates:1: not valid YAML.*\n", capsys.readouterr().err)
+
+
+def test_an_error_that_is_no_outcome_of_a_stage_is_raised() -> None:
+    with pytest.raises(UserError, match="disk is full"):
+        outcome_of(Failed(data=UserError("disk is full")))
 
 
 def test_help_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """The record in a file: created by several processes at once, copied and moved."""
 
+import errno
 import json
 import shutil
 import sqlite3
@@ -13,7 +14,8 @@ import pytest
 
 from flows.record.journal import Journal
 from flows.record.sending import all_sent, sync
-from flows.record.server import connect, experiment_id
+from flows.record.server import connect, experiment_id, reaching
+from transformer_core.errors import UserError
 from transformer_core.files import write_json
 
 URI = "sqlite:///mlflow.db"
@@ -37,6 +39,13 @@ run = find_training(client, "f00d")
 files = [item.path for item in client.list_artifacts(run.info.run_id)]
 print(json.dumps([files, client.get_model_version_download_uri("toy", "1")]))
 """
+
+
+def test_a_full_disk_of_this_machine_is_not_said_to_be_mlflow() -> None:
+    with pytest.raises(OSError, match="No space left"), reaching(URI):
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/report.html")
+    with pytest.raises(UserError, match=r"^MLflow at .* is away: refused"), reaching(URI):
+        raise ConnectionError("refused")
 
 
 def text_of(file: Path) -> str:

@@ -78,6 +78,7 @@ def test_a_grid_is_every_combination_with_yaml_values() -> None:
     ("settings", "fault"),
     [
         (["train.seed=1", "train.seed=2"], "a key is given twice"),
+        (["train.warmup=200,0o310,400"], "train.warmup: a value is given twice"),
         ([f"train.seed={','.join(map(str, range(101)))}", "train.warmup=1,2,3,4,5,6,7,8,9,10"], "1,010 combinations of the values"),
         (["train.seed=!!python/name:os.system ''"], "train.seed:1: not valid YAML"),
         (["train.seed=[1"], "train.seed:1: not valid YAML"),
@@ -107,6 +108,8 @@ def test_a_transformer_keeps_the_norm_of_the_recipe_and_other_architectures_have
 WRONG = [
     (["table3", "--rows", "base,B-dk1"], "no row is called 'B-dk1'. Did you mean B-dk16?"),
     (["table3", "--recipe", "synthetix"], "recipe 'synthetix': no such recipe. Did you mean synthetic?"),
+    (["table3", "train.updates=50"], "train.updates=50: table3 takes no settings"),
+    (["params", "train.warmup=200,400", "--scale", "4"], "--scale: params has no scale"),
     (["params"], "params: needs settings KEY=V1,V2"),
     (["params", "warmup"], "'warmup' is not KEY=V1,V2"),
     (["params", "warmup=1"], "'warmup': no key of params.yaml"),
@@ -130,6 +133,12 @@ def test_wrong_settings_are_one_line_before_anything_runs(
 @pytest.fixture(scope="module")
 def clean_clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     return tiny_clone(tmp_path_factory.mktemp("clean") / "clone")
+
+
+def test_a_sweep_of_seeds_trains_each_once(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(clean_clone.root)
+    planned = plan("params", ["train.seed=1,2"], None, None, 3, None, None)
+    assert [job.seed for job in planned.jobs] == [1, 2]
 
 
 def test_a_key_changes_with_settings_and_code_alone(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print a line for each training, or remove some.
 
     Raises:
-        UserError: exit code 78 for an unknown name; 75 for a training that is running.
+        UserError: exit code 78 for an unknown name; 69 for a training that is running.
     """
     from transformer_core.training.checkpoint import state_root, stopped_trainings
 

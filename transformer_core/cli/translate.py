@@ -23,7 +23,7 @@ from transformer_core.cli.arguments import (
     positive_int,
     samples,
 )
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import ExitCode, UserError, configuration_error
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -66,7 +66,7 @@ def add_to(commands: Commands) -> None:
     )
     sampling = parser.add_argument_group("sampling instead of beam search")
     add = sampling.add_argument
-    add("--sample", metavar="N", type=samples, help="draw N translations of each line")
+    add("--sample", metavar="N", type=samples, help="draw N translations of each line and print the likeliest (all with --nbest)")
     add("--temperature", metavar="T", type=positive_float, default=1.0, help="below 1 favours likely tokens (1)")
     add("--top-k", metavar="K", type=non_negative_int, default=0, help="draw from the K likeliest tokens only; 0 for all (0)")
     add("--top-p", metavar="P", type=fraction, default=1.0, help="draw from the likeliest tokens that make up P only (1)")
@@ -113,6 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
     from transformer_core.decoding.engine import choose, load, translated
     from transformer_core.files import new_file
 
+    if arguments.out and arguments.out.is_dir():
+        raise configuration_error(f"--out: {arguments.out} is a directory", "Name a file.")
     wanted = _wanted(arguments)
     choice = choose(arguments.engine, wanted)
     engine = load(choice.engine, wanted)
@@ -167,6 +169,8 @@ def _chunks(lines: Iterator[str], at_once: int, limit: "_Limit", prefixes: Path 
     while chunk := list(islice(numbered, at_once)):
         starts = None if beginnings is None else _starts(beginnings, len(chunk), prefixes, limit.engine.subword)
         yield Chunk([limit.tokens(line, number) for number, line in chunk], starts)
+    if beginnings is not None and next(beginnings, None) is not None:
+        raise UserError(f"{prefixes}: has more lines than the input", "Give one line for each line of the input.")
 
 
 @dataclass
@@ -221,7 +225,8 @@ def _bar(arguments: argparse.Namespace, at_once: int) -> "tqdm[Any]":
 
     among = at_once == 1 or (arguments.out is None and sys.stdout.isatty())
     shown = sys.stderr.isatty() and not among
-    total = sum(1 for _ in read_raw_lines(arguments.input)) if shown and arguments.input else None
+    countable = shown and arguments.input is not None and arguments.input.is_file()  # Counting would read a pipe to its end.
+    total = sum(1 for _ in read_raw_lines(arguments.input)) if countable else None
     return tqdm(total=total, desc="translate", unit=" lines", disable=not shown)
 
 

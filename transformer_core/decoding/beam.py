@@ -165,14 +165,15 @@ class _BeamSearch(Hypotheses):
 
     def _next_tokens(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Return the likeliest tokens after each hypothesis: log-probability and token id, both (B*K, count)."""
+        forced = self.forced()
+        only = None if forced is None else forced.repeat_interleave(self.live.shape[1])[:, None]
+        logit_of_forced = None if only is None else logits.gather(1, only)  # Before `normalised` forbids UNK, which a prefix may have.
         normaliser = self.normalised(logits)
         best, token = greatest(logits, count)
         log_probability = best.to(normaliser.dtype) - normaliser[:, None]
-        forced = self.forced()
-        if forced is not None:
-            only = forced.repeat_interleave(self.live.shape[1])[:, None]
+        if only is not None and logit_of_forced is not None:
             alone = torch.full_like(log_probability, -torch.inf)
-            alone[:, :1] = logits.gather(1, only).to(normaliser.dtype) - normaliser[:, None]
+            alone[:, :1] = logit_of_forced.to(normaliser.dtype) - normaliser[:, None]
             log_probability, token = torch.where(only == PAD, log_probability, alone), torch.where(only == PAD, token, only)
         return log_probability, token
 

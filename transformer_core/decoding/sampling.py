@@ -76,14 +76,16 @@ class _Samples(Hypotheses):
     def extend(self, logits: Tensor) -> Tensor:
         """Extend each sample by the token drawn with its random number."""
         batch, samples = self._numbers.shape[:2]
-        normaliser = self.normalised(logits)
         rows = torch.arange(len(logits), device=self.device).view(batch, -1).expand(-1, samples).flatten()
-        token = self._drawn(logits, rows)
         forced = self.forced()
-        if forced is not None:
-            only = forced.repeat_interleave(samples)
-            token = torch.where(only == PAD, token, only)
-        log_probability = logits[rows, token].to(normaliser.dtype) - normaliser[rows]
+        only = None if forced is None else forced.repeat_interleave(samples)
+        logit_of_forced = None if only is None else logits[rows, only]  # Before `normalised` forbids UNK, which a prefix may have.
+        normaliser = self.normalised(logits)
+        token = self._drawn(logits, rows)
+        logit = logits[rows, token]
+        if only is not None and logit_of_forced is not None:
+            token, logit = torch.where(only == PAD, token, only), torch.where(only == PAD, logit, logit_of_forced)
+        log_probability = logit.to(normaliser.dtype) - normaliser[rows]
         live, token = self.live + log_probability.view(batch, samples), token.view(batch, samples)
         parents = torch.arange(samples, device=self.device).expand(batch, -1) if self.length else torch.zeros_like(token)
         ended = live.masked_fill(token != EOS, -torch.inf)

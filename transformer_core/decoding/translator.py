@@ -250,8 +250,8 @@ def load_with_subword(directory: Path) -> tuple[TranslationModel, Subword]:
     """Return the model of a directory, on the CPU, and its vocabulary.
 
     Raises:
-        UserError: exit code 65; a file is missing or damaged, or the vocabulary is not the one that the weights were trained with. 78; a
-            key of config.json is missing, unknown or wrong.
+        UserError: exit code 65; a file is missing or damaged, a key of config.json is missing, unknown or wrong, or the vocabulary is not
+            the one that the weights were trained with.
     """
     model, config = load_model(directory)
     return model, load_subword(directory, config)

@@ -42,7 +42,7 @@ def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence
     return [
         line_chart(
             "Perplexity",
-            "How many subwords the model hesitates between; 1 is certainty. Logarithmic scale.",
+            "exp of the mean negative log-likelihood of a subword; lower is better. Logarithmic scale.",
             {"training": column(training, "perplexity"), "validation": column(validated, "perplexity")},
             measure="perplexity",
             logarithmic=True,
@@ -53,9 +53,14 @@ def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence
             {"validation": column(validated, "score")},
             measure=score,
         ),
-        line_chart("Training loss", "What training lowers, label smoothing and all.", {"loss": column(training, "loss")}, "nats a token"),
+        line_chart("Training loss", "Label-smoothed cross-entropy of a target token.", {"loss": column(training, "loss")}, "nats a token"),
         line_chart("Learning rate", "Rises during the warmup, then falls.", {"learning rate": column(training, "learning_rate")}, "rate"),
-        line_chart("Gradient", "Its length: a spike is an update that went wrong.", {"norm": column(training, "gradient_norm")}, "norm"),
+        line_chart(
+            "Gradient",
+            "Its mean norm since the last record. A spike marks unstable updates.",
+            {"norm": column(training, "gradient_norm")},
+            "norm",
+        ),
         line_chart(
             "Speed", "Target tokens a second, all devices together.", {"tokens/s": column(training, "tokens_per_second")}, "tokens a second"
         ),

@@ -15,7 +15,7 @@ CURVES = {
     "valid/perplexity": ("Perplexity of valid", "Lower is better. Logarithmic scale.", "perplexity", True),
     "valid/bleu": ("BLEU while training", "Greedy outputs for a part of valid.", "BLEU", False),
     "valid/f1": ("F1 while training", "Greedy outputs for a part of valid.", "F1", False),
-    "train/loss": ("Training loss", "Label smoothing and all.", "nats a token", False),
+    "train/loss": ("Training loss", "Label-smoothed cross-entropy of a target token.", "nats a token", False),
 }
 
 

@@ -42,7 +42,7 @@ FEW = 30
 NEAR_ZERO, MANY_WRONG = 1.0, 5.0
 # The sentence on each BLEU of Moses' tokens ends with the figures.
 MOSES_BLEU = {
-    "paper_bleu": "To compare with the paper's Table 2 alone: BLEU of Moses' tokens, German compounds split at hyphens,",
+    "paper_bleu": "To compare with the paper's Table 2 alone: BLEU of Moses' tokens (of German, with compounds split at hyphens),",
     "multi30k_lower": "To compare with papers on Multi30k: BLEU of lowercased Moses' tokens, without smoothing,",
 }
 # The name on the tile of each BLEU that a corpus asks for.

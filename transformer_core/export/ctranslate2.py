@@ -109,8 +109,10 @@ def _transformer(model: TranslationModel, source: Path) -> Transformer:
 
 
 def _check_free(out: Path) -> None:
-    if out.is_dir() and {path.name for path in out.iterdir()} <= _FILES:
-        return
+    if out.is_dir():
+        names = {path.name for path in out.iterdir()}
+        if not names or ("model.bin" in names and names <= _FILES):
+            return
     if out.exists():
         raise configuration_error(f"{out}: exists and is no exported model", "Name another directory or remove it.")
 
