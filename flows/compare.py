@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
-from flows.process.paths import MANIFEST, RAW
+from flows.process.paths import HYPOTHESES, MANIFEST, RAW
 from flows.process.runner import reports_errors
 from flows.record.documents import read_output
 from flows.record.journal import REFERENCES, SOURCES
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-HYPOTHESES = "test.hyp"
 REFERENCES_SUM = "references_sha256"
 
 

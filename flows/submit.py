@@ -93,7 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_pushed(repository, commit)
     repository = given.pop("repository") or without_logins(repository)
     if kind == "kubernetes" and Path(repository).exists():
-        raise configuration_error(f"{repository}: a folder of this machine, which no pod can read", "Name one: --repository URL")
+        raise configuration_error(
+            f"{repository}: a folder of this machine, which no pod can read", "Give an address that pods can read: --repository URL"
+        )
     values = {
         **given,
         "repository": repository,

@@ -69,7 +69,10 @@ def test_files_of_the_user_are_kept_and_lists_of_code_are_written_again(folder: 
     capsys.readouterr()
     assert main(["new", str(folder)]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == f"{folder}/prefect.yaml: kept; the package has another one. Remove it and repeat to get that."
+    assert (
+        shown[0]
+        == f"{folder}/prefect.yaml: kept, although it differs from the package's. To get that one, remove the file and run this again."
+    )
     assert shown[1:] == [f"{folder} is a project. Next, in that folder: dvc repro"]
     assert (folder / "params.yaml").read_text(encoding="utf-8") == "mine\n"
     assert "installed/train.sha256" in (folder / "dvc.yaml").read_text(encoding="utf-8")

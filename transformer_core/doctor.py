@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from transformer_core.config import PARAMS_FILE, Machine, load_params, tracking_uri
+from transformer_core.config import PARAMS_FILE, SQLITE, Machine, load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError, without_logins
 from transformer_core.presets import resolve
 from transformer_core.processes import cores
@@ -129,8 +129,8 @@ def _mlflow(uri: str, root: Path) -> Finding:
     if uri.startswith(("http://", "https://")):
         remedy = "Training runs without it and keeps its record in .state/journal; only the stage publish needs it."
         return _service("mlflow", uri, f"{uri.rstrip('/')}/health", remedy)
-    if uri.startswith("sqlite:///"):
-        folder = (root / uri.removeprefix("sqlite:///")).parent
+    if uri.startswith(SQLITE):
+        folder = (root / uri.removeprefix(SQLITE)).parent
         if not os.access(folder, os.W_OK):
             remedy = "Make it writable or change machine.tracking_uri."
             return Finding("mlflow", "problem", f"{uri}: the folder is not writable", remedy, ExitCode.UNAVAILABLE)

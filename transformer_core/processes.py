@@ -109,7 +109,7 @@ def _result(connection: Connection, process: SpawnProcess) -> Any:
         process.join()
         code = process.exitcode or 0
         if code < 0:
-            remedy = "Run it again. Was it memory? Then use fewer processes."
+            remedy = "Run it again. If memory ran out, use fewer processes."
             raise UserError(f"a worker process was ended by {signal.Signals(-code).name}", remedy, ExitCode.INTERRUPTED) from None
         raise RuntimeError(f"a worker process died with exit code {code}") from None
     if not fine:

@@ -137,7 +137,7 @@ def committed() -> tuple[str, str]:
         state, name = line.split(maxsplit=1)
         if state != "??" or name.strip('"').partition("/")[0] in inputs:
             remedy = "Commit and push it, large files by dvc add, then run again."
-            raise configuration_error(f"{name}: not committed, and another machine runs what is", remedy)
+            raise configuration_error(f"{name}: not committed; other machines run the committed version", remedy)
     remotes = git(Path(), "remote").split()
     repository = git(Path(), "remote", "get-url", remotes[0]) if remotes else git(Path(), "rev-parse", "--show-toplevel")
     return repository, commit
@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("stage")
     parser.add_argument("--repository", required=True, metavar="URL", help="where the pipeline's repository is cloned from")
     parser.add_argument("--commit", required=True, metavar="SHA")
-    parser.add_argument("--settings", type=Path, metavar="FILE", help="sections of params.yaml that go before the commit's, as JSON")
+    parser.add_argument("--settings", type=Path, metavar="FILE", help="sections of params.yaml, as JSON, that replace those of the commit")
     given = parser.parse_args(arguments)
     stop_on_signals()
     settings = read_json(given.settings) if given.settings else None

@@ -48,7 +48,7 @@ def launch(devices: int, group: NodeGroup | None) -> None:
         raise UserError(message, "Their output is above. Run all of them again to go on.", ExitCode.UNAVAILABLE)
     if code > SIGNALLED:
         name = signal.Signals(code - SIGNALLED).name
-        remedy = "Run it again to go on from the last state. Was it memory? Then lower train.tokens_per_microbatch."
+        remedy = "Run it again to go on from the last state. If memory ran out, lower train.tokens_per_microbatch."
         raise UserError(f"the ranks were ended by {name}", remedy, ExitCode.INTERRUPTED)
     if code:
         raise RuntimeError(f"the ranks ended with {code} and no report; their output is above")

@@ -20,6 +20,7 @@ UPDATES, VALIDATION, SKIPPED = (TRAINING / f"{name}.csv" for name in ("updates",
 # The column of validation.csv for the main score; the same for every task, so that one plot of dvc.yaml shows it.
 VALIDATION_SCORE = "score"
 DECODED = Path("results/decode")
+HYPOTHESES = "test.hyp"  # The outputs for the main test set: in DECODED, and by this name in MLflow.
 SCORES = Path("results/scores.json")
 METRICS = Path("results/metrics.json")  # The numbers of the training and of SCORES that `dvc metrics show` prints.
 BY_LENGTH = Path("results/by_length.csv")
@@ -28,6 +29,7 @@ REPORT = Path("results/report.html")
 SENTENCES = Path("results/sentences.html")
 PUBLISHED = Path("results/published.json")
 STATE = Path(".state")
+DVC_LOCK = Path("dvc.lock")
 
 _MADE_BY = {
     RAW: "download",

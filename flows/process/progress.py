@@ -1,6 +1,6 @@
-"""The updates of a training as they are done: a bar where standard error is a terminal, else a line every ten seconds.
+"""Progress of a training: a bar if standard error is a terminal, else a line every ten seconds.
 
-Of several ranks standard error is a pipe to the stage, which draws the bar (`Drawn`); for it, rank 0 writes many lines.
+With several ranks, rank 0 writes lines to a pipe; the stage reads them and draws the bar (`Drawn`).
 """
 
 import os

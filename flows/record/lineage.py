@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.child import git
-from flows.process.paths import MANIFEST
+from flows.process.paths import DVC_LOCK, MANIFEST
 from flows.record.documents import read_output
 from flows.record.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Dataset, Journal
 from transformer_core.config import Params
 from transformer_core.files import EXPERIMENT, sha256_of
 
-LOCK = Path("dvc.lock")
 PACKAGES = ("torch", "sentencepiece", "sacrebleu")
 CONTEXTS = {"train": "training", "valid": "validation"}
 # The flow sets these for the stages that it starts.
@@ -33,7 +32,7 @@ def lineage() -> dict[str, str]:
         SOURCE: "transformer-pipeline",
         "git_commit": commit,
         "git_dirty": str(differs).lower() if commit else "",
-        "dvc_lock": sha256_of(LOCK) if LOCK.exists() else "",
+        "dvc_lock": sha256_of(DVC_LOCK) if DVC_LOCK.exists() else "",
         "prefect_flow_run_id": os.environ.get(FLOW_RUN_ID, ""),
         "prefect_flow_run": os.environ.get(FLOW_RUN_NAME, ""),
         "dvc_experiment": os.environ.get(EXPERIMENT, ""),
@@ -79,7 +78,7 @@ def git_state() -> tuple[str, bool]:
     """
     try:
         commit = git(Path(), "describe", "--always", "--abbrev=12", "--exclude=*")
-        return commit, bool(git(Path(), "status", "--porcelain", "--untracked-files=no", "--", ".", f":!{LOCK}"))
+        return commit, bool(git(Path(), "status", "--porcelain", "--untracked-files=no", "--", ".", f":!{DVC_LOCK}"))
     except (OSError, subprocess.CalledProcessError):
         return "", False
 

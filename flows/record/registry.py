@@ -20,7 +20,7 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from flows.process.paths import AVERAGED
+from flows.process.paths import AVERAGED, HYPOTHESES
 from flows.record.server import connect, reaching
 from flows.record.tasks import PARSING, Task, corpus_name, task_of
 from transformer_core.corpus.text import read_lines
@@ -30,8 +30,8 @@ from transformer_core.evaluation.significance import SIGNIFICANT, Comparison
 CHAMPION, CHALLENGER = "champion", "challenger"
 # MLflow's folder for the files of a logged model.
 ARTIFACTS = "artifacts"
-# Folder and file of a logged model's outputs for the test set. The tag `hypotheses` of a version has their SHA-256.
-EVALUATION, HYPOTHESES = "evaluation", "test.hyp"
+# Folder of a logged model's outputs for the test set. The tag `hypotheses` of a version has their SHA-256.
+EVALUATION = "evaluation"
 RULE = (
     f"`{CHAMPION}` is the last version that was not significantly worse than the best one before it (BLEU, or F1 of a parser, on the same "
     f"test set; p < {SIGNIFICANT} in a paired test); `{CHALLENGER}` is the last one that no earlier version could be compared with. "

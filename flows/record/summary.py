@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.process.paths import SCORES
+from flows.process.paths import DVC_LOCK, SCORES
 from flows.record.journal import NAME, Journal
 from flows.record.tasks import corpus_name, read_scores, task_scored
 from transformer_core.config import read_yaml
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EVALUATE = "evaluate"
-_LOCK = Path("dvc.lock")
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ def table_of(outcomes: Mapping[str, Outcome], price_per_hour: float | None) -> "
     import pandas as pd
 
     table = pd.DataFrame([asdict(one) for one in outcomes.values()])
-    stages = read_yaml(_LOCK)["stages"] if _LOCK.exists() else {}
+    stages = read_yaml(DVC_LOCK)["stages"] if DVC_LOCK.exists() else {}
     sizes = {name: sum(out.get("size", 0) for out in stage.get("outs", [])) for name, stage in stages.items()}
     table["megabytes"] = [sizes.get(stage, 0) / 1e6 for stage in table["stage"]]
     columns = ["stage", "done", "seconds", "megabytes"]

@@ -15,6 +15,8 @@ from flows.process.paths import (
     BY_PHENOMENON,
     CLEAN,
     DECODED,
+    DVC_LOCK,
+    HYPOTHESES,
     MANIFEST,
     METRICS,
     RAW,
@@ -30,7 +32,7 @@ from flows.process.paths import (
 from flows.process.runner import seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL, read_output
 from flows.record.journal import DESCRIPTION, JOURNALS, NAME, REFERENCES, SCORES_STEP, SOURCES, Journal, read_events
-from flows.record.lineage import LOCK, corpus_label, datasets, lineage
+from flows.record.lineage import corpus_label, datasets, lineage
 from flows.record.tasks import PARSING, TRANSLATION, Task, corpus_name, score_table, task_of
 from transformer_core.config import TREES, Machine, Params, read_yaml
 from transformer_core.corpus.text import read_lines
@@ -93,7 +95,7 @@ def gather(params: Params) -> Report | ParsingReport:
     source, target = manifest["source"], manifest["target"]
     labels = [path for path in [RAW / "test.phenomena"] if path.exists()]
     hypotheses, references, sources, *phenomena = read_aligned(
-        DECODED / "test.hyp", RAW / f"test.{target}", RAW / f"test.{source}", *labels
+        DECODED / HYPOTHESES, RAW / f"test.{target}", RAW / f"test.{source}", *labels
     )
     others = {split: read_aligned(DECODED / f"{split}.hyp", RAW / f"{split}.{target}") for split in others_of(manifest)}
     common: dict[str, Any] = {
@@ -217,9 +219,9 @@ def for_people(tags: Mapping[str, str]) -> dict[str, str]:
 
 def locked_outputs() -> dict[str, str]:
     """Return DVC's hashes of the outputs of the earlier stages; empty if DVC does not run this stage, since they may differ."""
-    if "DVC_STAGE" not in os.environ or not LOCK.exists():
+    if "DVC_STAGE" not in os.environ or not DVC_LOCK.exists():
         return {}
-    stages = read_yaml(LOCK)["stages"]
+    stages = read_yaml(DVC_LOCK)["stages"]
     return {out["path"]: out["md5"] for stage in STAGES_BEFORE for out in stages.get(stage, {}).get("outs", [])}
 
 

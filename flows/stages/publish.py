@@ -22,6 +22,7 @@ import transformer_core
 from flows.process.paths import (
     AVERAGED,
     DECODED,
+    HYPOTHESES,
     MANIFEST,
     PUBLISHED,
     RAW,
@@ -36,7 +37,7 @@ from flows.process.paths import (
 from flows.record.documents import MODEL, read_output
 from flows.record.journal import DESCRIPTION, JOURNALS, SCORES_STEP, Journal, position_file
 from flows.record.lineage import describe_training, training_name
-from flows.record.registry import EVALUATION, HYPOTHESES, address_of, card, decide, register
+from flows.record.registry import EVALUATION, address_of, card, decide, register
 from flows.record.sending import sync
 from flows.record.server import connect, find_training, reaching, run_link, ui_command
 from flows.record.tasks import Task, corpus_name, read_scores, task_of

@@ -79,7 +79,7 @@ def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: Ab
     heading = (
         f"Sweep `{' '.join([about.name, *about.settings])}` of the recipe {about.recipe}, corpus {first['corpus']}{synthetic}, "
         f"{first['updates']:,} updates.{smaller}\n"
-        "FLOPs count the products of one training (a multiplication and an addition are two). PPL is of valid, a subword. "
+        "FLOPs count the products of one training (a multiplication and an addition are two). PPL is per subword, on valid. "
         f"{first['score_name']} is {first['signature']}. ± is half of a 95% interval over seeds (Student's t)."
     )
     columns = ["row", "seeds", "parameters (millions)", "minutes", "FLOPs"]

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from flows.cluster.node import Work, check_out
 from flows.process.child import StageLog, git, run_child
 from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS
@@ -24,13 +22,12 @@ from flows.process.runner import EXITS, StageError
 from flows.record.documents import read_output
 from flows.record.journal import JOURNALS
 from flows.record.tasks import read_scores, task_of
-from transformer_core.config import PARAMS_FILE, Machine, load_params, read_yaml, tracking_uri
+from transformer_core.config import PARAMS_FILE, SQLITE, Machine, load_params, read_yaml, tracking_uri, yaml_text
 from transformer_core.corpus.tokens.binary import read_meta
-from transformer_core.files import write_json
+from transformer_core.files import write_json, write_text
 
 LAST_STAGE = "evaluate"
 SWEEPS = STATE / "sweeps"
-_SQLITE = "sqlite:///"
 # Version of the format of results.
 _FORMAT = 2
 
@@ -83,8 +80,8 @@ class Repository:
         """Return the repository in the working directory."""
         cache = subprocess.run(dvc("cache", "dir"), check=True, capture_output=True, text=True).stdout.strip()
         uri, own = tracking_uri(machine), machine.model_dump()
-        if uri.startswith(_SQLITE):
-            own["tracking_uri"] = f"{_SQLITE}{Path(uri.removeprefix(_SQLITE)).resolve()}"
+        if uri.startswith(SQLITE):
+            own["tracking_uri"] = f"{SQLITE}{Path(uri.removeprefix(SQLITE)).resolve()}"
         return cls(Path.cwd(), url, commit, str(Path(cache).resolve()), own)
 
 
@@ -134,8 +131,7 @@ def _prepare(clone: Path, job: Job, repository: Repository) -> None:
     if own.exists():
         shutil.copy(own, clone / ".dvc")
     subprocess.run(dvc("cache", "dir", "--local", repository.cache), cwd=clone, check=True, capture_output=True)
-    with (clone / PARAMS_FILE).open("w", encoding="utf-8") as file:
-        YAML().dump({**job.document, "machine": dict(repository.machine)}, file)
+    write_text(clone / PARAMS_FILE, yaml_text({**job.document, "machine": dict(repository.machine)}))
     sources = [name for name in ancestors(LAST_STAGE, clone) if name.endswith(DVC_FILE)]
     if sources:
         subprocess.run(dvc("checkout", "--quiet", *sources), cwd=clone, check=True, capture_output=True)

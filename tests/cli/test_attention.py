@@ -109,7 +109,7 @@ def test_characters_that_no_font_draws_are_named_once(call: Call, monkeypatch: p
         ("--word do 'the dog'", 78, "--word: 'do' is no word of the sentence"),
         ("--word dog --occurrence 2 'the dog'", 78, "--occurrence: 2 asked for, and 'dog' is in the sentence once"),
         ("--word dog --occurrence 0 'the dog'", 78, "argument --occurrence: must be a whole number"),
-        ("--occurrence 1 'the dog'", 78, "--occurrence: says which --word, and none is named"),
+        ("--occurrence 1 'the dog'", 78, "--occurrence: needs --word"),
         ("--word dog --kind cross 'the dog'", 78, "--word: shows the encoder's self-attention"),
         ("--word dog --layers 1,2 'the dog'", 78, "--word: shows one layer, and --layers names 2"),
         ("--word dog --layers 3 'the dog'", 78, "--layers: 3 asked for, and the model has 2"),

@@ -11,7 +11,8 @@ from mlflow.entities.model_registry import ModelVersion
 
 from flows.cluster.pools import node
 from flows.pipeline import pipeline
-from flows.record.registry import CHALLENGER, CHAMPION, EVALUATION, HYPOTHESES, RULE, Decision, card, decide, fetch, register
+from flows.process.paths import HYPOTHESES
+from flows.record.registry import CHALLENGER, CHAMPION, EVALUATION, RULE, Decision, card, decide, fetch, register
 from flows.record.server import ABOUT, connect
 from flows.record.tasks import TRANSLATION
 from flows.sweep import sweep

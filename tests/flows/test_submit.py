@@ -167,7 +167,7 @@ def test_without_shared_storage_a_slurm_job_says_so(submit: Submit, tmp_path: Pa
 
 
 def test_uncommitted_changes_are_not_submitted(submit: Submit, repository: Path) -> None:
-    refused = ": not committed, and another machine runs what is. Commit and push it, large files by dvc add, then run again.\n"
+    refused = ": not committed; other machines run the committed version. Commit and push it, large files by dvc add, then run again.\n"
     (repository / "corpora/mine.yaml").write_text("name: mine\n")
     assert submit(*SLURM, code=78) == f"corpora/mine.yaml{refused}"
     (repository / "corpora/mine.yaml").unlink()
@@ -230,7 +230,7 @@ def test_outside_git_a_submission_is_one_line(submit: Submit, tmp_path: Path, mo
 
 def test_a_folder_is_no_repository_for_pods(submit: Submit, repository: Path) -> None:
     said = submit("kubernetes", "--image", "i", "--dry-run", code=78)
-    assert said == f"{repository}: a folder of this machine, which no pod can read. Name one: --repository URL\n"
+    assert said == f"{repository}: a folder of this machine, which no pod can read. Give an address that pods can read: --repository URL\n"
 
 
 def valid_objects(text: str) -> list[Any]:

@@ -79,7 +79,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
     """Raise `UserError` (78) for options that exclude each other."""
     if arguments.word is None:
         if arguments.occurrence is not None:
-            raise configuration_error("--occurrence: says which --word, and none is named")
+            raise configuration_error("--occurrence: needs --word")
     elif arguments.kind not in (None, "encoder"):
         raise configuration_error(f"--word: shows the encoder's self-attention, and --kind is {arguments.kind}")
     elif arguments.layers is not None and len(arguments.layers) > 1:

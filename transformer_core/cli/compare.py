@@ -20,7 +20,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("b", metavar="HYP_B", type=Path, help="another system's of the same sentences")
     parser.add_argument("--ref", metavar="R", type=Path, required=True, help="the right translations, line by line")
     parser.add_argument("--source", metavar="S", type=Path, help="the sentences translated, to be shown beside")
-    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 

@@ -52,7 +52,7 @@ def add_to(commands: Commands) -> None:
         "transformer-core data plan wmt14-en-de-base",
     )
     plan.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name (params.yaml)")
-    plan.add_argument("--json", action="store_true", help="for machines")
+    plan.add_argument("--json", action="store_true", help="print JSON")
     plan.set_defaults(run=run_plan)
     synthetic = add_command(subcommands, "synthetic", "print generated pairs, tab-separated", "transformer-core data synthetic --pairs 5")
     synthetic.add_argument("--pairs", metavar="N", type=positive_int, default=10, help="how many (10)")

@@ -10,7 +10,7 @@ from transformer_core.cli.arguments import Commands, add_command
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     parser = add_command(commands, "doctor", "check this machine and repository", "transformer-core doctor")
-    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 

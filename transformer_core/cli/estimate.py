@@ -33,7 +33,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--rate", metavar="R", type=positive_float, help="target tokens a second of a device (measured here)")
     parser.add_argument("--devices", metavar="N", type=positive_int, help="(machine.devices, or those of this machine)")
     parser.add_argument("--price", metavar="P", type=non_negative_float, help="of an hour of all devices (machine.price_per_hour)")
-    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 

@@ -11,7 +11,7 @@ def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     parser = add_command(commands, "info", "print the size of a model", "transformer-core info --preset big")
     add_model_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 

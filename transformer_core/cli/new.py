@@ -23,6 +23,6 @@ def run(arguments: argparse.Namespace) -> int:
     from transformer_core.project import new_project
 
     for path in new_project(arguments.folder):
-        print(f"{path}: kept; the package has another one. Remove it and repeat to get that.")
+        print(f"{path}: kept, although it differs from the package's. To get that one, remove the file and run this again.")
     print(f"{arguments.folder} is a project. Next, in that folder: dvc repro")
     return 0

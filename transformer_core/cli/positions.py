@@ -53,7 +53,7 @@ def _encodings(arguments: argparse.Namespace) -> "list[Encodings]":
     if arguments.model is None:
         return [sinusoids(arguments.positions or _POSITIONS, arguments.d_model or _D_MODEL)]
     if arguments.d_model is not None:
-        raise configuration_error("--d-model: a --model has its own")
+        raise configuration_error("--d-model: cannot be combined with --model, which has its own")
     model, _ = load_model(arguments.model)
     positions = arguments.positions or min(_POSITIONS, model.most_positions or _POSITIONS)
     return encodings_of(model, positions)

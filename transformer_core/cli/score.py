@@ -26,7 +26,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--tokens", action="store_true", help="a third column: each piece and its log-probability, separated by spaces")
-    shown.add_argument("--json", action="store_true", help="for machines: a document a line, tokens included")
+    shown.add_argument("--json", action="store_true", help="print JSON: a document a line, tokens included")
     parser.add_argument(
         "--batch-tokens",
         metavar="N",

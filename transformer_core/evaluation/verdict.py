@@ -3,7 +3,10 @@
 from html import escape
 
 # What the report says in its place.
-PLACE = '<p class="muted">Champion or not: the last line of stage publish says it, and so does the copy of this page in MLflow.</p>'
+PLACE = (
+    '<p class="muted">Stage publish decides whether this model becomes the champion. '
+    "Its last line and the copy of this page in MLflow have the decision.</p>"
+)
 
 
 def with_verdict(page: str, address: str, alias: str, reason: str) -> str:

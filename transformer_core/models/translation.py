@@ -91,7 +91,7 @@ class TranslationModel(nn.Module, ABC):
         Raises:
             UserError: exit code 78; the model cannot record them.
         """
-        raise configuration_error("the coverage penalty: needs the attention of a Transformer, and this model is none", "Set it to 0.")
+        raise configuration_error("the coverage penalty: only a Transformer records the attention that it needs", "Set it to 0.")
 
     def project(self, x: Tensor) -> Tensor:
         """Apply the pre-softmax linear map: (..., D) to logits (..., V)."""
