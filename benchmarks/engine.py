@@ -36,9 +36,9 @@ from transformer_core.config import CTranslate2Precision
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import Chunk, Engine, Wanted, load, translated
+from transformer_core.decoding.engine import Chunk, DecodingRequest, Engine, load, translated
 from transformer_core.decoding.translator import BATCH_TOKENS
-from transformer_core.export.kept import kept_export
+from transformer_core.export.cache import cached_export
 from transformer_core.models.directory import SUBWORD
 from transformer_core.presets import BASE, TransformerSize
 
@@ -91,15 +91,15 @@ def measured(name: str, directory: Path, lines: list[str], options: argparse.Nam
     return rows
 
 
-def search_of(directory: Path, precision: CTranslate2Precision, beam: int) -> Wanted:
+def search_of(directory: Path, precision: CTranslate2Precision, beam: int) -> DecodingRequest:
     """Return the search of all contenders."""
-    return Wanted([directory], Search(beam, 0.6, "power", patience=1), precision, torch.device("cpu"))
+    return DecodingRequest([directory], Search(beam, 0.6, "power", patience=1), precision, torch.device("cpu"))
 
 
 def contenders(directory: Path, lines: list[str], precision: CTranslate2Precision, beam: int, threads: int) -> dict[str, Callable[[], Run]]:
     """Return the contenders by name, with their models loaded."""
     wanted, subword = search_of(directory, precision, beam), Subword.load(directory / SUBWORD)
-    with kept_export(directory) as exported:
+    with cached_export(directory) as exported:
         plain, driven = (
             ctranslate2.Translator(str(exported), compute_type=precision, inter_threads=several, intra_threads=each)
             for several, each in ((1, threads), (threads, 1))
@@ -119,7 +119,7 @@ def timed(translate: Callable[[list[str]], list[str]], lines: list[str]) -> Run:
     return time.perf_counter() - began, texts
 
 
-def by_us(engine: Engine, wanted: Wanted, lines: list[str]) -> list[str]:
+def by_us(engine: Engine, wanted: DecodingRequest, lines: list[str]) -> list[str]:
     """Translate as the command does."""
     at_once = LINES_AT_ONCE["ctranslate2"]
     chunks = (Chunk([engine.subword.encode(line) for line in lines[first : first + at_once]]) for first in range(0, len(lines), at_once))

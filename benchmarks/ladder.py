@@ -35,7 +35,7 @@ from transformer_core.corpus.text import read_lines, write_lines
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import EOS, Subword
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import Chunk, Engine, Wanted, load, translated
+from transformer_core.decoding.engine import Chunk, DecodingRequest, Engine, load, translated
 from transformer_core.decoding.translator import BATCH_TOKENS
 from transformer_core.evaluation.metrics import score
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, read_config
@@ -61,10 +61,10 @@ class Step:
         return f"{self.precision}, {'greedy' if self.beam == 1 else f'beam {self.beam}'}{', shortlist' if self.shortlist else ''}"
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> DecodingRequest:
         """What the engine is asked for."""
         search = Search(self.beam, 1.0, "power", patience=1)
-        return Wanted([self.model], search, self.precision, torch.device("cpu"), shortlist=self.shortlist)
+        return DecodingRequest([self.model], search, self.precision, torch.device("cpu"), shortlist=self.shortlist)
 
 
 @dataclass(frozen=True)

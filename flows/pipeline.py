@@ -33,7 +33,7 @@ from flows.process.runner import BUG, StageError, exit_file, reports_errors
 from flows.process.settings import settings_of_run
 from flows.process.signals import stop_on_signals
 from flows.record import server
-from flows.record.documents import CHECKPOINT_MODEL, read_output
+from flows.record.documents import CHECKPOINT_CONFIG, read_output
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.sending import Sender
 from flows.record.summary import Outcome, record, summarize, table_of
@@ -46,7 +46,7 @@ SUMMARY_ARTIFACT, TABLE_ARTIFACT, LINK_ARTIFACT, END_ARTIFACT = "pipeline", "pip
 TRAIN, PUBLISH = "train", "publish"
 
 
-def close_down(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+def on_run_ended(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     """Cancel the runs on other machines of a run that failed, crashed or was cancelled, and write advice as an artifact.
 
     Prefect passes the arguments by name; if the run itself was killed, its worker calls this.
@@ -62,9 +62,9 @@ def close_down(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> No
 @flow(
     name="pipeline",
     description="The stages of dvc.yaml in order, up to the first that fails, with a summary as artifacts.",
-    on_failure=[close_down],
-    on_cancellation=[close_down],
-    on_crashed=[close_down],
+    on_failure=[on_run_ended],
+    on_cancellation=[on_run_ended],
+    on_crashed=[on_run_ended],
 )
 def pipeline(
     recipe: str | None = None, overrides: dict[str, Any] | None = None, first_stage: str | None = None, last_stage: str | None = None
@@ -263,7 +263,7 @@ def _repro(name: str, started: float, machine: Machine, *options: str) -> Outcom
 
 def fingerprint() -> str:
     """Return the fingerprint of the training whose checkpoints are here; empty if there are none."""
-    return str(read_output(CHECKPOINT_MODEL)["training"]["fingerprint"]) if CHECKPOINT_MODEL.exists() else ""
+    return str(read_output(CHECKPOINT_CONFIG)["training"]["fingerprint"]) if CHECKPOINT_CONFIG.exists() else ""
 
 
 def training_link(machine: Machine, training: str) -> str:

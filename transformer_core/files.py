@@ -15,7 +15,7 @@ from typing import Any, TextIO, cast
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 
 # The variable in which DVC names the experiment to the stages that it runs.
-EXPERIMENT = "DVC_EXP_NAME"
+DVC_EXPERIMENT = "DVC_EXP_NAME"
 
 
 def repository() -> Path:
@@ -24,7 +24,7 @@ def repository() -> Path:
     `dvc exp run --temp` and `dvc queue start` remove the copy at the end. DVC names the repository in $DVC_ROOT.
     """
     root = Path(os.environ.get("DVC_ROOT", "")).absolute()
-    return root if EXPERIMENT in os.environ and root != Path.cwd() else Path()
+    return root if DVC_EXPERIMENT in os.environ and root != Path.cwd() else Path()
 
 
 def discard(stream: TextIO) -> None:

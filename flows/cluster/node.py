@@ -33,7 +33,7 @@ _NOT_COMMITTED = (":!params.yaml", ":!dvc.lock")
 
 
 @dataclass(frozen=True)
-class Work:
+class StageRun:
     """A stage at a commit of a repository, and the tracked sections of params.yaml; None for those of the commit."""
 
     stage: str
@@ -42,7 +42,7 @@ class Work:
     settings: dict[str, Any] | None = None
 
 
-def run(work: Work, clone: Path, log: StageLog, group: NodeGroup | None = None) -> None:
+def run(work: StageRun, clone: Path, log: StageLog, group: NodeGroup | None = None) -> None:
     """Run a stage in a clone. Node 0 of a group, or a single node, pushes the outputs to the DVC remote.
 
     Raises:
@@ -75,7 +75,7 @@ def clone_for(repository: str, rank: int) -> Path:
     return root / f"{sha256(repository.encode()).hexdigest()[:12]}-{rank}"
 
 
-def check_out(work: Work, clone: Path) -> None:
+def check_out(work: StageRun, clone: Path) -> None:
     """Check out the commit's tracked files in the clone, which is created if needed; its data, caches and states are kept. Repair it.
 
     Raises:
@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop_on_signals()
     settings = read_json(given.settings) if given.settings else None
     group = NodeGroup.from_environment()
-    work = Work(given.stage, given.repository, given.commit, settings)
+    work = StageRun(given.stage, given.repository, given.commit, settings)
     run(work, clone_for(work.repository, group.rank if group else 0), StageLog(lambda line: echo(line, sys.stdout)), group)
     return ExitCode.DONE
 

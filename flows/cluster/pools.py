@@ -26,7 +26,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelling, Failed
 
 from flows.cluster.group import NodeGroup, address_for_others, free_port
-from flows.cluster.node import Work, check_pushed, clone_for, committed, push, restore, run
+from flows.cluster.node import StageRun, check_pushed, clone_for, committed, push, restore, run
 from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import KILLED, TRANSIENT, ancestors, without_advice
 from flows.process.runner import BUG, StageError
@@ -58,7 +58,7 @@ def node(
     try:
         with machine_errors(stage, "Use a machine with more."):
             group = NodeGroup(nodes, rank, rendezvous or _publish_rendezvous()) if nodes > 1 else None
-            run(Work(stage, repository, commit, settings), clone_for(repository, rank), log, group)
+            run(StageRun(stage, repository, commit, settings), clone_for(repository, rank), log, group)
     except UserError as error:
         message = str(error)
         return failed(message if message.startswith(f"{stage}: ") else f"{stage}: {message}", error.exit_code)

@@ -7,7 +7,7 @@ from contextlib import closing
 
 from flows.cluster.group import NodeGroup
 from flows.process.child import run_child
-from flows.process.progress import Drawn
+from flows.process.progress import RankOutput
 from flows.process.runner import exit_file, exit_with_starters, memory_remedy, report_exit
 from flows.process.signals import SIGNALLED, stop_on_signals
 from transformer_core.errors import ExitCode, Interrupted, UserError, machine_errors
@@ -30,7 +30,7 @@ def launch(devices: int, group: NodeGroup | None) -> None:
     # Only silences torchrun's warning about this default; each rank sets its number of threads itself.
     environment = {"OMP_NUM_THREADS": "1"} | (group.interfaces() if group else {})
     try:
-        with closing(Drawn()) as drawn:
+        with closing(RankOutput()) as drawn:
             code = run_child(ranks, drawn, environment=environment | drawn.environment)
     except Interrupted:
         if not _RANK_EXIT.exists():

@@ -83,7 +83,7 @@ def run_child(
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=inherited, cwd=directory
     ) as child:
-        lines = _Lines(child, on_line)
+        lines = _OutputReader(child, on_line)
         with _ended_on_error(tag, lines):
             if not lines.pass_on(limit_seconds):
                 raise TimeLimitError(f"{command[0]}: ended after the time limit of {limit_seconds:,.0f} seconds")
@@ -107,7 +107,7 @@ def terminate_children() -> None:
 
 
 @contextmanager
-def _ended_on_error(tag: str, lines: "_Lines") -> Iterator[None]:
+def _ended_on_error(tag: str, lines: "_OutputReader") -> Iterator[None]:
     try:
         yield
     except BaseException:
@@ -118,7 +118,7 @@ def _ended_on_error(tag: str, lines: "_Lines") -> Iterator[None]:
         raise
 
 
-def _terminate(tag: str, lines: "_Lines") -> None:
+def _terminate(tag: str, lines: "_OutputReader") -> None:
     """Send SIGTERM to all processes with the tag, also to those that start meanwhile, and wait `GRACE_SECONDS` at most for their end."""
     deadline, signalled = time.monotonic() + GRACE_SECONDS, set[psutil.Process]()
     while (left := set(_tagged(tag))) and time.monotonic() < deadline:
@@ -156,7 +156,7 @@ def _signal(processes: Iterable[psutil.Process], number: int) -> None:
             process.send_signal(number)
 
 
-class _Lines:
+class _OutputReader:
     """The output of a child, passed on line by line while any process holds the write end of the pipe."""
 
     def __init__(self, child: "subprocess.Popen[bytes]", on_line: Callable[[str], None]) -> None:

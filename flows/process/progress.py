@@ -1,6 +1,6 @@
 """Progress of a training: a bar if standard error is a terminal, else a line every ten seconds.
 
-With several ranks, rank 0 writes lines to a pipe; the stage reads them and draws the bar (`Drawn`).
+With several ranks, rank 0 writes lines to a pipe; the stage reads them and draws the bar (`RankOutput`).
 """
 
 import os
@@ -24,17 +24,17 @@ _LINE = re.compile(r"update ([\d,]+) of ([\d,]+)(?:: (.*))?")
 
 
 def updates_in(line: str) -> tuple[int, int, str] | None:
-    """Return the updates done, those of the whole training, and the figures in a line of `Lines`; None for another line."""
+    """Return the updates done, those of the whole training, and the figures in a line of `ProgressLines`; None for another line."""
     found = _LINE.fullmatch(line)
     return found and (int(found[1].replace(",", "")), int(found[2].replace(",", "")), found[3] or "")
 
 
-def progress_of(updates: int) -> "Bar | Lines":
+def progress_of(updates: int) -> "Bar | ProgressLines":
     """Return what shows a training of this many updates on standard error."""
-    return Bar(updates) if sys.stderr.isatty() else Lines(updates)
+    return Bar(updates) if sys.stderr.isatty() else ProgressLines(updates)
 
 
-class Lines:
+class ProgressLines:
     """A line every few seconds, after an update."""
 
     def __init__(self, updates: int) -> None:
@@ -98,7 +98,7 @@ class Bar:
                 bar.refresh()
 
 
-class Drawn:
+class RankOutput:
     """The output of ranks, line by line, with a bar instead of their lines for updates where standard error is a terminal."""
 
     def __init__(self) -> None:

@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from flows.process.paths import AVERAGED, CHECKPOINTS, CLEAN, DECODED, MANIFEST, PUBLISHED, TRAINING_METRICS, again, require
 from transformer_core.config import Name, PositiveInt, Quantity, Section, Total, check_document
-from transformer_core.corpus.cleaning.report import REPORT, CleaningReport
+from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
 from transformer_core.corpus.sources.manifest import Manifest
 from transformer_core.files import read_json
 
-CLEANING, DECODING = CLEAN / REPORT, DECODED / "statistics.json"
-MODEL, CHECKPOINT_MODEL = AVERAGED / "config.json", CHECKPOINTS / "config.json"
+CLEANING, DECODING = CLEAN / CLEANING_REPORT, DECODED / "statistics.json"
+MODEL_CONFIG, CHECKPOINT_CONFIG = AVERAGED / "config.json", CHECKPOINTS / "config.json"
 
 
 class Needed(Section):
@@ -89,8 +89,8 @@ _SCHEMAS: Mapping[Path, type[BaseModel]] = {
     MANIFEST: Manifest,
     CLEANING: CleaningReport,
     TRAINING_METRICS: _TrainingMetrics,
-    CHECKPOINT_MODEL: _Model,
-    MODEL: _Model,
+    CHECKPOINT_CONFIG: _Model,
+    MODEL_CONFIG: _Model,
     DECODING: _Decoding,
     PUBLISHED: _Published,
 }

@@ -15,7 +15,7 @@ from flows.process.paths import DVC_LOCK, MANIFEST
 from flows.record.documents import read_output
 from flows.record.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Dataset, Journal
 from transformer_core.config import Params
-from transformer_core.files import EXPERIMENT, sha256_of
+from transformer_core.files import DVC_EXPERIMENT, sha256_of
 
 PACKAGES = ("torch", "sentencepiece", "sacrebleu")
 CONTEXTS = {"train": "training", "valid": "validation"}
@@ -35,7 +35,7 @@ def lineage() -> dict[str, str]:
         "dvc_lock": sha256_of(DVC_LOCK) if DVC_LOCK.exists() else "",
         "prefect_flow_run_id": os.environ.get(FLOW_RUN_ID, ""),
         "prefect_flow_run": os.environ.get(FLOW_RUN_NAME, ""),
-        "dvc_experiment": os.environ.get(EXPERIMENT, ""),
+        "dvc_experiment": os.environ.get(DVC_EXPERIMENT, ""),
         "python": platform.python_version(),
         **{package: version(package) for package in PACKAGES},
     }

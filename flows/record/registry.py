@@ -29,7 +29,7 @@ from transformer_core.evaluation.significance import SIGNIFICANT, Comparison
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 # MLflow's folder for the files of a logged model.
-ARTIFACTS = "artifacts"
+MODEL_ARTIFACTS = "artifacts"
 # Folder of a logged model's outputs for the test set. The tag `hypotheses` of a version has their SHA-256.
 EVALUATION = "evaluation"
 RULE = (
@@ -128,7 +128,7 @@ def stored_hypotheses(client: MlflowClient, version: ModelVersion) -> list[str] 
         MlflowException, OSError: the server or the artifact store is unavailable.
     """
     try:
-        folder = f"{client.get_model_version_download_uri(version.name, version.version)}/{ARTIFACTS}/{EVALUATION}"
+        folder = f"{client.get_model_version_download_uri(version.name, version.version)}/{MODEL_ARTIFACTS}/{EVALUATION}"
         stored = mlflow.artifacts.list_artifacts(folder, tracking_uri=client.tracking_uri)
         if not any(Path(item.path).name == HYPOTHESES for item in stored):
             return None
@@ -152,7 +152,7 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
     with reaching(uri):
         client = connect(uri)
         try:
-            address = f"{_address(client, model)}/{ARTIFACTS}/{AVERAGED.name}"
+            address = f"{_address(client, model)}/{MODEL_ARTIFACTS}/{AVERAGED.name}"
             return Path(mlflow.artifacts.download_artifacts(address, dst_path=str(folder), tracking_uri=uri))
         except MlflowException as error:
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):

@@ -34,7 +34,7 @@ CLOSING_SECONDS = 8.0
 METRICS_A_CALL = 1000
 VALUES_A_CALL = 100
 # The file of the lock of the process that sends.
-LOCK = JOURNALS / "lock"
+SENDER_LOCK = JOURNALS / "lock"
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def send_all(uri: str) -> None:
     unsent = [path for path in sorted(JOURNALS.glob("*.jsonl")) if not all_sent(path, uri)]
     if not unsent:
         return
-    with LOCK.open("a") as file:
+    with SENDER_LOCK.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         client = connect(uri)
         for path in sorted(unsent, key=lambda path: (_header(path) or {"parent": ""})["parent"] != ""):

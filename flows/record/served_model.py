@@ -18,7 +18,7 @@ from transformer_core.config import Beam, Penalty, validate_document
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
-from transformer_core.decoding.engine import AskedEngine, Chunk, Engine, Wanted, choose, translated
+from transformer_core.decoding.engine import Chunk, DecodingRequest, Engine, EngineOption, choose, translated
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_for_decoding
 from transformer_core.errors import UserError, machine_errors
 
@@ -31,7 +31,7 @@ MOST_CHARACTERS = 20_000
 _USUAL_BEAM = Search.beam
 
 
-class Asked(BaseModel):
+class RequestParams(BaseModel):
     """The `params` of a request.
 
     Attributes:
@@ -47,7 +47,7 @@ class Asked(BaseModel):
     alpha: float = Field(Search.alpha, ge=0, le=10)
     penalty: Penalty = Search.penalty
     max_extra: int = Field(Search.max_extra, ge=1, le=MOST_TOKENS)
-    engine: AskedEngine = "auto"
+    engine: EngineOption = "auto"
     shortlist: bool = False
     nbest: bool = False
     scores: bool = False
@@ -84,7 +84,7 @@ class ServedTranslator(PythonModel):
         Args:
             context: MLflow's context, not used.
             model_input: lines of the source language, of at most `MOST_TOKENS` tokens.
-            params: the fields of `Asked`.
+            params: the fields of `RequestParams`.
 
         Raises:
             Refused: a line is too long, or a parameter is invalid; status 503 if memory ran out.
@@ -95,7 +95,7 @@ class ServedTranslator(PythonModel):
         batch_tokens = BATCH_TOKENS * _USUAL_BEAM // max(asked.beam, _USUAL_BEAM)
         nbest = asked.beam if asked.nbest else 1
         search = Search(asked.beam, asked.alpha, asked.penalty, max_extra=asked.max_extra, nbest=nbest)
-        wanted = Wanted([self.directory], search, scored=asked.nbest or asked.scores, shortlist=asked.shortlist)
+        wanted = DecodingRequest([self.directory], search, scored=asked.nbest or asked.scores, shortlist=asked.shortlist)
         try:
             with machine_errors("this server", "Send shorter lines, fewer at a time, or a smaller params.beam."):
                 (found,) = translated(self._engine(asked.engine, wanted), [Chunk(tokens)], wanted, batch_tokens, ahead=0)
@@ -105,7 +105,7 @@ class ServedTranslator(PythonModel):
             return [[_scored(one) for one in ranked] for ranked in found]
         return [_scored(ranked[0]) if asked.scores else ranked[0].text for ranked in found]
 
-    def _engine(self, asked: AskedEngine, wanted: Wanted) -> Engine:
+    def _engine(self, asked: EngineOption, wanted: DecodingRequest) -> Engine:
         """Return the engine for a request; CTranslate2 is loaded for the first that it can serve, because it doubles the memory."""
         if wanted.shortlist and self.shortlist is None:
             raise Refused("params.shortlist: this model was published without one.")
@@ -132,9 +132,9 @@ class ServedTranslator(PythonModel):
         return tokens
 
 
-def _asked(params: dict[str, Any]) -> Asked:
+def _asked(params: dict[str, Any]) -> RequestParams:
     try:
-        return validate_document(Asked, params, Path("params"))
+        return validate_document(RequestParams, params, Path("params"))
     except UserError as error:
         raise Refused(str(error).replace("params: ", "params.").replace("\n", "; ")) from None
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from flows.record.journal import DESCRIPTION
-from flows.record.store import EXPERIMENT, artifact_location, database, prepare
+from flows.record.store import MLFLOW_EXPERIMENT, artifact_location, database, prepare
 from transformer_core.errors import ExitCode, UserError, configuration_error, disk_error, first_line, without_logins
 
 if TYPE_CHECKING:
@@ -91,13 +91,15 @@ def experiment_id(client: "MlflowClient") -> str:
     """Return the id of the project's experiment, created if there is none. Raises `UserError` (69): it cannot be created."""
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name(EXPERIMENT)
+    found = client.get_experiment_by_name(MLFLOW_EXPERIMENT)
     if found is None:
         with suppress(MlflowException):  # Another process may have been faster.
-            client.create_experiment(EXPERIMENT, artifact_location(client.tracking_uri), tags={DESCRIPTION: ABOUT})
-        found = client.get_experiment_by_name(EXPERIMENT)
+            client.create_experiment(MLFLOW_EXPERIMENT, artifact_location(client.tracking_uri), tags={DESCRIPTION: ABOUT})
+        found = client.get_experiment_by_name(MLFLOW_EXPERIMENT)
     if found is None:
-        raise UserError(f"MLflow: the experiment {EXPERIMENT} could not be created", "Was it deleted? Restore it.", ExitCode.UNAVAILABLE)
+        raise UserError(
+            f"MLflow: the experiment {MLFLOW_EXPERIMENT} could not be created", "Was it deleted? Restore it.", ExitCode.UNAVAILABLE
+        )
     return str(found.experiment_id)
 
 

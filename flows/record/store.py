@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 from transformer_core.config import SQLITE
 from transformer_core.files import repository
 
-EXPERIMENT = "transformer-pipeline"
-ARTIFACTS = "mlruns"
+MLFLOW_EXPERIMENT = "transformer-pipeline"
+ARTIFACT_FOLDER = "mlruns"
 SECONDS_TO_WAIT = 20
 # The columns of MLflow's tables that hold absolute paths.
 _PATHS = (
@@ -30,7 +30,7 @@ def database(uri: str) -> Path | None:
 def artifact_location(uri: str) -> str | None:
     """Return the folder of the experiment's files for an SQLite database; None leaves it to the server."""
     file = database(uri)
-    return None if file is None else str(file.parent / ARTIFACTS / EXPERIMENT)
+    return None if file is None else str(file.parent / ARTIFACT_FOLDER / MLFLOW_EXPERIMENT)
 
 
 def prepare(file: Path) -> None:
@@ -47,7 +47,7 @@ def _create(file: Path) -> None:
     """
     from mlflow import MlflowClient
 
-    folder = file.parent / ARTIFACTS
+    folder = file.parent / ARTIFACT_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder, prefix=".new-") as temporary:
         new = Path(temporary) / file.name
@@ -57,13 +57,13 @@ def _create(file: Path) -> None:
 
 
 def _correct_paths(file: Path) -> None:
-    here = file.parent / ARTIFACTS
+    here = file.parent / ARTIFACT_FOLDER
     if not here.exists():  # The user keeps the files elsewhere.
         return
     with closing(sqlite3.connect(file, timeout=SECONDS_TO_WAIT)) as connection, connection:
-        found = connection.execute("SELECT artifact_location FROM experiments WHERE name = ?", [EXPERIMENT]).fetchone()
+        found = connection.execute("SELECT artifact_location FROM experiments WHERE name = ?", [MLFLOW_EXPERIMENT]).fetchone()
         before = Path(found[0]).parent if found else here
-        if before == here or before.name != ARTIFACTS:
+        if before == here or before.name != ARTIFACT_FOLDER:
             return
         old, new = f"{before}/", f"{here}/"
         for table, column in _PATHS:

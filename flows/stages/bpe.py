@@ -16,7 +16,7 @@ from transformer_core.files import new_directory
 def run(params: Params) -> str:
     """Write data/bpe/spm.model: the one of `bpe.init_from`, or a new one."""
     if params.bpe.init_from is not None:
-        return _taken(PRETRAINED / params.bpe.init_from, params.bpe.vocab_size)
+        return _copied_model(PRETRAINED / params.bpe.init_from, params.bpe.vocab_size)
     settings, languages = params.bpe, [params.download.source, params.download.target]
     if params.download.task == "parsing":
         # A symbol of a tree is one token and not learnt from text; the mark is SentencePiece's for the space before it.
@@ -32,7 +32,7 @@ def run(params: Params) -> str:
     return f"{SUBWORD_MODEL}: {params.bpe.vocab_size:,} subwords ({params.bpe.type}) of {' and '.join(languages)}"
 
 
-def _taken(directory: Path, vocab_size: int) -> str:
+def _copied_model(directory: Path, vocab_size: int) -> str:
     subword = Subword.load(directory / SUBWORD_MODEL.name)
     if subword.vocab_size != vocab_size:
         raise configuration_error(

@@ -5,7 +5,7 @@ from pathlib import Path
 from flows.process.paths import CLEAN, RAW, STATE
 from transformer_core.config import PRETRAINED, Params
 from transformer_core.corpus.cleaning.cleaner import PairScores, clean_corpus
-from transformer_core.corpus.cleaning.report import REPORT, CleaningReport
+from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
 from transformer_core.files import new_directory
 from transformer_core.processes import cores
 
@@ -17,7 +17,8 @@ def run(params: Params) -> str:
     with new_directory(CLEAN) as folder:
         report = cleaned_by_models(params, folder) if params.clean.score_by else cleaned(params, folder)
     dropped = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
-    return f"{CLEAN}: {report.pairs_out:,} of {report.pairs_in:,} training pairs (dropped: {dropped or 'none'}); counts in {CLEAN / REPORT}"
+    counts = CLEAN / CLEANING_REPORT
+    return f"{CLEAN}: {report.pairs_out:,} of {report.pairs_in:,} training pairs (dropped: {dropped or 'none'}); counts in {counts}"
 
 
 def cleaned(params: Params, folder: Path, scores: PairScores | None = None) -> CleaningReport:

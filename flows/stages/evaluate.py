@@ -30,7 +30,7 @@ from flows.process.paths import (
     require,
 )
 from flows.process.runner import seconds_of
-from flows.record.documents import CLEANING, DECODING, MODEL, read_output
+from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_output
 from flows.record.journal import DESCRIPTION, JOURNALS, NAME, REFERENCES, SCORES_STEP, SOURCES, Journal, read_events
 from flows.record.lineage import corpus_label, datasets, lineage
 from flows.record.tasks import PARSING, TRANSLATION, Task, corpus_name, score_table, task_of
@@ -71,7 +71,7 @@ def run(params: Params) -> str:
     report = gather(params)
     report = with_times(report, {**report.seconds, "evaluate": time.monotonic() - began}, params.machine)
     page = render_parsing(report) if isinstance(report, ParsingReport) else render(report)
-    figures = headline(report, task)
+    figures = scores_document(report, task)
     write_json(SCORES, figures)
     write_json(METRICS, for_dvc(figures, report, task))
     for path, column, groups in ((BY_LENGTH, "source_words", report.by_length), (BY_PHENOMENON, "phenomenon", report.by_phenomenon)):
@@ -90,14 +90,14 @@ def gather(params: Params) -> Report | ParsingReport:
         UserError: exit code 65; a file is missing, wrong, not UTF-8, or has another number of lines than the files beside it; or
             references look tokenised and evaluate.allow_tokenised is off.
     """
-    require(MANIFEST, CLEANING, TRAINING_METRICS, UPDATES, VALIDATION, MODEL, AVERAGED / SUBWORD, DECODING)
-    manifest, model = read_output(MANIFEST), read_config(MODEL, again(MODEL)).model_dump(mode="json")
+    require(MANIFEST, CLEANING, TRAINING_METRICS, UPDATES, VALIDATION, MODEL_CONFIG, AVERAGED / SUBWORD, DECODING)
+    manifest, model = read_output(MANIFEST), read_config(MODEL_CONFIG, again(MODEL_CONFIG)).model_dump(mode="json")
     source, target = manifest["source"], manifest["target"]
     labels = [path for path in [RAW / "test.phenomena"] if path.exists()]
     hypotheses, references, sources, *phenomena = read_aligned(
         DECODED / HYPOTHESES, RAW / f"test.{target}", RAW / f"test.{source}", *labels
     )
-    others = {split: read_aligned(DECODED / f"{split}.hyp", RAW / f"{split}.{target}") for split in others_of(manifest)}
+    others = {split: read_aligned(DECODED / f"{split}.hyp", RAW / f"{split}.{target}") for split in splits_beside_test(manifest)}
     common: dict[str, Any] = {
         "manifest": manifest,
         "cleaning": read_output(CLEANING),
@@ -114,7 +114,7 @@ def gather(params: Params) -> Report | ParsingReport:
         "hypotheses": hypotheses,
         "attention": attention_of(sources, hypotheses),
         "phenomena": phenomena[0] if phenomena else [],
-        "lineage": Lineage(for_people(lineage()), training_tags(model["training"]["fingerprint"]), locked_outputs()),
+        "lineage": Lineage(without_mlflow_tags(lineage()), training_tags(model["training"]["fingerprint"]), locked_outputs()),
     }
     if target == TREES:
         return _parsed(common, others, params.evaluate.examples)
@@ -125,7 +125,7 @@ def gather(params: Params) -> Report | ParsingReport:
     return _translated(common, others, params)
 
 
-def others_of(manifest: Mapping[str, Any]) -> list[str]:
+def splits_beside_test(manifest: Mapping[str, Any]) -> list[str]:
     """Return the splits that are scored beside test: valid and further test sets."""
     return [split for split in manifest["splits"] if split not in ("train", "test")]
 
@@ -209,10 +209,10 @@ def stage_seconds(params: Params, training: float) -> dict[str, float | None]:
 def training_tags(fingerprint: str) -> dict[str, str]:
     """Return the training's tags from its journal; empty if the training came from a cache."""
     tags = [event["values"] for event in read_events(JOURNALS / f"{fingerprint}.jsonl") if event["type"] == "tags"]
-    return for_people({name: value for values in tags for name, value in values.items()})
+    return without_mlflow_tags({name: value for values in tags for name, value in values.items()})
 
 
-def for_people(tags: Mapping[str, str]) -> dict[str, str]:
+def without_mlflow_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Return the tags without those for MLflow's pages."""
     return {name: value for name, value in tags.items() if not name.startswith("mlflow.")}
 
@@ -225,7 +225,7 @@ def locked_outputs() -> dict[str, str]:
     return {out["path"]: out["md5"] for stage in STAGES_BEFORE for out in stages.get(stage, {}).get("outs", [])}
 
 
-def headline(report: Report | ParsingReport, task: Task) -> dict[str, Any]:
+def scores_document(report: Report | ParsingReport, task: Task) -> dict[str, Any]:
     """Return the content of scores.json, in percent: scores of test at the top level, of valid and further test sets under their names."""
     scores = report.scores["test"]
     others = {split: {**_rounded(found, task.scores), **_moses_bleu(found)} for split, found in report.scores.items() if split != "test"}
@@ -306,7 +306,7 @@ def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Tas
     journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"])
     described = {name: figures[name] for name in figures if name.endswith("signature") or name in ("lines", "references_sha256")}
     journal.parameters({"decode": settings, **described})
-    journal.inputs(datasets(report.manifest, *others_of(report.manifest), "test"))
+    journal.inputs(datasets(report.manifest, *splits_beside_test(report.manifest), "test"))
     journal.tags(
         {
             **lineage(),

@@ -34,7 +34,7 @@ from flows.process.paths import (
     VALIDATION_SCORE,
     require,
 )
-from flows.record.documents import MODEL, read_output
+from flows.record.documents import MODEL_CONFIG, read_output
 from flows.record.journal import DESCRIPTION, JOURNALS, SCORES_STEP, Journal, position_file
 from flows.record.lineage import describe_training, training_name
 from flows.record.registry import EVALUATION, address_of, card, decide, register
@@ -45,7 +45,7 @@ from transformer_core.config import Params, tracking_uri
 from transformer_core.errors import UserError
 from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.evaluation.verdict import with_verdict
-from transformer_core.files import EXPERIMENT, read_numbers, sha256_of, write_json
+from transformer_core.files import DVC_EXPERIMENT, read_numbers, sha256_of, write_json
 
 SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
 LOGGED_NAME = "translator"
@@ -61,8 +61,8 @@ def run(params: Params) -> str:
     Raises:
         UserError: exit code 69; MLflow is away. Scores and report exist all the same.
     """
-    require(MANIFEST, MODEL, DECODED / HYPOTHESES, SCORES, REPORT, SENTENCES)
-    manifest, made_by = read_output(MANIFEST), read_output(MODEL)["training"]
+    require(MANIFEST, MODEL_CONFIG, DECODED / HYPOTHESES, SCORES, REPORT, SENTENCES)
+    manifest, made_by = read_output(MANIFEST), read_output(MODEL_CONFIG)["training"]
     task = task_of(manifest["target"])
     figures = read_scores(task)
     hypotheses, references, sources = read_aligned(DECODED / HYPOTHESES, *(RAW / f"test.{manifest[side]}" for side in ("target", "source")))
@@ -75,7 +75,7 @@ def run(params: Params) -> str:
         log_scores(client, training, figures, task)
         finish_training(client, training, params, figures, task)
         link = run_link(uri, training)
-        if experiment := os.environ.get(EXPERIMENT):
+        if experiment := os.environ.get(DVC_EXPERIMENT):
             return _recorded(experiment, name, training, _where(figures, task, uri, link))
         model = log_model(client, uri, params, training, made_by["updates"])
         score_model(client, training.info.run_id, str(model.model_id), task)

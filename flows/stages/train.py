@@ -48,7 +48,7 @@ from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Trai
 from transformer_core.models.precision import weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize, resolve
-from transformer_core.training.checkpoint import LOCK, StateDirectory, state_root
+from transformer_core.training.checkpoint import TRAINING_LOCK, StateDirectory, state_root
 from transformer_core.training.devices import Devices, autocast, default_devices, matrix_rate, process_group
 from transformer_core.training.records import Observer, Progress
 from transformer_core.training.trainer import Trainer
@@ -127,7 +127,7 @@ def train(params: Params) -> None:
         if devices.rank > 0:
             _train(params, fingerprint, devices, stop_asked)
             return
-        with exclusive_lock(_state(fingerprint) / LOCK, "this training"):
+        with exclusive_lock(_state(fingerprint) / TRAINING_LOCK, "this training"):
             _train(params, fingerprint, devices, stop_asked)
             if stop_asked():  # DVC may have been ended by the same signal.
                 raise Interrupted("training stopped after its last update, state saved")

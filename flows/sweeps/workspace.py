@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.cluster.node import Work, check_out
+from flows.cluster.node import StageRun, check_out
 from flows.process.child import StageLog, git, run_child
 from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS
 from flows.process.repro import DVC_FILE, ancestors, dvc, failure, search_path
@@ -124,7 +124,7 @@ def run_job(job: Job, repository: Repository, log: StageLog) -> None:
 
 def _prepare(clone: Path, job: Job, repository: Repository) -> None:
     """Check out the commit; configure the repository's DVC cache and remote, its address for nodes, and the job's settings."""
-    check_out(Work(LAST_STAGE, str(repository.root), repository.commit), clone)
+    check_out(StageRun(LAST_STAGE, str(repository.root), repository.commit), clone)
     shutil.rmtree(clone / EXITS, ignore_errors=True)  # Of an earlier try.
     git(clone, "config", "remote.origin.url", repository.url)
     own = repository.root / ".dvc" / "config.local"

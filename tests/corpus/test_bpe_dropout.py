@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 from transformer_core import recipes
 from transformer_core.config import Bpe, Train
 from transformer_core.corpus.text import normalise
-from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, Update
+from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch
 from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Meta, Pairs, open_split, write_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout, Merges, resegmented
@@ -54,7 +54,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return Corpus(directory, subword, open_split(directory, "train"))
 
 
-def updates_of(corpus: Corpus, epoch: int = 0, settings: Train = SETTINGS) -> list[Update]:
+def updates_of(corpus: Corpus, epoch: int = 0, settings: Train = SETTINGS) -> list[GlobalBatch]:
     lengths = corpus.split.source.lengths, corpus.split.target.lengths
     return BatchPlan(*lengths, settings.tokens_per_update, settings.tokens_per_microbatch, settings.seed).epoch(epoch)
 

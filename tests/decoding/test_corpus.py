@@ -58,7 +58,7 @@ def counted_lines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def hypotheses_of(teacher: Path, scored: bool) -> list[list[Hypothesis]]:
     """The model's translations of the texts, with the engine that the machine has for them."""
-    wanted = engine.Wanted([teacher], Search(3, 0.6, nbest=3))
+    wanted = engine.DecodingRequest([teacher], Search(3, 0.6, nbest=3))
     loaded = engine.load(engine.choose("auto", wanted).engine, wanted)
     sources = [loaded.subword.encode(text) for text in TEXTS]
     return next(engine.translated(loaded, [engine.Chunk(sources)], replace(wanted, scored=scored), 4096, ahead=0))

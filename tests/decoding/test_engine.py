@@ -13,7 +13,7 @@ from tests.decoding.parity import WordsOnly, made_up_pairs
 from tests.models.on_disk import VOCAB, write_model
 from transformer_core.corpus.tokens.subword import EOS
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import Choice, Chunk, Wanted, choose, load, translated
+from transformer_core.decoding.engine import Choice, Chunk, DecodingRequest, choose, load, translated
 from transformer_core.decoding.sampling import Sampling
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import ExitCode, UserError
@@ -42,7 +42,7 @@ def directory(model: WordsOnly, tmp_path_factory: pytest.TempPathFactory) -> Pat
 )
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_on_a_cpu_auto_is_ctranslate2_where_it_can_do_what_is_asked(search: Search, precision: Any, directory: Path) -> None:
-    assert choose("auto", Wanted([directory], search, precision)).engine == "ctranslate2"
+    assert choose("auto", DecodingRequest([directory], search, precision)).engine == "ctranslate2"
 
 
 # What CTranslate2 cannot do.
@@ -63,10 +63,10 @@ DIFFERENT: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def wanted(directory: Path, tmp_path: Path, size: Any = SIZE, models: int = 1, search: Any = POWER, **options: Any) -> Wanted:
+def wanted(directory: Path, tmp_path: Path, size: Any = SIZE, models: int = 1, search: Any = POWER, **options: Any) -> DecodingRequest:
     if size is not SIZE:
         directory = write_model(build(size, VOCAB), tmp_path / "other")
-    return Wanted([directory] * models, search, **options)
+    return DecodingRequest([directory] * models, search, **options)
 
 
 @pytest.mark.parametrize(("options", "reason"), [*MISSING, *DIFFERENT])
@@ -77,7 +77,7 @@ def test_auto_is_pytorch_elsewhere_and_says_why(options: dict[str, Any], reason:
 
 
 def test_auto_is_pytorch_on_a_gpu_and_without_the_package(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Wanted([directory], POWER)
+    asked = DecodingRequest([directory], POWER)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "ctranslate2", None)
         assert choose("auto", asked) == Choice("torch", "CTranslate2 is not installed")
@@ -105,7 +105,7 @@ def test_ctranslate2_is_taken_by_name_where_it_differs(options: dict[str, Any], 
 
 @pytest.mark.parametrize("search", [POWER, replace(POWER, beam=1)], ids=["beam 4", "greedy"])
 def test_either_engine_gives_the_same_text_chunk_by_chunk_in_order(search: Search, model: WordsOnly, directory: Path) -> None:
-    asked = Wanted([directory], search)
+    asked = DecodingRequest([directory], search)
     chunks = [Chunk(SOURCES[:20]), Chunk([[EOS]]), Chunk([]), Chunk(SOURCES[20:])]
     fast = load("ctranslate2", asked)
     texts, done = [], list[int]()
@@ -128,7 +128,7 @@ def test_ctranslate2_begins_a_chunk_before_the_one_before_is_waited_for(director
             taken.append(number)
             yield Chunk(SOURCES[number : number + 1])
 
-    asked = Wanted([directory], POWER)
+    asked = DecodingRequest([directory], POWER)
     for name, ahead, expected in (("ctranslate2", 1, [0, 1]), ("ctranslate2", 0, [0]), ("torch", 1, [0])):
         taken.clear()
         next(translated(load(name, asked), chunks(), asked, 64, ahead))

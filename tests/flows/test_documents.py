@@ -11,7 +11,7 @@ import pytest
 from flows.compare import test_set_here as own_test_set  # pytest collects names that begin with test.
 from flows.pipeline import fingerprint, in_registry
 from flows.process.paths import MANIFEST, PUBLISHED, SCORES, TRAINING_METRICS
-from flows.record.documents import CHECKPOINT_MODEL, CLEANING, DECODING, MODEL, read_output
+from flows.record.documents import CHECKPOINT_CONFIG, CLEANING, DECODING, MODEL_CONFIG, read_output
 from flows.record.journal import Journal
 from flows.record.lineage import describe_training
 from flows.record.summary import Outcome, summarize, table_of
@@ -25,19 +25,26 @@ from transformer_core.config import load_params
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.files import read_json, write_json
 
-MAKERS = {MANIFEST: "download", CLEANING: "clean", TRAINING_METRICS: "train", MODEL: "average", DECODING: "decode", SCORES: "evaluate"}
+MAKERS = {
+    MANIFEST: "download",
+    CLEANING: "clean",
+    TRAINING_METRICS: "train",
+    MODEL_CONFIG: "average",
+    DECODING: "decode",
+    SCORES: "evaluate",
+}
 PLACES = [
     *((MANIFEST, key) for key in ("corpus", "source", "synthetic", "origin", "splits", "splits.test", "splits.test.pairs")),
     *((MANIFEST, f"splits.valid.files.{key}") for key in ("de", "de.sha256")),
     *((CLEANING, key) for key in ("pairs_in", "lengths_out", "lengths_out.de", "splits.test.repaired.white_space")),
     *((TRAINING_METRICS, key) for key in ("parameters", "minutes", "valid_perplexity")),
-    *((MODEL, key) for key in ("training", "training.fingerprint", "training.updates", "vocabulary.size")),
+    *((MODEL_CONFIG, key) for key in ("training", "training.fingerprint", "training.updates", "vocabulary.size")),
     *((DECODING, key) for key in ("beam", "alpha", "test", "valid.tokens_per_second")),
 ]
 TO_PUBLISH = [
     *((SCORES, key) for key in ("bleu", "corpus", "lines", "references_sha256", "signature", "valid.chrf")),
     (MANIFEST, "splits.train.pairs"),
-    (MODEL, "training.fingerprint"),
+    (MODEL_CONFIG, "training.fingerprint"),
 ]
 WRONG = [None, "no such value", [1], 10**400]
 
@@ -104,7 +111,7 @@ def test_a_stage_ends_with_65_and_one_line(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("content", [b"[]", b"3", b"null", b'"text"', b"{}", b"{"])
 def test_other_json_than_an_object_with_the_keys_is_refused_by_every_reader(content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     Path("params.yaml").write_bytes((Path(__file__).parents[2] / "params.yaml").read_bytes())
-    for path in (MANIFEST, CLEANING, TRAINING_METRICS, CHECKPOINT_MODEL, DECODING, SCORES, PUBLISHED):
+    for path in (MANIFEST, CLEANING, TRAINING_METRICS, CHECKPOINT_CONFIG, DECODING, SCORES, PUBLISHED):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     params, done = load_params(), {"evaluate": Outcome("evaluate", "ran", 0, 1.0)}

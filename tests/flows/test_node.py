@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cluster.node import Work, check_out
+from flows.cluster.node import StageRun, check_out
 from transformer_core.errors import UserError
 
 TOKEN = "secret-token"
@@ -53,11 +53,11 @@ def host(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def work(tmp_path: Path, host: str) -> Work:
+def work(tmp_path: Path, host: str) -> StageRun:
     """The stage train at the commit, of the repository as the remote of a person with an ssh key names it."""
     assert host
     commit = subprocess.run(["git", "-C", tmp_path / "work", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
-    return Work("train", SSH_ADDRESS, commit.strip())
+    return StageRun("train", SSH_ADDRESS, commit.strip())
 
 
 def use_token(monkeypatch: pytest.MonkeyPatch, host: str, token: str) -> None:
@@ -68,7 +68,7 @@ def use_token(monkeypatch: pytest.MonkeyPatch, host: str, token: str) -> None:
 
 
 def test_a_token_in_the_environment_opens_a_private_repository(
-    work: Work, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    work: StageRun, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_token(monkeypatch, host, TOKEN)
     check_out(work, tmp_path / "clone")
@@ -76,7 +76,7 @@ def test_a_token_in_the_environment_opens_a_private_repository(
     assert TOKEN not in (tmp_path / "clone/.git/config").read_text()
 
 
-def test_a_wrong_token_is_refused_and_not_printed(work: Work, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_token_is_refused_and_not_printed(work: StageRun, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_token(monkeypatch, host, "stale-token")
     with pytest.raises(UserError, match=r"git@git\.example:team/project\.git: Authentication failed for .*A private repository") as raised:
         check_out(work, tmp_path / "clone")
@@ -84,7 +84,7 @@ def test_a_wrong_token_is_refused_and_not_printed(work: Work, host: str, tmp_pat
     assert raised.value.exit_code == 69
 
 
-def test_the_reason_of_ssh_is_reported(work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_of_ssh_is_reported(work: StageRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ssh warns about a new host before it, and git gives general advice after it."""
     said = "Warning: Permanently added 'git.example' (ED25519) to the list of known hosts.\ngit@git.example: Permission denied (publickey)."
     ssh = tmp_path / "ssh"

@@ -24,7 +24,7 @@ from flows.process.child import GRACE_SECONDS
 from flows.process.paths import PUBLISHED, SCORES
 from flows.process.repro import stage_names
 from flows.process.runner import StageError
-from flows.record.documents import CHECKPOINT_MODEL
+from flows.record.documents import CHECKPOINT_CONFIG
 from flows.record.journal import Journal
 from flows.record.sending import sync
 from flows.record.server import connect, find_training
@@ -355,7 +355,7 @@ def test_a_registry_that_is_away_is_exit_code_69(monkeypatch: pytest.MonkeyPatch
 def test_the_training_is_found_in_mlflow(published: tuple[MlflowClient, str], tmp_path: Path) -> None:
     machine = Machine(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
     assert fingerprint() == ""
-    write_json(CHECKPOINT_MODEL, {"training": {"fingerprint": "f00d", "updates": 3}})
+    write_json(CHECKPOINT_CONFIG, {"training": {"fingerprint": "f00d", "updates": 3}})
     assert fingerprint() == "f00d"
     assert training_link(machine, "beef") == ""
     assert training_link(machine, fingerprint()).partition("?")[0].endswith(f"/runs/{published[1]}")

@@ -9,7 +9,7 @@ from contextlib import contextmanager, redirect_stderr, suppress
 
 import pytest
 
-from flows.process.progress import SECONDS_FOR_BAR, Bar, Drawn, Lines, progress_of, updates_in
+from flows.process.progress import SECONDS_FOR_BAR, Bar, ProgressLines, RankOutput, progress_of, updates_in
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def terminal() -> Iterator[Callable[[], str]]:
 
 
 def test_a_line_tells_what_was_done_and_is_read_again(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(2_000)
+    lines = ProgressLines(2_000)
     lines.show(1, "")
     lines.show(2, "100 tok/s")  # Too soon after the first.
     lines.show(2_000, "100 tok/s, 0:00 left")
@@ -57,7 +57,7 @@ def test_a_terminal_has_a_bar_that_begins_with_the_first_update_shown() -> None:
 
 def test_the_lines_of_ranks_are_drawn_on_a_terminal_alone() -> None:
     with terminal() as shown:
-        drawn = Drawn()
+        drawn = RankOutput()
         assert float(drawn.environment[SECONDS_FOR_BAR]) < 1
         for line in ("training 5 parameters", "update 7 of 9: 100 tok/s", "update 8: valid PPL 3.2"):
             drawn(line)
@@ -70,7 +70,7 @@ def test_the_lines_of_ranks_are_drawn_on_a_terminal_alone() -> None:
 
 
 def test_the_lines_of_ranks_are_passed_on_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    drawn = Drawn()
+    drawn = RankOutput()
     assert drawn.environment == {}
     drawn("update 7 of 9: 100 tok/s")
     drawn.close()

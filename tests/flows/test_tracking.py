@@ -14,7 +14,7 @@ from flows import tracking
 from flows.record import sending
 from flows.record.journal import Dataset, Journal, position_file, read_events
 from flows.record.lineage import lineage
-from flows.record.sending import LOCK, Sender, all_sent, sync
+from flows.record.sending import SENDER_LOCK, Sender, all_sent, sync
 from flows.record.server import connect, experiment_id, find_training, run_link
 from tests.waiting import wait_for
 from transformer_core.config import Machine, tracking_uri
@@ -207,7 +207,7 @@ def test_a_sender_whose_server_is_unavailable_prints_one_line_and_raises_nothing
 def test_one_process_sends_at_a_time_and_another_waits_for_it(mlflow_store: str) -> None:
     journal = Journal("f00d")
     waiting = threading.Thread(target=sync, args=[mlflow_store])
-    with LOCK.open("a") as file:
+    with SENDER_LOCK.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         waiting.start()
         waiting.join(0.5)

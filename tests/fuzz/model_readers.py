@@ -170,12 +170,12 @@ def _served() -> Any:
     from mlflow.pyfunc import PyFuncModel
     from mlflow.pyfunc.model import PythonModelContext, _PythonModelPyfuncWrapper
 
-    from flows.record.served_model import Asked, ServedTranslator
+    from flows.record.served_model import RequestParams, ServedTranslator
 
     served, folder = ServedTranslator(), TemporaryDirectory()
     served.load_context(PythonModelContext({"model": str(_write(_directories()[0], Path(folder.name) / "model"))}, {}))
     served.folder = folder  # type: ignore[attr-defined]  # Which lives as long: a request may load the other engine.
-    signature = infer_signature(["a line"], ["eine Zeile"], params=Asked().model_dump())
+    signature = infer_signature(["a line"], ["eine Zeile"], params=RequestParams().model_dump())
     return PyFuncModel(Model(signature=signature), _PythonModelPyfuncWrapper(served, None, signature))
 
 

@@ -15,7 +15,7 @@ from flows.process.paths import MANIFEST, PUBLISHED, RAW, SCORES, TRAINING_METRI
 from flows.process.repro import failure
 from flows.process.runner import exit_file, seconds_of
 from flows.process.settings import settings_of_run
-from flows.record.documents import CHECKPOINT_MODEL, CLEANING, DECODING, read_output
+from flows.record.documents import CHECKPOINT_CONFIG, CLEANING, DECODING, read_output
 from flows.record.journal import Journal
 from flows.record.lineage import datasets, describe_training
 from flows.record.registry import Decision, card
@@ -411,7 +411,7 @@ READERS: dict[str, Reader] = {
     "training-metrics": Reader(_state(TRAINING_METRICS, _read_training_metrics), _fixed(_TRAINING_METRICS)),
     "decoding": Reader(_state(DECODING, lambda _: page_with(decoding=read_output(DECODING))),
                        lambda: [json.dumps(a_report().decoding).encode()]),
-    "checkpoint-model": Reader(_state(CHECKPOINT_MODEL, lambda _: read_output(CHECKPOINT_MODEL)),
+    "checkpoint-model": Reader(_state(CHECKPOINT_CONFIG, lambda _: read_output(CHECKPOINT_CONFIG)),
                                _fixed(b'{"format": 2, "training": {"fingerprint": "f00d", "updates": 9}}')),
     "published": Reader(_state(PUBLISHED, lambda _: read_output(PUBLISHED)), _fixed(b'{"name": "m", "version": "3", "run_id": "f00d"}')),
     "lock": Reader(_state(Path("own.lock"), lambda folder: locked_sums(folder / "own.lock")),

@@ -54,13 +54,13 @@ def _remove(found: dict[str, Path], names: list[str], root: Path) -> None:
 
     from transformer_core.errors import ExitCode, UserError, configuration_error
     from transformer_core.files import is_locked
-    from transformer_core.training.checkpoint import LOCK
+    from transformer_core.training.checkpoint import TRAINING_LOCK
 
     chosen = list(found) if names == ["all"] else names
     for name in chosen:
         if name not in found:
             raise configuration_error(f"{root / name}: no state of a stopped training", "See: transformer-core states")
-        if is_locked(found[name] / LOCK):
+        if is_locked(found[name] / TRAINING_LOCK):
             raise UserError(f"{found[name]}: this training is running", "Remove its state when it has ended.", ExitCode.UNAVAILABLE)
     for name in chosen:
         shutil.rmtree(found[name])

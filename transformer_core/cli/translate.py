@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from transformer_core.corpus.tokens.subword import Subword
     from transformer_core.decoding.beam import Search
-    from transformer_core.decoding.engine import Choice, Chunk, Engine, Wanted
+    from transformer_core.decoding.engine import Choice, Chunk, DecodingRequest, Engine
     from transformer_core.decoding.sampling import Sampling
     from transformer_core.decoding.translator import Hypothesis
 
@@ -136,10 +136,10 @@ def run(arguments: argparse.Namespace) -> int:
     return ExitCode.BAD_DATA if limit.refused else 0
 
 
-def _wanted(arguments: argparse.Namespace) -> "Wanted":
-    from transformer_core.decoding.engine import Wanted
+def _wanted(arguments: argparse.Namespace) -> "DecodingRequest":
+    from transformer_core.decoding.engine import DecodingRequest
 
-    return Wanted(
+    return DecodingRequest(
         arguments.model,
         _search(arguments),
         arguments.precision,
@@ -151,7 +151,7 @@ def _wanted(arguments: argparse.Namespace) -> "Wanted":
     )
 
 
-def _report(choice: "Choice", engine: "Engine", wanted: "Wanted") -> None:
+def _report(choice: "Choice", engine: "Engine", wanted: "DecodingRequest") -> None:
     """Print the engine, how it computes, and the reason for it."""
     import torch
 

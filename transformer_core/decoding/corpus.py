@@ -13,7 +13,7 @@ from tqdm import tqdm
 from transformer_core.corpus.sources.catalogue import Translated
 from transformer_core.corpus.text import Pair, decode_line
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import Chunk, Engine, Wanted, choose, load, translated
+from transformer_core.decoding.engine import Chunk, DecodingRequest, Engine, choose, load, translated
 from transformer_core.decoding.shards import MOST_TOKENS, PAIRS_PER_SHARD, Shards
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis
 from transformer_core.errors import UserError
@@ -50,7 +50,7 @@ class CorpusTranslator:
         self._check_languages(wanted, directory)
         settings = wanted.model_dump(include={"beam", "alpha", "pick", "precision"})
         search = Search(wanted.beam, wanted.alpha, nbest=wanted.beam if wanted.pick == "nearest" else 1)
-        asked = Wanted([directory], search, wanted.precision, longest=MOST_TOKENS + search.max_extra)
+        asked = DecodingRequest([directory], search, wanted.precision, longest=MOST_TOKENS + search.max_extra)
         engine = choose("auto", asked).engine
         model = [sha256_of(directory / name) for name in (WEIGHTS, CONFIG, SUBWORD)]
         key = json.dumps([FORMAT, MOST_TOKENS, settings, engine, model], sort_keys=True).encode()
@@ -84,7 +84,7 @@ def _inputs(shard: list[Pair[bytes]], with_references: bool) -> bytes:
 
 
 def _translations(
-    engine: Engine, wanted: Translated, asked: Wanted, shard: list[Pair[bytes]], first: int, bar: "tqdm[Any]"
+    engine: Engine, wanted: Translated, asked: DecodingRequest, shard: list[Pair[bytes]], first: int, bar: "tqdm[Any]"
 ) -> Iterator[str]:
     """Yield the translations of a shard, whose first text is line `first` of the corpus."""
     where = Path(f"train of {wanted.corpus}")

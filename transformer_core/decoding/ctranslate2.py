@@ -16,8 +16,8 @@ from transformer_core.decoding.beam import Search, length_penalty
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.translator import Hypothesis, TokenIds, check_length, check_shortlist, load_subword
 from transformer_core.errors import configuration_error
+from transformer_core.export.cache import cached_export
 from transformer_core.export.ctranslate2 import library, positions_of, unsupported
-from transformer_core.export.kept import kept_export
 from transformer_core.models.directory import CONFIG, read_config
 from transformer_core.presets import TransformerSize
 
@@ -67,7 +67,7 @@ class CTranslate2Engine:
         device: torch.device | None = None,
         shortlist: bool = False,
     ) -> "CTranslate2Engine":
-        """Load the export of a model directory, which is kept for the next time (`kept_export`).
+        """Load the export of a model directory, which is kept for the next time (`cached_export`).
 
         Args:
             directory: model directory with weights, config.json and spm.model.
@@ -90,7 +90,7 @@ class CTranslate2Engine:
         subword = load_subword(directory, config)
         if not isinstance(config.model, TransformerSize):
             raise configuration_error(f"{directory}: {unsupported(config.model)}")
-        with kept_export(directory) as exported:
+        with cached_export(directory) as exported:
             translator = package.Translator(
                 str(exported),
                 device="cuda" if on_gpu else "cpu",

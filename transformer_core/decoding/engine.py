@@ -21,7 +21,7 @@ from transformer_core.models.directory import CONFIG, read_config
 from transformer_core.presets import TransformerSize
 
 EngineName = Literal["torch", "ctranslate2"]
-AskedEngine = Literal["auto", EngineName]
+EngineOption = Literal["auto", EngineName]
 Engine = Translator | CTranslate2Engine
 
 # Several threads of CTranslate2 have so many batches each, so that none is idle at the end, unless batches had fewer source tokens than
@@ -30,7 +30,7 @@ _BATCHES_A_THREAD, _SHORTEST_BATCH = 2, 512
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DecodingRequest:
     """What the choice of an engine depends on.
 
     Attributes:
@@ -95,7 +95,7 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(asked: AskedEngine, wanted: Wanted) -> Choice:
+def choose(asked: EngineOption, wanted: DecodingRequest) -> Choice:
     """Return the engine asked for; for `auto` CTranslate2 on a CPU where it can do what is wanted in the same way, else PyTorch.
 
     Raises:
@@ -113,7 +113,7 @@ def choose(asked: AskedEngine, wanted: Wanted) -> Choice:
     return Choice("ctranslate2", "the faster one on a CPU")
 
 
-def load(engine: EngineName, wanted: Wanted) -> Engine:
+def load(engine: EngineName, wanted: DecodingRequest) -> Engine:
     """Load the models for an engine that can do what is wanted, with torch's number of threads; errors as in their `load`."""
     if engine == "torch":
         return Translator.load(*wanted.models, precision=wanted.precision, device=wanted.device, shortlist=wanted.shortlist)
@@ -129,7 +129,7 @@ class Chunk(NamedTuple):
 
 
 def translated(
-    engine: Engine, chunks: Iterable[Chunk], wanted: Wanted, batch_tokens: int, ahead: int, done: Callable[[int], object] = int
+    engine: Engine, chunks: Iterable[Chunk], wanted: DecodingRequest, batch_tokens: int, ahead: int, done: Callable[[int], object] = int
 ) -> Iterator[list[list[Hypothesis]]]:
     """Yield the translations of each chunk, in order, best first. They have scores if these are wanted.
 
@@ -149,7 +149,7 @@ def translated(
 
 
 def _begin(
-    engine: Engine, chunk: Chunk, wanted: Wanted, batch_tokens: int, done: Callable[[int], object]
+    engine: Engine, chunk: Chunk, wanted: DecodingRequest, batch_tokens: int, done: Callable[[int], object]
 ) -> Callable[[], list[list[Hypothesis]]]:
     if isinstance(engine, Translator):
         return partial(engine.translate_tokens, chunk.sources, wanted.search, batch_tokens, chunk.prefixes, done)

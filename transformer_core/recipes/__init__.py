@@ -11,7 +11,7 @@ from ruamel.yaml.comments import CommentedMap
 from transformer_core.config import Params, editable_yaml, parse_yaml, validate_document, yaml_text
 from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.files import write_text
-from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, Row, table_3_row
+from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, Table3Row, table_3_row
 
 _SUFFIX = ".yaml"
 _LEAST_VOCABULARY = 400
@@ -141,7 +141,7 @@ def _row(name: str) -> CommentedMap:
     return document
 
 
-def _changes(row: Row, of: Row) -> dict[str, object]:
+def _changes(row: Table3Row, of: Table3Row) -> dict[str, object]:
     """Return the settings of a row of Table 3 that differ from those of another row."""
     settings, others = ({**asdict(one.size), "label_smoothing": one.label_smoothing} for one in (row, of))
     return {key: value for key, value in settings.items() if value != others[key]}

@@ -17,7 +17,7 @@ from transformer_core.files import new_file, repository, sha256_of
 from transformer_core.models.directory import check_finite, read_weights
 
 FORMAT = 2
-LOCK = "lock"  # File in a training's directory that the writing process locks (`exclusive_lock` of transformer_core/files.py).
+TRAINING_LOCK = "lock"  # File in a training's directory that the writing process locks (`exclusive_lock` of transformer_core/files.py).
 _KEEP_STATES = 2
 _LESS_IS_BETTER = frozenset({"nll", "perplexity"})  # For the other measures, more is better.
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, Update
+from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.subword import BOS, PAD, padded
@@ -49,7 +49,7 @@ class Batch(NamedTuple):
 class Share(NamedTuple):
     """A rank's part of an update: the update, the cursor after it, and the rank's micro-batches by their position in the update."""
 
-    update: Update
+    update: GlobalBatch
     after: Cursor
     microbatches: dict[int, Batch]
 

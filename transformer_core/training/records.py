@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformer_core.corpus.tokens.batches import Cursor, Update
+from transformer_core.corpus.tokens.batches import Cursor, GlobalBatch
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Progress:
     went_back: bool = False
     scores: dict[int, float] = field(default_factory=dict)
 
-    def count(self, update: Update, after: Cursor) -> None:
+    def count(self, update: GlobalBatch, after: Cursor) -> None:
         """Count an update; `after` is the cursor of the next one."""
         self.update += 1
         self.epoch, self.done_in_epoch = after.epoch, after.done
@@ -118,7 +118,7 @@ class Interval:
     waited: float = 0.0
     seconds: float = 0.0
 
-    def add(self, update: Update, smoothed: float, nll: float, gradient_norm: float) -> None:
+    def add(self, update: GlobalBatch, smoothed: float, nll: float, gradient_norm: float) -> None:
         """Add an update that was not skipped."""
         self.updates += 1
         self.smoothed += smoothed

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from transformer_core.config import Train
-from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, Update
+from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.errors import Interrupted, configuration_error, is_out_of_memory
@@ -170,7 +170,7 @@ class Trainer:
                 self.progress.skipped_in_row = 0
                 self._interval.add(update, totals[SMOOTHED], totals[NLL], totals[GRADIENT_NORM])
 
-    def _count_skipped(self, number: int, update: Update) -> None:
+    def _count_skipped(self, number: int, update: GlobalBatch) -> None:
         self._interval.skipped += 1
         self.progress.skipped_in_row += 1
         if self._devices.rank == 0:

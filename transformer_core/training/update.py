@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from transformer_core.config import Train
-from transformer_core.corpus.tokens.batches import Update
+from transformer_core.corpus.tokens.batches import GlobalBatch
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Devices, autocast, loss_scaler
 from transformer_core.training.loader import Batch, Share
@@ -59,9 +59,9 @@ class PendingTotals:
 
     def __init__(self, device: torch.device) -> None:
         self._pinned = device.type == "cuda"
-        self._sent: deque[tuple[int, Update, Tensor, torch.cuda.Event | None]] = deque()
+        self._sent: deque[tuple[int, GlobalBatch, Tensor, torch.cuda.Event | None]] = deque()
 
-    def send(self, number: int, update: Update, totals: Tensor) -> None:
+    def send(self, number: int, update: GlobalBatch, totals: Tensor) -> None:
         """Start to copy an update's totals to the host."""
         copy = torch.empty(totals.shape, dtype=totals.dtype, pin_memory=self._pinned)
         copy.copy_(totals, non_blocking=True)
@@ -70,7 +70,7 @@ class PendingTotals:
             event.record()
         self._sent.append((number, update, copy, event))
 
-    def arrived(self, leave: int) -> Iterator[tuple[int, Update, list[float]]]:
+    def arrived(self, leave: int) -> Iterator[tuple[int, GlobalBatch, list[float]]]:
         """Yield number, update and totals of all but the last `leave` updates, in order; wait for copies that are not complete."""
         while len(self._sent) > leave:
             number, update, copy, event = self._sent.popleft()

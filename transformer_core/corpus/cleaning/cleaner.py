@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from transformer_core.config import TREES, Clean
-from transformer_core.corpus.cleaning.report import REPORT, CleaningReport, SplitReport
+from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
 from transformer_core.corpus.cleaning.rules import HeldOut, Repeats, digest, rules, words_in
 from transformer_core.corpus.text import (
     REPAIRS,
@@ -77,7 +77,7 @@ def clean_corpus(
     if not report.pairs_out:
         counts = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
         raise UserError(f"{paths[0]}: cleaning leaves none of {report.pairs_in:,} pairs (dropped: {counts})", "Loosen section clean.")
-    write_json(folder / REPORT, report.model_dump())
+    write_json(folder / CLEANING_REPORT, report.model_dump())
     return report
 
 

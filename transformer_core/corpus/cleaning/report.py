@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from transformer_core.config import Section, Total
 
-REPORT = "report.json"
+CLEANING_REPORT = "report.json"
 
 
 class SplitReport(Section):

@@ -15,7 +15,7 @@ _LENGTH_BITS = 21
 
 
 @dataclass(frozen=True)
-class Update:
+class GlobalBatch:
     """One global batch.
 
     Attributes:
@@ -73,7 +73,7 @@ class BatchPlan:
             raise ValueError(f"a pair of {longest} tokens, and {self._rows_times_longest} in a micro-batch")
         self._seed = seed
 
-    def updates_from(self, cursor: Cursor) -> Iterator[tuple[Update, Cursor]]:
+    def updates_from(self, cursor: Cursor) -> Iterator[tuple[GlobalBatch, Cursor]]:
         """Yield updates without end from a cursor on, each with the cursor after it."""
         epoch, done = cursor.epoch, cursor.done
         while True:
@@ -82,7 +82,7 @@ class BatchPlan:
                 yield updates[number], Cursor(epoch, number + 1)
             epoch, done = epoch + 1, 0
 
-    def epoch(self, epoch: int) -> list[Update]:
+    def epoch(self, epoch: int) -> list[GlobalBatch]:
         """Return all updates of one epoch (numbered from 0); each pair is in exactly one of them."""
         random = np.random.default_rng([self._seed, epoch])
         microbatches = self._microbatches(random)
@@ -112,20 +112,20 @@ class BatchPlan:
             keys |= lengths.astype(np.uint64)
         return shuffled[np.argsort(keys[shuffled], kind="stable")]
 
-    def _fill(self, microbatches: "_Microbatches", order: Indices) -> Iterator[Update]:
+    def _fill(self, microbatches: "_Microbatches", order: Indices) -> Iterator[GlobalBatch]:
         chosen: list[Indices] = []
         source_tokens = target_tokens = positions = 0
         for number in order.tolist():
             source, target = int(microbatches.source_tokens[number]), int(microbatches.target_tokens[number])
             if chosen and max(source_tokens + source, target_tokens + target) > self._tokens_per_update:
-                yield Update(tuple(chosen), source_tokens, target_tokens, positions)
+                yield GlobalBatch(tuple(chosen), source_tokens, target_tokens, positions)
                 chosen, source_tokens, target_tokens, positions = [], 0, 0, 0
             chosen.append(microbatches.pairs(number))
             source_tokens += source
             target_tokens += target
             positions += int(microbatches.positions[number])
         if chosen:
-            yield Update(tuple(chosen), source_tokens, target_tokens, positions)
+            yield GlobalBatch(tuple(chosen), source_tokens, target_tokens, positions)
 
 
 def microbatch_starts(longest: Lengths, rows_times_longest: int) -> Iterator[int]:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_core.config import Train
-from transformer_core.corpus.tokens.batches import Cursor, Update, even_microbatch_starts
+from transformer_core.corpus.tokens.batches import Cursor, GlobalBatch, even_microbatch_starts
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs, TokenIds
 from transformer_core.corpus.tokens.subword import EOS, PAD, SPACE_MARK, Subword
 
@@ -112,7 +112,7 @@ class BpeDropout:
         self._rows_times_longest = min(settings.tokens_per_update, settings.tokens_per_microbatch)
         self._longest = int(max(split.source.lengths.max(), split.target.lengths.max()))
 
-    def segmented(self, update: Update, at: Cursor) -> tuple[Update, list[Pairs]]:
+    def segmented(self, update: GlobalBatch, at: Cursor) -> tuple[GlobalBatch, list[Pairs]]:
         """Segment the pairs of an update again, and cut them into micro-batches by their new lengths.
 
         Args:
@@ -131,7 +131,7 @@ class BpeDropout:
         microbatches = self._cut(Pairs(plain.numbers, anew[: len(plain)], anew[len(plain) :]), len(update.microbatches))
         tokens = np.sum([part.lengths.sum(axis=1) for part in microbatches], axis=0)
         positions = sum(len(part) * int(part.lengths.max(axis=1).sum()) for part in microbatches)
-        return Update(tuple(part.numbers for part in microbatches), int(tokens[0]), int(tokens[1]), positions), microbatches
+        return GlobalBatch(tuple(part.numbers for part in microbatches), int(tokens[0]), int(tokens[1]), positions), microbatches
 
     def _cut(self, pairs: Pairs, multiple: int) -> list[Pairs]:
         source, target = pairs.lengths

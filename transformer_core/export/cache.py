@@ -23,7 +23,7 @@ _LOCK, _SUMS = ".lock", "sums.json"
 
 
 @contextmanager
-def kept_export(directory: Path) -> Iterator[Path]:
+def cached_export(directory: Path) -> Iterator[Path]:
     """Yield the export of a model directory, to be loaded within the block; it is made if there is none or if it is damaged.
 
     It is not in the model directory, which is an output of DVC, is copied when the model is published, and may be read-only. It is in

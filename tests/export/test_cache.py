@@ -11,7 +11,7 @@ import torch
 from tests.models.on_disk import VOCAB, write_model
 from transformer_core.errors import UserError
 from transformer_core.export import kept
-from transformer_core.export.kept import kept_export
+from transformer_core.export.cache import cached_export
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 
@@ -36,7 +36,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def exported(directory: Path) -> Path:
-    with kept_export(directory) as export:
+    with cached_export(directory) as export:
         assert ctranslate2.contains_model(str(export))
         return export
 
