@@ -64,10 +64,13 @@ def _decode(translator: Translator | CTranslate2Engine, split: str, params: Para
     seconds = time.monotonic() - began
     write_lines(folder / f"{split}.hyp", (hypotheses[0].text for hypotheses in lists))
     write_lines(folder / f"{split}.nbest.jsonl", map(_as_json, lists))
-    return _statistics(list(map(len, tokens)), lists, settings.max_extra, seconds)
+    limits = [len(source) - 1 + settings.max_extra for source in tokens]
+    if translator.most_positions is not None:
+        limits = [min(limit, translator.most_positions) for limit in limits]
+    return _statistics(limits, lists, seconds)
 
 
-def _statistics(lengths: list[int], lists: list[list[Hypothesis]], max_extra: int, seconds: float) -> dict[str, float]:
+def _statistics(limits: list[int], lists: list[list[Hypothesis]], seconds: float) -> dict[str, float]:
     """Return speed and figures of the search; `cut_off` counts outputs of the maximum length, which usually repeat themselves."""
     best = [hypotheses[0] for hypotheses in lists]
     tokens = sum(one.tokens for one in best)
@@ -76,7 +79,7 @@ def _statistics(lengths: list[int], lists: list[list[Hypothesis]], max_extra: in
         "seconds": round(seconds, 2),
         "target_tokens": tokens,
         "tokens_per_second": round(tokens / seconds),
-        "cut_off": sum(one.tokens == length - 1 + max_extra for one, length in zip(best, lengths, strict=True)),
+        "cut_off": sum(one.tokens == limit for one, limit in zip(best, limits, strict=True)),
         "log_probability_a_token": round(sum(one.log_probability for one in best) / max(tokens, 1), 4),
         "hypotheses_a_line": round(sum(map(len, lists)) / len(lists), 2),
     }
