@@ -10,7 +10,7 @@ import torch
 
 from tests.models.on_disk import VOCAB, write_model
 from transformer_core.errors import UserError
-from transformer_core.export import kept
+from transformer_core.export import cache as module
 from transformer_core.export.cache import cached_export
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
@@ -44,7 +44,7 @@ def exported(directory: Path) -> Path:
 def test_a_model_is_converted_once_and_a_copy_of_it_not_at_all(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
     first = exported(directory)
-    monkeypatch.delattr(kept, "export_model")
+    monkeypatch.delattr(module, "export_model")
     assert exported(directory) == exported(shutil.copytree(directory, tmp_path / "copy")) == first
     assert {path: path.stat().st_mtime_ns for path in directory.iterdir()} == before
 
@@ -58,7 +58,7 @@ def test_another_model_format_or_library_has_another_export(
         shutil.rmtree(directory)
         written(tmp_path, seed=2)
     elif changed == "format":
-        monkeypatch.setattr(kept, "_FORMAT", 0)
+        monkeypatch.setattr(module, "_FORMAT", 0)
     else:
         monkeypatch.setattr(ctranslate2, "__version__", "4.0.0")
     assert exported(directory) != first
