@@ -117,13 +117,18 @@ def search_path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
+def named(stage: str, message: str) -> str:
+    """Return a message that begins with the name of the stage."""
+    return message if message.startswith(f"{stage}:") else f"{stage}: {message}"
+
+
 def failure(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tuple[int, str]:
     """Return exit code and reason of a failed stage: from its own report or, if that is missing or damaged, from DVC."""
     with suppress(OSError, UserError, KeyError, TypeError, ValueError, OverflowError):
         found = read_json(exit_file(name, root))
         reason = str(UserError(str(found["message"]), str(found["remedy"])))
         if code := int(found["code"]):  # Otherwise DVC failed after the stage.
-            return code, reason if reason.startswith(f"{name}:") else f"{name}: {reason}"
+            return code, named(name, reason)
     seen = _STAGE_ENDED.search(last_line)
     code = shell_code(int(seen.group(1)) if seen else dvc_code)
     return code or BUG, f"{name}: {last_line.removeprefix('ERROR: ') or 'DVC ended without a message'}"

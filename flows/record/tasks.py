@@ -97,16 +97,16 @@ def score_table(figures: Mapping[str, Any]) -> str:
     task = task_scored(figures)
     heads = "".join(f"{name:>{width}}" for name, width in task.columns.values())
     rows = [f"{corpus_name(figures, 'generated text'):<30}{task.score:>8}{'95% interval':>15}{heads}"]
-    further = figures.get("tests", {})
-    for split, scores in {"valid": figures["valid"], "test": figures, **further}.items():
+    tests = {"test": figures, **figures.get("tests", {})}
+    for split, scores in {"valid": figures["valid"], **tests}.items():
         interval = f"{scores[f'{task.key}_low']:.2f}-{scores[f'{task.key}_high']:.2f}"
         others = "".join(f"{scores[key]:>{width}.2f}" for key, (_, width) in task.columns.items())
         rows.append(f"{split:<30}{scores[task.key]:>8.2f}{interval:>15}{others}")
-    lines = ", ".join(f"{split} has {scores['lines']:,} lines" for split, scores in {"test": figures, **further}.items())
+    lines = ", ".join(f"{split} has {scores['lines']:,} lines" for split, scores in tests.items())
     rows.append(f"{task.score} is {figures['signature']}, {lines}")
     for name, title in TITLES.items():
         if name in figures:
-            found = ", ".join(f"{scores[name]:.2f} on {split}" for split, scores in {"test": figures, **further}.items() if name in scores)
+            found = ", ".join(f"{scores[name]:.2f} on {split}" for split, scores in tests.items() if name in scores)
             rows.append(f"{title}, {found}, is {figures.get(f'{name}_signature', 'of unknown signature')}")
     shares = [f"{figures[name]:.1f}% {_SHARES[name]}" for name in task.shares]
     return "\n".join([*rows, f"Of the test outputs {', '.join(shares)}", f"Report: {REPORT}"])

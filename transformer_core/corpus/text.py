@@ -16,9 +16,9 @@ from typing import IO, AnyStr, BinaryIO, Generic, NamedTuple
 from transformer_core.errors import UserError, first_line
 from transformer_core.files import new_file
 
-# The splits of each corpus, and the pattern of the names of further test sets.
+# The splits of each corpus, and the beginning of the names of further test sets.
 SPLITS = ("train", "valid", "test")
-_FURTHER_TESTS = "test_*"
+FURTHER_TEST = "test_"
 # File of data/raw with the weight of each pair of train, a line each; there is none if all weights are 1.
 WEIGHTS = "train.weights"
 # Number of pairs in a worker's task.
@@ -198,7 +198,7 @@ def read_chunks(source: Path, target: Path) -> Iterator[Chunk]:
 
 def splits_of(folder: Path, language: str) -> list[str]:
     """Return the splits whose files are in a folder of raw or cleaned text: `SPLITS`, and further test sets by their names."""
-    further = (path.name.removesuffix(f".{language}") for path in folder.glob(f"{_FURTHER_TESTS}.{language}"))
+    further = (path.name.removesuffix(f".{language}") for path in folder.glob(f"{FURTHER_TEST}*.{language}"))
     return [*SPLITS, *sorted(further)]
 
 

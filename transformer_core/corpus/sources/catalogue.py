@@ -26,6 +26,7 @@ from transformer_core.config import (
     validate_document,
 )
 from transformer_core.corpus.sources.manifest import FurtherScore
+from transformer_core.corpus.text import FURTHER_TEST
 from transformer_core.errors import UserError, configuration_error, did_you_mean
 
 OWN_ENTRIES = Path("corpora")
@@ -36,7 +37,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="a SHA-256 
 
 _LONGEST_NAME = 200
 # The name of a further test set: its files are NAME.LANGUAGE, and its scores have its name.
-_TEST_NAME = re.compile(r"test_[\w-]{1,100}")
+_TEST_NAME = re.compile(rf"{FURTHER_TEST}[\w-]{{1,100}}")
 _HOST = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 # Prefix of the name of a model in the registry.
 REGISTRY = "models:/"

@@ -133,7 +133,8 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
         raise configuration_error(f"{path}: names no local file with `files`", "Make data/raw again with: dvc repro --force download")
     document = read_yaml(path, editable_yaml)
     for split, sources in entry.sources.items():
-        for source, there in zip(sources, document["tests" if split in entry.tests else "splits"][split], strict=True):
+        section = entry.key_of(split).partition(".")[0]
+        for source, there in zip(sources, document[section][split], strict=True):
             for language, file in (source.files or {}).items():
                 there["files"][language]["sha256"] = _sum_of(located(path.parent, file.path))
     sizes = {split: sources[0].holdout for split, sources in entry.sources.items() if sources[0].holdout}
