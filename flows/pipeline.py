@@ -54,7 +54,7 @@ def on_run_ended(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> 
     del flow
     with get_client(sync_client=True) as client:
         pools.cancel_nodes(client, flow_run.id)
-        advice = "" if state.is_failed() else "A running training was asked to save: run it again to go on."
+        advice = "" if state.is_failed() else "A running training was asked to save: run it again to resume."
         ended = f"**{state.name}**: {state.message or 'no reason was given'}\n\n{advice}"
         client.create_artifact(ArtifactCreate(key=END_ARTIFACT, type="markdown", data=ended, flow_run_id=flow_run.id))
 
@@ -234,7 +234,7 @@ def in_registry() -> bool:
     """Return whether the registry has the model that results/published.json names.
 
     Raises:
-        UserError: exit code 69; MLflow is away.
+        UserError: exit code 69; MLflow is unreachable.
     """
     published = read_output(PUBLISHED)
     uri = tracking_uri(load_params().machine)
@@ -267,7 +267,7 @@ def fingerprint() -> str:
 
 
 def training_link(machine: Machine, training: str) -> str:
-    """Return the address of a training's run in MLflow, by its fingerprint; empty if MLflow has no such run or is away."""
+    """Return the address of a training's run in MLflow, by its fingerprint; empty if MLflow has no such run or is unreachable."""
     uri = tracking_uri(machine)
     try:
         client = server.connect(uri)
@@ -282,7 +282,7 @@ def reach_prefect() -> None:
     """Check the configured Prefect server, or start a temporary one that outlives the stages: it ignores the signals of a terminal.
 
     Raises:
-        UserError: exit code 69; the configured server is away.
+        UserError: exit code 69; the configured server is unreachable.
     """
     terminal = {signal.SIGINT, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, terminal)
@@ -293,7 +293,7 @@ def reach_prefect() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, terminal)
     if trouble:
         remedy = "Start it, unset PREFECT_API_URL for a temporary one, or do without Prefect: dvc repro"
-        raise UserError(f"Prefect at {client.api_url} is away: {first_line(trouble)}", remedy, ExitCode.UNAVAILABLE)
+        raise UserError(f"Prefect at {client.api_url} is unreachable: {first_line(trouble)}", remedy, ExitCode.UNAVAILABLE)
     if not PREFECT_API_URL.value():
         _end_children_with_this_process()
 
@@ -319,11 +319,11 @@ def _stop_behind(error: BaseException | None) -> str:
     return ""
 
 
-def _raise_if_away(result: object) -> None:
-    """Raise `UserError` (69) for the error of a client whose server has gone away."""
+def _raise_if_unreachable(result: object) -> None:
+    """Raise `UserError` (69) for the error of a client whose server has become unreachable."""
     if isinstance(result, httpx.TransportError):
-        remedy = "The outputs of finished stages are kept. Start it, and run this again to go on."
-        raise UserError(f"Prefect is away: {first_line(result)}", remedy, ExitCode.UNAVAILABLE)
+        remedy = "The outputs of finished stages are kept. Start it, and run this again to resume."
+        raise UserError(f"Prefect is unreachable: {first_line(result)}", remedy, ExitCode.UNAVAILABLE)
 
 
 @reports_errors
@@ -347,9 +347,9 @@ def run_flow(chosen: Flow[..., Any], parameters: Mapping[str, Any]) -> int:
     except (Interrupted, Exception) as error:
         if stopped := _stop_behind(error):
             raise Interrupted(stopped) from None
-        _raise_if_away(error)
+        _raise_if_unreachable(error)
         raise
-    _raise_if_away(state.result(raise_on_failure=False))
+    _raise_if_unreachable(state.result(raise_on_failure=False))
     if not state.is_completed():
         print(state.message, file=sys.stderr)
     result = state.result(raise_on_failure=False)

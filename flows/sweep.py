@@ -115,7 +115,7 @@ def sweep(planned: Sweep, at_once: int) -> State[Any] | int:
         if job.result.exists():  # A kill may have prevented the removal of its workspace.
             shutil.rmtree(job.workspace, ignore_errors=True)
     repository = Repository.here(planned.url, planned.commit, load_params().machine)
-    with suppress(Exception):  # Creates the experiment, so that its files are not in a workspace; MLflow may be away.
+    with suppress(Exception):  # Creates the experiment, so that its files are not in a workspace; MLflow may be unreachable.
         server.experiment_id(server.connect(tracking_uri(load_params().machine)))
     first, *others = planned.missing
     stopping = Event()

@@ -11,7 +11,7 @@ from transformer_core.errors import without_logins
 
 @reports_errors
 def main(arguments: list[str] | None = None) -> int:
-    """Send the unsent rest of this repository's journals to MLflow; exit code 69 if it is away."""
+    """Send the unsent rest of this repository's journals to MLflow; exit code 69 if it is unreachable."""
     parser = argparse.ArgumentParser(prog="python -m flows.tracking", description=main.__doc__)
     parser.add_argument("action", choices=["sync"])
     parser.parse_args(arguments)

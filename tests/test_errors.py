@@ -116,8 +116,8 @@ def test_a_message_holds_nothing_that_a_terminal_obeys_and_no_password(quoted: s
 )
 def test_an_address_is_shown_without_its_login(address: str, shown: str) -> None:
     assert without_logins(address) == shown
-    assert first_line(OSError(f"{address} is away\nmore")) == f"{shown} is away"
-    error = UserError(f"{address} is away", f"Start {address}")
-    assert str(error) == f"{shown} is away. Start {shown}"
+    assert first_line(OSError(f"{address} is unreachable\nmore")) == f"{shown} is unreachable"
+    error = UserError(f"{address} is unreachable", f"Start {address}")
+    assert str(error) == f"{shown} is unreachable. Start {shown}"
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert "secret" not in repr(error)

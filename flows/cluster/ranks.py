@@ -45,10 +45,10 @@ def launch(devices: int, group: NodeGroup | None) -> None:
     if code and group is not None:
         node = f"node {group.rank} of {group.nodes}"
         message = f"{node}: the ranks ended with {code}: another node was lost or did not come to {group.rendezvous}"
-        raise UserError(message, "Their output is above. Run all of them again to go on.", ExitCode.UNAVAILABLE)
+        raise UserError(message, "Their output is above. Run all of them again to resume.", ExitCode.UNAVAILABLE)
     if code > SIGNALLED:
         name = signal.Signals(code - SIGNALLED).name
-        remedy = "Run it again to go on from the last state. If memory ran out, lower train.tokens_per_microbatch."
+        remedy = "Run it again to resume from the last state. If memory ran out, lower train.tokens_per_microbatch."
         raise UserError(f"the ranks were ended by {name}", remedy, ExitCode.INTERRUPTED)
     if code:
         raise RuntimeError(f"the ranks ended with {code} and no report; their output is above")

@@ -24,7 +24,7 @@ _LINE = re.compile(r"update ([\d,]+) of ([\d,]+)(?:: (.*))?")
 
 
 def updates_in(line: str) -> tuple[int, int, str] | None:
-    """Return the updates done, those of the whole training, and the figures in a line of `ProgressLines`; None for another line."""
+    """Return the updates done, those of the whole training, and the metrics in a line of `ProgressLines`; None for another line."""
     found = _LINE.fullmatch(line)
     return found and (int(found[1].replace(",", "")), int(found[2].replace(",", "")), found[3] or "")
 
@@ -42,11 +42,11 @@ class ProgressLines:
         self._seconds = float(os.environ.get(SECONDS_FOR_BAR, SECONDS_BETWEEN_LINES))
         self._written = -self._seconds
 
-    def show(self, update: int, figures: str) -> None:
-        """Show an update and the latest figures, which are empty at first."""
+    def show(self, update: int, metrics: str) -> None:
+        """Show an update and the latest metrics, which are empty at first."""
         if update == self._updates or time.monotonic() - self._written >= self._seconds:
             self._written = time.monotonic()
-            self.write(f"update {update:,} of {self._updates:,}{figures and f': {figures}'}")
+            self.write(f"update {update:,} of {self._updates:,}{metrics and f': {metrics}'}")
 
     def write(self, line: str) -> None:
         """Write another line."""
@@ -67,14 +67,14 @@ class Bar:
         self._bar: tqdm[Any] | None = None
         self._closed = threading.Event()
 
-    def show(self, update: int, figures: str) -> None:
-        """Show an update and the latest figures, which are empty at first."""
+    def show(self, update: int, metrics: str) -> None:
+        """Show an update and the latest metrics, which are empty at first."""
         with suppress(OSError):
             if self._bar is None:
                 layout = "{percentage:3.0f}% {bar} {n_fmt} of {total_fmt} updates, {elapsed}{postfix}"
                 self._bar = tqdm(total=self._updates, initial=update - 1, bar_format=layout, dynamic_ncols=True, file=sys.stderr)
                 threading.Thread(target=self._redraw, args=(self._bar,), name="bar", daemon=True).start()
-            self._bar.set_postfix_str(figures, refresh=False)
+            self._bar.set_postfix_str(metrics, refresh=False)
             self._bar.update(update - self._bar.n)
 
     def write(self, line: str) -> None:
@@ -108,9 +108,9 @@ class RankOutput:
     def __call__(self, line: str) -> None:
         found = updates_in(line) if self.environment else None
         if found is not None:
-            update, updates, figures = found
+            update, updates, metrics = found
             self._bar = self._bar or Bar(updates)
-            self._bar.show(update, figures)
+            self._bar.show(update, metrics)
         elif self._bar is not None:
             self._bar.write(line)
         else:

@@ -21,7 +21,7 @@ from transformer_core.errors import ExitCode, UserError, configuration_error, fi
 from transformer_core.files import read_json
 
 KILLED, TERMINATED = SIGNALLED + signal.SIGKILL, SIGNALLED + signal.SIGTERM
-# Failures worth a retry: a service is away, a stage was stopped and has saved its state, or a signal killed it.
+# Failures worth a retry: a service is unreachable, a stage was stopped and has saved its state, or a signal killed it.
 TRANSIENT = frozenset({ExitCode.UNAVAILABLE, ExitCode.INTERRUPTED, KILLED, TERMINATED})
 NOT_CACHED = 1
 DVC_FILE = ".dvc"
@@ -145,7 +145,7 @@ def restore(names: Sequence[str]) -> str | None:
 
     Raises:
         UserError: exit code 78 if no remote is configured, or if an input of a stage, which no earlier stage makes, is not in this
-            repository; 69 if the remote is away.
+            repository; 69 if the remote is unreachable.
     """
     from dvc.repo import Repo
     from dvc.stage.cache import RunCacheNotFoundError  # type: ignore[import-untyped]
@@ -172,7 +172,7 @@ def push(names: Sequence[str]) -> None:
     """Push the outputs of stages and the run-cache to the DVC remote.
 
     Raises:
-        UserError: exit code 78 if no remote is configured, 69 if it is away.
+        UserError: exit code 78 if no remote is configured, 69 if it is unreachable.
     """
     from dvc.repo import Repo
 
@@ -201,7 +201,7 @@ def _remote_errors() -> Iterator[None]:
         message = "no DVC remote is configured, and machines exchange outputs of stages through it"
         raise configuration_error(message, "Name one and commit it: dvc remote add --default store URL") from None
     except Exception as error:
-        raise UserError(f"the DVC remote is away: {first_line(error)}", "", ExitCode.UNAVAILABLE) from error
+        raise UserError(f"the DVC remote is unreachable: {first_line(error)}", "", ExitCode.UNAVAILABLE) from error
 
 
 @reports_errors

@@ -67,7 +67,7 @@ def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
             discard(sys.stdout)
             return SIGNALLED + signal.SIGPIPE
         except Interrupted as error:
-            print(f"{error}. Run it again to go on.", file=sys.stderr)
+            print(f"{error}. Run it again to resume.", file=sys.stderr)
             return ExitCode.INTERRUPTED
         except (UserError, StageError) as error:
             print(error, file=sys.stderr)
@@ -97,7 +97,7 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
                 closing = _run_body(name, body)
     except (UserError, Interrupted) as error:
         if isinstance(error, Interrupted):
-            error = UserError(str(error) or f"{name}: interrupted", "Run it again to go on.", ExitCode.INTERRUPTED)
+            error = UserError(str(error) or f"{name}: interrupted", "Run it again to resume.", ExitCode.INTERRUPTED)
         report_exit(report, error.exit_code, error.message, error.remedy)
         echo(str(error), sys.stderr)
         return error.exit_code

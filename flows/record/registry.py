@@ -175,7 +175,7 @@ def address_of(version: ModelVersion, alias: str) -> str:
     return f"{version.name}@{alias}" if alias else f"{version.name}/{version.version}"
 
 
-def card(model: str, decision: Decision, training: str, figures: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
+def card(model: str, decision: Decision, training: str, scores: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
     """Return the description of the version `model` in markdown: training, score, licence of the data, use."""
     source, target = manifest["source"], manifest["target"]
     task = task_of(target)
@@ -185,15 +185,15 @@ def card(model: str, decision: Decision, training: str, figures: Mapping[str, An
         does = f"Parses **{source}**: a sentence a line, words parted by spaces, becomes the symbols of its tree (docs/parsing.md)."
     synthetic = " The text is **generated**: the score says that the pipeline works, and nothing about real language."
     return f"""\
-{task.headline(figures)}, {decision.in_short}
+{task.headline(scores)}, {decision.in_short}
 
 {does} Trained as *{training}*.
 
 | | |
 |---|---|
 | corpus | {corpus_name(manifest, "generated text")}, {manifest["splits"]["train"]["pairs"]:,} sentence pairs before cleaning |
-| {task.score} | **{figures[task.key]:.2f}** on {figures["lines"]:,} lines of test |
-| signature | `{figures["signature"]}` |
+| {task.score} | **{scores[task.key]:.2f}** on {scores["lines"]:,} lines of test |
+| signature | `{scores["signature"]}` |
 | licence of the data | {manifest["licence"] or "none is stated"} |
 
 {synthetic.strip() if manifest["synthetic"] else ""}

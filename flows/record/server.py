@@ -60,7 +60,7 @@ def reaching(uri: str) -> Iterator[None]:
         if isinstance(error, MlflowException) and error.error_code in REFUSED:
             raise configuration_error(f"MLflow at {uri} refuses: {first_line(error)}") from error
         remedy = "Start it, or correct machine.tracking_uri, and run again; nothing is lost."
-        raise UserError(f"MLflow at {uri} is away: {first_line(error)}", remedy, ExitCode.UNAVAILABLE) from error
+        raise UserError(f"MLflow at {uri} is unreachable: {first_line(error)}", remedy, ExitCode.UNAVAILABLE) from error
 
 
 def registered(uri: str, name: str, version: str) -> bool:

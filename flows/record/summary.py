@@ -56,9 +56,9 @@ def summarize(table: "pd.DataFrame", outcomes: Mapping[str, Outcome], link: str,
     parts = [markdown_table(["stage", "", *(name.replace("megabytes", "MB") for name in shown)], rows, text_columns=2)]
     evaluated = outcomes.get(EVALUATE)
     if evaluated and not evaluated.code and SCORES.exists():
-        figures = read_scores()
-        task = task_scored(figures)
-        parts.append(f"{task.score} **{figures[task.key]:.2f}** on the test set of {corpus_name(figures)}")
+        scores = read_scores()
+        task = task_scored(scores)
+        parts.append(f"{task.score} **{scores[task.key]:.2f}** on the test set of {corpus_name(scores)}")
     if link:
         parts.append(f"`{command}`, then [the training in MLflow]({link})" if command else f"[The training in MLflow]({link})")
     parts += [f"**{outcome.message}**" for outcome in outcomes.values() if outcome.code]

@@ -45,13 +45,13 @@ class Task:
         """The main score's key in scores.json."""
         return self.score.lower()
 
-    def headline(self, figures: Mapping[str, Any]) -> str:
+    def headline(self, scores: Mapping[str, Any]) -> str:
         """Return the main score of the test set: BLEU 86.41."""
-        return f"{self.score} {figures[self.key]:.2f}"
+        return f"{self.score} {scores[self.key]:.2f}"
 
-    def name_of(self, figures: Mapping[str, Any]) -> str:
+    def name_of(self, scores: Mapping[str, Any]) -> str:
         """Return the main score as the names of MLflow's runs begin, which its tables cut off: 86.41 BLEU."""
-        return f"{figures[self.key]:.2f} {self.score}"
+        return f"{scores[self.key]:.2f} {self.score}"
 
 
 def task_of(target: str) -> Task:
@@ -59,9 +59,9 @@ def task_of(target: str) -> Task:
     return PARSING if target == TREES else TRANSLATION
 
 
-def task_scored(figures: Mapping[str, Any]) -> Task:
+def task_scored(scores: Mapping[str, Any]) -> Task:
     """Return the task of the content of scores.json."""
-    return PARSING if PARSING.key in figures else TRANSLATION
+    return PARSING if PARSING.key in scores else TRANSLATION
 
 
 def read_scores(task: Task | None = None, root: Path = Path()) -> dict[str, Any]:
@@ -70,10 +70,10 @@ def read_scores(task: Task | None = None, root: Path = Path()) -> dict[str, Any]
     Raises:
         UserError: exit code 65; it is missing or not JSON, or a key that a reader needs is missing or wrong.
     """
-    figures = unchecked(SCORES, root)
+    scores = unchecked(SCORES, root)
     if task is None:
-        task = task_scored(figures if isinstance(figures, dict) else {})
-    return checked(_schema(task), figures, SCORES, root)
+        task = task_scored(scores if isinstance(scores, dict) else {})
+    return checked(_schema(task), scores, SCORES, root)
 
 
 def _schema(task: Task) -> type[BaseModel]:
@@ -92,23 +92,23 @@ def corpus_name(record: Mapping[str, Any], mark: str = "synthetic") -> str:
     return f"{record['corpus']} ({mark})" if record["synthetic"] and record["corpus"] != mark else str(record["corpus"])
 
 
-def score_table(figures: Mapping[str, Any]) -> str:
+def score_table(scores: Mapping[str, Any]) -> str:
     """Return the content of scores.json as a table for a terminal of 80 columns."""
-    task = task_scored(figures)
+    task = task_scored(scores)
     heads = "".join(f"{name:>{width}}" for name, width in task.columns.values())
-    rows = [f"{corpus_name(figures, 'generated text'):<30}{task.score:>8}{'95% interval':>15}{heads}"]
-    tests = {"test": figures, **figures.get("tests", {})}
-    for split, scores in {"valid": figures["valid"], **tests}.items():
-        interval = f"{scores[f'{task.key}_low']:.2f}-{scores[f'{task.key}_high']:.2f}"
-        others = "".join(f"{scores[key]:>{width}.2f}" for key, (_, width) in task.columns.items())
-        rows.append(f"{split:<30}{scores[task.key]:>8.2f}{interval:>15}{others}")
-    lines = ", ".join(f"{split} has {scores['lines']:,} lines" for split, scores in tests.items())
-    rows.append(f"{task.score} is {figures['signature']}, {lines}")
+    rows = [f"{corpus_name(scores, 'generated text'):<30}{task.score:>8}{'95% interval':>15}{heads}"]
+    tests = {"test": scores, **scores.get("tests", {})}
+    for split, of_split in {"valid": scores["valid"], **tests}.items():
+        interval = f"{of_split[f'{task.key}_low']:.2f}-{of_split[f'{task.key}_high']:.2f}"
+        others = "".join(f"{of_split[key]:>{width}.2f}" for key, (_, width) in task.columns.items())
+        rows.append(f"{split:<30}{of_split[task.key]:>8.2f}{interval:>15}{others}")
+    lines = ", ".join(f"{split} has {of_split['lines']:,} lines" for split, of_split in tests.items())
+    rows.append(f"{task.score} is {scores['signature']}, {lines}")
     for name, title in TITLES.items():
-        if name in figures:
-            found = ", ".join(f"{scores[name]:.2f} on {split}" for split, scores in tests.items() if name in scores)
-            rows.append(f"{title}, {found}, is {figures.get(f'{name}_signature', 'of unknown signature')}")
-    shares = [f"{figures[name]:.1f}% {_SHARES[name]}" for name in task.shares]
+        if name in scores:
+            found = ", ".join(f"{of_split[name]:.2f} on {split}" for split, of_split in tests.items() if name in of_split)
+            rows.append(f"{title}, {found}, is {scores.get(f'{name}_signature', 'of unknown signature')}")
+    shares = [f"{scores[name]:.1f}% {_SHARES[name]}" for name in task.shares]
     return "\n".join([*rows, f"Of the test outputs {', '.join(shares)}", f"Report: {REPORT}"])
 
 

@@ -66,21 +66,21 @@ MADE = ("made", "machine")
 
 
 def run(params: Params) -> str:
-    """Score the outputs, write figures, report and journal, and print the table."""
+    """Score the outputs, write score files, report and journal, and print the table."""
     task, began = task_of(params.download.target), time.monotonic()
     report = gather(params)
     report = with_times(report, {**report.seconds, "evaluate": time.monotonic() - began}, params.machine)
     page = render_parsing(report) if isinstance(report, ParsingReport) else render(report)
-    figures = scores_document(report, task)
-    write_json(SCORES, figures)
-    write_json(METRICS, for_dvc(figures, report, task))
+    scores = scores_document(report, task)
+    write_json(SCORES, scores)
+    write_json(METRICS, for_dvc(scores, report, task))
     for path, column, groups in ((BY_LENGTH, "source_words", report.by_length), (BY_PHENOMENON, "phenomenon", report.by_phenomenon)):
         write_groups(path, column, groups)
     write_text(REPORT, page)
     write_text(SENTENCES, render_sentences(report, task.of_sentences))
-    record(figures, report, task)
-    print(score_table(figures))
-    return f"{task.headline(figures)} on the test set of {corpus_name(figures)}: {REPORT}"
+    record(scores, report, task)
+    print(score_table(scores))
+    return f"{task.headline(scores)} on the test set of {corpus_name(scores)}: {REPORT}"
 
 
 def gather(params: Params) -> Report | ParsingReport:
@@ -242,13 +242,13 @@ def scores_document(report: Report | ParsingReport, task: Task) -> dict[str, Any
     }
 
 
-def for_dvc(figures: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> dict[str, Any]:
+def for_dvc(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> dict[str, Any]:
     """Return the content of metrics.json: scores of test, also those that the corpus asks for, the main ones of other splits, minutes."""
     training = read_output(TRAINING_METRICS)
     own = [name.replace("-", "_") for name in report.manifest.get("metrics", [])]
-    test = {name: figures[name] for name in (*task.published, *own)}
-    valid = {task.key: figures["valid"][task.key], "perplexity": round(training["valid_perplexity"], 2)}
-    further = {name: {key: scores[key] for key in (task.key, *own)} for name, scores in figures.get("tests", {}).items()}
+    test = {name: scores[name] for name in (*task.published, *own)}
+    valid = {task.key: scores["valid"][task.key], "perplexity": round(training["valid_perplexity"], 2)}
+    further = {name: {key: of_split[key] for key in (task.key, *own)} for name, of_split in scores.get("tests", {}).items()}
     return {**test, "valid": valid, **further, "minutes": training["minutes"]}
 
 
@@ -291,7 +291,7 @@ def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
         table.to_csv(temporary, index=False, float_format="%.2f", lineterminator="\n")
 
 
-def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> None:
+def record(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> None:
     """Write the journal of this evaluation, a child of the training's run; its name is a hash of training, outputs, search and scores."""
     hypotheses = [DECODED / f"{split}.hyp" for split in report.scores]
     digest = hashlib.sha256()
@@ -300,28 +300,28 @@ def record(figures: Mapping[str, Any], report: Report | ParsingReport, task: Tas
     training, decoding = report.model["training"], report.decoding
     settings = {name: value for name, value in decoding.items() if name not in (*report.scores, *MADE)}
     # With the training, because two trainings whose outputs are all empty have the same hypotheses.
-    digest.update(json.dumps([figures, settings, training["fingerprint"]], sort_keys=True).encode())
+    digest.update(json.dumps([scores, settings, training["fingerprint"]], sort_keys=True).encode())
 
     searched = f"beam {decoding['beam']}, alpha {decoding['alpha']}"
     journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"])
-    described = {name: figures[name] for name in figures if name.endswith("signature") or name in ("lines", "references_sha256")}
+    described = {name: scores[name] for name in scores if name.endswith("signature") or name in ("lines", "references_sha256")}
     journal.parameters({"decode": settings, **described})
     journal.inputs(datasets(report.manifest, *splits_beside_test(report.manifest), "test"))
     journal.tags(
         {
             **lineage(),
             "kind": "evaluation",
-            "corpus": figures["corpus"],
-            "synthetic": str(figures["synthetic"]).lower(),
-            NAME: f"{task.name_of(figures)}, {searched}",
-            DESCRIPTION: f"{figures['lines']:,} lines of test of {corpus_label(report.manifest)}, decoded with {searched}: "
-            f"**{task.headline(figures)}** ({figures['signature']}). The report is among the artifacts.",
+            "corpus": scores["corpus"],
+            "synthetic": str(scores["synthetic"]).lower(),
+            NAME: f"{task.name_of(scores)}, {searched}",
+            DESCRIPTION: f"{scores['lines']:,} lines of test of {corpus_label(report.manifest)}, decoded with {searched}: "
+            f"**{task.headline(scores)}** ({scores['signature']}). The report is among the artifacts.",
         }
     )
-    journal.metrics(SCORES_STEP, {name: figures[name] for name in (*figures["valid"], *task.shares)})
-    journal.metrics(training["updates"], figures["valid"], context="valid")
-    for name, scores in figures.get("tests", {}).items():
-        journal.metrics(SCORES_STEP, {key: scores[key] for key in figures["valid"]}, context=name)
+    journal.metrics(SCORES_STEP, {name: scores[name] for name in (*scores["valid"], *task.shares)})
+    journal.metrics(training["updates"], scores["valid"], context="valid")
+    for name, of_split in scores.get("tests", {}).items():
+        journal.metrics(SCORES_STEP, {key: of_split[key] for key in scores["valid"]}, context=name)
     for path in (REPORT, SENTENCES, *hypotheses, BY_LENGTH, BY_PHENOMENON):
         journal.artifact(path)
     for side, folder in (("source", SOURCES), ("target", REFERENCES)):

@@ -59,12 +59,12 @@ def run(params: Params) -> str:
     """Send the journals, register the model, and decide on its alias. The model of an experiment of DVC is not registered.
 
     Raises:
-        UserError: exit code 69; MLflow is away. Scores and report exist all the same.
+        UserError: exit code 69; MLflow is unreachable. Scores and report exist all the same.
     """
     require(MANIFEST, MODEL_CONFIG, DECODED / HYPOTHESES, SCORES, REPORT, SENTENCES)
     manifest, made_by = read_output(MANIFEST), read_output(MODEL_CONFIG)["training"]
     task = task_of(manifest["target"])
-    figures = read_scores(task)
+    scores = read_scores(task)
     hypotheses, references, sources = read_aligned(DECODED / HYPOTHESES, *(RAW / f"test.{manifest[side]}" for side in ("target", "source")))
     name, uri = params.publish.name, tracking_uri(params.machine)
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", UPLOAD_SECONDS)
@@ -72,14 +72,14 @@ def run(params: Params) -> str:
         sync(uri)
         client = connect(uri)
         training = training_run(client, uri, params, made_by["fingerprint"])
-        log_scores(client, training, figures, task)
-        finish_training(client, training, params, figures, task)
+        log_scores(client, training, scores, task)
+        finish_training(client, training, params, scores, task)
         link = run_link(uri, training)
         if experiment := os.environ.get(DVC_EXPERIMENT):
-            return _recorded(experiment, name, training, _where(figures, task, uri, link))
+            return _recorded(experiment, name, training, _where(scores, task, uri, link))
         model = log_model(client, uri, params, training, made_by["updates"])
         score_model(client, training.info.run_id, str(model.model_id), task)
-        tags = version_tags(figures, task, training)
+        tags = version_tags(scores, task, training)
         version = register(client, name, model.model_uri, str(model.model_id), training.info.run_id, tags)
         decision = decide(client, version, task, sources, hypotheses, references)
         for key, value in decision.tags().items():
@@ -87,13 +87,13 @@ def run(params: Params) -> str:
         address = address_of(version, decision.alias)
         page = with_verdict(REPORT.read_text(encoding="utf-8"), address, decision.alias, decision.reason)
         client.log_text(training.info.run_id, page, f"{EVALUATION}/{REPORT.name}")
-        client.update_model_version(name, version.version, card(address, decision, training_name(params), figures, manifest))
+        client.update_model_version(name, version.version, card(address, decision, training_name(params), scores, manifest))
         if decision.alias:
             client.set_registered_model_alias(name, decision.alias, version.version)
     model_uri = f"models:/{address}"
     published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": model_uri}
     write_json(PUBLISHED, {**published, **decision.tags()})
-    print(_where(figures, task, uri, link))
+    print(_where(scores, task, uri, link))
     return f"{model_uri}: version {version.version}{'' if decision.alias else ', no alias'}, {decision.reason}"
 
 
@@ -166,21 +166,21 @@ def log_model(client: MlflowClient, uri: str, params: Params, training: Run, upd
     return logged
 
 
-def version_tags(figures: Mapping[str, Any], task: Task, training: Run) -> dict[str, str]:
+def version_tags(scores: Mapping[str, Any], task: Task, training: Run) -> dict[str, str]:
     """Score and origin of a version; two scores are comparable if `references` and `signature` are equal."""
     return {
-        **{key: str(figures[key]) for key in (task.key, "corpus", "synthetic", "signature")},
-        "references": figures["references_sha256"],
+        **{key: str(scores[key]) for key in (task.key, "corpus", "synthetic", "signature")},
+        "references": scores["references_sha256"],
         "hypotheses": sha256_of(DECODED / HYPOTHESES),
         "fingerprint": training.data.tags["fingerprint"],
     }
 
 
-def log_scores(client: MlflowClient, training: Run, figures: Mapping[str, Any], task: Task) -> None:
+def log_scores(client: MlflowClient, training: Run, scores: Mapping[str, Any], task: Task) -> None:
     """Log scores of the test set as metrics of the training."""
     now = time.time_ns() // 1_000_000
-    changed = [name for name in task.published if training.data.metrics.get(name) != figures[name]]
-    client.log_batch(training.info.run_id, metrics=[Metric(name, figures[name], now, SCORES_STEP) for name in changed])
+    changed = [name for name in task.published if training.data.metrics.get(name) != scores[name]]
+    client.log_batch(training.info.run_id, metrics=[Metric(name, scores[name], now, SCORES_STEP) for name in changed])
 
 
 def score_model(client: MlflowClient, run_id: str, model_id: str, task: Task) -> None:
@@ -190,12 +190,12 @@ def score_model(client: MlflowClient, run_id: str, model_id: str, task: Task) ->
     client.log_batch(run_id, metrics=of_model)
 
 
-def finish_training(client: MlflowClient, training: Run, params: Params, figures: Mapping[str, Any], task: Task) -> None:
+def finish_training(client: MlflowClient, training: Run, params: Params, scores: Mapping[str, Any], task: Task) -> None:
     """Add the result to the page of the training: to its name and text, and as report and outputs."""
-    run_id, headline = training.info.run_id, task.headline(figures)
-    client.update_run(run_id, name=f"{task.name_of(figures)}, {training_name(params)}")
+    run_id, headline = training.info.run_id, task.headline(scores)
+    client.update_run(run_id, name=f"{task.name_of(scores)}, {training_name(params)}")
     begun = training.data.tags.get(DESCRIPTION, "").split("\n\n")[0]
-    client.set_tag(run_id, DESCRIPTION, f"{begun}\n\n**{headline}** on {figures['lines']:,} lines of test ({figures['signature']}).")
+    client.set_tag(run_id, DESCRIPTION, f"{begun}\n\n**{headline}** on {scores['lines']:,} lines of test ({scores['signature']}).")
     for path in (REPORT, SENTENCES, DECODED / HYPOTHESES):
         client.log_artifact(run_id, str(path), EVALUATION)
 
@@ -205,7 +205,7 @@ def requirements() -> list[str]:
     return [f"{name}=={version(name).partition('+')[0]}" for name in REQUIRED]
 
 
-def _where(figures: dict[str, Any], task: Task, uri: str, link: str) -> str:
+def _where(scores: dict[str, Any], task: Task, uri: str, link: str) -> str:
     command = ui_command(uri)
     see = f"{command}, then {link}" if command else link
-    return f"{task.headline(figures)} on the test set of {corpus_name(figures)}\nreport: {REPORT}\ntraining: {see}"
+    return f"{task.headline(scores)} on the test set of {corpus_name(scores)}\nreport: {REPORT}\ntraining: {see}"

@@ -106,7 +106,7 @@ def test_a_service_that_fails_is_a_problem(service: str, healthy: Path, monkeypa
 
 
 @pytest.mark.parametrize(("name", "variable"), [("mlflow", "MLFLOW_TRACKING_URI"), ("prefect", "PREFECT_API_URL")])
-def test_a_service_that_is_away_is_a_problem(name: str, variable: str, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_is_unreachable_is_a_problem(name: str, variable: str, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "http://me:secret@127.0.0.1:9")  # The port "discard", which nothing listens on.
     found = finding(healthy, name)
     assert (found.status, found.exit_code) == ("problem", ExitCode.UNAVAILABLE)

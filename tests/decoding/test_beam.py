@@ -52,16 +52,16 @@ class ScriptedModel:
         return 2 * torch.randn(VOCAB, generator=generator, dtype=torch.float64)
 
 
-def brute_force(model: ScriptedModel, greatest_length: int, penalty: Callable[[int], float]) -> list[tuple[float, list[int]]]:
+def brute_force(model: ScriptedModel, max_length: int, penalty: Callable[[int], float]) -> list[tuple[float, list[int]]]:
     """All outputs up to a length with their scores, best first."""
     scored = []
-    for length in range(1, greatest_length + 1):
+    for length in range(1, max_length + 1):
         for words in itertools.product(WORDS, repeat=length - 1):
             output = [*words, EOS]
             log_probability = 0.0
             for position, token in enumerate(output):
                 step = model.logits((BOS, *output[:position])).log_softmax(-1).clone()
-                log_probability += step[token].item() if position + 1 < greatest_length or token == EOS else -math.inf
+                log_probability += step[token].item() if position + 1 < max_length or token == EOS else -math.inf
             scored.append((log_probability / penalty(length), output))
     return sorted(scored, reverse=True)
 
@@ -76,25 +76,25 @@ PENALTIES: dict[Penalty, Callable[[int, float], float]] = {
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_beam_as_wide_as_the_space_finds_what_brute_force_finds(seed: int, alpha: float, penalty: Penalty) -> None:
-    greatest_length = 4  # 1 + 3 + 9 + 27 outputs
+    max_length = 4  # 1 + 3 + 9 + 27 outputs
     model = ScriptedModel(seed)
     source = torch.tensor([[4, EOS]])
-    found = beam_search(model, source, source > 0, Search(beam=40, alpha=alpha, penalty=penalty, max_extra=greatest_length - 1))[0]
-    score, output = brute_force(model, greatest_length, lambda length: PENALTIES[penalty](length, alpha))[0]
+    found = beam_search(model, source, source > 0, Search(beam=40, alpha=alpha, penalty=penalty, max_extra=max_length - 1))[0]
+    score, output = brute_force(model, max_length, lambda length: PENALTIES[penalty](length, alpha))[0]
     assert found[0].tokens == output
     assert found[0].score == pytest.approx(score, abs=1e-9)
 
 
-def plain_beam_search(model: ScriptedModel, greatest_length: int, settings: Search) -> list[tuple[float, list[int]]]:
+def plain_beam_search(model: ScriptedModel, max_length: int, settings: Search) -> list[tuple[float, list[int]]]:
     """The search as one writes it down, for one sentence, in lists; best first."""
     live: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[tuple[float, list[int]]] = []
     ended = 0
-    for length in range(1, greatest_length + 1):
+    for length in range(1, max_length + 1):
         candidates = []
         for log_probability, output in live:
             step = model.logits((BOS, *output)).log_softmax(-1).tolist()
-            allowed = (EOS,) if length == greatest_length else (EOS, *WORDS)
+            allowed = (EOS,) if length == max_length else (EOS, *WORDS)
             candidates += [(log_probability + step[token], [*output, token]) for token in allowed]
         candidates = sorted(candidates, reverse=True)[: 2 * settings.beam]
         counted = candidates if settings.patience is None else candidates[: settings.beam]
@@ -105,7 +105,7 @@ def plain_beam_search(model: ScriptedModel, greatest_length: int, settings: Sear
         if settings.patience is not None:
             done = ended >= settings.beam * settings.patience
         else:
-            reachable = max((score for score, _ in live), default=-math.inf) / PENALTIES[settings.penalty](greatest_length, settings.alpha)
+            reachable = max((score for score, _ in live), default=-math.inf) / PENALTIES[settings.penalty](max_length, settings.alpha)
             done = bool(finished) and finished[0][0] >= reachable
         if done:
             break
@@ -152,7 +152,7 @@ def test_each_entry_of_an_nbest_list_is_that_of_a_search_that_is_never_stopped(m
     sources = padded(random_sources(400, seed=1))
     settings = Search(beam, alpha, max_extra=12, nbest=beam)
     found = beam_search(model, sources, sources > 0, settings)
-    # One more than there is room for is never proved, so this search goes on to the greatest length.
+    # One more than there is room for is never proved, so this search goes on to the maximum length.
     unstopped = beam_search(model, sources, sources > 0, replace(settings, nbest=beam + 1))
     assert [len(ranked) for ranked in found] == [beam] * 400
     for ranked, every in zip(found, unstopped, strict=True):
@@ -190,13 +190,13 @@ BEAM = Search(beam=4, max_extra=8)
 def test_a_beam_of_one_is_greedy_decoding_whatever_the_penalty(model: Transformer, alpha: float) -> None:
     for tokens in random_sources(8, seed=6):
         source = torch.tensor([tokens])
-        greatest_length = len(tokens) - 1 + 8
+        max_length = len(tokens) - 1 + 8
         output: list[int] = []
         with torch.inference_mode():
             while EOS not in output:
                 logits = model.project(model(source, source > 0, torch.tensor([[BOS, *output]])))[0, -1]
                 logits[:3] = -torch.inf
-                output.append(int(logits.argmax()) if len(output) + 1 < greatest_length else EOS)
+                output.append(int(logits.argmax()) if len(output) + 1 < max_length else EOS)
         assert search(model, [tokens], replace(BEAM, beam=1, alpha=alpha))[0][0].tokens == output
 
 
@@ -293,17 +293,17 @@ def attention_after(tokens: Tensor) -> Tensor:
 @pytest.mark.parametrize("coverage", [0.0, 0.3, 3.0])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_coverage_penalty_is_that_of_brute_force(seed: int, coverage: float) -> None:
-    greatest_length = 4
+    max_length = 4
     model = AttendingModel(seed)
     source = torch.tensor([[4, 5, EOS]])
-    settings = Search(beam=40, alpha=0.6, coverage=coverage, max_extra=greatest_length - 2)
+    settings = Search(beam=40, alpha=0.6, coverage=coverage, max_extra=max_length - 2)
     found = beam_search(model, source, source > 0, settings)[0][0]
 
     def whole(score: float, output: list[int]) -> float:
         attended = attention_after(torch.tensor([BOS, *output[:-1]])).sum(dim=0)
         return score + coverage * attended.clamp(max=1).log().sum().item()
 
-    scored = [(whole(score, output), output) for score, output in brute_force(model, greatest_length, lambda n: ((5 + n) / 6) ** 0.6)]
+    scored = [(whole(score, output), output) for score, output in brute_force(model, max_length, lambda n: ((5 + n) / 6) ** 0.6)]
     assert (found.score, found.tokens) == (pytest.approx(max(scored)[0], abs=1e-9), max(scored)[1])
 
 

@@ -126,7 +126,7 @@ def test_with_their_stopping_rule_our_beam_finds_theirs_but_for_ties(
 
 
 @pytest.mark.parametrize("max_extra", [1, MAX_EXTRA])
-def test_greedy_outputs_without_scores_end_at_the_greatest_length_as_ours_do(
+def test_greedy_outputs_without_scores_end_at_the_max_length_as_ours_do(
     max_extra: int, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
 ) -> None:
     settings = Search(beam=1, max_extra=max_extra)
@@ -172,17 +172,17 @@ def test_scores_are_log_probabilities_given_no_special_token_over_the_length_pen
             assert output.score == pytest.approx(forced / length_penalty(float(len(output.tokens)), 0.6, penalty), abs=TIE)
 
 
-def test_the_greatest_length_is_each_sentences_own(tmp_path: Path) -> None:
+def test_the_max_length_is_each_sentences_own(tmp_path: Path) -> None:
     sources = [[*[5] * count, EOS] for count in (7, 1, 4, 3, 1)]
     lists = load(drawn(), tmp_path).search(sources, Search(2, 0.6, "power", max_extra=4), 4096)
     assert [{len(output.tokens) for output in outputs} for outputs in lists] == [{11}, {5}, {8}, {7}, {5}]
 
 
 @pytest.mark.parametrize(("beam", "patience"), [(1, 1.0), (4, 1.0), (4, 2.0), (4, 0.6)])
-def test_outputs_are_those_of_a_search_that_had_the_greatest_length_from_the_start(
+def test_outputs_are_those_of_a_search_that_had_the_max_length_from_the_start(
     beam: int, patience: float, engine: CTranslate2Engine, sources: list[list[int]]
 ) -> None:
-    """Each source also in a call of its own. Some outputs come to the greatest length and some do not."""
+    """Each source also in a call of its own. Some outputs come to the maximum length and some do not."""
     piece = engine.subword.processor.id_to_piece
     settings = Search(beam, 0.6, "power", max_extra=2, patience=patience)
     cut = 0

@@ -113,7 +113,7 @@ def test_either_engine_gives_the_same_text_chunk_by_chunk_in_order(search: Searc
         found = list(translated(engine, chunks, asked, 64, ahead=1, done=done.append))
         assert [len(results) for results in found] == [20, 1, 0, 30]
         texts.append([ranked[0].text for results in found for ranked in results])
-    # With a beam CTranslate2 cuts an output at its greatest length, and we force the end token: the text is longer by a token.
+    # With a beam CTranslate2 cuts an output at its maximum length, and we force the end token: the text is longer by a token.
     equal = [theirs == ours or (search.beam > 1 and theirs.startswith(ours)) for theirs, ours in zip(*texts, strict=True)]
     assert sum(equal) >= 50  # Of 51: a tie may differ.
     assert len({*texts[1]}) > 30

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_core.decoding.hypotheses import greatest, logsumexp
+from transformer_core.decoding.hypotheses import logsumexp, top_logits
 
 
 @given(
@@ -14,7 +14,7 @@ def test_the_greatest_are_those_of_topk_also_among_equals(rows: int, width: int,
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randint(levels, (rows, width), generator=generator).double()
     count = min(count, width)
-    values, places = greatest(logits, count)
+    values, places = top_logits(logits, count)
     assert torch.equal(values, logits.topk(count, dim=1).values)
     assert torch.equal(logits.gather(1, places), values)
     assert all(len(set(row)) == count for row in places.tolist())

@@ -17,7 +17,7 @@ SYNC = (sys.executable, "-m", "flows.tracking", "sync")
 
 # Before a line of a stage in the output of the flow, and before one of a rank.
 LOG_PREFIX = re.compile(r"^(?:[\d:.]+ \| \w+ +\| Task run '\w+' - )?(?:\[rank\d+\]: ?)?", re.MULTILINE)
-# Prefect's log has a traceback when its server has gone away; the last line is ours.
+# Prefect's log has a traceback when its server has become unreachable; the last line is ours.
 LOGGED_BY_PREFECT = ("httpcore.", "httpx.")
 
 

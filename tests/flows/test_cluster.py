@@ -140,7 +140,7 @@ def test_a_cancelled_training_saves_leaves_nobody_and_says_so(client: SyncPrefec
     saved = read_json(home.root / ".state/exit/train.json")
     assert saved["code"] == 75
     advice = wait_for(lambda: artifacts(client, run).get("pipeline-ended"), "no advice was left")
-    assert "run it again to go on" in str(advice.data)
+    assert "run it again to resume" in str(advice.data)
     wait_for(lambda: saved["message"] in " ".join(lines(client, run)), "the log does not say what was saved")
 
 

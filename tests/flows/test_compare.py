@@ -200,4 +200,4 @@ def test_runs_whose_test_set_was_not_kept_are_compared_with_that_of_data_raw_alo
 def test_mlflow_being_away_is_one_line(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    assert compare("evaluation-1", "evaluation-2", code=69).startswith("MLflow at http://127.0.0.1:9 is away: ")
+    assert compare("evaluation-1", "evaluation-2", code=69).startswith("MLflow at http://127.0.0.1:9 is unreachable: ")

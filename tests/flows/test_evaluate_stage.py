@@ -281,12 +281,12 @@ def test_the_report_has_the_times_of_the_stages_that_ran_with_these_settings(her
     assert '<th scope="row">train</th><td class="number">2.0 s</td>' in html  # The model itself says so.
 
 
-def test_the_report_counts_outputs_of_the_greatest_length(here: Path, params: Params) -> None:
-    assert "have the greatest length" not in page(here, params)
+def test_the_report_counts_outputs_of_the_max_length(here: Path, params: Params) -> None:
+    assert "have the maximum length" not in page(here, params)
     statistics = read_json(here / "results/decode/statistics.json")
     statistics["test"]["cut_off"] = 2
     write_json(here / "results/decode/statistics.json", statistics)
-    assert "2 outputs of test have the greatest length that was allowed" in page(here, params)
+    assert "2 outputs of test have the maximum length that was allowed" in page(here, params)
 
 
 def test_the_report_has_this_stages_own_time_and_the_cost_of_all(here: Path, params: Params) -> None:

@@ -344,7 +344,7 @@ def test_the_registry_is_asked_for_the_published_version(published: tuple[Mlflow
 
 
 @pytest.mark.usefixtures("published")
-def test_a_registry_that_is_away_is_exit_code_69(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_is_unreachable_is_exit_code_69(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(UserError) as raised:
@@ -439,15 +439,15 @@ def test_a_sigterm_ends_every_process_after_it_has_saved(send: Callable[[int, in
     output, _ = process.communicate(timeout=GRACE_SECONDS + 60)
     assert process.returncode == 75, output
     assert Path("saved").exists()
-    assert any(line.endswith("Run it again to go on.") for line in output.split("\n")[-4:])  # Prefect may still have a word after it.
+    assert any(line.endswith("Run it again to resume.") for line in output.split("\n")[-4:])  # Prefect may still have a word after it.
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_configured_server_that_is_away_is_one_line_and_exit_code_69() -> None:
+def test_a_configured_server_that_is_unreachable_is_one_line_and_exit_code_69() -> None:
     process = start_flow("http://127.0.0.1:9/api")
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 69
-    assert output.startswith("Prefect at http://127.0.0.1:9/api/ is away: ")
+    assert output.startswith("Prefect at http://127.0.0.1:9/api/ is unreachable: ")
     assert output.count("\n") == 1
     assert runs("train") == 0
 
@@ -463,7 +463,7 @@ def test_a_server_that_dies_under_a_flow_is_one_line_and_exit_code_69(
         raise httpx.ConnectError("connection refused")
 
     assert module.run_flow(cut_off, {}) == 69
-    assert "Prefect is away: connection refused. The outputs of finished stages are kept." in capsys.readouterr().err
+    assert "Prefect is unreachable: connection refused. The outputs of finished stages are kept." in capsys.readouterr().err
 
 
 @pytest.mark.prefect

@@ -227,11 +227,11 @@ def test_a_training_that_mlflow_has_lost_is_sent_again_from_its_journal(params: 
     assert len(list(JOURNALS.glob("*.jsonl"))) == 1
 
 
-def test_a_server_that_is_away_is_exit_code_69_and_nothing_is_written(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_unreachable_is_exit_code_69_and_nothing_is_written(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     trained_here()
-    with pytest.raises(UserError, match=r"MLflow at http://127\.0\.0\.1:9 is away: ") as raised:
+    with pytest.raises(UserError, match=r"MLflow at http://127\.0\.0\.1:9 is unreachable: ") as raised:
         publish.run(params)
     assert raised.value.exit_code == 69
     assert not PUBLISHED.exists()

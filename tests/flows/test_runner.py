@@ -166,7 +166,7 @@ def test_a_signal_interrupts_past_a_loop_of_retries_and_a_second_one_does_not_di
 
     before = signal.signal(number, signal.SIG_DFL)  # `nohup make test` ignores SIGHUP.
     try:
-        assert stage_here("toy", body) == (75, "", f"stopped by {number.name}. Run it again to go on.\n")
+        assert stage_here("toy", body) == (75, "", f"stopped by {number.name}. Run it again to resume.\n")
     finally:
         signal.signal(number, before)
     assert report()["code"] == 75
@@ -178,7 +178,7 @@ def test_a_stop_while_a_stage_is_imported_waits_until_it_is() -> None:
         masks = Path(f"/proc/{process.pid}/status")
         wait_for(lambda: blocks(masks.read_text(), signal.SIGINT), process=process)
         process.send_signal(signal.SIGINT)
-        assert process.communicate() == (None, "stopped by SIGINT. Run it again to go on.\n")
+        assert process.communicate() == (None, "stopped by SIGINT. Run it again to resume.\n")
     assert process.returncode == 75
 
 

@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_secrets_are_in_no_output_and_no_record(folder: Path) -> None:
-    """A minute: a server starts, three programs import torch and MLflow, and two of them wait for a server that is away."""
+    """A minute: a server starts, three programs import torch and MLflow, and two of them wait for a server that is unreachable."""
     port = free_port("127.0.0.1")
     address = f"http://{LOGIN}@127.0.0.1:{port}"
     yaml = YAML()
@@ -52,10 +52,10 @@ def test_secrets_are_in_no_output_and_no_record(folder: Path) -> None:
         outputs.append(done.stdout + done.stderr)
         return done.returncode
 
-    assert run(folder, "flows.stages", "train") == 0  # MLflow is away, which it prints.
+    assert run(folder, "flows.stages", "train") == 0  # MLflow is unreachable, which it prints.
     assert f"MLflow at http://127.0.0.1:{port}: " in outputs[-1]
     assert run(folder / "published", "flows.stages", "publish") == 69
-    assert f"MLflow at http://127.0.0.1:{port} is away: " in outputs[-1]
+    assert f"MLflow at http://127.0.0.1:{port} is unreachable: " in outputs[-1]
     with mlflow_server(port):
         assert run(folder, "flows.tracking", "sync") == 0
         assert f"MLflow at http://127.0.0.1:{port} has all of" in outputs[-1]

@@ -44,7 +44,7 @@ print(json.dumps([files, client.get_model_version_download_uri("toy", "1")]))
 def test_a_full_disk_of_this_machine_is_not_said_to_be_mlflow() -> None:
     with pytest.raises(OSError, match="No space left"), reaching(URI):
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/report.html")
-    with pytest.raises(UserError, match=r"^MLflow at .* is away: refused"), reaching(URI):
+    with pytest.raises(UserError, match=r"^MLflow at .* is unreachable: refused"), reaching(URI):
         raise ConnectionError("refused")
 
 

@@ -245,7 +245,7 @@ def test_sync_from_the_command_line_ends_with_69_when_the_server_is_away(
     Journal("f00d")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE_WITH_LOGIN)
     assert tracking.main(["sync"]) == 69
-    assert capfd.readouterr().err.startswith(f"MLflow at {NOWHERE} is away: ")
+    assert capfd.readouterr().err.startswith(f"MLflow at {NOWHERE} is unreachable: ")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
     assert tracking.main(["sync"]) == 0
     assert mlflow_store in capfd.readouterr().out

@@ -90,7 +90,7 @@ def test_a_stop_after_the_last_update_loses_no_update(place: Path, monkeypatch: 
         write_outputs = stage._write_outputs
         patch.setattr(stage, "_write_outputs", lambda *given: (write_outputs(*given), os.kill(os.getpid(), signal.SIGTERM)))
         ended = stage_here("train")
-    assert ended.stderr.endswith("training stopped after its last update, state saved. Run it again to go on.\n")
+    assert ended.stderr.endswith("training stopped after its last update, state saved. Run it again to resume.\n")
     assert ended.returncode == 75
     weights = place / "models/checkpoints/update-00000002.safetensors"
     written = weights.read_bytes()

@@ -50,7 +50,7 @@ def test_without_positions_the_decoder_still_depends_on_the_order_of_earlier_wor
     assert not torch.allclose(plain[:, 3], swapped[:, 3], atol=1e-3)
 
 
-def test_without_positions_there_is_no_greatest_length_and_no_parameter_of_positions() -> None:
+def test_without_positions_there_is_no_max_length_and_no_parameter_of_positions() -> None:
     model = built("none")
     assert model.most_positions is None
     assert set(model.state_dict()) == set(built("sinusoidal").state_dict())

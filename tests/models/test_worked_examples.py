@@ -110,13 +110,13 @@ def test_3_5_the_product_of_two_encodings_depends_on_their_distance_alone() -> N
 
 
 def test_5_4_label_smoothing_prefers_a_model_of_worse_perplexity() -> None:
-    # 11 classes, eps = 0.1: the smoothed targets are 0.9 for the truth and 0.01 for each other class.
-    truth, weight = torch.tensor([0]), torch.eye(11, dtype=torch.float64)
+    # 11 classes, eps = 0.1: the smoothed targets are 0.9 for the target and 0.01 for each other class.
+    target, weight = torch.tensor([0]), torch.eye(11, dtype=torch.float64)
 
     def loss(certainty: float) -> tuple[float, float, float]:
-        """Smoothed loss, perplexity, and largest gradient of a model that is this certain of the truth."""
+        """Smoothed loss, perplexity, and largest gradient of a model that is this certain of the target."""
         logits = torch.tensor([[certainty, *[(1 - certainty) / 10] * 10]], dtype=torch.float64).log().requires_grad_()
-        found = cross_entropy(logits, weight, truth, label_smoothing=0.1)
+        found = cross_entropy(logits, weight, target, label_smoothing=0.1)
         (gradient,) = torch.autograd.grad(found.objective, logits)
         return found.smoothed.item(), math.exp(found.nll.item()), gradient.abs().max().item()
 

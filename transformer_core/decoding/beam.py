@@ -8,7 +8,7 @@ from torch import Tensor
 
 from transformer_core.config import Penalty
 from transformer_core.corpus.tokens.subword import EOS, PAD
-from transformer_core.decoding.hypotheses import Finished, Hypotheses, Limits, StepModel, greatest
+from transformer_core.decoding.hypotheses import Finished, Hypotheses, Limits, StepModel, top_logits
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Search:
         max_extra: at least 1; an output, end token included, has at most this many tokens more than its source without the end token.
         patience: a sentence is done when `beam` times this many hypotheses have ended among its K best (Kasai et al. 2022; 1 is the rule
             of fairseq and CTranslate2). None continues until the `nbest` best outputs are final.
-        nbest: number of outputs that, without a patience, are the same as those of a search to the greatest length.
+        nbest: number of outputs that, without a patience, are the same as those of a search to the maximum length.
     """
 
     beam: int = 4
@@ -70,8 +70,8 @@ def beam_search(
 ) -> list[list[Finished]]:
     """Return the best finished outputs of each sentence, best first; at least one, at most `settings.beam`.
 
-    Without a patience a sentence is done when its `nbest` best finished scores are at least log P / penalty(greatest length) of its best
-    live hypothesis. This is an upper bound of later scores: log P can only fall, the length penalty is largest at the greatest length,
+    Without a patience a sentence is done when its `nbest` best finished scores are at least log P / penalty(maximum length) of its best
+    live hypothesis. This is an upper bound of later scores: log P can only fall, the length penalty is largest at the maximum length,
     and the coverage penalty is at most 0. A beam of 1 is greedy search, which ends with the first end token.
 
     Args:
@@ -119,8 +119,8 @@ class _BeamSearch(Hypotheses):
         super().__init__(limits, settings.beam)
         self._settings = settings
         self._coverage = coverage
-        self._ended = torch.zeros_like(limits.greatest_length)
-        lengths = torch.arange(int(limits.greatest_length.max()) + 1, dtype=torch.float64, device=self.device)
+        self._ended = torch.zeros_like(limits.max_length)
+        lengths = torch.arange(int(limits.max_length.max()) + 1, dtype=torch.float64, device=self.device)
         self._penalties = length_penalty(lengths, settings.alpha, settings.penalty)
 
     def extend(self, logits: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ class _BeamSearch(Hypotheses):
         self.advance(live, parents, token.gather(1, order))
         if self._coverage is not None:
             self._coverage.follow(parents)
-        self.done |= self._enough() | (self.greatest_length <= self.length)
+        self.done |= self._enough() | (self.max_length <= self.length)
         return parents
 
     def _enough(self) -> Tensor:
@@ -155,7 +155,7 @@ class _BeamSearch(Hypotheses):
         scores, nbest = self.finished.scores, self._settings.nbest
         if scores.shape[1] < nbest:
             return torch.zeros_like(self.done)
-        return scores[:, nbest - 1] >= self.live[:, 0] / self._penalties[self.greatest_length].to(self.live.dtype)
+        return scores[:, nbest - 1] >= self.live[:, 0] / self._penalties[self.max_length].to(self.live.dtype)
 
     def keep(self, places: Tensor) -> None:
         super().keep(places)
@@ -169,7 +169,7 @@ class _BeamSearch(Hypotheses):
         only = None if forced is None else forced.repeat_interleave(self.live.shape[1])[:, None]
         logit_of_forced = None if only is None else logits.gather(1, only)  # Before `normalised` forbids UNK, which a prefix may have.
         normaliser = self.normalised(logits)
-        best, token = greatest(logits, count)
+        best, token = top_logits(logits, count)
         log_probability = best.to(normaliser.dtype) - normaliser[:, None]
         if only is not None and logit_of_forced is not None:
             alone = torch.full_like(log_probability, -torch.inf)

@@ -22,7 +22,7 @@ from transformer_core.models.directory import CONFIG, read_config
 from transformer_core.presets import TransformerSize
 
 _CUBLAS = "libcublas.so.12"
-# Sources up to this length have a common greatest length in the first search, and so longer batches: most sentences are shorter.
+# Sources up to this length have a common maximum length in the first search, and so longer batches: most sentences are shorter.
 _SHARED = 64
 # A length penalty that changes no score in float32. With 0 a search would stop by another rule.
 _NO_PENALTY = 1e-9
@@ -130,26 +130,26 @@ class CTranslate2Engine:
             search: see `translate_tokens`.
             batch_tokens: largest number of source tokens in a batch.
             scored: whether scores and up to `search.beam` translations are wanted. Otherwise each source has its best translation.
-                Greedy search then computes no softmax, gives NaN for scores, and forces the end token at the greatest length as ours.
+                Greedy search then computes no softmax, gives NaN for scores, and forces the end token at the maximum length as ours.
         """
         outputs = self._begin(sources, search, batch_tokens, scored)
         return lambda: [[Hypothesis.of(output, self.subword) for output in ranked] for ranked in outputs()]
 
     def search(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, scored: bool = True) -> list[list[Finished]]:
-        """Translate as `begin` does, but return token ids. An output that is cut off at the greatest length has no end token."""
+        """Translate as `begin` does, but return token ids. An output that is cut off at the maximum length has no end token."""
         return self._begin(sources, search, batch_tokens, scored)()
 
     def _begin(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, scored: bool) -> Callable[[], list[list[Finished]]]:
         """Begin to translate; return the function that waits for the outputs.
 
-        A call of CTranslate2 has a single greatest length, and a call per length would be slow. So the greatest length is first computed
-        from the source length rounded up to a power of two, at least `_SHARED`. Sources with outputs as long as their own greatest length
+        A call of CTranslate2 has a single maximum length, and a call per length would be slow. So the maximum length is first computed
+        from the source length rounded up to a power of two, at least `_SHARED`. Sources with outputs as long as their own maximum length
         are searched again with it, or cut if the search is greedy. Therefore outputs do not depend on the other sources.
         """
         for number, source in enumerate(sources, 1):
             check_length(source, self.most_positions, f"sentence {number}", "CTranslate2")
-        own = {number: self._greatest_length(len(source), search) for number, source in enumerate(sources) if len(source) > 1}
-        shared = {number: self._greatest_length(max(_SHARED, 1 << (len(sources[number]) - 1).bit_length()), search) for number in own}
+        own = {number: self._max_length(len(source), search) for number, source in enumerate(sources) if len(source) > 1}
+        shared = {number: self._max_length(max(_SHARED, 1 << (len(sources[number]) - 1).bit_length()), search) for number in own}
         options = _options(search, batch_tokens, scored)
         running = self._start(sources, shared, options)
 
@@ -159,9 +159,9 @@ class CTranslate2Engine:
                 ranked = {number: [self._forced(one.hypotheses[0], own[number])] for number, one in found.items()}
             else:
                 too_far = {
-                    number: greatest
-                    for number, greatest in own.items()
-                    if greatest < shared[number] and any(len(pieces) >= greatest for pieces in found[number].hypotheses)
+                    number: longest
+                    for number, longest in own.items()
+                    if longest < shared[number] and any(len(pieces) >= longest for pieces in found[number].hypotheses)
                 }
                 found |= {number: output.result() for number, output in self._start(sources, too_far, options).items()}
                 ranked = {number: self._ranked(one, search, search.beam if scored else 1) for number, one in found.items()}
@@ -169,20 +169,20 @@ class CTranslate2Engine:
 
         return outputs
 
-    def _start(self, sources: Sequence[TokenIds], greatest_lengths: dict[int, int], options: dict[str, Any]) -> dict[int, Any]:
-        """Start to translate the sources whose greatest lengths are given, by their indices; return a future of each.
+    def _start(self, sources: Sequence[TokenIds], max_lengths: dict[int, int], options: dict[str, Any]) -> dict[int, Any]:
+        """Start to translate the sources whose maximum lengths are given, by their indices; return a future of each.
 
         The longest are started first, so that the last batches are short.
         """
         running: dict[int, Any] = {}
-        for greatest in sorted(set(greatest_lengths.values()), reverse=True):
-            numbers = [number for number, length in greatest_lengths.items() if length == greatest]
+        for longest in sorted(set(max_lengths.values()), reverse=True):
+            numbers = [number for number, length in max_lengths.items() if length == longest]
             outputs = self.translator.translate_batch(
                 [[self._pieces[token] for token in sources[number][:-1]] for number in numbers],
                 asynchronous=True,
                 batch_type="tokens",
                 max_input_length=0,
-                max_decoding_length=greatest,
+                max_decoding_length=longest,
                 min_decoding_length=0,
                 # Not a bias of the projection, although scores would be the same: it was no faster (0.95 to 1.07 times).
                 disable_unk=True,
@@ -203,10 +203,10 @@ class CTranslate2Engine:
         outputs.sort(key=lambda output: output[1] / output[2], reverse=True)  # Here their scores are log-probabilities.
         return [Finished(self._ids(pieces), score, score / penalty) for pieces, score, penalty in outputs[:most]]
 
-    def _forced(self, pieces: list[str], greatest: int) -> Finished:
-        """Return an output of greedy search that ends at its greatest length, and has no scores."""
+    def _forced(self, pieces: list[str], longest: int) -> Finished:
+        """Return an output of greedy search that ends at its maximum length, and has no scores."""
         tokens = self._ids(pieces)
-        return Finished(tokens if len(tokens) < greatest else [*tokens[: greatest - 1], EOS], math.nan, math.nan)
+        return Finished(tokens if len(tokens) < longest else [*tokens[: longest - 1], EOS], math.nan, math.nan)
 
     @cached_property
     def _pieces(self) -> list[str]:
@@ -219,7 +219,7 @@ class CTranslate2Engine:
     def _ids(self, pieces: list[str]) -> list[int]:
         return [self._tokens[piece] for piece in pieces]
 
-    def _greatest_length(self, source_length: int, search: Search) -> int:
+    def _max_length(self, source_length: int, search: Search) -> int:
         return min(source_length - 1 + search.max_extra, self.most_positions)
 
 
@@ -227,7 +227,7 @@ def _options(search: Search, batch_tokens: int, scored: bool) -> dict[str, Any]:
     """Return the options of CTranslate2's search.
 
     With a beam scores are always computed, and all hypotheses that have ended are asked for: CTranslate2 stops earlier for a single one
-    without length penalty, and their lengths tell whether the greatest length was too great.
+    without length penalty, and their lengths tell whether the maximum length was too great.
     """
     patience = search.patience or 1.0
     several = {"patience": patience, "num_hypotheses": max(1, int(search.beam * patience + 0.5))}  # It rounds this way.

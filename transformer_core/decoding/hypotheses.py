@@ -43,11 +43,11 @@ class Limits(NamedTuple):
     """Bounds of the outputs of B sentences.
 
     Attributes:
-        greatest_length: (B,) largest number of tokens, end token included.
+        max_length: (B,) largest number of tokens, end token included.
         prefix: (B, P) tokens that each output begins with, padded on the right; None for any beginning.
     """
 
-    greatest_length: Tensor
+    max_length: Tensor
     prefix: Tensor | None
 
     @classmethod
@@ -57,10 +57,10 @@ class Limits(NamedTuple):
         An output may have `max_extra` tokens more than its source without the end token, or its prefix and one token more if that is
         longer; in any case at most `most_positions` tokens.
         """
-        greatest = source_mask.sum(dim=1) - 1 + max_extra
+        longest = source_mask.sum(dim=1) - 1 + max_extra
         if prefix is not None:
-            greatest = torch.maximum(greatest, (prefix != PAD).sum(dim=1) + 1)
-        return cls(greatest if most_positions is None else greatest.clamp(max=most_positions), prefix)
+            longest = torch.maximum(longest, (prefix != PAD).sum(dim=1) + 1)
+        return cls(longest if most_positions is None else longest.clamp(max=most_positions), prefix)
 
 
 class _Pool(NamedTuple):
@@ -83,8 +83,8 @@ class Hypotheses(ABC):
     """
 
     def __init__(self, limits: Limits, most: int) -> None:
-        batch, self.device = len(limits.greatest_length), limits.greatest_length.device
-        self.greatest_length, self._prefix = limits
+        batch, self.device = len(limits.max_length), limits.max_length.device
+        self.max_length, self._prefix = limits
         self.live = torch.zeros(batch, 1, device=self.device)
         self.done = torch.zeros(batch, dtype=torch.bool, device=self.device)
         nothing = torch.zeros(batch, 0, device=self.device)
@@ -93,9 +93,9 @@ class Hypotheses(ABC):
         self._most = most
         self._results: list[list[Finished]] = [[] for _ in range(batch)]
         self._sentences: NDArray[np.int64] = np.arange(batch)
-        self._greatest_known: NDArray[np.int64] = self.greatest_length.numpy(force=True)
+        self._max_lengths: NDArray[np.int64] = self.max_length.numpy(force=True)
         # Tokens of each step, and the hypotheses that they extend.
-        self._trace = torch.zeros(int(self._greatest_known.max()), 2, batch, most, dtype=torch.long, device=self.device)
+        self._trace = torch.zeros(int(self._max_lengths.max()), 2, batch, most, dtype=torch.long, device=self.device)
 
     @abstractmethod
     def extend(self, logits: Tensor) -> Tensor:
@@ -123,8 +123,8 @@ class Hypotheses(ABC):
     def keep(self, places: Tensor) -> None:
         """Continue with only the sentences at these indices, (B',)."""
         known = places.numpy(force=True)
-        self._sentences, self._greatest_known = self._sentences[known], self._greatest_known[known]
-        self.greatest_length, self.live, self.done = self.greatest_length[places], self.live[places], self.done[places]
+        self._sentences, self._max_lengths = self._sentences[known], self._max_lengths[known]
+        self.max_length, self.live, self.done = self.max_length[places], self.live[places], self.done[places]
         self.finished = _Pool(*(part[places] for part in self.finished))
         self._prefix = None if self._prefix is None else self._prefix[places]
         self._trace = self._trace.index_select(2, places)
@@ -136,16 +136,16 @@ class Hypotheses(ABC):
         return normaliser
 
     def forced(self) -> Tensor | None:
-        """Return the forced next token, (B,): the prefix's, or the end token at the greatest length; PAD for sentences without one.
+        """Return the forced next token, (B,): the prefix's, or the end token at the maximum length; PAD for sentences without one.
 
         None if no sentence has a forced token.
         """
-        last = self.length + 1 >= self._greatest_known.min()
+        last = self.length + 1 >= self._max_lengths.min()
         inside = self._prefix is not None and self.length < self._prefix.shape[1]
         if not (last or inside):
             return None
-        given = self._prefix[:, self.length] if inside and self._prefix is not None else torch.full_like(self.greatest_length, PAD)
-        return given.masked_fill(self.greatest_length <= self.length + 1, EOS)
+        given = self._prefix[:, self.length] if inside and self._prefix is not None else torch.full_like(self.max_length, PAD)
+        return given.masked_fill(self.max_length <= self.length + 1, EOS)
 
     def advance(self, live: Tensor, parents: Tensor, tokens: Tensor) -> None:
         """Continue with these hypotheses, all (B, K'): log-probabilities, the hypotheses that they extend, newest tokens."""
@@ -168,7 +168,7 @@ class Hypotheses(ABC):
 
     def _leave(self) -> Tensor | None:
         """Remove sentences that are done, if enough are; return the indices of those that stay, or None if all stay."""
-        if self.length < self._greatest_known.max():
+        if self.length < self._max_lengths.max():
             if self.device.type != "cpu" and self.length % _STEPS_BETWEEN_COUNTS:
                 return None
             if int(self.done.sum()) < max(1, len(self.done) * _SHARE_DONE):
@@ -205,11 +205,11 @@ def logsumexp(logits: Tensor) -> Tensor:
     rows = max(1, _AT_ONCE // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     top = logits.amax(dim=1).to(exact)
     parts = zip(logits.split(rows), top[:, None].split(rows), strict=True)
-    sums = [_sums(part.to(exact, copy=True).sub_(greatest).exp_()) for part, greatest in parts]
+    sums = [_sums(part.to(exact, copy=True).sub_(largest).exp_()) for part, largest in parts]
     return top + torch.cat(sums).log_()
 
 
-def greatest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def top_logits(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` largest logits of each row and their columns, both (R, count); about three times as fast as topk on a CPU.
 
     A row is folded into blocks of equally spaced columns. The `count` largest logits are in the `count` blocks with the largest maxima or

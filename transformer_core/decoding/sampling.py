@@ -52,7 +52,7 @@ def sample(
     limits = Limits.of(source_mask, settings.max_extra, prefix, most_positions)
     sentences = [row[mask].tolist() for row, mask in zip(source.numpy(force=True), source_mask.numpy(force=True), strict=True)]
     drawn: list[list[Finished]] = [[] for _ in sentences]
-    for numbers in _uniform(settings, sentences, int(limits.greatest_length.max())).split(_TOGETHER, dim=1):
+    for numbers in _uniform(settings, sentences, int(limits.max_length.max())).split(_TOGETHER, dim=1):
         outputs = _Samples(limits, settings, numbers.to(source.device)).run(model, source, source_mask)
         drawn = [before + new for before, new in zip(drawn, outputs, strict=True)]
     return [sorted(outputs, key=lambda output: -output.score) for outputs in drawn]

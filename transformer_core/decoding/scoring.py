@@ -76,11 +76,11 @@ def perplexity(log_probability: float, tokens: int) -> float:
         return math.inf
 
 
-def _log_probabilities(model: TranslationModel, decoded: Tensor, truth: Tensor) -> Tensor:
+def _log_probabilities(model: TranslationModel, decoded: Tensor, targets: Tensor) -> Tensor:
     """Return the log-probabilities (n,) of token ids (n,) after states (n, D), without a matrix of (n, V)."""
     rows = max(1, _LOGITS_AT_ONCE // len(model.output_weight))
     parts = []
-    for hidden, wanted in zip(decoded.split(rows), truth.split(rows), strict=True):
+    for hidden, wanted in zip(decoded.split(rows), targets.split(rows), strict=True):
         logits = model.project(hidden)
         exact = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
         parts.append(exact.gather(1, wanted[:, None])[:, 0])

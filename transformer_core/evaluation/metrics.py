@@ -291,6 +291,6 @@ def _bleu_by_group(groups: Mapping[str, Sequence[int]], hypotheses: Sequence[str
     metric = BLEU(force=True)
     scores = []
     for label, indices in groups.items():
-        mine, right = ([texts[index] for index in indices] for texts in (hypotheses, references))
-        scores.append(GroupScore(label, len(indices), metric.corpus_score(mine, [right]).score))
+        outputs, expected = ([texts[index] for index in indices] for texts in (hypotheses, references))
+        scores.append(GroupScore(label, len(indices), metric.corpus_score(outputs, [expected]).score))
     return scores

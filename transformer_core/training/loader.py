@@ -26,14 +26,14 @@ class Batch(NamedTuple):
         source_mask: (B, S), True at real tokens.
         shifted: (B, T) target ids moved one to the right behind the begin token: the decoder's input.
         places: (n,) indices of the real target tokens among the B*T positions; no mask, since counting a mask would wait for the device.
-        truth: (n,) target ids at these places, end tokens included: the tokens to predict.
+        targets: (n,) target ids at these places, end tokens included: the tokens to predict.
     """
 
     source: Tensor
     source_mask: Tensor
     shifted: Tensor
     places: Tensor
-    truth: Tensor
+    targets: Tensor
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on a device; a copy from pinned memory is asynchronous."""
@@ -42,8 +42,10 @@ class Batch(NamedTuple):
     def twice(self) -> "Batch":
         """Return a batch of all pairs and then of all pairs again: 2B rows and 2n real target tokens."""
         places = torch.cat((self.places, self.places + self.shifted.numel()))
-        source, mask, shifted, truth = (torch.cat((tensor, tensor)) for tensor in (self.source, self.source_mask, self.shifted, self.truth))
-        return Batch(source, mask, shifted, places, truth)
+        source, mask, shifted, targets = (
+            torch.cat((tensor, tensor)) for tensor in (self.source, self.source_mask, self.shifted, self.targets)
+        )
+        return Batch(source, mask, shifted, places, targets)
 
 
 class Share(NamedTuple):

@@ -4,8 +4,8 @@ The smoothed target puts 1 - eps on the true token and eps / (V - 1) on every ot
 torch's `cross_entropy(label_smoothing=e)` puts 1 - e + e / V and e / V there, so it is the same loss at e = eps * V / (V - 1); this one is
 faster (77 ms against 123 ms, on a CPU).
 
-With c = 1 - eps - s and s = eps / (V - 1), the loss of a token is  logsumexp(z) - c * z_true - s * sum(z)  and its gradient with respect
-to the logits z is  softmax(z) - s - c * onehot(true).
+With c = 1 - eps - s and s = eps / (V - 1), the loss of a token is  logsumexp(z) - c * z_target - s * sum(z)  and its gradient with respect
+to the logits z is  softmax(z) - s - c * onehot(targets).
 
 R-Drop (Liang et al. 2021, section 2) has two passes over a token, with different dropout, whose logits z1, z2 give the distributions p1,
 p2. Its loss  L1 + L2 + alpha / 2 * (KL(p1 || p2) + KL(p2 || p1))  has the losses L1, L2 above. Half of it is minimised, so that with
@@ -96,7 +96,7 @@ class _SlicedLoss(Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         passes, vocab_size = len(hidden), weight.shape[0]
         others = label_smoothing / (vocab_size - 1)
-        truth = 1 - label_smoothing - others
+        confidence = 1 - label_smoothing - others
         cast = weight.to(hidden.dtype)
         hidden_gradient = torch.empty_like(hidden) if wants_gradient else None
         weight_gradient = torch.zeros_like(weight) if wants_gradient else None
@@ -106,19 +106,19 @@ class _SlicedLoss(Function):
         weight_sum = cast.sum(dim=0, dtype=exact)
         tokens = _ROWS_PER_SLICE // passes
         for start in range(0, len(targets), tokens):
-            true = targets[start : start + tokens, None]
+            slice_targets = targets[start : start + tokens, None]
             part = _filled_up(hidden[:, start : start + tokens].flatten(0, 1))
             logits = part @ cast.T
-            real = logits[: passes * len(true)].unflatten(0, (passes, len(true)))
+            real = logits[: passes * len(slice_targets)].unflatten(0, (passes, len(slice_targets)))
             count = _tokens_at_a_time(real)
-            for rows, wanted in zip(real.split(count, dim=1), true.split(count), strict=True):
+            for rows, wanted in zip(real.split(count, dim=1), slice_targets.split(count), strict=True):
                 if not wants_gradient:
                     correct += (rows.argmax(dim=-1, keepdim=True) == wanted).sum()
-                sums[:2] += _gradient_in_place(rows, wanted, truth, divergence, apart)
+                sums[:2] += _gradient_in_place(rows, wanted, confidence, divergence, apart)
             smoothed -= others * (part.to(exact) @ weight_sum).sum()
             if hidden_gradient is not None and weight_gradient is not None:
-                gradient = (logits @ cast)[: passes * len(true)] - (others * weight_sum).to(hidden.dtype)
-                hidden_gradient[:, start : start + len(true)] = gradient.unflatten(0, (passes, len(true)))
+                gradient = (logits @ cast)[: passes * len(slice_targets)] - (others * weight_sum).to(hidden.dtype)
+                hidden_gradient[:, start : start + len(slice_targets)] = gradient.unflatten(0, (passes, len(slice_targets)))
                 weight_gradient += logits.T @ part
         if weight_gradient is not None:
             weight_gradient -= others * hidden.flatten(0, 1).sum(dim=0, dtype=exact)
@@ -146,29 +146,29 @@ def _tokens_at_a_time(logits: Tensor) -> int:
     return max(1, _CACHED // (passes * vocab_size)) if logits.device.type == "cpu" else tokens
 
 
-def _gradient_in_place(logits: Tensor, true: Tensor, truth: float, divergence: float, apart: Tensor) -> Tensor:
-    """Overwrite logits (P, r, V) with softmax - truth * onehot(true), and with two passes add divergence * dJ/dz.
+def _gradient_in_place(logits: Tensor, targets: Tensor, confidence: float, divergence: float, apart: Tensor) -> Tensor:
+    """Overwrite logits (P, r, V) with softmax - confidence * onehot(targets), and with two passes add divergence * dJ/dz.
 
     Args:
         logits: of P passes over r tokens.
-        true: (r, 1) token ids.
-        truth: c.
+        targets: (r, 1) token ids.
+        confidence: the target's probability less that of another token, 1 - eps_ls - eps_ls / (V - 1).
         divergence: factor of J.
         apart: scalar, in the precision to compute in, to which J is added.
 
     Returns:
-        (2,): sums over rows of logsumexp - truth * z_true, and of the negative log-likelihood.
+        (2,): sums over rows of logsumexp - confidence * z_target, and of the negative log-likelihood.
     """
     own = logits.to(apart.dtype)
     probabilities = own.softmax(dim=-1)
     # The largest probability is 1 / sum(exp(z - max z)), so this is the exact logsumexp without another pass of exponentials.
     normaliser = own.amax(dim=-1, keepdim=True) - probabilities.amax(dim=-1, keepdim=True).log()
-    true = true.expand(len(logits), -1, -1)
-    true_logit = own.gather(-1, true)
+    targets = targets.expand(len(logits), -1, -1)
+    target_logits = own.gather(-1, targets)
     if len(logits) == 2:
         apart += _add_divergence(probabilities, own[0] - own[1], divergence)
-    logits.copy_(probabilities.scatter_add_(-1, true, torch.full_like(true_logit, -truth)))
-    return torch.stack(((normaliser - truth * true_logit).sum(), (normaliser - true_logit).sum()))
+    logits.copy_(probabilities.scatter_add_(-1, targets, torch.full_like(target_logits, -confidence)))
+    return torch.stack(((normaliser - confidence * target_logits).sum(), (normaliser - target_logits).sum()))
 
 
 def _add_divergence(probabilities: Tensor, difference: Tensor, factor: float) -> Tensor:

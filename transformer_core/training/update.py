@@ -36,7 +36,7 @@ def seed_everything(seed: int, update: int, microbatch: int) -> None:
     torch.manual_seed(int.from_bytes(digest))
 
 
-class Sums:
+class ReductionBuffer:
     """Gradients of all parameters and the totals of an update in one flat buffer, so that one reduction sums them all.
 
     A single reduction in a fixed order also makes a resumed training equal bit for bit, at any number of ranks. DistributedDataParallel
@@ -46,8 +46,8 @@ class Sums:
     def __init__(self, model: TranslationModel, device: torch.device) -> None:
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         size = sum(parameter.numel() for parameter in parameters)
-        self.everything = torch.zeros(size + _TOTALS, dtype=parameters[0].dtype, device=device)
-        self.gradients, self.totals = self.everything[:size], self.everything[size:]
+        self.flat = torch.zeros(size + _TOTALS, dtype=parameters[0].dtype, device=device)
+        self.gradients, self.totals = self.flat[:size], self.flat[size:]
         start = 0
         for parameter in parameters:
             parameter.grad = self.gradients[start : start + parameter.numel()].view_as(parameter)
@@ -94,20 +94,20 @@ class Updater:
             model.parameters(), betas=(settings.adam_beta1, settings.adam_beta2), eps=settings.adam_epsilon, fused=True
         )
         self._scaler = loss_scaler(devices.device, settings.precision)
-        self._sums = Sums(model, devices.device)
+        self._buffer = ReductionBuffer(model, devices.device)
         self.pending = PendingTotals(devices.device)
 
     def run(self, number: int, share: Share, stop_asked: Callable[[], bool]) -> None:
         """Make update `number`, from 1, on this rank's share. If the loss or a gradient is not finite, the model is unchanged."""
-        self._sums.everything.zero_()
+        self._buffer.flat.zero_()
         for position, batch in share.microbatches.items():
             seed_everything(self._settings.seed, number, position)
             self._add_gradients(batch, share.update.target_tokens)
-        totals = self._sums.totals
+        totals = self._buffer.totals
         totals[STOP].fill_(float(stop_asked()))
-        self._devices.sum_over_ranks(self._sums.everything)
+        self._devices.sum_over_ranks(self._buffer.flat)
         self._scaler.unscale_(self._optimizer)
-        totals[GRADIENT_NORM] = self._sums.gradients.norm()
+        totals[GRADIENT_NORM] = self._buffer.gradients.norm()
         broken = ~totals.isfinite().all()
         totals[SKIPPED] = broken
         self._step(number, broken)
@@ -142,8 +142,8 @@ class Updater:
             loss = self._loss(batch.to(self._devices.device))
         self._scaler.scale(loss.objective / target_tokens).backward()
         with torch.no_grad():
-            self._sums.totals[SMOOTHED] += loss.smoothed
-            self._sums.totals[NLL] += loss.nll
+            self._buffer.totals[SMOOTHED] += loss.smoothed
+            self._buffer.totals[NLL] += loss.nll
 
     def _loss(self, batch: Batch) -> Loss:
         """Return the loss of a batch. R-Drop's two passes are one over the rows twice: dropout draws a mask for each row."""
@@ -152,8 +152,8 @@ class Updater:
         decoded = self._model(seen.source, seen.source_mask, seen.shifted)
         hidden = decoded.flatten(0, 1).index_select(0, seen.places)
         if settings.r_drop:
-            return r_drop(hidden, self._model.output_weight, batch.truth, settings.label_smoothing, settings.r_drop)
-        return cross_entropy(hidden, self._model.output_weight, batch.truth, settings.label_smoothing)
+            return r_drop(hidden, self._model.output_weight, batch.targets, settings.label_smoothing, settings.r_drop)
+        return cross_entropy(hidden, self._model.output_weight, batch.targets, settings.label_smoothing)
 
     def _step(self, number: int, broken: Tensor) -> None:
         for group in self._optimizer.param_groups:
