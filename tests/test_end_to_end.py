@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from tests.clone import Clone, tiny_clone
+from tests.clone import CORPUS, TINY, Clone, tiny_clone
+from tests.flows.publishing import random_model
 from transformer_core.files import exclusive_lock, read_json, write_json
 
 pytestmark = pytest.mark.slow  # about 4 minutes all together
@@ -270,3 +271,26 @@ def test_the_task_of_parsing_runs_through_the_same_stages(clone: Clone) -> None:
         assert {"perplexity", "valid_score", "by_length", "by_phenomenon"} <= set(plots)
     finally:
         clone.run("git", "checkout", "-q", "--", "params.yaml", "dvc.lock")
+
+
+def test_the_recipe_of_a_student_learns_from_the_translations_of_its_teacher(clone: Clone, tmp_path: Path) -> None:
+    """The recipe synthetic-student on the tiny corpus, with a teacher of random weights: one of 30 updates gives only empty lines."""
+    clone.run("git", "checkout", "-q", "--", "params.yaml", "dvc.lock")
+    teacher = shutil.copytree(random_model(tmp_path), clone.root / "pretrained/synthetic")
+    entry = CORPUS.replace("name: tiny", "name: tiny-student").replace("[en, de, tree]", "[en, de]")
+    translated = "{translated: {corpus: tiny, model: ../pretrained/synthetic, side: target}}"
+    (clone.root / "corpora/tiny-student.yaml").write_text(entry.replace("{synthetic: {pairs: 800, seed: 1}}", translated), encoding="utf-8")
+    clone.run(sys.executable, "-m", "transformer_core.cli", "recipe", "synthetic-student", "--force")
+    clone.set(TINY)
+    clone.set({"download": {"corpus": "tiny-student"}, "clean": {"max_ratio": None}, "model": {"encoder_layers": 1, "d_model": 16}})
+    clone.run("dvc", "repro", "evaluate")
+    text = [(clone.root / f"data/raw/train.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")]
+    translate = ("-m", "transformer_core.cli", "translate", "--model", str(teacher), "--beam", "4", "--penalty", "power")
+    again = clone.run(sys.executable, *translate, stdin="\n".join(text[0][:3]) + "\n").splitlines()
+    assert text[1][:3] == again[:3]
+    config = read_json(clone.root / "models/averaged/config.json")["model"]
+    assert (config["encoder_layers"], config["decoder_layers"], config["d_model"]) == (1, 1, 16)
+    decoding = read_json(clone.root / "results/decode/statistics.json")
+    assert (decoding["engine"], decoding["precision"], decoding["beam"]) == ("ctranslate2", "int8", 1)
+    assert (clone.root / "models/averaged/shortlist.safetensors").exists()
+    assert read_json(clone.root / "results/scores.json")["lines"] == 20
