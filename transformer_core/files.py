@@ -134,10 +134,23 @@ def exclusive_lock(path: Path, what: str) -> Iterator[None]:
     Raises:
         UserError: exit code 69 if another process holds the lock; 78 if the file system has no locks.
     """
+    with _locked(path, what, fcntl.LOCK_EX):
+        yield
+
+
+@contextmanager
+def shared_lock(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock that several processes may hold at a time, but none beside an `exclusive_lock`; arguments and errors are the same."""
+    with _locked(path, what, fcntl.LOCK_SH):
+        yield
+
+
+@contextmanager
+def _locked(path: Path, what: str, operation: int) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, operation | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "unknown"

@@ -1,19 +1,23 @@
 """The settings of one run of the flow: a recipe and changed keys, in params.yaml until the run ends."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from flows.process.paths import STATE
+from flows.process.runner import echo
 from transformer_core import recipes
 from transformer_core.config import PARAMS_FILE, Params, check_across_sections, editable_yaml, read_yaml, validate_document, yaml_text
-from transformer_core.errors import configuration_error
-from transformer_core.files import exclusive_lock, new_file, write_text
+from transformer_core.errors import UserError, configuration_error
+from transformer_core.files import exclusive_lock, new_file, shared_lock, write_text
 from transformer_core.presets import resolve
 
 BACKUPS = STATE / "params"
+LOCK = STATE / "locks/params"
+RUN = "another run of the flow"
 MACHINE = "machine"
 
 
@@ -21,6 +25,7 @@ MACHINE = "machine"
 def settings_of_run(recipe: str | None, overrides: Mapping[str, Any]) -> Iterator[None]:
     """Write a recipe with some keys changed to params.yaml for the block, then put the previous file back; `machine` is kept.
 
+    Runs with the present params.yaml may go on side by side, but none beside a run that has replaced it: each stage reads the file anew.
     After a run that was killed, the next run puts the file back before it begins, unless somebody has changed it since.
 
     Args:
@@ -28,17 +33,21 @@ def settings_of_run(recipe: str | None, overrides: Mapping[str, Any]) -> Iterato
         overrides: values by dotted key, as {"train.updates": 50}.
 
     Raises:
-        UserError: exit code 78; no such recipe or key, or an invalid value. 69; params.yaml has the settings of another run.
+        UserError: exit code 78; no such recipe or key, or an invalid value. 69; another run needs params.yaml as it is.
     """
-    with ExitStack() as stack:
-        stack.enter_context(exclusive_lock(STATE / "locks/params", "a run with a recipe or overrides"))
-        _put_back()
-        if recipe is None and not overrides:
-            stack.close()  # Such runs may go on side by side.
-        else:
+    if recipe is None and not overrides:
+        with suppress(UserError), exclusive_lock(LOCK, RUN):  # Not beside others like it, which need the file as it is.
+            _put_back()
+        with shared_lock(LOCK, RUN):
+            yield
+    else:
+        with exclusive_lock(LOCK, RUN):
+            _put_back()
             _write(recipe, overrides)
-            stack.callback(_put_back)
-        yield
+            try:
+                yield
+            finally:
+                _put_back()
 
 
 def _write(recipe: str | None, overrides: Mapping[str, Any]) -> None:
@@ -58,12 +67,16 @@ def _write(recipe: str | None, overrides: Mapping[str, Any]) -> None:
 
 
 def _put_back() -> None:
-    """Put back the params.yaml that a run has replaced, if the file is still as that run has written it."""
+    """Put back the params.yaml that a run has replaced. If somebody has changed the file since, both are kept and a line says so."""
     for kept in BACKUPS.glob("before-*.yaml"):
         if PARAMS_FILE.exists() and kept == _kept(PARAMS_FILE.read_bytes()):
             kept.replace(PARAMS_FILE)
         else:
-            kept.unlink()
+            earlier = kept.replace(kept.with_name(kept.name.replace("before", "earlier")))
+            echo(
+                f"{PARAMS_FILE} was changed during a run with a recipe or overrides, and stays. The file before that run is {earlier}",
+                sys.stderr,
+            )
 
 
 def _kept(written: bytes) -> Path:

@@ -42,8 +42,10 @@ def test_overrides_change_their_keys_for_the_run_alone() -> None:
 
 
 @pytest.mark.parametrize("edited", [False, True])
-def test_after_a_run_that_was_killed_the_next_puts_the_file_back_unless_it_was_edited(edited: bool) -> None:
-    before = Path("params.yaml").read_text(encoding="utf-8")
+def test_after_a_run_that_was_killed_the_next_puts_the_file_back_unless_it_was_edited(
+    edited: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = original = Path("params.yaml").read_text(encoding="utf-8")
     code = "import os; from flows.process.settings import settings_of_run as of\nwith of(None, {'train.seed': 7}): os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code], check=False)
     assert load_params().train.seed == 7
@@ -52,16 +54,26 @@ def test_after_a_run_that_was_killed_the_next_puts_the_file_back_unless_it_was_e
         Path("params.yaml").write_text(before, encoding="utf-8")
     with settings_of_run(None, {}):
         assert Path("params.yaml").read_text(encoding="utf-8") == before
-    assert not list(Path(".state/params").iterdir())
+    earlier = list(Path(".state/params").iterdir())
+    assert [file.read_text(encoding="utf-8") for file in earlier] == ([original] if edited else [])
+    assert (f"The file before that run is {earlier[0]}\n" in capsys.readouterr().err) if edited else not capsys.readouterr().err
 
 
 def test_a_second_run_does_not_take_the_settings_of_the_first() -> None:
     with settings_of_run(None, {"train.seed": 7}):
         for overrides in ({}, {"train.seed": 8}):
-            with pytest.raises(UserError, match="a run with a recipe or overrides is running") as raised, settings_of_run(None, overrides):
+            with pytest.raises(UserError, match="another run of the flow is running") as raised, settings_of_run(None, overrides):
                 pass
             assert raised.value.exit_code == 69
         assert load_params().train.seed == 7
+
+
+def test_a_run_with_settings_does_not_change_those_of_a_run_without() -> None:
+    seed = load_params().train.seed
+    with settings_of_run(None, {}):
+        with pytest.raises(UserError, match="another run of the flow is running in process "), settings_of_run(None, {"train.seed": 7}):
+            pass
+        assert load_params().train.seed == seed
 
 
 def test_a_recipe_takes_the_place_of_all_but_the_machine() -> None:
