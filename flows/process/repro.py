@@ -36,6 +36,8 @@ _ADVICE = {
     "Data and pipelines are up to date.",
 }
 _COMMAND = "> exec env "  # Begins DVC's line with the command of a stage.
+# The end of DVC's message where a stage of another DVC command is running, for which `--wait-for-lock` does not wait.
+_STAGE_BUSY = re.compile(r"you can manually remove '.*rwlock' and try again\.$")
 _STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # The message of dvc.stage.exceptions.StageCmdFailedError.
 
 
@@ -80,7 +82,7 @@ def _needed(root: Path) -> dict[str, list[str]]:
 
 
 def dvc(*arguments: str) -> list[str]:
-    """Return a command line of DVC that waits while another DVC command runs in the repository."""
+    """Return a command line of DVC that waits while another DVC command has the repository's lock, but not while that runs a stage."""
     return [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
 
 
@@ -124,6 +126,8 @@ def named(stage: str, message: str) -> str:
 
 def failure(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tuple[int, str]:
     """Return exit code and reason of a failed stage: from its own report or, if that is missing or damaged, from DVC."""
+    if _STAGE_BUSY.search(last_line):
+        return ExitCode.UNAVAILABLE, f"{name}: {_busy()}"
     with suppress(OSError, UserError, KeyError, TypeError, ValueError, OverflowError):
         found = read_json(exit_file(name, root))
         reason = str(UserError(str(found["message"]), str(found["remedy"])))
@@ -132,6 +136,10 @@ def failure(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tu
     seen = _STAGE_ENDED.search(last_line)
     code = shell_code(int(seen.group(1)) if seen else dvc_code)
     return code or BUG, f"{name}: {last_line.removeprefix('ERROR: ') or 'DVC ended without a message'}"
+
+
+def _busy() -> UserError:
+    return UserError("another DVC command runs a stage in this repository", "Wait until it ends, then run again.", ExitCode.UNAVAILABLE)
 
 
 def restore(names: Sequence[str]) -> str | None:
@@ -192,6 +200,7 @@ def _check_inputs(stage: str, missing: Sequence[str]) -> None:
 def _remote_errors() -> Iterator[None]:
     """Report an error of the DVC remote as a `UserError`; its client libraries raise exceptions of many types."""
     from dvc.config import NoRemoteError  # type: ignore[import-untyped]
+    from dvc.lock import LockError  # type: ignore[import-untyped]
 
     try:
         yield
@@ -200,6 +209,8 @@ def _remote_errors() -> Iterator[None]:
     except NoRemoteError:
         message = "no DVC remote is configured, and machines exchange outputs of stages through it"
         raise configuration_error(message, "Name one and commit it: dvc remote add --default store URL") from None
+    except LockError:
+        raise _busy() from None
     except Exception as error:
         raise UserError(f"the DVC remote is unreachable: {first_line(error)}", "", ExitCode.UNAVAILABLE) from error
 

@@ -1,5 +1,7 @@
 """The exchange of outputs with the DVC remote, in a repository of two stages."""
 
+import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 from dvc.repo import Repo
 
-from flows.process.repro import NOT_CACHED, main
+from flows.process.repro import NOT_CACHED, dvc, failure, main
 
 STAGES = """
 stages:
@@ -67,3 +69,16 @@ def test_a_stage_with_an_output_out_of_the_cache_cannot_be_restored_elsewhere() 
     shutil.rmtree(".dvc/cache")
     assert main(["restore", "one"]) == 0
     assert main(["restore", "two"]) == NOT_CACHED
+
+
+@pytest.mark.usefixtures("done")
+def test_a_stage_that_another_dvc_command_runs_is_worth_another_try(capsys: pytest.CaptureFixture[str]) -> None:
+    """DVC's record has this process, which runs, as the writer of the stage's output; `--wait-for-lock` does not wait for that."""
+    writer = {"pid": os.getpid(), "cmd": "dvc repro"}
+    Path(".dvc/tmp/rwlock").write_text(json.dumps({"write": {str(Path("one.txt").resolve()): writer}, "read": {}}))
+    ended = subprocess.run(dvc("repro", "--force", "one"), check=False, capture_output=True, text=True)
+    busy = "another DVC command runs a stage in this repository. Wait until it ends, then run again."
+    assert failure("one", ended.returncode, ended.stderr.splitlines()[-1]) == (69, f"one: {busy}")
+    Path("one.txt").unlink()
+    assert main(["restore", "one"]) == 69
+    assert capsys.readouterr().err == f"{busy}\n"
