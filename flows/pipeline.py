@@ -84,7 +84,9 @@ def pipeline(
         with machine_errors("pipeline", "Use a machine with more."), settings_of_run(recipe, overrides or {}):
             params = load_params()
             name_run(f"{training_name(params)}, {params.train.updates:,} updates")
-            return run_stages(stages_between(first_stage, last_stage, stage_names()), params.machine)
+            stages = stage_names()
+            pools.check_stages(params.machine.pools, stages)
+            return run_stages(stages_between(first_stage, last_stage, stages), params.machine)
     except UserError as error:
         return pools.failed(str(error), error.exit_code)
 

@@ -64,6 +64,7 @@ FAULTS = [
     ("  preset: tiny", "  preset: tiny\n  norm: both", ": model.norm: must be one of post, pre, got 'both'"),
     ("  preset: tiny", "  preset: tiny\n  convolutions: [[1, 0, 1]]", ": model.convolutions.0.1: must be a whole number above 0, got 0"),
     ("  corpus: synthetic", '  corpus: ""', ": download.corpus: must be a name, got ''"),
+    ("  name: synthetic-en-de", "  name: it's", ': publish.name: must be a name without / : \' and ", got "it\'s"'),
     ("  pools: {}", "  pools: 3", ": machine.pools: must be a work pool's name for each stage, got 3"),
     ("  pools: {}", "  pools: {train: 3}", ": machine.pools.train: must be a text, got 3"),
     ("  beam: 4", "  beam: 101", ": decode.beam: must be a whole number above 0 and at most 100, got 101"),

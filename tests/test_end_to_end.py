@@ -55,10 +55,11 @@ def test_repro_makes_a_model_its_scores_and_a_report(clone: Clone) -> None:
     assert not (clone.root / ".state" / "train").exists()
 
 
-def test_a_second_repro_runs_nothing_whatever_python_left_behind(clone: Clone) -> None:
+def test_a_second_repro_runs_nothing_whatever_python_and_an_editor_left_behind(clone: Clone) -> None:
     for folder in ("transformer_core/evaluation", "transformer_core/synthetic/__pycache__"):
         (clone.root / folder).mkdir(exist_ok=True)
-        (clone.root / folder / "stray.cpython-311.pyc").write_bytes(b"stray")
+        for name in ("stray.cpython-311.pyc", ".stray.py.swp", "stray.py~", "#stray.py#"):
+            (clone.root / folder / name).write_bytes(b"stray")
     assert clone.run("dvc", "repro").rstrip().endswith("Data and pipelines are up to date.")
 
 

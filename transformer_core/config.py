@@ -52,6 +52,8 @@ Quantity = Annotated[float, Field(ge=0, le=_LARGEST)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,1000}$", description="a name")]
+# MLflow refuses / and : in it, and puts it between quotes in a filter.
+ModelName = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f/:'\"]{1,250}$", description="a name without / : ' and \"")]
 # A part of file names.
 Language = Annotated[str, Field(pattern=r"^\w[\w-]{0,50}$", description="a language: letters, digits, dashes and underscores")]
 Convolutions = Annotated[
@@ -331,7 +333,7 @@ class Evaluate(Section):
 class Publish(Section):
     """Name in the MLflow model registry; the versions of a name are compared with each other."""
 
-    name: Name
+    name: ModelName
 
 
 class Machine(Section):

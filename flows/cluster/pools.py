@@ -7,7 +7,7 @@ it as a parameter, and if one fails, all others are cancelled.
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -31,9 +31,10 @@ from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import KILLED, TRANSIENT, ancestors, named, without_advice
 from flows.process.runner import BUG, StageError
 from flows.process.settings import tracked
-from transformer_core.errors import ExitCode, UserError, configuration_error, machine_errors, without_logins
+from transformer_core.errors import ExitCode, UserError, configuration_error, did_you_mean, machine_errors, without_logins
 
 NODE = "node"
+WHERE_THE_FLOW_RUNS = ("evaluate", "publish")
 POLL_SECONDS = 2.0
 _RENDEZVOUS = "rendezvous="
 _CODE = re.compile(r"\(exit code (\d+)\)$")
@@ -70,6 +71,20 @@ def failed(message: str, code: int) -> State[Any]:
     """Return a failed state. Its result is a `StageError`: where a worker runs the flow, Prefect raises the result."""
     error = StageError(code, message.removesuffix(f" (exit code {code})"))
     return Failed(message=str(error), data=error)
+
+
+def check_stages(chosen: Mapping[str, str], stages: Sequence[str]) -> None:
+    """Check the keys of `machine.pools`.
+
+    Raises:
+        UserError: exit code 78; no such stage, or one that writes MLflow's record, which is sent from the repository of the flow.
+    """
+    for name in chosen:
+        if name not in stages:
+            raise configuration_error(f"machine.pools.{name}: no such stage", did_you_mean(name, stages, f"Stages: {', '.join(stages)}."))
+        if name in WHERE_THE_FLOW_RUNS:
+            remedy = "Leave it out: it takes seconds on a CPU."
+            raise configuration_error(f"machine.pools.{name}: this stage runs only where the flow runs", remedy)
 
 
 def run_in_pool(stage: str, pool: str, nodes: int) -> bool:

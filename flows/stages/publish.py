@@ -139,7 +139,7 @@ def journal_from_tables(fingerprint: str, params: Params) -> None:
 
 
 def log_model(client: MlflowClient, uri: str, params: Params, training: Run, updates: int) -> ModelInfo:
-    """Log the model directory as a pyfunc in the training's run, whose status and end are kept."""
+    """Log the model directory as a pyfunc in the training's run, whose end is kept, also after a publish that was killed here."""
     search = params.decode.model_dump(include={"beam", "alpha", "penalty", "max_extra"})
     mlflow.set_tracking_uri(uri)
     mlflow.start_run(run_id=training.info.run_id)
@@ -162,7 +162,8 @@ def log_model(client: MlflowClient, uri: str, params: Params, training: Run, upd
             )
     finally:
         mlflow.end_run()
-        client.set_terminated(training.info.run_id, training.info.status, training.info.end_time)
+        status = "FINISHED" if training.info.status == "RUNNING" else training.info.status
+        client.set_terminated(training.info.run_id, status, training.info.end_time)
     return logged
 
 

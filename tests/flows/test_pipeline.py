@@ -19,6 +19,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Failed
 
 from flows import pipeline as module
+from flows.cluster.pools import check_stages
 from flows.pipeline import fingerprint, in_registry, is_transient, outcome_of, pipeline, stage_task, training_link
 from flows.process.child import GRACE_SECONDS
 from flows.process.paths import PUBLISHED, SCORES
@@ -317,6 +318,20 @@ def test_a_command_line_gives_the_parameters_of_the_flow() -> None:
         "first_stage": "train",
         "last_stage": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("chosen", "fault"),
+    [
+        ("trian", "machine.pools.trian: no such stage. Did you mean train?"),
+        ("publish", "machine.pools.publish: this stage runs only where the flow runs. Leave it out: it takes seconds on a CPU."),
+    ],
+)
+def test_a_pool_of_a_stage_that_has_none_is_refused(chosen: str, fault: str) -> None:
+    check_stages({"train": "gpu"}, ["clean", "train", "publish"])
+    with pytest.raises(UserError) as raised:
+        check_stages({"train": "gpu", chosen: "gpu"}, ["clean", "train", "publish"])
+    assert (str(raised.value), raised.value.exit_code) == (fault, 78)
 
 
 @pytest.fixture
