@@ -241,6 +241,22 @@ def test_interrupting_dvc_and_its_stage_commits_nothing(clone: Clone) -> None:
     assert not (clone.root / "models/checkpoints").exists() or (clone.root / "dvc.lock").read_bytes() == locked
 
 
+def test_a_training_whose_outputs_dvc_could_not_store_is_not_lost(clone: Clone) -> None:
+    """DVC's folder for files of MD5 sums is a file, in the place of a full disk; DVC removes the outputs before it runs the stage again."""
+    clone.run("git", "checkout", "-q", "--", "params.yaml")
+    clone.set({"train": {"seed": 5}})
+    store = clone.root / ".dvc/cache/files/md5"
+    kept = store.rename(store.with_name("kept"))
+    store.write_bytes(b"")
+    clone.run("dvc", "repro", "--single-item", "train", code=255)
+    store.unlink()
+    kept.rename(store)
+    assert "going on after update 30" in clone.run("dvc", "repro", "--single-item", "train")
+    assert "going on" not in clone.run("dvc", "repro", "--single-item", "--force", "train")
+    clone.run("dvc", "repro", "average")
+    assert not list((clone.root / ".state").glob("*/state-*.pt"))
+
+
 def test_two_devices_are_a_cache_hit_for_one_and_train_alike(clone: Clone) -> None:
     clone.run("git", "checkout", "-q", "--", "params.yaml")
     clone.set({"machine": {"devices": 2}, "train": {"seed": 4, "precision": "float64", "tokens_per_microbatch": 512}})

@@ -20,6 +20,7 @@ from typing import Any
 
 from flows.cluster.group import NodeGroup
 from flows.process.child import StageLog, git, run_child
+from flows.process.paths import CHECKPOINTS
 from flows.process.repro import NOT_CACHED, ancestors, dvc, failure, repair, search_path
 from flows.process.runner import StageError, echo, exit_file, reports_errors
 from flows.process.settings import apply_settings
@@ -67,6 +68,16 @@ def run(work: StageRun, clone: Path, log: StageLog, group: NodeGroup | None = No
             raise StageError(*failure(work.stage, code, log.last_line, clone))
         if first:
             push([work.stage], clone, log)
+            if work.stage == "train":
+                _remove_state(clone)
+
+
+def _remove_state(clone: Path) -> None:
+    """Remove the state of the training whose outputs are stored; stage average, which does so elsewhere, does not run here."""
+    from transformer_core.models.directory import CONFIG  # Here, because both import torch.
+    from transformer_core.training.checkpoint import remove_finished
+
+    remove_finished(read_json(clone / CHECKPOINTS / CONFIG)["training"]["fingerprint"], clone)
 
 
 def clone_for(repository: str, rank: int) -> Path:

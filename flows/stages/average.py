@@ -12,7 +12,7 @@ from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist, align
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
 from transformer_core.models.directory import CONFIG, read_config, save_model
-from transformer_core.training.checkpoint import average, best_updates, checkpoint_files, update_of
+from transformer_core.training.checkpoint import average, best_updates, checkpoint_files, remove_finished, update_of
 
 
 class _Scores(Section):
@@ -28,7 +28,9 @@ def run(params: Params) -> str:
     """Average the weights of `average.count` checkpoints, and write them with config, subword model and, if wanted, shortlist."""
     updates = _chosen(params.average)
     files = {update_of(file): file for file in checkpoint_files(CHECKPOINTS)}
-    config = read_config(CHECKPOINTS / CONFIG, again(CHECKPOINTS)).model_copy(update={"averaged": params.average.count})
+    trained = read_config(CHECKPOINTS / CONFIG, again(CHECKPOINTS))
+    remove_finished(trained.training.fingerprint)
+    config = trained.model_copy(update={"averaged": params.average.count})
     weights = average([files[update] for update in updates])
     with TemporaryDirectory() as folder:
         shortlist = Path(folder) / SHORTLIST

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
+from hashlib import md5
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from flows.process.paths import (
     BINARIZED,
     CHECKPOINT_SCORES,
     CHECKPOINTS,
+    DVC_LOCK,
     RAW,
     SUBWORD_MODEL,
     TRAINING,
@@ -32,7 +34,7 @@ from flows.process.runner import echo
 from flows.process.signals import handle_stop_signals, ignore_stop_signals
 from flows.record.recorder import TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
-from transformer_core.config import PRETRAINED, Params
+from transformer_core.config import PRETRAINED, Params, read_yaml
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
@@ -48,7 +50,7 @@ from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Trai
 from transformer_core.models.precision import weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize, resolve
-from transformer_core.training.checkpoint import TRAINING_LOCK, StateDirectory, state_root
+from transformer_core.training.checkpoint import FINISHED, TRAINING_LOCK, StateDirectory, state_of
 from transformer_core.training.devices import Devices, autocast, default_devices, matrix_rate, process_group
 from transformer_core.training.records import Observer, Progress
 from transformer_core.training.trainer import Trainer
@@ -73,7 +75,9 @@ def run(params: Params) -> str:
     _check_data(params)
     if params.train.warning:
         echo(params.train.warning, sys.stderr)
-    group = NodeGroup.from_environment()
+    group, state = NodeGroup.from_environment(), state_of(fingerprint_of(params))
+    if group is None or group.rank == 0:
+        _remove_recorded(state)
     devices = params.machine.devices or default_devices(-(-params.train.microbatches // (group.nodes if group else 1)))
     if devices == 1 and group is None:
         train(params)
@@ -81,13 +85,29 @@ def run(params: Params) -> str:
         launch(devices, group)
     if group is not None and group.rank > 0:
         return f"node {group.rank} of {group.nodes}: done; the outputs are on node 0"
-    ignore_stop_signals()  # A half-removed state would lose the training; all outputs are there, and the rest takes no time.
-    shutil.rmtree(_state(fingerprint_of(params)))  # Not before: DVC takes no outputs of a stage that was stopped.
+    ignore_stop_signals()  # All outputs are there, and the rest takes no time. DVC takes no outputs of a stage that was stopped.
+    (state / FINISHED).write_text(md5(TRAINING_METRICS.read_bytes(), usedforsecurity=False).hexdigest(), encoding="utf-8")
     metrics = read_json(TRAINING_METRICS)
     return (
         f"{CHECKPOINTS}: {metrics['updates']:,} updates in {metrics['minutes']:.1f} minutes, "
         f"{metrics['tokens_per_second']:,} target tok/s, valid PPL {metrics['valid_perplexity']:.2f}"
     )
+
+
+def _remove_recorded(state: Path) -> None:
+    """Remove a finished state whose outputs DVC has recorded: the training is forced to run again.
+
+    Any other finished state is resumed after its last update: DVC has failed to store the outputs, for example on a full disk, and removes
+    them before it runs the stage again. Stage average, which runs when they are stored, removes the state otherwise.
+    """
+    finished = state / FINISHED
+    if finished.exists():
+        stages = read_yaml(DVC_LOCK)["stages"] if DVC_LOCK.exists() else {}
+        recorded = {output["path"]: output.get("md5") for output in stages.get("train", {}).get("outs", [])}
+        if recorded.get(TRAINING_METRICS.as_posix()) == finished.read_text(encoding="utf-8"):
+            shutil.rmtree(state)
+        else:
+            finished.unlink()
 
 
 def _check_data(params: Params) -> None:
@@ -127,18 +147,14 @@ def train(params: Params) -> None:
         if devices.rank > 0:
             _train(params, fingerprint, devices, stop_asked)
             return
-        with exclusive_lock(_state(fingerprint) / TRAINING_LOCK, "this training"):
+        with exclusive_lock(state_of(fingerprint) / TRAINING_LOCK, "this training"):
             _train(params, fingerprint, devices, stop_asked)
             if stop_asked():  # DVC may have been ended by the same signal.
                 raise Interrupted("training stopped after its last update, state saved")
 
 
-def _state(fingerprint: str) -> Path:
-    return state_root() / fingerprint[:16]
-
-
 def _train(params: Params, fingerprint: str, devices: Devices, stop_asked: Callable[[], bool]) -> None:
-    state, precision, score = _state(fingerprint), params.train.precision, _OUTPUT_SCORES[params.download.task]
+    state, precision, score = state_of(fingerprint), params.train.precision, _OUTPUT_SCORES[params.download.task]
     with ExitStack() as stack:
         model = _new_model(params).to(devices.device, weights_dtype(precision))
         _check_positions(model)
@@ -245,8 +261,7 @@ def _check_positions(model: TranslationModel) -> None:
 
 
 def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Progress, parameters: int) -> None:
-    """Fill DVC's outputs from the state, which is removed only after all of them exist."""
-
+    """Fill DVC's outputs from the state, which is kept until DVC has stored them."""
     meta, seconds = read_meta(BINARIZED), round(progress.seconds, 1)
     config = ModelConfig(
         model=resolve(params.model),

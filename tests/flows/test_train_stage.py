@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from hashlib import md5
 from pathlib import Path
 from typing import Literal
 
@@ -101,10 +102,25 @@ def test_a_stop_after_the_last_update_loses_no_update(place: Path, monkeypatch: 
     assert again.returncode == 0
     assert weights.read_bytes() == written
     assert json.loads(Path("results/training/metrics.json").read_text(encoding="utf-8"))["updates"] == 2
-    assert not list(Path(".state").glob("*/state-*.pt"))
     (journal,) = Path(".state/journal").glob("*.jsonl")
     updates = [event["step"] for event in read_events(journal) if event["type"] == "metrics" and "train/loss" in event["values"]]
     assert updates == [2]
+
+
+def test_a_finished_state_is_kept_until_dvc_has_recorded_the_outputs(place: Path) -> None:
+    """DVC may fail to store them, and removes them before it runs the stage again."""
+    prepare("bpe")
+    assert stage_here("train").returncode == 0
+    written = (place / "models/checkpoints/update-00000002.safetensors").read_bytes()
+    shutil.rmtree("models")
+    assert "going on after update 2" in stage_here("train").stderr
+    assert (place / "models/checkpoints/update-00000002.safetensors").read_bytes() == written
+    outputs = [{"path": "results/training/metrics.json", "md5": md5(Path("results/training/metrics.json").read_bytes()).hexdigest()}]
+    Path("dvc.lock").write_text(json.dumps({"stages": {"train": {"outs": outputs}}}), encoding="utf-8")
+    assert "going on" not in stage_here("train").stderr  # Recorded, and so forced to run again.
+    assert list(Path(".state").glob("*/state-*.pt"))
+    assert stage_here("average").returncode == 0
+    assert not list(Path(".state").glob("*/state-*.pt"))
 
 
 @pytest.mark.usefixtures("place")

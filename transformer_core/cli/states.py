@@ -39,14 +39,15 @@ def _described(directory: Path) -> str:
     """Return name, update, size and time of saving."""
     from datetime import datetime
 
-    from transformer_core.training.checkpoint import is_whole, state_files, update_of
+    from transformer_core.training.checkpoint import FINISHED, is_whole, state_files, update_of
 
     whole = next((file for file in state_files(directory) if is_whole(file)), None)
     size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
     if whole is None:
         return f"{directory.name}  no whole state, {size / 1e6:,.0f} MB"
     saved = datetime.fromtimestamp(whole.stat().st_mtime).astimezone()
-    return f"{directory.name}  update {update_of(whole):,}, {size / 1e6:,.0f} MB, saved {saved:%Y-%m-%d %H:%M}"
+    finished = ", finished" if (directory / FINISHED).exists() else ""
+    return f"{directory.name}  update {update_of(whole):,}{finished}, {size / 1e6:,.0f} MB, saved {saved:%Y-%m-%d %H:%M}"
 
 
 def _remove(found: dict[str, Path], names: list[str], root: Path) -> None:

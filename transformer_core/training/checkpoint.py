@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import isnan
@@ -18,14 +19,26 @@ from transformer_core.models.directory import check_finite, read_weights
 
 FORMAT = 2
 TRAINING_LOCK = "lock"  # File in a training's directory that the writing process locks (`exclusive_lock` of transformer_core/files.py).
+FINISHED = "finished"  # File there of a training that has written its stage's outputs: the MD5 of their metrics.json, as DVC records it.
 _KEEP_STATES = 2
 _LESS_IS_BETTER = frozenset({"nll", "perplexity"})  # For the other measures, more is better.
 _log = logging.getLogger(__name__)
 
 
-def state_root() -> Path:
-    """Return the parent of the trainings' directories: $TRANSFORMER_STATE, or .state in the repository."""
-    return repository() / (os.environ.get("TRANSFORMER_STATE") or ".state")
+def state_root(root: Path | None = None) -> Path:
+    """Return the parent of the trainings' directories: $TRANSFORMER_STATE, or .state in the repository, or in that at `root`."""
+    return (root or repository()) / (os.environ.get("TRANSFORMER_STATE") or ".state")
+
+
+def state_of(fingerprint: str, root: Path | None = None) -> Path:
+    """Return the directory of a training; `root` as in `state_root`."""
+    return state_root(root) / fingerprint[:16]
+
+
+def remove_finished(fingerprint: str, root: Path | None = None) -> None:
+    """Remove the state of a training if it has finished: DVC has recorded its outputs."""
+    if (state_of(fingerprint, root) / FINISHED).exists():
+        shutil.rmtree(state_of(fingerprint, root))
 
 
 def stopped_trainings(root: Path) -> list[Path]:
