@@ -36,13 +36,34 @@ def test_both_languages_of_a_tmx_file_are_aligned(tmp_path_factory: pytest.TempP
 
 def test_a_tmx_unit_gives_its_text_without_markup_and_an_empty_line_where_a_language_is_missing(tmp_path: Path) -> None:
     (tmp_path / "m.tmx").write_text(
-        '<tmx xmlns="http://www.lisa.org/tmx14"><body><tu><tuv xml:lang="de-AT"><seg>Ein <bpt i="1">fettes</bpt>\nWort &amp; mehr</seg>'
+        '<tmx xmlns="http://www.lisa.org/tmx14"><body><tu><tuv xml:lang="de-AT"><seg>Ein <hi>fettes</hi>\nWort &amp; mehr</seg>'
         "</tuv></tu>"
         '<tu><tuv lang="en"><seg>one</seg></tuv></tu></body></tmx>',
         encoding="utf-8",
     )
     assert list(file_lines(tmp_path / "m.tmx", "de")) == [b"Ein fettes Wort & mehr", b""]
     assert list(file_lines(tmp_path / "m.tmx", "en")) == [b"", b"one"]
+
+
+@given(st.sampled_from(["bpt", "ept", "ph", "it", "ut"]), st.lists(texts, min_size=5, max_size=5))
+@settings(deadline=None)
+def test_codes_in_a_tmx_unit_are_no_text_but_what_is_around_and_in_their_sub_is(
+    tmp_path_factory: pytest.TempPathFactory, code: str, parts: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("tmx") / "memory.tmx"
+    before, native, inside, more_native, after = map(escape, parts)
+    segment = f'{before}<{code} i="1">{native}<sub>{inside}<ph>{native}</ph>{after}</sub>{more_native}</{code}>{after}'
+    path.write_text(f'<tmx><body><tu><tuv lang="de"><seg>{segment}</seg></tuv></tu></body></tmx>', encoding="utf-8")
+    assert [line.decode() for line in file_lines(path, "de")] == [parts[0] + parts[2] + parts[4] + parts[4]]
+
+
+def test_a_language_is_taken_before_its_regional_forms(tmp_path: Path) -> None:
+    (tmp_path / "m.tmx").write_text(
+        '<tmx><body><tu><tuv xml:lang="de-AT"><seg>Jänner</seg></tuv><tuv xml:lang="de"><seg>Januar</seg></tuv></tu></body></tmx>',
+        encoding="utf-8",
+    )
+    for language, text in (("de", "Januar"), ("de-AT", "Jänner")):
+        assert [line.decode() for line in file_lines(tmp_path / "m.tmx", language)] == [text]
 
 
 def test_a_regional_language_is_found_by_either_name(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from transformer_core.corpus.text import Pair, aligned, open_bytes
 from transformer_core.errors import UserError, first_line
 
 _SEGMENT_TAG = re.compile(rb"<(/?)seg\b[^<>]*>", re.IGNORECASE)
+# Elements of TMX 1.4 that hold the codes of the file that was translated; only what is inside their <sub> is text.
+_TMX_CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
 _XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 # What the readers of archives raise for damage beside their own errors.
@@ -134,7 +136,7 @@ def _segments(text: bytes) -> Iterator[bytes]:
 def _units(file: BinaryIO, language: str) -> Iterator[bytes]:
     body: ElementTree.Element | None = None
     for event, element in ElementTree.iterparse(file, events=("start", "end")):
-        name = element.tag.rpartition("}")[2]
+        name = _local_name(element)
         if name == "body" and event == "start":
             body = element
         if name == "tu" and event == "end":
@@ -145,13 +147,30 @@ def _units(file: BinaryIO, language: str) -> Iterator[bytes]:
 
 def _segment_in(unit: ElementTree.Element, language: str) -> str:
     """Return the text of a translation unit in a language, or else in a regional form of it; "" if there is none."""
-    texts: dict[str, str] = {}
+    exact: dict[str, str] = {}
+    regional: dict[str, str] = {}
     for variant in unit:
         if (segment := variant.find("{*}seg")) is not None:
             tag = (variant.get(_XML_LANGUAGE) or variant.get("lang") or "").lower().replace("_", "-")
-            for name in (tag, tag.partition("-")[0]):
-                texts.setdefault(name, "".join(segment.itertext()))
-    return texts.get(language.replace("_", "-"), "")
+            text = _text_of(segment)
+            exact.setdefault(tag, text)
+            regional.setdefault(tag.partition("-")[0], text)
+    wanted = language.replace("_", "-")
+    return exact.get(wanted, regional.get(wanted, ""))
+
+
+def _text_of(segment: ElementTree.Element) -> str:
+    """Return the text of a <seg>, and remove the codes in it."""
+    for element in segment.iter():
+        if _local_name(element) in _TMX_CODES:
+            element.text = None
+            for child in element:
+                child.tail = None
+    return "".join(segment.itertext())
+
+
+def _local_name(element: ElementTree.Element) -> str:
+    return element.tag.rpartition("}")[2]
 
 
 def _column(file: BinaryIO, column: int, path: Path) -> Iterator[bytes]:
