@@ -16,7 +16,7 @@ from transformer_core.config import TREES
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Address, Entry, Folder, Found, LocalFile, Source, Splits, Synthetic
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import unpack
-from transformer_core.corpus.sources.readers import SourceReader
+from transformer_core.corpus.sources.readers import SourceReader, located, named_from
 from transformer_core.corpus.text import Pair
 from transformer_core.errors import ExitCode, UserError
 
@@ -68,6 +68,14 @@ def test_bytes_are_read_unchanged_even_if_they_are_not_utf8(reader: SourceReader
     (tmp_path / "t.de").write_bytes(b"\xfe\n\x85\n\x00\n")
     opened = reader.open(Source(files={language: LocalFile(path=f"t.{language}") for language in ("en", "de")}), "train")
     assert list(opened.pairs) == [Pair(b"\xff\r", b"\xfe"), Pair(b"", b"\x85"), Pair(b" last", b"\x00")]
+
+
+def test_a_link_is_named_itself_because_its_suffix_tells_the_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blob").write_bytes(gzip.compress(ENGLISH))
+    (tmp_path / "t.en.gz").symlink_to("blob")
+    name = named_from(tmp_path / "corpora", Path("t.en.gz"))
+    assert (name, located(tmp_path / "corpora", name)) == ("../t.en.gz", Path("t.en.gz"))
 
 
 def test_a_folder_is_read_by_stem(reader: SourceReader, tmp_path: Path) -> None:
@@ -174,7 +182,7 @@ import sys
 from pathlib import Path
 from transformer_core.corpus.sources.catalogue import Entry, Found, Source, Splits, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher
-from transformer_core.corpus.sources.readers import SourceReader
+from transformer_core.corpus.sources.readers import SourceReader, located, named_from
 from transformer_core.errors import UserError
 
 found = find_entry("wmt14-en-de")

@@ -218,7 +218,7 @@ def located(folder: Path, name: str) -> Path:
 
 def named_from(folder: Path, file: Path) -> str:
     """Return the name of a file as seen from a folder, the inverse of `located`: relative if it is below the working directory."""
-    absolute = file.resolve()
+    absolute = file.parent.resolve() / file.name
     if absolute.is_relative_to(Path.cwd().resolve()):
         return Path(os.path.relpath(absolute, folder.resolve())).as_posix()
     return str(absolute)
