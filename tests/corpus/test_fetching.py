@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_core.corpus.sources.fetching import Fetcher, Sum, mirror_folder
+from transformer_core.corpus.sources.fetching import Fetcher, Sum, mirror_folder, name_of_address
 from transformer_core.corpus.sources.http import TRIES
 from transformer_core.errors import ExitCode, UserError
 
@@ -259,6 +259,23 @@ def test_a_file_of_another_corpus_in_the_mirror_is_taken_if_its_sum_is_right(sit
     assert site.requests == []
     assert of_mirror.fetch(site.address).path.parent == fetcher.downloads / "tiny"
     assert len(site.requests) == 1
+
+
+def test_a_mirrored_file_with_the_name_of_two_addresses_is_taken_by_a_name_of_one_address_or_by_its_sum(
+    site: Site, fetcher: Fetcher, tmp_path: Path
+) -> None:
+    folder = tmp_path / "mirror/tiny"
+    folder.mkdir(parents=True)
+    (folder / "train.en").write_bytes(CONTENT)
+    both = [site.address, site.address.replace("/data/", "/other/")]
+    mirrored = Fetcher("tiny", fetcher.downloads, tmp_path / "mirror", pause_seconds=0.01)
+    assert mirrored.fetch(both[0], RIGHT, both).path == folder / "train.en"
+    site.faults = [503] * TRIES
+    with pytest.raises(UserError, match=f"put the file at {folder / name_of_address(both[1])} and set machine.mirror"):
+        mirrored.fetch(both[1], None, both)
+    (folder / name_of_address(both[1])).write_bytes(b"other\n")
+    assert mirrored.fetch(both[1], None, both).path.read_bytes() == b"other\n"
+    assert mirrored.fetch(both[0], None, both).path.is_relative_to(fetcher.downloads)
 
 
 def test_the_environment_has_precedence_over_the_setting_and_a_missing_mirror_is_refused(

@@ -120,6 +120,21 @@ def test_files_on_the_web_are_taken_in_the_two_languages_asked_for(reader: Sourc
     assert opened.origins == [{"url": addresses[language].url, "sha256": addresses[language].sha256} for language in ("en", "de")]
 
 
+def test_a_mirrored_file_is_not_read_for_two_addresses_of_an_entry(reader: SourceReader, tmp_path: Path) -> None:
+    """Otherwise the text of train would also be that of test."""
+    train, test = (
+        Source(https={language: Address(url=f"http://127.0.0.1:9/{folder}/text.{language}") for language in ("en", "de")})
+        for folder in ("train", "test")
+    )
+    entry = reader.found.entry.model_copy(update={"splits": Splits(train=[train], valid=[Source(holdout=1)], test=[test])})
+    both = replace(reader, found=Found(entry, reader.found.path))
+    for language, content in (("en", ENGLISH), ("de", GERMAN)):
+        (tmp_path / f"mirror/tiny/text.{language}").write_bytes(content)
+    for source, split in ((train, "train"), (test, "test")):
+        with pytest.raises(UserError, match=f"http://127.0.0.1:9/{split}/text.en: "):
+            both.open(source, split)
+
+
 @pytest.mark.parametrize("name", ["corpus.tgz", "corpus.zip"])
 def test_members_of_archives_are_copied_under_names_that_cannot_escape_or_are_bad_data(tmp_path: Path, name: str) -> None:
     archive_of(tmp_path / name, {"../../outside.en": ENGLISH, "/absolute/t.de": GERMAN, "other.en": b""})

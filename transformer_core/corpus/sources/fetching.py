@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from glob import escape
@@ -42,7 +43,8 @@ class Fetcher:
     Args:
         corpus: the entry's name, and the name of its folder in the mirror.
         downloads: folder that keeps downloaded files until the corpus is complete, so that a second run fetches only the missing ones.
-        mirror: folder with files at MIRROR/CORPUS/FILENAME; a file of another corpus is taken if its sum is known and right.
+        mirror: folder with files at MIRROR/CORPUS/FILENAME or, for any address, MIRROR/CORPUS/`name_of_address`. A file that may be of
+            another address or corpus is taken if its sum is known and right.
         lock: JSON file of SHA-256 sums by address (without passwords), for files without a published sum. The first fetch writes the sum
             of a file, later ones must match it.
         pause_seconds: see `http.download`.
@@ -54,8 +56,11 @@ class Fetcher:
     lock: Path | None = None
     pause_seconds: float = 1.0
 
-    def fetch(self, url: str, published: Sum | None = None) -> Fetched:
+    def fetch(self, url: str, published: Sum | None = None, others: Collection[str] = ()) -> Fetched:
         """Return the file at `url`.
+
+        Args:
+            others: the corpus' addresses. If another one ends in the same file name, a file of that name in the mirror may be either.
 
         Raises:
             UserError: exit code 65 for a sum other than the published or the locked one; 69 if the network or the server is unavailable
@@ -64,7 +69,8 @@ class Fetcher:
         """
         address = without_logins(url)
         expected = published or self._locked(address)
-        fetched = self._fetch(url, published, expected)
+        shared = any(file_name(other) == file_name(url) and without_logins(other) != address for other in others)
+        fetched = self._fetch(url, published, expected, [name_of_address(url), *([] if shared else [file_name(url)])])
         if expected is None:
             self._lock(address, fetched.sha256)
         return fetched
@@ -90,12 +96,13 @@ class Fetcher:
         if self.lock is not None:
             write_json(self.lock, dict(sorted({**locked_sums(self.lock), address: sha256}.items())))
 
-    def _fetch(self, url: str, published: Sum | None, expected: Sum | None) -> Fetched:
-        name = PurePosixPath(unquote(urlsplit(url).path)).name  # Unquoted first: with an escaped slash, a name could leave the folder.
-        mirrored = self.mirror and self.mirror / self.corpus / name
-        if mirrored and mirrored.is_file():
-            return check_sum(mirrored, expected)
-        if elsewhere := self._of_another_corpus(name, expected):
+    def _fetch(self, url: str, published: Sum | None, expected: Sum | None, mirrored: list[str]) -> Fetched:
+        """Return the file at `url`; the mirror may have it under each of the names `mirrored`."""
+        name = file_name(url)
+        for path in (self.mirror / self.corpus / one for one in mirrored) if self.mirror else ():
+            if path.is_file():
+                return check_sum(path, expected)
+        if elsewhere := self._with_known_sum(name, expected):
             return elsewhere
         # Two addresses may end in the same name, and a published sum may have been corrected since an earlier download.
         key = hashlib.sha256(f"{url} {published}".encode()).hexdigest()[:8]
@@ -104,7 +111,7 @@ class Fetcher:
             return check_sum(downloaded, expected)
         arrived = downloaded.with_name(f"{downloaded.name}.unchecked")
         arrived.parent.mkdir(parents=True, exist_ok=True)
-        where = f"{self.mirror or 'MIRROR'}/{self.corpus}/{name}"
+        where = f"{self.mirror or 'MIRROR'}/{self.corpus}/{mirrored[-1]}"
         download(url, arrived, self.pause_seconds, remedy=f"Try again, or put the file at {where} and set machine.mirror.")
         try:
             fetched = check_sum(arrived, expected, name=url)
@@ -114,8 +121,8 @@ class Fetcher:
         arrived.replace(downloaded)
         return Fetched(downloaded, fetched.sha256)
 
-    def _of_another_corpus(self, name: str, expected: Sum | None) -> Fetched | None:
-        """Return a file of that name, of another corpus in the mirror, that has the expected sum."""
+    def _with_known_sum(self, name: str, expected: Sum | None) -> Fetched | None:
+        """Return a file of that name in the mirror, of any corpus, that has the expected sum."""
         for path in self.mirror.glob(f"*/{escape(name)}") if self.mirror and expected else ():
             with suppress(UserError):
                 if path.is_file():
@@ -126,6 +133,16 @@ class Fetcher:
         """Return a temporary folder beside the downloads, for extracting archives."""
         self.downloads.mkdir(parents=True, exist_ok=True)
         return TemporaryDirectory(dir=self.downloads)
+
+
+def file_name(url: str) -> str:
+    """Return the last part of an address, the name of its file."""
+    return PurePosixPath(unquote(urlsplit(url).path)).name  # Unquoted first: with an escaped slash, a name could leave the folder.
+
+
+def name_of_address(url: str) -> str:
+    """Return the name that only this address has in the mirror: 8 digits of the SHA-256 of the address (without a password), file name."""
+    return f"{hashlib.sha256(without_logins(url).encode()).hexdigest()[:8]}-{file_name(url)}"
 
 
 def lock_file(corpus: str, entries: Path = OWN_ENTRIES) -> Path:

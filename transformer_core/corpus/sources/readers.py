@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -95,6 +96,25 @@ class SourceReader:
         if wanted.sacrebleu is not None:
             self._sacrebleu_dataset(wanted.sacrebleu)
 
+    @cached_property
+    def _addresses(self) -> frozenset[str]:
+        """The addresses of all files of the entry, in all its languages."""
+        return frozenset(url for sources in self.found.entry.sources.values() for source in sources for url in self._urls(source))
+
+    def _urls(self, wanted: Source) -> list[str]:
+        if wanted.https is not None:
+            return [address.url for address in wanted.https.values()]
+        if wanted.mtdata is not None:
+            return _mtdata_entry(wanted.mtdata, self.found.path)[1]
+        if wanted.sacrebleu is not None:
+            from sacrebleu.dataset import DATASETS
+
+            return DATASETS[wanted.sacrebleu].data or [] if wanted.sacrebleu in DATASETS else []
+        return []
+
+    def _fetch(self, url: str, published: Sum | None = None) -> Fetched:
+        return self.fetcher.fetch(url, published, self._addresses)
+
     def _open_files(self, files: dict[str, LocalFile]) -> Opened:
         chosen = [files[language] for language in self.direction]
         paths = [located(self.found.path.parent, file.path) for file in chosen]
@@ -117,7 +137,7 @@ class SourceReader:
 
     def _open_https(self, addresses: dict[str, Address]) -> Opened:
         chosen = [addresses[language] for language in self.direction]
-        fetched = [self.fetcher.fetch(address.url, Sum(address.sha256) if address.sha256 else None) for address in chosen]
+        fetched = [self._fetch(address.url, Sum(address.sha256) if address.sha256 else None) for address in chosen]
         return Opened(self._pairs_of_addresses(chosen, [file.path for file in fetched]), _origins([one.url for one in chosen], fetched))
 
     def _pairs_of_addresses(self, addresses: list[Address], paths: list[Path]) -> Iterator[Pair[bytes]]:
@@ -131,7 +151,7 @@ class SourceReader:
 
     def _open_mtdata(self, name: str) -> Opened:
         entry, urls, swapped = _mtdata_corpus(name, self.direction, self.found.path)
-        fetched = [self.fetcher.fetch(url) for url in urls]
+        fetched = [self._fetch(url) for url in urls]
         pairs = _pairs_of_mtdata(entry, swapped, [file.path for file in fetched], self.fetcher)
         return Opened(pairs, _origins(urls, fetched, mtdata=name))
 
@@ -150,7 +170,7 @@ class SourceReader:
     def _open_sacrebleu(self, name: str) -> Opened:
         dataset, language_pair = self._sacrebleu_dataset(name), "-".join(self.direction)
         urls, digests = dataset.data or [], dataset.md5 or []
-        fetched = [self.fetcher.fetch(url, Sum(digest, "md5")) for url, digest in zip(urls, digests, strict=True)]
+        fetched = [self._fetch(url, Sum(digest, "md5")) for url, digest in zip(urls, digests, strict=True)]
         archives = [file.path.resolve().as_uri() for file in fetched]
         return Opened(_pairs_of_sacrebleu(dataset, archives, language_pair, self.fetcher), _origins(urls, fetched, sacrebleu=name))
 
@@ -224,12 +244,12 @@ def named_from(folder: Path, file: Path) -> str:
     return str(absolute)
 
 
-def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> tuple[Any, list[str], bool]:
-    """Return mtdata's entry of a corpus, its addresses, and whether its sides must be swapped. Raises `UserError` (78)."""
+@cache
+def _mtdata_entry(name: str, path: Path) -> tuple[Any, list[str]]:
+    """Return mtdata's entry of a corpus, and its addresses. Raises `UserError` (78)."""
     # mtdata configures the root logger unless that has a handler. Its first import builds an index, which takes about 30 seconds.
     logging.basicConfig(level=logging.WARNING)
     from mtdata.index import INDEX  # type: ignore[import-untyped]
-    from mtdata.iso.bcp47 import bcp47  # type: ignore[import-untyped]
 
     where = f"{path}: mtdata: {name}"
     entry = next((entry for entry in INDEX.get_entries() if str(entry.did) == name), None)
@@ -240,11 +260,19 @@ def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> tuple[A
     urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
     if entry.in_ext == "opus_xces" or any("//huggingface.co/" in url for url in urls):
         raise configuration_error(f"{where}: comes in a form that is not read here", "Get it with mtdata and name its files.")
+    return entry, urls
+
+
+def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> tuple[Any, list[str], bool]:
+    """Return mtdata's entry of a corpus, its addresses, and whether its sides must be swapped. Raises `UserError` (78)."""
+    entry, urls = _mtdata_entry(name, path)
+    from mtdata.iso.bcp47 import bcp47  # type: ignore[import-untyped]
+
     wanted = [bcp47(language) for language in direction]
     for swapped, languages in ((False, wanted), (True, wanted[::-1])):
         if all(language.is_compatible(other) for language, other in zip(languages, entry.did.langs, strict=True)):
             return entry, urls, swapped
-    raise configuration_error(f"{where}: is not in the languages {' and '.join(direction)}")
+    raise configuration_error(f"{path}: mtdata: {name}: is not in the languages {' and '.join(direction)}")
 
 
 def _pairs_of_mtdata(entry: Any, swapped: bool, files: list[Path], fetcher: Fetcher) -> Iterator[Pair[bytes]]:
