@@ -1,8 +1,11 @@
+import gzip
 import hashlib
+import io
 import json
 import socket
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,8 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from transformer_core.corpus.sources.fetching import Fetcher, Sum, mirror_folder, name_of_address
+from transformer_core.corpus.sources.catalogue import Address, Entry, Found, Source, Splits
+from transformer_core.corpus.sources.fetching import Fetcher, Sum, locked_sums, mirror_folder, name_of_address
 from transformer_core.corpus.sources.http import TRIES
+from transformer_core.corpus.sources.raw import write_raw
+from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.errors import ExitCode, UserError
 
 CONTENT = b"a sentence a line\n" * 100_000
@@ -29,6 +35,7 @@ class Site:
             that is shorter than what was asked for), "redirect", "redirect ADDRESS" or "slow".
         mark: its ETag; None for a server that marks no versions.
         ranges: whether it sends parts.
+        encoding: the encoding that it says the content has in transit.
     """
 
     address: str = ""
@@ -36,6 +43,7 @@ class Site:
     content: bytes = CONTENT
     mark: str | None = '"1"'
     ranges: bool = True
+    encoding: str | None = None
     requests: list[str] = field(default_factory=list)
     asked_from: list[int] = field(default_factory=list)
 
@@ -70,6 +78,8 @@ def site() -> Iterator[Site]:
                 self.send_response(200)
             if served.mark:
                 self.send_header("ETag", served.mark)
+            if served.encoding:
+                self.send_header("Content-Encoding", served.encoding)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             half = len(body) // 2
@@ -191,7 +201,10 @@ def test_a_complete_part_is_renamed_and_not_fetched_again(site: Site, fetcher: F
 
 def test_a_file_without_a_published_sum_must_have_the_locked_one(site: Site, tmp_path: Path) -> None:
     lock = tmp_path / "corpora/tiny.lock"
-    first = Fetcher("tiny", tmp_path / "first", lock=lock).fetch(site.address)
+    fetcher = Fetcher("tiny", tmp_path / "first", lock=lock)
+    first = fetcher.fetch(site.address)
+    assert not lock.exists()
+    fetcher.write_locks()
     assert json.loads(lock.read_text(encoding="utf-8")) == {site.address: first.sha256}
     assert Fetcher("tiny", tmp_path / "second", lock=lock).fetch(site.address).sha256 == first.sha256
     site.content, site.mark = CONTENT[::-1], '"2"'
@@ -199,6 +212,42 @@ def test_a_file_without_a_published_sum_must_have_the_locked_one(site: Site, tmp
         Fetcher("tiny", tmp_path / "third", lock=lock).fetch(site.address)
     Fetcher("tiny", tmp_path / "fourth", lock=lock).fetch(site.address, Sum(hashlib.sha256(site.content).hexdigest()))
     assert list(json.loads(lock.read_text(encoding="utf-8"))) == [site.address]
+
+
+def reader_of(side: Address, folder: Path) -> SourceReader:
+    """Reads a table on the web, of which one pair is for validation and one for the test."""
+    sides = {"en": side, "de": side.model_copy(update={"column": 2})}
+    splits = Splits(train=[Source(https=sides)], valid=[Source(holdout=1)], test=[Source(holdout=1)])
+    entry = Entry(name="tiny", languages=["en", "de"], licence=None, note="", splits=splits)
+    (folder / "raw").mkdir(exist_ok=True)
+    return SourceReader(Found(entry, folder / "tiny.yaml"), "en", "de", Fetcher("tiny", folder / "downloads", lock=folder / "tiny.lock"))
+
+
+def test_a_download_that_cannot_be_read_is_neither_kept_nor_locked(site: Site, tmp_path: Path) -> None:
+    """A server sends the page for its login, later the file."""
+    side = Address(url=f"{site.address}.gz", column=1)
+    site.content = b"<html>Log in</html>"
+    with pytest.raises(UserError, match="damaged gzip file"):
+        write_raw(reader_of(side, tmp_path), tmp_path / "raw")
+    site.content = gzip.compress(b"one\teins\ntwo\tzwei\nthree\tdrei\n")
+    write_raw(reader_of(side, tmp_path), tmp_path / "raw")
+    assert locked_sums(tmp_path / "tiny.lock") == {side.url: hashlib.sha256(site.content).hexdigest()}
+
+
+def test_an_archive_is_kept_if_the_entry_names_a_member_that_it_does_not_have(site: Site, tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("t.tsv", "one\teins\n")
+    site.content = packed.getvalue()
+    with pytest.raises(UserError, match=r"0 files in it match none\.tsv"):
+        write_raw(reader_of(Address(url=site.address, member="none.tsv", column=1), tmp_path), tmp_path / "raw")
+    assert [path.read_bytes() for path in files_in(tmp_path / "downloads")] == [site.content]
+
+
+def test_a_file_that_the_server_marks_as_compressed_in_transit_is_kept_as_it_is(site: Site, fetcher: Fetcher) -> None:
+    site.content, site.encoding = gzip.compress(CONTENT), "gzip"
+    site.faults = ["truncate"]
+    assert fetcher.fetch(f"{site.address}.gz").path.read_bytes() == site.content
 
 
 @pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://127.0.0.1/train.en", "data:text/plain,text", "http://a..b/x"])

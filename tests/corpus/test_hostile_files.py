@@ -228,5 +228,7 @@ def test_a_password_of_an_address_is_not_in_the_lock(tmp_path: Path) -> None:
     (folder / "t.en").write_bytes(TEXT)
     lock = tmp_path / "own.lock"
     for password in ("s3cret", "other"):  # The second finds the sum of the first.
-        Fetcher("own", tmp_path / "downloads", tmp_path / "mirror", lock).fetch(f"https://me:{password}@invalid./t.en")
+        fetcher = Fetcher("own", tmp_path / "downloads", tmp_path / "mirror", lock)
+        fetcher.fetch(f"https://me:{password}@invalid./t.en")
+        fetcher.write_locks()
     assert list(parse_yaml(lock.read_text(encoding="utf-8"), "lock")) == ["https://invalid./t.en"]

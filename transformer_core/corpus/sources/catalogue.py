@@ -96,7 +96,7 @@ class Folder(Section):
 
 
 class Address(Section):
-    """A file on the web, in the formats of a `LocalFile`. If no sum is given, the sum of the first download is locked.
+    """A file on the web, in the formats of a `LocalFile`. If no sum is given, the sum of the first complete download is locked.
 
     `member` is a pattern (*, ?) that matches the path of one file in a tar or zip archive at that address.
     """

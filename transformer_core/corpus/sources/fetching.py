@@ -2,9 +2,9 @@
 
 import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from glob import escape
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -30,10 +30,11 @@ class Sum:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A local file and its SHA-256, which was compared with the expected sum if there is one."""
+    """A local file and its SHA-256, which was compared with the expected sum if there is one (`known`)."""
 
     path: Path
     sha256: str
+    known: bool
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,10 @@ class Fetcher:
         downloads: folder that keeps downloaded files until the corpus is complete, so that a second run fetches only the missing ones.
         mirror: folder with files at MIRROR/CORPUS/FILENAME or, for any address, MIRROR/CORPUS/`name_of_address`. A file that may be of
             another address or corpus is taken if its sum is known and right.
-        lock: JSON file of SHA-256 sums by address (without passwords), for files without a published sum. The first fetch writes the sum
-            of a file, later ones must match it.
+        lock: JSON file of SHA-256 sums by address (without passwords), for files without a published sum. `write_locks` writes the sum of
+            a file that was fetched first, later ones must match it.
         pause_seconds: see `http.download`.
+        new_sums: sums by lock and address that `write_locks` will write; a fetcher made from this one by `replace` adds its own.
     """
 
     corpus: str
@@ -55,6 +57,7 @@ class Fetcher:
     mirror: Path | None = None
     lock: Path | None = None
     pause_seconds: float = 1.0
+    new_sums: dict[Path, dict[str, str]] = field(default_factory=dict)
 
     def fetch(self, url: str, published: Sum | None = None, others: Collection[str] = ()) -> Fetched:
         """Return the file at `url`.
@@ -76,7 +79,7 @@ class Fetcher:
         return fetched
 
     def check_locked(self, name: str, sha256: str) -> None:
-        """Compare the sum of what a name stands for, such as a model of the registry, with the locked one; the first sum is locked.
+        """Compare the sum of what a name stands for, such as a model of the registry, with the locked one; the first sum is locked later.
 
         Raises:
             UserError: exit code 65; the sum is another one. 78; the lock is not valid.
@@ -94,7 +97,19 @@ class Fetcher:
 
     def _lock(self, address: str, sha256: str) -> None:
         if self.lock is not None:
-            write_json(self.lock, dict(sorted({**locked_sums(self.lock), address: sha256}.items())))
+            self.new_sums.setdefault(self.lock, {})[address] = sha256
+
+    def write_locks(self) -> None:
+        """Lock the sums that were not known, once all files have been read: before that, a file may be a server's page about an error."""
+        for lock, sums in self.new_sums.items():
+            write_json(lock, dict(sorted({**locked_sums(lock), **sums}.items())))
+        self.new_sums.clear()
+
+    def discard(self, damaged: Iterable[Fetched]) -> None:
+        """Remove downloads whose sum was not known, so that the next run fetches them again."""
+        for file in damaged:
+            if not file.known and file.path.is_relative_to(self.downloads):
+                file.path.unlink(missing_ok=True)
 
     def _fetch(self, url: str, published: Sum | None, expected: Sum | None, mirrored: list[str]) -> Fetched:
         """Return the file at `url`; the mirror may have it under each of the names `mirrored`."""
@@ -119,7 +134,7 @@ class Fetcher:
             arrived.unlink()
             raise
         arrived.replace(downloaded)
-        return Fetched(downloaded, fetched.sha256)
+        return replace(fetched, path=downloaded)
 
     def _with_known_sum(self, name: str, expected: Sum | None) -> Fetched | None:
         """Return a file of that name in the mirror, of any corpus, that has the expected sum."""
@@ -183,4 +198,4 @@ def check_sum(path: Path, expected: Sum | None, name: str = "") -> Fetched:
                 f"{name or path}: wrong {expected.algorithm}: wanted {expected.digest}, found {found}",
                 f"The file was changed or damaged: get it again, or correct the sum in {expected.given_in}.",
             )
-    return Fetched(path, sha256)
+    return Fetched(path, sha256, known=expected is not None)

@@ -34,6 +34,10 @@ LARGEST_RATIO, ALLOWED_BYTES = 100, 64 << 20
 _LONGEST_NAME = 60
 
 
+class NoMember(UserError):
+    """A pattern does not match one member of an archive, which is not damaged."""
+
+
 def file_pairs(
     paths: Sequence[Path], languages: Sequence[str] = ("", ""), columns: Sequence[int | None] = (None, None)
 ) -> Iterator[Pair[bytes]]:
@@ -191,8 +195,8 @@ def unpack(archive: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
     Links and devices in it count as no members.
 
     Raises:
-        UserError: exit code 65; the archive is damaged, encrypted, neither tar nor zip, or larger than the bound for its size, or a pattern
-            matches no member or several.
+        UserError: exit code 65; the archive is damaged, encrypted, neither tar nor zip, or larger than the bound for its size, or
+            (`NoMember`) a pattern matches no member or several.
     """
     most = _most_bytes(archive)
     try:
@@ -241,7 +245,7 @@ def _extract(
     for index, pattern in enumerate(patterns):
         matches = fnmatch.filter(names, pattern)
         if len(matches) != 1:
-            raise UserError(f"{archive}: {len(matches)} files in it match {pattern}, one should", "Is it the right archive?")
+            raise NoMember(f"{archive}: {len(matches)} files in it match {pattern}, one should", "Is it the right archive?")
         path = folder / f"{index}-{Path(matches[0]).name[-_LONGEST_NAME:]}"
         member = member_named(matches[0])
         assert member is not None  # `names` are those of regular files.

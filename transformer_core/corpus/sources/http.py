@@ -7,12 +7,13 @@ mtdata depends on it anyway.
 import os
 import random
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import requests
 from tqdm import tqdm
-from urllib3.exceptions import LocationParseError
+from urllib3.exceptions import HTTPError, LocationParseError, ReadTimeoutError
 
 from transformer_core.errors import ExitCode, UserError, configuration_error
 
@@ -119,7 +120,7 @@ class _Part:
         # disable=None: no bar where there is no terminal.
         bar = tqdm(initial=self.size, total=total, unit="B", unit_scale=True, desc=name, leave=False, disable=None)
         with self._path.open("ab") as file, bar:
-            for chunk in answer.iter_content(_CHUNK_BYTES):
+            for chunk in _content(answer):
                 file.write(chunk)
                 bar.update(len(chunk))
 
@@ -129,6 +130,16 @@ class _Part:
             os.fsync(file.fileno())
         self._path.replace(self._whole)
         self._version.unlink(missing_ok=True)
+
+
+def _content(answer: requests.Response) -> Iterator[bytes]:
+    """Yield the body as it was sent: some servers mark a .gz file as compressed in transit, and `iter_content` would unpack it."""
+    try:
+        yield from answer.raw.stream(_CHUNK_BYTES, decode_content=False)
+    except ReadTimeoutError as error:
+        raise requests.ReadTimeout(error) from None
+    except HTTPError as error:
+        raise requests.exceptions.ChunkedEncodingError(error) from None
 
 
 def _summary(fault: Exception) -> str:

@@ -17,7 +17,7 @@ from transformer_core.files import sha256_of, write_json
 
 
 def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = None) -> Manifest:
-    """Write the splits of the reader's entry, in its direction, and their manifest to an empty folder.
+    """Write the splits of the reader's entry, in its direction, and their manifest to an empty folder, then the locks of new sums.
 
     Sources `translated`, for which `teachers` are needed, come last: their pairs are not held out, and a fault elsewhere is found first.
 
@@ -51,6 +51,7 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
         metrics=[*entry.metrics],
     )
     write_json(folder / MANIFEST, manifest.model_dump(exclude_defaults=True))
+    reader.fetcher.write_locks()
     return manifest
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 from transformer_core.config import PARAMS_FILE, TREES
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, PACKAGED_ENTRIES, Address, Folder, Found, LocalFile, Source, Synthetic
 from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, check_sum
-from transformer_core.corpus.sources.formats import file_pairs, unpack
+from transformer_core.corpus.sources.formats import NoMember, file_pairs, unpack
 from transformer_core.corpus.sources.manifest import Origin
 from transformer_core.corpus.text import SPLITS, Pair, read_lines
 from transformer_core.corpus.trees import TREE_EXAMPLE, bracketed, read_tree, read_trees, words
@@ -138,7 +138,18 @@ class SourceReader:
     def _open_https(self, addresses: dict[str, Address]) -> Opened:
         chosen = [addresses[language] for language in self.direction]
         fetched = [self._fetch(address.url, Sum(address.sha256) if address.sha256 else None) for address in chosen]
-        return Opened(self._pairs_of_addresses(chosen, [file.path for file in fetched]), _origins([one.url for one in chosen], fetched))
+        pairs = self._undamaged(self._pairs_of_addresses(chosen, [file.path for file in fetched]), fetched)
+        return Opened(pairs, _origins([one.url for one in chosen], fetched))
+
+    def _undamaged(self, pairs: Iterator[Pair[bytes]], fetched: list[Fetched]) -> Iterator[Pair[bytes]]:
+        """Yield the pairs of fetched files. Files that cannot be read are discarded, unless the entry's pattern for a member is wrong."""
+        try:
+            yield from pairs
+        except NoMember:
+            raise
+        except UserError:
+            self.fetcher.discard(fetched)
+            raise
 
     def _pairs_of_addresses(self, addresses: list[Address], paths: list[Path]) -> Iterator[Pair[bytes]]:
         with self.fetcher.scratch() as unpacked:
@@ -153,7 +164,7 @@ class SourceReader:
         entry, urls, swapped = _mtdata_corpus(name, self.direction, self.found.path)
         fetched = [self._fetch(url) for url in urls]
         pairs = _pairs_of_mtdata(entry, swapped, [file.path for file in fetched], self.fetcher)
-        return Opened(pairs, _origins(urls, fetched, mtdata=name))
+        return Opened(self._undamaged(pairs, fetched), _origins(urls, fetched, mtdata=name))
 
     def _sacrebleu_dataset(self, name: str) -> Any:
         from sacrebleu.dataset import DATASETS
