@@ -3,20 +3,25 @@ import hashlib
 import io
 import os
 import random
+import re
 import subprocess
 import sys
 import tarfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mtdata.entry import Entry as MtdataEntry  # type: ignore[import-untyped]
 
 from transformer_core.config import TREES
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Address, Entry, Folder, Found, LocalFile, Source, Splits, Synthetic
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import unpack
-from transformer_core.corpus.sources.readers import SourceReader, located, named_from
+from transformer_core.corpus.sources.readers import SourceReader, _pairs_of_mtdata, located, named_from
 from transformer_core.corpus.text import Pair
 from transformer_core.errors import ExitCode, UserError
 
@@ -192,12 +197,66 @@ def test_synthetic_pairs_carry_their_phenomena_and_turn_with_the_direction(reade
     assert list(turned) == [Pair(pair.target, pair.source) for pair in pairs]
 
 
+def index_of(*entries: MtdataEntry) -> object:
+    """A module of an index with these corpora: the making of the real one takes half a minute."""
+    return SimpleNamespace(INDEX=SimpleNamespace(get_entries=lambda: entries))
+
+
+cells = st.binary(max_size=9).map(lambda cell: re.sub(rb"[\t\n]|\r$", b"", cell))
+
+
+@given(st.lists(st.lists(cells, min_size=3, max_size=3)))
+@settings(deadline=None)
+def test_a_table_of_mtdata_is_read_unchanged_by_its_columns(tmp_path_factory: pytest.TempPathFactory, rows: list[list[bytes]]) -> None:
+    """Also carriage returns in cells, and invalid UTF-8, which `clean.on_invalid_utf8` must see."""
+    folder = tmp_path_factory.mktemp("table")
+    (folder / "table.tsv").write_bytes(b"".join(b"\t".join(row) + b"\r\n" for row in rows))
+    entry = MtdataEntry("Group-corpus-1-deu-eng", url="https://invalid./table.tsv", cols=(2, 0))
+    pairs = list(_pairs_of_mtdata(entry, True, [folder / "table.tsv"], Fetcher("tiny", folder / "downloads")))
+    assert pairs == [Pair(row[0], row[2]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.tsv", b"one\teins\ntwo\n", r"t\.tsv:2: 1 columns, but column 2 is wanted"),
+        ("t.pdf", b"", r"t\.pdf: mtdata's parser cannot read it \(Not supported pdf"),
+    ],
+)
+def test_a_file_of_mtdata_that_cannot_be_read_is_bad_data(
+    reader: SourceReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, message: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "mtdata.index", index_of(MtdataEntry("Group-corpus-1-eng-deu", url=f"https://invalid./{name}")))
+    (tmp_path / f"mirror/tiny/{name}").write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        list(reader.open(Source(mtdata="Group-corpus-1-eng-deu"), "train").pairs)
+    assert caught.value.exit_code is ExitCode.BAD_DATA
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "message"),
+    [
+        ("Group-corpus-1-eng-deu", "xx", "mtdata does not know the languages en and xx"),
+        ("Group-corpus-1-eng-deu", "a-b-c-d", "mtdata does not know the languages en and a-b-c-d"),
+        ("Group-corpus-1-eng-deu", "fr", "is not in the languages en and fr"),
+        ("Group-corpus-1-deu", "de", r"has one language\. Name its file with https: https://invalid\./t\.gz"),
+    ],
+)
+def test_a_corpus_of_mtdata_in_other_languages_is_refused(
+    reader: SourceReader, monkeypatch: pytest.MonkeyPatch, name: str, target: str, message: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "mtdata.index", index_of(MtdataEntry(name, url="https://invalid./t.gz", ext="txt.gz")))
+    with pytest.raises(UserError, match=f"mtdata: {name}: {message}") as caught:
+        replace(reader, target=target).check_names(Source(mtdata=name))
+    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
+
+
 MTDATA = """
 import sys
 from pathlib import Path
 from transformer_core.corpus.sources.catalogue import Entry, Found, Source, Splits, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher
-from transformer_core.corpus.sources.readers import SourceReader, located, named_from
+from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.errors import UserError
 
 found = find_entry("wmt14-en-de")

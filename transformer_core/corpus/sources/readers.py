@@ -18,7 +18,7 @@ from transformer_core.corpus.sources.formats import NoMember, file_pairs, unpack
 from transformer_core.corpus.sources.manifest import Origin
 from transformer_core.corpus.text import SPLITS, Pair, read_lines
 from transformer_core.corpus.trees import TREE_EXAMPLE, bracketed, read_tree, read_trees, words
-from transformer_core.errors import UserError, configuration_error, did_you_mean, without_logins
+from transformer_core.errors import UserError, configuration_error, did_you_mean, first_line, is_out_of_memory, without_logins
 
 
 @dataclass(frozen=True)
@@ -279,26 +279,49 @@ def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> tuple[A
     entry, urls = _mtdata_entry(name, path)
     from mtdata.iso.bcp47 import bcp47  # type: ignore[import-untyped]
 
-    wanted = [bcp47(language) for language in direction]
+    where = f"{path}: mtdata: {name}"
+    if len(entry.did.langs) != 2:
+        raise configuration_error(f"{where}: has one language", f"Name its file with https: {urls[0]}")
+    try:
+        wanted = [bcp47(language) for language in direction]
+    except (ValueError, AssertionError):
+        fault = f"{where}: mtdata does not know the languages {' and '.join(direction)}"
+        raise configuration_error(fault, "It knows codes such as en, eng and en-GB.") from None
     for swapped, languages in ((False, wanted), (True, wanted[::-1])):
         if all(language.is_compatible(other) for language, other in zip(languages, entry.did.langs, strict=True)):
             return entry, urls, swapped
-    raise configuration_error(f"{path}: mtdata: {name}: is not in the languages {' and '.join(direction)}")
+    raise configuration_error(f"{where}: is not in the languages {' and '.join(direction)}")
 
 
 def _pairs_of_mtdata(entry: Any, swapped: bool, files: list[Path], fetcher: Fetcher) -> Iterator[Pair[bytes]]:
-    from mtdata.parser import Parser  # type: ignore[import-untyped]
-
     with fetcher.scratch() as unpacked:
         if entry.is_archive:
             files = unpack(files[0], entry.in_paths, Path(unpacked))
-        if (entry.in_ext or entry.ext) == "txt" and len(files) == 2:
-            pairs: Iterable[Pair[bytes]] = file_pairs(files)  # mtdata would replace invalid UTF-8 without an error.
+        form, columns = entry.in_ext or entry.ext, [column + 1 for column in entry.cols or (0, 1)]
+        # Texts and tables are read here, because mtdata's parser would replace invalid UTF-8 without an error.
+        pairs: Iterable[Pair[bytes]]
+        if form == "txt" and len(files) == 2:
+            pairs = file_pairs(files)
+        elif form.startswith("tsv") and len(columns) == 2:
+            pairs = itertools.chain.from_iterable(file_pairs([file, file], columns=columns) for file in files)
         else:
-            rows = Parser(files, ext=entry.in_ext, ent=entry).read_segs(show_pbar=False)
-            pairs = (Pair(_in_one_line(row[0]), _in_one_line(row[1])) for row in rows)
+            pairs = _parsed_by_mtdata(entry, files)
         for pair in pairs:
             yield Pair(pair.target, pair.source) if swapped else pair
+
+
+def _parsed_by_mtdata(entry: Any, files: list[Path]) -> Iterator[Pair[bytes]]:
+    """Yield the pairs that mtdata's parser finds. Raises `UserError` (65) for any error but one of memory or disk."""
+    from mtdata.parser import Parser  # type: ignore[import-untyped]
+
+    try:
+        for row in Parser(files, ext=entry.in_ext, ent=entry).read_segs(show_pbar=False):
+            yield Pair(_in_one_line(row[0]), _in_one_line(row[1]))
+    except Exception as error:
+        if is_out_of_memory(error) or (isinstance(error, OSError) and error.errno):
+            raise
+        fault = f"{files[0]}: mtdata's parser cannot read it ({first_line(error)})"
+        raise UserError(fault, "Get it again, or convert it to text and name that in the entry.") from None
 
 
 def _in_one_line(segment: str) -> bytes:
