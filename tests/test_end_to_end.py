@@ -138,7 +138,7 @@ def test_a_stopped_training_saves_fails_and_goes_on(clone: Clone) -> None:
     assert "no state of a stopped training" in clone.run(*states, "other", code=78)
     with exclusive_lock(clone.root / ".state" / name / "lock", "this training"):
         assert "this training is running" in clone.run(*states, "all", code=69)
-    assert f"removed .state/{name}" in clone.run(*states, name)
+    assert f"removed .state/{name}" in clone.run(*states, name, name)
     assert "no training was stopped here" in clone.run(sys.executable, "-m", "transformer_core.cli", "states")
 
 

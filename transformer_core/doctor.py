@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal
 
@@ -164,7 +165,7 @@ def _service(name: str, shown: str, health: str, remedy: str) -> Finding:
     except urllib.error.HTTPError as error:
         if error.code not in (401, 403):  # These show a running server; its client will authenticate.
             return Finding(name, "problem", f"{shown}: answers {error.code} {error.reason}", remedy, ExitCode.UNAVAILABLE)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         return Finding(name, "problem", f"{shown}: not reachable ({reason})", remedy, ExitCode.UNAVAILABLE)
     return Finding(name, "ok", f"{shown} answers")

@@ -69,6 +69,13 @@ def test_a_folder_that_is_no_repository_is_a_problem(missing: str, detail: str, 
     assert found.remedy
 
 
+def test_an_address_that_is_none_is_a_problem(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:50o0")
+    found = finding(healthy, "mlflow")
+    assert (found.status, found.exit_code) == ("problem", ExitCode.UNAVAILABLE)
+    assert "not reachable (nonnumeric port: '50o0'" in found.detail
+
+
 class Health(BaseHTTPRequestHandler):
     """Answers /health and /api/health, and asks who is there at /login/health."""
 

@@ -165,6 +165,19 @@ def test_models_translate_together_where_they_share_their_vocabulary(translate: 
     assert line.endswith("Models that translate together share their vocabulary.")
 
 
+def test_models_translate_together_only_in_one_direction(translate: Translate, model: Path, tmp_path: Path) -> None:
+    back = shutil.copytree(model, tmp_path / "back")
+    config = (
+        (back / "config.json")
+        .read_text(encoding="utf-8")
+        .replace('"source": "en"', '"source": "de"')
+        .replace('"target": "de"', '"target": "en"')
+    )
+    (back / "config.json").write_text(config, encoding="utf-8")
+    code, line = translate("--model", back, stdin=b"a cat\n").refusal()
+    assert (code, line) == (78, f"{back}: translates de to en, but {model} en to de. Models that translate together have one direction.")
+
+
 def test_samples_are_as_many_as_asked_for_and_the_same_again(translate: Translate) -> None:
     asked = ("--sample", "3", "--temperature", "2", "--top-p", "0.9", "--nbest")
     done = translate(*asked, stdin=b"the dog\na cat\n")
@@ -188,7 +201,33 @@ def test_translations_begin_with_their_prefixes(translate: Translate, tmp_path: 
 def test_a_prefix_with_an_unknown_character_has_a_translation(translate: Translate, tmp_path: Path) -> None:
     (tmp_path / "prefixes").write_text("\u732b\n\n", encoding="utf-8")
     for how in ((), ("--sample", "2")):
-        assert translate("--prefixes", "prefixes", *how, stdin=b"a cat\na cat\n").out.count("\n") == 2
+        done = translate("--prefixes", "prefixes", *how, stdin=b"a cat\na cat\n")
+        assert (done.out.count("\n"), done.err) == (2, "line 1: its prefix has a character that the vocabulary lacks\n")
+
+
+def test_the_output_goes_through_a_link_and_into_a_pipe(translate: Translate, tmp_path: Path) -> None:
+    expected = translate(stdin=b"a cat\n").out
+    (tmp_path / "real").write_text("earlier", encoding="utf-8")
+    (tmp_path / "link").symlink_to("real")
+    translate("--out", "link", stdin=b"a cat\n")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text(encoding="utf-8") == expected
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE, text=True) as reader:
+        translate("--out", "pipe", stdin=b"a cat\n")
+        assert reader.communicate(timeout=30)[0] == expected
+    assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (("--temperature", "5"), "--temperature: needs --sample. For example --sample 5."),
+        (("--sample", "2", "--top-k", "3", "--beam", "7"), "--beam: not with --sample. Leave it out: samples are drawn without a beam."),
+    ],
+)
+def test_options_of_another_search_are_refused(options: tuple[str, ...], fault: str, translate: Translate) -> None:
+    assert translate(*options, stdin=b"a cat\n").refusal() == (78, fault)
 
 
 def test_a_bar_leaves_a_pipe_to_the_translation(model: Path, tmp_path: Path) -> None:
@@ -251,5 +290,7 @@ def test_an_export_says_what_was_made_and_where_but_not_over_a_model_of_ours(mod
     assert (done.code, done.err) == (0, "")
     assert re.fullmatch(r"ct2: a model for CTranslate2, \d+ kB\n", done.out)
     assert (tmp_path / "ct2/spm.model").read_bytes() == (model / "spm.model").read_bytes()
+    line = "--out: is the working directory, which would be replaced. Name a new folder."
+    assert call("export", "--format", "ctranslate2", "--model", model, "--out", ".").refusal() == (78, line)
     line = f"{model}: exists and is no exported model. Name another directory or remove it."
     assert call("export", "--format", "ctranslate2", "--model", model, "--out", model).refusal() == (78, line)

@@ -144,3 +144,11 @@ def test_a_model_of_the_other_direction_and_text_that_is_not_utf8_are_refused(tm
     assert caught.value.exit_code is ExitCode.BAD_DATA
     with pytest.raises(UserError, match=r"train of news:8: .*UTF-8"):
         translated(tmp_path, teacher, pairs=[*PAIRS[:7], Pair(b"caf\xe9", b"")])
+
+
+def test_a_text_that_is_too_long_for_the_models_positions_has_an_empty_translation(tmp_path: Path) -> None:
+    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1, positions="learned", most_positions=12)
+    teacher = write_model(Transformer(size, VOCAB), tmp_path / "model")
+    long = Pair(b"the dog sees a cat " * 9, b"")
+    made = translated(tmp_path / "shards", teacher, SETTINGS, [PAIRS[0], long])
+    assert [bool(pair.target) for pair in made][1] is False

@@ -135,7 +135,7 @@ def test_greedy_outputs_without_scores_end_at_the_max_length_as_ours_do(
     assert any(len(output.tokens) == len(source) - 1 + max_extra for source, (output,) in zip(sources, theirs, strict=True))
 
 
-@pytest.mark.parametrize(("beam", "patience"), [(2, None), (4, 1.0), (4, 2.0), (4, 0.3)])
+@pytest.mark.parametrize(("beam", "patience"), [(2, None), (4, 1.0), (4, 2.0), (4, 0.3), (4, 0.1)])
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 def test_without_scores_the_best_output_is_the_same(
     beam: int, patience: float | None, alpha: float, engine: CTranslate2Engine, sources: list[list[int]]

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.models.on_disk import VOCAB, write_model
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.models.architectures import build
-from transformer_core.models.directory import load_model
+from transformer_core.models.directory import check_finite, load_model
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
 
@@ -127,6 +127,10 @@ def test_weights_that_are_not_finite_are_bad_data(directory: Path) -> None:
         weights[name][3, 2] = value
         save_file(weights, file)
         assert f"{name} holds values that are not finite" in refusal(directory)
+
+
+def test_weights_of_fp16_are_finite_though_their_sum_overflows() -> None:
+    check_finite({"embedding": torch.full((300, 300), 1.0, dtype=torch.float16)}, Path("model.safetensors"))
 
 
 WRONG = [

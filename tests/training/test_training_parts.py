@@ -57,6 +57,19 @@ def test_sliced_cross_entropy_is_that_of_torch(label_smoothing: float, device: s
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_cross_entropy_of_a_large_vocabulary_does_not_overflow_in_fp16(device: str) -> None:
+    """The sum of all logits of a slice is far above 65,504, the largest number of fp16. Autocast is on, as in training."""
+    torch.manual_seed(0)
+    hidden = (torch.randn(2048, 16, device=device) + 2).half().requires_grad_()
+    weight = (torch.randn(6000, 16, device=device) * 0.1 - 0.03).half().float().requires_grad_()
+    targets = torch.randint(0, 6000, (2048,), device=device)
+    with torch.autocast(device, torch.float16):
+        loss = cross_entropy(hidden, weight, targets, 0.1)
+    exact = cross_entropy(hidden.detach().double(), weight.detach().double(), targets, 0.1)
+    assert [loss.smoothed.item(), loss.nll.item()] == pytest.approx([exact.smoothed.item(), exact.nll.item()], rel=1e-3)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize(("label_smoothing", "alpha"), [(0.0, 5.0), (0.1, 1.0), (0.1, 0.0)])
 def test_sliced_r_drop_is_half_of_the_papers_by_torch(
     label_smoothing: float, alpha: float, device: str, monkeypatch: pytest.MonkeyPatch

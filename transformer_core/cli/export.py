@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from transformer_core.cli.arguments import Commands, add_command, in_bytes
+from transformer_core.errors import configuration_error
 
 
 def add_to(commands: Commands) -> None:
@@ -25,6 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     from transformer_core.decoding.translator import load_with_subword
     from transformer_core.export.ctranslate2 import export_model
 
+    if arguments.out.resolve() == Path.cwd():
+        raise configuration_error("--out: is the working directory, which would be replaced", "Name a new folder.")
     model, _ = load_with_subword(arguments.model)
     export_model(model, arguments.model, arguments.out)
     size = sum(file.stat().st_size for file in arguments.out.iterdir())

@@ -57,7 +57,7 @@ def _remove(found: dict[str, Path], names: list[str], root: Path) -> None:
     from transformer_core.files import is_locked
     from transformer_core.training.checkpoint import TRAINING_LOCK
 
-    chosen = list(found) if names == ["all"] else names
+    chosen = list(found) if names == ["all"] else dict.fromkeys(names)
     for name in chosen:
         if name not in found:
             raise configuration_error(f"{root / name}: no state of a stopped training", "See: transformer-core states")

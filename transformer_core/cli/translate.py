@@ -3,8 +3,8 @@
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -19,6 +19,7 @@ from transformer_core.cli.arguments import (
     max_extra,
     non_negative_float,
     non_negative_int,
+    patience,
     positive_float,
     positive_int,
     samples,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 _STDIN = Path("<stdin>")
 # Enough for batches of similar length. CTranslate2 translates shorter batches, which it also sorts, and is faster.
+# The options of each kind of search, which are named as its settings.
+_SEARCHING, _SAMPLING = ("beam", "alpha", "penalty", "coverage", "patience"), ("temperature", "top_k", "top_p", "seed")
 LINES_AT_ONCE = {"torch": 1_024, "ctranslate2": 4_096}
 
 
@@ -54,23 +57,23 @@ def add_to(commands: Commands) -> None:
     add("--interactive", action="store_true", help="translate each line before reading the next, as at a terminal")
     searching = parser.add_argument_group("beam search")
     add = searching.add_argument
-    add("--beam", metavar="K", type=beam, default=4, help="hypotheses kept at each position; 1 is greedy (4)")
-    add("--alpha", metavar="A", type=non_negative_float, default=0.6, help="exponent of the length penalty, 0 for none (0.6)")
-    add("--penalty", choices=("wu", "power"), default="wu", help="wu: ((5+|Y|)/6)^A, the paper's; power: |Y|^A (wu)")
-    add("--coverage", metavar="B", type=non_negative_float, default=0.0, help="weight of the coverage penalty of Wu et al. (0)")
+    add("--beam", metavar="K", type=beam, help="hypotheses kept at each position; 1 is greedy (4)")
+    add("--alpha", metavar="A", type=non_negative_float, help="exponent of the length penalty, 0 for none (0.6)")
+    add("--penalty", choices=("wu", "power"), help="wu: ((5+|Y|)/6)^A, the paper's; power: |Y|^A (wu)")
+    add("--coverage", metavar="B", type=non_negative_float, help="weight of the coverage penalty of Wu et al. (0)")
     add(
         "--patience",
         metavar="P",
-        type=positive_float,
+        type=patience,
         help="stop after K times P finished translations (engine torch: when no other can become the best; ctranslate2: 1)",
     )
     sampling = parser.add_argument_group("sampling instead of beam search")
     add = sampling.add_argument
     add("--sample", metavar="N", type=samples, help="draw N translations of each line and print the likeliest (all with --nbest)")
-    add("--temperature", metavar="T", type=positive_float, default=1.0, help="below 1 favours likely tokens (1)")
-    add("--top-k", metavar="K", type=non_negative_int, default=0, help="draw from the K likeliest tokens only; 0 for all (0)")
-    add("--top-p", metavar="P", type=fraction, default=1.0, help="draw from the likeliest tokens that make up P only (1)")
-    add("--seed", metavar="S", type=non_negative_int, default=1, help="a draw depends on it and on the line (1)")
+    add("--temperature", metavar="T", type=positive_float, help="below 1 favours likely tokens (1)")
+    add("--top-k", metavar="K", type=non_negative_int, help="draw from the K likeliest tokens only; 0 for all (0)")
+    add("--top-p", metavar="P", type=fraction, help="draw from the likeliest tokens that make up P only (1)")
+    add("--seed", metavar="S", type=non_negative_int, help="a draw depends on it and on the line (1)")
     bounds = parser.add_argument_group("bounds")
     add = bounds.add_argument
     add("--max-extra", metavar="N", type=max_extra, default=50, help="most tokens of a translation beyond those of its line (50)")
@@ -101,7 +104,7 @@ def add_to(commands: Commands) -> None:
         "--engine",
         choices=("auto", "torch", "ctranslate2"),
         default="auto",
-        help="auto: CTranslate2 on a CPU where it gives the same text, PyTorch elsewhere (auto)",
+        help="auto: CTranslate2, which stops as with --patience 1, on a CPU where it has the other options; else PyTorch (auto)",
     )
     add("--verbose", action="store_true", help="name the engine on standard error, and the reason for it")
     parser.set_defaults(run=run)
@@ -111,7 +114,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Translate all lines of the input; an empty line stays empty."""
     from transformer_core.corpus.text import read_lines
     from transformer_core.decoding.engine import choose, load, translated
-    from transformer_core.files import new_file
 
     if arguments.out and arguments.out.is_dir():
         raise configuration_error(f"--out: {arguments.out} is a directory", "Name a file.")
@@ -126,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
     at_once = 1 if interactive else LINES_AT_ONCE[choice.engine]
     with ExitStack() as files:
         bar = files.enter_context(_bar(arguments, at_once))
-        target = files.enter_context(files.enter_context(new_file(arguments.out)).open("wb")) if arguments.out else sys.stdout.buffer
+        target = files.enter_context(_written(arguments.out)) if arguments.out else sys.stdout.buffer
         numbers = count(1)
         chunks = _chunks(lines, at_once, limit, arguments.prefixes)
         for results in translated(engine, chunks, wanted, arguments.batch_tokens, ahead=0 if interactive else 1, done=bar.update):
@@ -134,6 +136,19 @@ def run(arguments: argparse.Namespace) -> int:
                 _write(target, hypotheses, next(numbers), arguments)
             target.flush()
     return ExitCode.BAD_DATA if limit.refused else 0
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file that replaces the one at `path`, or behind that link, at the end of the block; a device or a pipe is written to."""
+    from transformer_core.files import new_file
+
+    if path.exists() and not path.is_file():
+        with path.open("wb") as device:
+            yield device
+    else:
+        with new_file(path.resolve()) as temporary, temporary.open("wb") as file:
+            yield file
 
 
 def _wanted(arguments: argparse.Namespace) -> "DecodingRequest":
@@ -167,7 +182,7 @@ def _chunks(lines: Iterator[str], at_once: int, limit: "_Limit", prefixes: Path 
     numbered = enumerate(lines, start=1)
     beginnings = None if prefixes is None else read_lines(prefixes)
     while chunk := list(islice(numbered, at_once)):
-        starts = None if beginnings is None else _starts(beginnings, len(chunk), prefixes, limit.engine.subword)
+        starts = None if beginnings is None else _starts(beginnings, chunk, prefixes, limit.engine.subword)
         yield Chunk([limit.tokens(line, number) for number, line in chunk], starts)
     if beginnings is not None and next(beginnings, None) is not None:
         raise UserError(f"{prefixes}: has more lines than the input", "Give one line for each line of the input.")
@@ -204,17 +219,18 @@ def _search(arguments: argparse.Namespace) -> "Search | Sampling":
     from transformer_core.decoding.beam import Search
     from transformer_core.decoding.sampling import Sampling
 
+    given = {name: value for name in (*_SEARCHING, *_SAMPLING) if (value := getattr(arguments, name)) is not None}
+    for name in _SEARCHING if arguments.sample else _SAMPLING:
+        if name in given:
+            option, remedy = f"--{name.replace('_', '-')}", "Leave it out: samples are drawn without a beam."
+            needed = (
+                (f"{option}: not with --sample", remedy) if arguments.sample else (f"{option}: needs --sample", "For example --sample 5.")
+            )
+            raise configuration_error(*needed)
     if arguments.sample:
-        return Sampling(arguments.sample, arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed, arguments.max_extra)
-    return Search(
-        arguments.beam,
-        arguments.alpha,
-        arguments.penalty,
-        arguments.coverage,
-        arguments.max_extra,
-        arguments.patience,
-        nbest=arguments.beam if arguments.nbest else 1,
-    )
+        return Sampling(arguments.sample, max_extra=arguments.max_extra, **given)
+    search = Search(max_extra=arguments.max_extra, **given)
+    return replace(search, nbest=search.beam) if arguments.nbest else search
 
 
 def _bar(arguments: argparse.Namespace, at_once: int) -> "tqdm[Any]":
@@ -244,10 +260,16 @@ def _stdin_lines() -> Iterator[str]:
         yield decode_line(line.removesuffix(b"\n"), _STDIN, number)
 
 
-def _starts(prefixes: Iterator[str], count: int, path: Path | None, subword: "Subword") -> list[list[int]]:
-    starts = [subword.encode(prefix)[:-1] for prefix in islice(prefixes, count)]
-    if len(starts) < count:
+def _starts(prefixes: Iterator[str], chunk: list[tuple[int, str]], path: Path | None, subword: "Subword") -> list[list[int]]:
+    """Return token ids of the prefixes of numbered lines, with a note on standard error on what the vocabulary lacks."""
+    from transformer_core.corpus.tokens.subword import UNK
+
+    starts = [subword.encode(prefix)[:-1] for prefix in islice(prefixes, len(chunk))]
+    if len(starts) < len(chunk):
         raise UserError(f"{path}: fewer lines than the input", "An empty line leaves the beginning free.")
+    for (number, _), start in zip(chunk, starts, strict=True):
+        if UNK in start:
+            print(f"line {number:,}: its prefix has a character that the vocabulary lacks", file=sys.stderr, flush=True)
     return starts
 
 

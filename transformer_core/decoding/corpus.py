@@ -90,7 +90,8 @@ def _translations(
     where = Path(f"train of {wanted.corpus}")
     texts = [decode_line(pair.source, where, number) for number, pair in enumerate(shard, first)]
     sources = [engine.subword.encode(text) for text in texts]
-    sources = [source if len(source) <= MOST_TOKENS else source[-1:] for source in sources]
+    most = min(MOST_TOKENS, engine.most_positions or MOST_TOKENS)
+    sources = [source if len(source) <= most else source[-1:] for source in sources]
     nearest = wanted.pick == "nearest"
     (found,) = translated(engine, [Chunk(sources)], replace(asked, scored=nearest), BATCH_TOKENS, ahead=0, done=bar.update)
     for pair, hypotheses in zip(shard, found, strict=True):

@@ -229,8 +229,8 @@ def _options(search: Search, batch_tokens: int, scored: bool) -> dict[str, Any]:
     With a beam scores are always computed, and all hypotheses that have ended are asked for: CTranslate2 stops earlier for a single one
     without length penalty, and their lengths tell whether the maximum length was too great.
     """
-    patience = search.patience or 1.0
-    several = {"patience": patience, "num_hypotheses": max(1, int(search.beam * patience + 0.5))}  # It rounds this way.
+    count = math.ceil(search.beam * (search.patience or 1.0))
+    several = {"patience": count / search.beam, "num_hypotheses": count}  # It would round the product; our search waits for all of it.
     return {
         "max_batch_size": batch_tokens,
         "beam_size": search.beam,

@@ -1,5 +1,6 @@
 """Sampling of translations from the model's distribution."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -52,17 +53,19 @@ def sample(
     limits = Limits.of(source_mask, settings.max_extra, prefix, most_positions)
     sentences = [row[mask].tolist() for row, mask in zip(source.numpy(force=True), source_mask.numpy(force=True), strict=True)]
     drawn: list[list[Finished]] = [[] for _ in sentences]
-    for numbers in _uniform(settings, sentences, int(limits.max_length.max())).split(_TOGETHER, dim=1):
-        outputs = _Samples(limits, settings, numbers.to(source.device)).run(model, source, source_mask)
+    for group in _uniform(settings, sentences, int(limits.max_length.max())):
+        outputs = _Samples(limits, settings, group.to(source.device)).run(model, source, source_mask)
         drawn = [before + new for before, new in zip(drawn, outputs, strict=True)]
     return [sorted(outputs, key=lambda output: -output.score) for outputs in drawn]
 
 
-def _uniform(settings: Sampling, sentences: list[list[int]], steps: int) -> Tensor:
-    """Return (B, samples, steps) random numbers in [0, 1) that depend only on seed, sentence and sample."""
-    digests = (blake2b(repr((settings.seed, tokens)).encode(), digest_size=16).digest() for tokens in sentences)
-    streams = (np.random.default_rng(int.from_bytes(digest)).spawn(settings.samples) for digest in digests)
-    return torch.from_numpy(np.stack([[stream.random(steps) for stream in samples] for samples in streams]))
+def _uniform(settings: Sampling, sentences: list[list[int]], steps: int) -> Iterator[Tensor]:
+    """Yield (B, K, steps) random numbers in [0, 1), for some samples at a time, that depend only on seed, sentence and sample."""
+    digests = [blake2b(repr((settings.seed, tokens)).encode(), digest_size=16).digest() for tokens in sentences]
+    generators = [np.random.default_rng(int.from_bytes(digest)) for digest in digests]
+    for done in range(0, settings.samples, _TOGETHER):
+        streams = [generator.spawn(min(_TOGETHER, settings.samples - done)) for generator in generators]  # Children are numbered.
+        yield torch.from_numpy(np.stack([[stream.random(steps) for stream in samples] for samples in streams]))
 
 
 class _Samples(Hypotheses):

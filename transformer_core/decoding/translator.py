@@ -22,7 +22,7 @@ from transformer_core.decoding.hypotheses import Finished, StepModel
 from transformer_core.decoding.sampling import Sampling, sample
 from transformer_core.decoding.shortlist import Shortlisted
 from transformer_core.errors import UserError, configuration_error
-from transformer_core.models.directory import CONFIG, SUBWORD, ModelConfig, load_model
+from transformer_core.models.directory import CONFIG, SUBWORD, ModelConfig, load_model, read_config
 from transformer_core.models.precision import low_precision, pack, quantise, weights_dtype
 from transformer_core.models.translation import DecoderState, TranslationModel
 
@@ -130,9 +130,14 @@ class Translator:
         Without a device all GPUs share the sentences. On a CPU the number of batches decoded in parallel is torch's number of threads.
 
         Raises:
-            UserError: exit code 78; the models have different vocabularies, or `shortlist` is asked for and there are several models or
-                the directory has none. 65; the shortlist is damaged.
+            UserError: exit code 78; the models have different languages or vocabularies, or `shortlist` is asked for and there are several
+                models or the directory has none. 65; the shortlist is damaged.
         """
+        languages = [(config.source, config.target) for config in (read_config(directory / CONFIG) for directory in directories)]
+        for directory, direction in zip(directories, languages, strict=True):
+            if direction != languages[0]:
+                message = f"{directory}: translates {' to '.join(direction)}, but {directories[0]} {' to '.join(languages[0])}"
+                raise configuration_error(message, "Models that translate together have one direction.")
         models, subwords = zip(*(load_for_decoding(directory, precision, device) for directory in directories), strict=True)
         for directory, subword in zip(directories, subwords, strict=True):
             if subword.hash != subwords[0].hash:

@@ -130,7 +130,8 @@ def check_finite(weights: Mapping[str, Tensor], file: Path) -> None:
         UserError: exit code 65; names the file and the first such weight.
     """
     for name, weight in weights.items():
-        if not weight.sum().isfinite():  # One pass without a copy: a sum is finite only if each term is finite.
+        exact = torch.promote_types(weight.dtype, torch.float32)  # A sum of fp16 overflows.
+        if not weight.sum(dtype=exact).isfinite():  # One pass without a copy: a sum is finite only if each term is finite.
             raise UserError(f"{file}: {name} holds values that are not finite", "Take another checkpoint, or train again.")
 
 

@@ -115,7 +115,7 @@ class _SlicedLoss(Function):
                 if not wants_gradient:
                     correct += (rows.argmax(dim=-1, keepdim=True) == wanted).sum()
                 sums[:2] += _gradient_in_place(rows, wanted, confidence, divergence, apart)
-            smoothed -= others * (part.to(exact) @ weight_sum).sum()
+            smoothed -= others * (part.sum(dim=0, dtype=exact) * weight_sum).sum()  # No product, which autocast would compute in fp16.
             if hidden_gradient is not None and weight_gradient is not None:
                 gradient = (logits @ cast)[: passes * len(slice_targets)] - (others * weight_sum).to(hidden.dtype)
                 hidden_gradient[:, start : start + len(slice_targets)] = gradient.unflatten(0, (passes, len(slice_targets)))
