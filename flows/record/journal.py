@@ -70,9 +70,9 @@ class Dataset:
 class Journal:
     """The journal of one run, opened for appending. Each call, from any thread, has written its line when it returns.
 
-    The journal of a stopped run is continued. Points, parameters and tags that it holds are not written again, so a resumed training
-    repeats no point. If a training has FINISHED and is not `resumed`, it was forced again, perhaps with other code: its journal is renamed,
-    and a new one is begun. Runs with a parent and the same name are one run.
+    The journal of a resumed training is continued. Points, parameters and tags that it holds are not written again, so no point is
+    repeated. A training that is not `resumed` but has FINISHED or has points begins from scratch, perhaps with other code: its journal is
+    renamed, and a new one is begun, so that the points of two trainings are not mixed. Runs with a parent and the same name are one run.
 
     Args:
         run: name of the run, unique in the repository: a training's fingerprint; for a run with a parent, a name made from its content.
@@ -84,15 +84,15 @@ class Journal:
         self.path = JOURNALS / f"{run}.jsonl"
         JOURNALS.mkdir(parents=True, exist_ok=True)
         _cut_torn_line(self.path)
+        self._lock = threading.Lock()
         events = list(read_events(self.path))
-        if not (parent or resumed) and events and _status(events) == "FINISHED":
-            self._put_aside(events[0])
+        if not (parent or resumed) and (_status(events) == "FINISHED" or any(event["type"] == "metrics" for event in events)):
+            self._put_aside(events)
             events = []
         self._points = {(event["step"], name) for event in events if event["type"] == "metrics" for name in event["values"]}
         self._parameters = _values(events, "parameters")
         self._tags = _values(events, "tags")
         self._inputs = [value for event in events if event["type"] == "inputs" for value in event["values"]]
-        self._lock = threading.Lock()
         if not events:
             self._append(type="run", id=f"{parent}/{run}" if parent else uuid.uuid4().hex, run=run, parent=parent)
         self._append(type="status", status="RUNNING")
@@ -143,12 +143,14 @@ class Journal:
         self._append(type="status", status=status)
 
     def _append(self, **event: Any) -> None:
-        line = json.dumps({**event, "timestamp_ms": time.time_ns() // 1_000_000}, ensure_ascii=False)
+        line = json.dumps({"timestamp_ms": time.time_ns() // 1_000_000, **event}, ensure_ascii=False)
         with self._lock, self.path.open("ab") as file:
             file.write(line.encode() + b"\n")
 
-    def _put_aside(self, header: Event) -> None:
-        aside = self.path.with_name(f"{self.path.stem}.{header['id'][:8]}.jsonl")
+    def _put_aside(self, events: list[Event]) -> None:
+        if _status(events) == "RUNNING":  # It was killed and could not record its end.
+            self._append(type="status", status="KILLED", timestamp_ms=events[-1]["timestamp_ms"])
+        aside = self.path.with_name(f"{self.path.stem}.{uuid.uuid4().hex[:8]}.jsonl")
         self.path.replace(aside)
         position = position_file(self.path)
         if position.exists():

@@ -50,7 +50,7 @@ def test_the_numbering_of_samples_continues_in_a_resumed_run() -> None:
     assert first.next_step("cpu") == 0
     first.metrics(0, {"cpu": 50.0})
     first.metrics(700, {"loss": 1.0})
-    assert Journal("run").next_step("cpu") == 1
+    assert Journal("run", resumed=True).next_step("cpu") == 1
 
 
 def test_a_resumed_training_repeats_no_point() -> None:
@@ -59,7 +59,7 @@ def test_a_resumed_training_repeats_no_point() -> None:
     for step in (1, 2, 3):
         first.metrics(step, {"loss": 1.0 / step})
     first.end("KILLED")
-    resumed = Journal("run")
+    resumed = Journal("run", resumed=True)
     for step in (3, 4):
         resumed.metrics(step, {"loss": 1.0 / step})
     resumed.metrics(4, {"nll": 2.0}, context="valid")
@@ -111,7 +111,7 @@ def test_an_incomplete_last_line_is_removed_and_no_other(torn: bytes) -> None:
     whole = journal.path.read_bytes()
     journal.path.write_bytes(whole + torn)
     assert list(read_events(journal.path))[-1]["end"] == len(whole)
-    Journal("run").metrics(2, {"loss": 0.5})
+    Journal("run", resumed=True).metrics(2, {"loss": 0.5})
     assert [event["step"] for event in events("metrics")] == [1, 2]
 
 

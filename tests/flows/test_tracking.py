@@ -126,6 +126,26 @@ def test_a_training_forced_again_is_a_second_run_which_is_found_first(client: Ml
     assert points(client) == [(1, 0.9)]
 
 
+@pytest.mark.parametrize(("ended", "status"), [("", "KILLED"), ("KILLED", "KILLED"), ("FAILED", "FAILED")])
+def test_a_training_begun_again_without_a_saved_state_is_a_run_of_its_own(
+    client: MlflowClient, mlflow_store: str, ended: str, status: str
+) -> None:
+    """Killed outright, stopped or failed, then begun again with other code; a run whose process was killed has not recorded its end."""
+    stopped = Journal("f00d")
+    for step, loss in ((20, 9.0), (40, 8.0)):
+        stopped.metrics(step, {"loss": loss})
+    if ended:
+        stopped.end(ended)
+    sync(mlflow_store)
+    for step, loss in ((20, 5.0), (40, 4.0)):
+        Journal("f00d", resumed=step > 20).metrics(step, {"loss": loss})
+    sync(mlflow_store)
+    (old,) = [run for run in all_runs(client) if run.info.run_id != training(client).info.run_id]
+    assert points(client) == [(20, 5.0), (40, 4.0)]
+    assert (old.info.status, training(client).info.status) == (status, "RUNNING")
+    assert [point.value for point in client.get_metric_history(old.info.run_id, "loss")] == [9.0, 8.0]
+
+
 def test_another_tracking_server_gets_the_whole_journal(mlflow_store: str) -> None:
     shutil.copyfile("mlflow.db", "other.db")
     Journal("f00d").metrics(1, {"loss": 1.0})

@@ -27,7 +27,7 @@ def samples(journal: Journal) -> list[tuple[int, dict[str, float]]]:
 
 def test_the_use_of_the_machine_is_sampled_until_the_block_ends() -> None:
     for begun in (0, 2):  # The second time as a resumed training.
-        journal = Journal("f00d")
+        journal = Journal("f00d", resumed=bool(begun))
         with sampling(journal):
             assert wait_for(lambda: len(samples(journal)) >= begun + 2)  # noqa: B023
         journal.end("KILLED")

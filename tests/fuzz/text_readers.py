@@ -283,7 +283,7 @@ _JOURNAL = b"".join(
 
 def _read_journal(_: Path) -> None:
     all_sent(Path(".state/journal/r.jsonl"), "http://127.0.0.1:1")
-    journal = Journal("r")
+    journal = Journal("r", resumed=True)
     journal.metrics(100, {"train/loss": 3.2})
     journal.tags({"corpus": "other"})
     journal.next_step("train/loss")
