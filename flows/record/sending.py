@@ -1,7 +1,8 @@
 """The sender of journals to MLflow: a thread of a running stage, the next stage, or `python -m flows.tracking sync`.
 
 A training is a run with the tag `fingerprint`; its evaluations are child runs. The tag `journal` of a run names its journal, so a journal
-that is sent again finds the same run. It adds no point, because step and time are equal.
+that is sent again finds the same run. It adds no point, because step and time are equal. The run keeps its name and description, to which
+stage publish adds the score.
 """
 
 import fcntl
@@ -17,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from flows.process.runner import echo
-from flows.record.journal import JOURNALS, Event, position_file, read_events
+from flows.record.journal import DESCRIPTION, JOURNALS, NAME, Event, position_file, read_events
 from flows.record.server import PARENT_TAG, REFUSED, connect, experiment_id, find_training, reaching, search
 from flows.record.store import database
 from transformer_core.config import SQLITE
@@ -26,7 +27,7 @@ from transformer_core.files import read_json, repository, write_json
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import DatasetInput
+    from mlflow.entities import DatasetInput, Run
 
 INTERVAL_SECONDS = 3.0
 LONGEST_INTERVAL_SECONDS = 60.0
@@ -120,19 +121,24 @@ def send(journal: Path, client: "MlflowClient", uri: str) -> None:
     if header is None:
         return
     position = _read_position(journal, header, uri)
-    if not _run_exists(client, position.run_id):  # New, or deleted from MLflow by hand: the whole journal is sent.
-        position = replace(position, run_id=find_or_create_run(client, header), bytes=0)
-    for group in _groups(read_events(journal, position.bytes)):
+    run = _run_with_id(client, position.run_id)
+    if run is None:  # New, or deleted from MLflow by hand: the whole journal is sent.
+        run = find_or_create_run(client, header)
+        position = replace(position, run_id=run.info.run_id, bytes=0)
+    events = read_events(journal, position.bytes)
+    if DESCRIPTION in run.data.tags:
+        events = map(_without_title, events)
+    for group in _groups(events):
         _send_group(client, position.run_id, group)
         position = replace(position, bytes=group[-1]["end"])
         write_json(position_file(journal), asdict(position))
 
 
-def find_or_create_run(client: "MlflowClient", header: Event) -> str:
-    """Return the id of the MLflow run of a journal, created if there is none."""
+def find_or_create_run(client: "MlflowClient", header: Event) -> "Run":
+    """Return the MLflow run of a journal, created if there is none."""
     experiment, name, parent = experiment_id(client), header["run"], header["parent"]
     if found := search(client, experiment, f"tags.journal = '{header['id']}'"):
-        return str(found[0].info.run_id)
+        return found[0]
     tags = {"journal": header["id"]}
     if parent:
         # If the parent's journal is elsewhere or not sent yet, an empty run takes its place, which that journal fills later.
@@ -142,9 +148,9 @@ def find_or_create_run(client: "MlflowClient", header: Event) -> str:
         for run in search(client, experiment, f"tags.fingerprint = '{name}'"):
             if "journal" not in run.data.tags:
                 client.set_tag(run.info.run_id, "journal", header["id"])
-                return str(run.info.run_id)
+                return run
         tags["fingerprint"] = name
-    return str(client.create_run(experiment, start_time=header["timestamp_ms"], tags=tags, run_name=name).info.run_id)
+    return client.create_run(experiment, start_time=header["timestamp_ms"], tags=tags, run_name=name)
 
 
 @dataclass(frozen=True)
@@ -175,6 +181,13 @@ def _destination(uri: str) -> str:
 
 def _header(journal: Path) -> Event | None:
     return next(read_events(journal), None)
+
+
+def _without_title(event: Event) -> Event:
+    """Return an event without the name and the description of its run."""
+    if event["type"] != "tags":
+        return event
+    return {**event, "values": {name: value for name, value in event["values"].items() if name not in (NAME, DESCRIPTION)}}
 
 
 def _groups(events: Iterable[Event]) -> Iterator[list[Event]]:
@@ -246,15 +259,14 @@ def _slices(values: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
         yield items[start : start + VALUES_A_CALL]
 
 
-def _run_exists(client: "MlflowClient", run_id: str) -> bool:
+def _run_with_id(client: "MlflowClient", run_id: str) -> "Run | None":
     from mlflow.exceptions import MlflowException
 
     if not run_id:
-        return False
+        return None
     try:
-        client.get_run(run_id)
+        return client.get_run(run_id)
     except MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            return False
+            return None
         raise
-    return True

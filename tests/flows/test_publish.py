@@ -9,7 +9,8 @@ import pytest
 from mlflow import MlflowClient
 
 from flows.process.paths import PUBLISHED, REPORT, SCORES, SENTENCES
-from flows.record.journal import JOURNALS, Journal, position_file, read_events
+from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file, read_events
+from flows.record.lineage import describe_training, training_name
 from flows.record.sending import sync
 from flows.record.server import connect, experiment_id, find_training, registered
 from flows.stages import publish
@@ -226,6 +227,23 @@ def test_a_training_that_mlflow_has_lost_is_sent_again_from_its_journal(params: 
     publish.training_run(client, mlflow_store, params, FINGERPRINT)
     assert points(client, "train/loss") == [(1, 3.25)]
     assert len(list(JOURNALS.glob("*.jsonl"))) == 1
+
+
+def test_a_record_that_is_sent_again_keeps_the_score_in_name_and_description(
+    params: Params, client: MlflowClient, mlflow_store: str
+) -> None:
+    journal = Journal(FINGERPRINT)
+    describe_training(journal, params)
+    journal.end()
+    publish.run(params)
+    published = find_training(client, FINGERPRINT)
+    assert published is not None
+    position_file(journal.path).unlink()  # As after another address was used in between.
+    sync(mlflow_store)
+    again = client.get_run(published.info.run_id)
+    assert again.info.run_name == f"86.41 BLEU, {training_name(params)}"
+    assert again.data.tags == published.data.tags
+    assert "**BLEU 86.41** on 60 lines" in again.data.tags[DESCRIPTION]
 
 
 def test_a_server_that_is_unreachable_is_exit_code_69_and_nothing_is_written(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
