@@ -33,7 +33,7 @@ from flows.process.child import StageLog, terminate_children
 from flows.process.runner import StageError, reports_errors
 from flows.process.settings import check, tracked
 from flows.record import server
-from flows.record.journal import NAME, SCORES_STEP, Journal
+from flows.record.journal import NAME, SCORES_STEP, Journal, has_finished
 from flows.record.sending import Sender
 from flows.record.summary import Outcome
 from flows.sweeps import table as tables
@@ -183,7 +183,8 @@ def record(planned: Sweep, machine: Machine) -> None:
     journal.tags({NAME: f"sweep {planned.about.name}", "kind": "sweep"})
     journal.parameters({name: str(value) for name, value in asdict(planned.about).items()})
     for job in planned.jobs:
-        child = Journal(f"row-{job.key[:16]}", parent=planned.identity)
+        # With the sweep, because a journal has one parent and other sweeps may have the same job.
+        child = Journal(f"{planned.identity}-{job.key[:16]}", parent=planned.identity)
         child.tags({NAME: job.name, "kind": "row"})
         child.parameters(job.document)
         figures: Mapping[str, Any] = read_json(job.result)
@@ -208,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if any(job.result.exists() for job in planned.jobs):
         print(write_table(planned))
         print(f"{RESULTS / planned.about.name}: table.csv, table.md, table.svg")
-    if missing and not code:
+    if not code and not has_finished(planned.identity):  # An earlier call may have been stopped before the record.
         record(planned, load_params().machine)
     return code
 

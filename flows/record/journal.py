@@ -190,6 +190,11 @@ def _event(line: bytes) -> Event | None:
     return event if all(isinstance(event.get(name), kind) for name, kind in fields.items()) else None
 
 
+def has_finished(run: str) -> bool:
+    """Return whether the journal of a run ends with the status FINISHED."""
+    return _status(list(read_events(JOURNALS / f"{run}.jsonl"))) == "FINISHED"
+
+
 def position_file(journal: Path) -> Path:
     """Return the file with the position of the sender in a journal (see sending.py)."""
     return journal.with_suffix(".sent")

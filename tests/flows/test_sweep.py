@@ -11,6 +11,7 @@ import pandas as pd
 import psutil
 import pytest
 
+from flows.record.server import PARENT_TAG, connect, experiment_id
 from flows.sweep import main, plan
 from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
 from flows.sweeps.table import About, beside_the_paper, markdown, summarize, write
@@ -20,6 +21,7 @@ from tests.waiting import processes, runs_stage, wait_for
 from transformer_core import recipes
 from transformer_core.config import Machine, Model, Params
 from transformer_core.errors import UserError
+from transformer_core.files import write_json
 from transformer_core.presets import TABLE_3, resolve
 
 
@@ -191,6 +193,22 @@ def test_the_table_says_what_it_is_of_and_has_the_papers_figures(tmp_path: Path)
 
 def test_rows_are_chosen_in_the_order_of_the_table() -> None:
     assert [row.name for row in choose(table3_rows(1), ["big", "base"])] == ["base", "big"]
+
+
+def test_each_sweep_is_recorded_once_with_all_its_rows(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All results are there, as after a stop before the record; the second sweep shares its row `base` with the first."""
+    monkeypatch.chdir(clean_clone.root)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{clean_clone.root}/mlflow.db")
+    for job in plan("table3", [], None, ["base", "B-dk16"], 1, None, None).jobs:
+        write_json(job.result, result(job.row, job.seed, 10.0))
+    for rows in ("base", "base,B-dk16", "base,B-dk16"):
+        assert main(["table3", "--rows", rows]) == 0
+    client = connect(f"sqlite:///{clean_clone.root}/mlflow.db")
+    runs = client.search_runs([experiment_id(client)])
+    sweeps = [run.info.run_id for run in runs if run.data.tags["kind"] == "sweep"]
+    assert len(sweeps) == 2
+    rows_of = [[run.info.run_name for run in runs if run.data.tags.get(PARENT_TAG) == sweep] for sweep in sweeps]
+    assert sorted(map(sorted, rows_of)) == [["B-dk16, seed 1", "base, seed 1"], ["base, seed 1"]]
 
 
 COMMAND = [sys.executable, "-m", "flows.sweep", "table3", "--rows", "base,B-dk16,C-N2", "--scale", "16"]
