@@ -88,6 +88,9 @@ def test_set_here() -> TestSet | None:
 def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | None]":
     """An evaluation and its training, if recorded; for a training its latest evaluation.
 
+    If the training is a repetition with the same validation scores, as one with the same code is, the evaluation may be a child of an
+    earlier run: DVC skips stage evaluate, whose inputs are the same.
+
     `wanted` is the beginning of a run's name, of its training's fingerprint, or of its id.
 
     Raises:
@@ -96,10 +99,16 @@ def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | No
     run = _find(client, wanted)
     if parent := run.data.tags.get(PARENT_TAG):
         return run, client.get_run(parent)
-    children = _runs(client, f"tags.`{PARENT_TAG}` = '{run.info.run_id}' AND tags.kind = 'evaluation'")
-    if not children:
-        raise UserError(f"run {wanted}: a training without an evaluation", "Make one with: dvc repro evaluate")
-    return children[0], run
+    others = _runs(client, f"tags.fingerprint = '{run.data.tags['fingerprint']}'") if "fingerprint" in run.data.tags else []
+    for training in (run, *(other for other in others if _validation(other) == _validation(run))):
+        if children := _runs(client, f"tags.`{PARENT_TAG}` = '{training.info.run_id}' AND tags.kind = 'evaluation'"):
+            return children[0], run
+    raise UserError(f"run {wanted}: a training without an evaluation", "Make one with: dvc repro evaluate")
+
+
+def _validation(training: "Run") -> dict[str, float]:
+    """The last validation scores of a training."""
+    return {name: value for name, value in training.data.metrics.items() if name.startswith("valid/")}
 
 
 def _find(client: "MlflowClient", wanted: str) -> "Run":

@@ -292,15 +292,16 @@ def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
 
 
 def record(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> None:
-    """Write the journal of this evaluation, a child of the training's run; its name is a hash of training, outputs, search and scores."""
+    """Write the journal of this evaluation, a child of the training's run; its name is a hash of that run, outputs, search and scores."""
     hypotheses = [DECODED / f"{split}.hyp" for split in report.scores]
     digest = hashlib.sha256()
     for path in hypotheses:
         digest.update(path.read_bytes())
     training, decoding = report.model["training"], report.decoding
+    begun = next(read_events(JOURNALS / f"{training['fingerprint']}.jsonl"), {"id": ""})
     settings = {name: value for name, value in decoding.items() if name not in (*report.scores, *MADE)}
-    # With the training, because two trainings whose outputs are all empty have the same hypotheses.
-    digest.update(json.dumps([scores, settings, training["fingerprint"]], sort_keys=True).encode())
+    # With the training and its run, because two trainings, or two runs of one, whose outputs are all empty have the same hypotheses.
+    digest.update(json.dumps([scores, settings, training["fingerprint"], begun["id"]], sort_keys=True).encode())
 
     searched = f"beam {decoding['beam']}, alpha {decoding['alpha']}"
     journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"])

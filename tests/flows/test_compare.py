@@ -157,6 +157,18 @@ def test_a_training_forced_again_is_the_latest(compare: Compare) -> None:
     assert compare("abc123", "evaluation-1").startswith("A is evaluation-2, of abc123 (")
 
 
+def test_a_repeated_training_has_the_evaluation_that_stage_evaluate_did_not_repeat(compare: Compare) -> None:
+    """The third training, with other code, has other scores."""
+    for nll in (2.0, 2.0, 1.5):
+        journal = Journal("abc123")
+        journal.metrics(40, {"nll": nll}, context="valid")
+        journal.end()
+        evaluate("evaluation-1", "abc123", GOOD)  # A child of the first run, as its journal has one parent.
+        if nll == 2.0:
+            assert compare("abc123", "evaluation-1").startswith("A is evaluation-1, of abc123 (")
+    assert compare("abc123", "evaluation-1", code=65) == "run abc123: a training without an evaluation. Make one with: dvc repro evaluate"
+
+
 REFUSED = [
     ("nowhere", 78, "run nowhere: MLflow has no run of this id, name or fingerprint"),
     ("it's", 78, 'run "it\'s": no run has such a name'),

@@ -209,6 +209,14 @@ def test_another_beam_and_other_translations_are_other_runs(here: Path, params: 
     assert len(list(JOURNALS.glob("evaluation-*.jsonl"))) == 3
 
 
+def test_a_training_begun_again_has_an_evaluation_of_its_own(here: Path, params: Params) -> None:
+    for count in (1, 2):
+        Journal("f00d").end()
+        for _ in range(2):
+            run(params)
+            assert len(list((here / JOURNALS).glob("evaluation-*.jsonl"))) == count
+
+
 def test_invalid_inputs_are_named_and_nothing_is_written(here: Path, params: Params) -> None:
     faults: list[tuple[str, bytes | None, str]] = [
         ("data/raw/manifest.json", None, "data/raw/manifest.json: no such file. Make it with: dvc repro download"),
