@@ -5,9 +5,9 @@ from itertools import chain
 from pathlib import Path
 
 from flows.process.paths import CLEAN, SUBWORD_MODEL
-from transformer_core.config import PARAMS_FILE, PRETRAINED, Params
+from transformer_core.config import PARAMS_FILE, PRETRAINED, Bpe, Params
 from transformer_core.corpus.text import read_lines, read_raw_lines
-from transformer_core.corpus.tokens.subword import SPACE_MARK, Subword, sampled, train_subword
+from transformer_core.corpus.tokens.subword import SPACE_MARK, UNK, Subword, sampled, train_subword
 from transformer_core.corpus.trees import symbols_of
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory
@@ -16,7 +16,7 @@ from transformer_core.files import new_directory
 def run(params: Params) -> str:
     """Write data/bpe/spm.model: the one of `bpe.init_from`, or a new one."""
     if params.bpe.init_from is not None:
-        return _copied_model(PRETRAINED / params.bpe.init_from, params.bpe.vocab_size)
+        return _copied_model(PRETRAINED / params.bpe.init_from, params.bpe)
     settings, languages = params.bpe, [params.download.source, params.download.target]
     if params.download.task == "parsing":
         # A symbol of a tree is one token and not learnt from text; the mark is SentencePiece's for the space before it.
@@ -32,13 +32,17 @@ def run(params: Params) -> str:
     return f"{SUBWORD_MODEL}: {params.bpe.vocab_size:,} subwords ({params.bpe.type}) of {' and '.join(languages)}"
 
 
-def _copied_model(directory: Path, vocab_size: int) -> str:
+def _copied_model(directory: Path, settings: Bpe) -> str:
     subword = Subword.load(directory / SUBWORD_MODEL.name)
-    if subword.vocab_size != vocab_size:
+    if subword.vocab_size != settings.vocab_size:
         raise configuration_error(
-            f"{PARAMS_FILE}: bpe.vocab_size: {vocab_size}, but {directory / SUBWORD_MODEL.name} has {subword.vocab_size} subwords",
+            f"{PARAMS_FILE}: bpe.vocab_size: {settings.vocab_size}, but {directory / SUBWORD_MODEL.name} has {subword.vocab_size} subwords",
             f"Set it to {subword.vocab_size}.",
         )
+    for symbol in settings.user_symbols:
+        if subword.processor.piece_to_id(symbol) == UNK:
+            fault = f"{PARAMS_FILE}: bpe.user_symbols: {directory / SUBWORD_MODEL.name} has no symbol {symbol}"
+            raise configuration_error(fault, "Do without it, or set bpe.init_from to null, so that a vocabulary with it is learnt.")
     with new_directory(SUBWORD_MODEL.parent) as folder:
         shutil.copyfile(directory / SUBWORD_MODEL.name, folder / SUBWORD_MODEL.name)
-    return f"{SUBWORD_MODEL}: {vocab_size:,} subwords, taken from {directory}"
+    return f"{SUBWORD_MODEL}: {subword.vocab_size:,} subwords, taken from {directory}"

@@ -6,6 +6,7 @@ from flows.process.paths import CLEAN, RAW, STATE
 from transformer_core.config import PRETRAINED, Params
 from transformer_core.corpus.cleaning.cleaner import PairScores, clean_corpus
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
+from transformer_core.corpus.sources.manifest import read_manifest
 from transformer_core.files import new_directory
 from transformer_core.processes import cores
 
@@ -24,7 +25,8 @@ def run(params: Params) -> str:
 def cleaned(params: Params, folder: Path, scores: PairScores | None = None) -> CleaningReport:
     """Clean data/raw into `folder`."""
     download, workers = params.download, params.machine.workers
-    return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scores)
+    tags = {origin["tag"] for origin in read_manifest(RAW).origin if "tag" in origin}
+    return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scores, tags)
 
 
 def cleaned_by_models(params: Params, folder: Path) -> CleaningReport:

@@ -129,6 +129,16 @@ def test_a_script_is_foreign_only_where_it_has_most_of_the_letters(tmp_path: Pat
     assert cleaned(tmp_path, OFF.model_copy(update={"drop_foreign": True}))[1] == [GOOD, pair]
 
 
+def test_a_sentence_is_compared_without_its_tag(tmp_path: Path) -> None:
+    settings = DEFAULT.model_copy(update={"drop_overlap": True})
+    bad = {"empty": ("", "kurz hier jetzt"), "copy": ("Umsatz 2019 GmbH", "Umsatz 2019 GmbH"), "overlap": ("One two three", "vier")}
+    write_raw_pairs(tmp_path / "raw", [("<bt> a b", "c"), ("a b", "c"), *((f"<bt> {source}", target) for source, target in bad.values())])
+    (tmp_path / "clean").mkdir()
+    report = clean_corpus(tmp_path / "raw", tmp_path / "clean", "en", "de", settings, tags=["<bt>"])
+    assert pairs_in(tmp_path / "clean", "train") == [("<bt> a b", "c"), ("a b", "c")]
+    assert {rule: count for rule, count in report.dropped.items() if count} == dict.fromkeys(bad, 1)
+
+
 def test_a_pair_counts_for_the_first_of_its_rules(tmp_path: Path) -> None:
     everything = DEFAULT.model_copy(update={"drop_foreign": True, "drop_overlap": True, "drop_case_duplicates": True})
     write_raw_pairs(tmp_path / "raw", [("a b", "c d"), ("a b", "c d"), ("A b", "c d"), ("A b", "c d"), ("one two three",) * 2, ("", "")])

@@ -271,9 +271,32 @@ def test_a_password_or_token_is_in_no_file_and_no_line_of_output(
         assert [path for path in written if secret.encode() in path.read_bytes() or secret in path.name] == []
 
 
+def test_the_tags_of_a_corpus_hide_nothing_from_cleaning(place: Path, prepared: Path) -> None:
+    take(prepared, "download")
+    manifest = place / "data/raw/manifest.json"
+    document = json.loads(manifest.read_text(encoding="utf-8"))
+    document["origin"].append({"split": "train", "model": "teacher", "tag": "<bt>"})
+    manifest.write_text(json.dumps(document), encoding="utf-8")
+    for language, line in (("en", "<bt> Haus\n"), ("de", "Haus\n")):
+        with (place / f"data/raw/train.{language}").open("a", encoding="utf-8") as file:
+            file.write(line)
+    assert "80 of 81 training pairs (dropped: copy 1)" in stage_here("clean").stdout
+
+
+def test_a_vocabulary_from_elsewhere_must_have_the_symbols_of_this_one(place: Path, prepared: Path) -> None:
+    take(prepared, "clean")
+    shutil.copytree(prepared / "data/bpe", place / "pretrained/first")
+    set_params(bpe={"init_from": "first", "user_symbols": ["<bt>"]})
+    ended = stage_here("bpe")
+    assert ended.stderr.startswith("params.yaml: bpe.user_symbols: pretrained/first/spm.model has no symbol <bt>. ")
+    assert (ended.returncode, files_below(place / "data/bpe")) == (78, [])
+    set_params(bpe={"user_symbols": []})
+    assert stage_here("bpe").returncode == 0
+
+
 def test_a_missing_input_names_the_stage_that_makes_it(place: Path) -> None:
     for stage, line in (
-        ("clean", "data/raw/valid.en: no such file"),
+        ("clean", "data/raw/manifest.json: no such file. Make it with: dvc repro download"),
         ("bpe", "data/clean/train.en: no such file"),
         ("binarize", "data/bpe/spm.model: no such file. Make it with: dvc repro bpe"),
     ):

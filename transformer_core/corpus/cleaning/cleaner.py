@@ -4,7 +4,7 @@ Validation and test are repaired in the same way but not filtered: line i stays 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress, islice, repeat
 from pathlib import Path
@@ -48,7 +48,14 @@ PairScores = Callable[[Iterator[Pair[str]]], Iterator[float]]
 
 
 def clean_corpus(
-    raw: Path, folder: Path, source: str, target: str, settings: Clean, workers: int | None = None, scores: PairScores | None = None
+    raw: Path,
+    folder: Path,
+    source: str,
+    target: str,
+    settings: Clean,
+    workers: int | None = None,
+    scores: PairScores | None = None,
+    tags: Collection[str] = (),
 ) -> CleaningReport:
     """Clean the splits of `raw` into an empty `folder`, with report.json; the bytes do not depend on the number of workers.
 
@@ -57,6 +64,7 @@ def clean_corpus(
     Args:
         workers: processes; None takes one for each core, fewer for little text.
         scores: the function behind `settings.drop_worst`; yields a number for each pair, the lower the better.
+        tags: symbols before source sentences (`translated.tag`); the rules for one pair look at a sentence without its tag.
 
     Raises:
         UserError: exit code 65; a missing file, sides of unequal length, invalid UTF-8 (unless it drops training pairs), a target
@@ -66,7 +74,7 @@ def clean_corpus(
     splits = {split: _repair_split(raw, folder, split, source, target) for split in held_out}
     paths = raw / f"train.{source}", raw / f"train.{target}"
     sources, targets = (_sentences(folder, held_out, language) for language in (source, target))
-    work = _Work(settings, *paths, sources, targets, target == TREES)
+    work = _Work(settings, *paths, sources, targets, target == TREES, frozenset(tags))
     train = _Train(folder, source, target, settings, raw / WEIGHTS)
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
@@ -154,6 +162,7 @@ class _Work:
     source: HeldOut
     target: HeldOut
     to_symbols: bool
+    tags: frozenset[str]
 
     def __call__(self, chunk: Chunk) -> _Part:
         """Repair the pairs of a chunk and apply the rules for one pair."""
@@ -165,10 +174,11 @@ class _Work:
             pair = self._repaired(part.tally, raw_pair, chunk.first + index)
             if pair is None:
                 continue
-            words = words_in(pair.source), words_in(pair.target)
+            bare = Pair(self._without_tag(pair.source), pair.target)
+            words = words_in(bare.source), words_in(bare.target)
             part.words[index] = min(words[0], LONGEST_COUNTED), min(words[1], LONGEST_COUNTED)
             part.tally.entities += has_entity(pair.source) + has_entity(pair.target)
-            rule = next((name for name, drops in asked.items() if drops(pair, words)), None)
+            rule = next((name for name, drops in asked.items() if drops(bare, words)), None)
             if rule is None:
                 part.kept[index] = True
                 kept.append(_with_symbols(pair, self.target_path, chunk.first + index) if self.to_symbols else pair)
@@ -181,6 +191,10 @@ class _Work:
         if self.settings.drop_case_duplicates:
             part.digests["case_duplicate"] = b"".join(digest(text.casefold()) for text in both)
         return part
+
+    def _without_tag(self, source: str) -> str:
+        first, _, rest = source.partition(" ")
+        return rest if first in self.tags else source
 
     def _repaired(self, tally: _Tally, pair: Pair[bytes], number: int) -> Pair[str] | None:
         """Return the pair as repaired text; None if it is dropped because it is not valid UTF-8."""
