@@ -108,6 +108,19 @@ def test_what_is_held_out_depends_on_neither_the_order_of_the_corpus_nor_the_siz
     assert set(forward["valid"]) < set(more["valid"])
 
 
+def test_only_valid_text_is_held_out(tmp_path: Path) -> None:
+    reader = reader_of(
+        tmp_path, [("a", "b"), ("c", "\xa0"), ("\u200b", "d"), ("e", "f"), ("g", "h"), ("i", "j"), ("k", "l")], valid=1, test=1
+    )
+    german = tmp_path / "train.de"
+    german.write_bytes(german.read_bytes().replace(b"f", "ü".encode("latin-1")).replace(b"h", b"\xff"))
+    (tmp_path / "raw").mkdir()
+    write_raw(reader, tmp_path / "raw")
+    held_out = {(tmp_path / f"raw/{split}.de").read_text(encoding="utf-8") for split in ("valid", "test")}
+    assert held_out < {"b\n", "j\n", "l\n"}
+    assert len(held_out) == 2
+
+
 def test_a_split_without_a_pair_unequal_sides_and_a_missing_manifest_are_bad_data(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"tiny\.yaml: splits\.train: holds no sentence pair") as caught:
         written(tmp_path, reader_of(tmp_path, []), "empty")

@@ -20,14 +20,17 @@ HeldOut = dict[str, list[str]]
 
 
 def is_usable(pair: Pair[bytes]) -> bool:
-    """Return whether a pair can be held out: neither side is blank."""
-    return bool(pair.source.strip() and pair.target.strip())
+    """Return whether a pair can be held out: both sides are valid UTF-8, and their normalised text is not empty."""
+    try:
+        return all(_normal(side.decode()) for side in pair)
+    except UnicodeDecodeError:
+        return False
 
 
 def rank(sentence: bytes) -> bytes:
     """Return the rank of a sentence: a keyed hash (BLAKE2b, 16 bytes) of its normalised text."""
-    text = sentence.decode("utf-8", errors="replace")
-    return hashlib.blake2b((text if is_normal(text) else normalise(text)).encode(), digest_size=16, key=_SEED).digest()
+    text = _normal(sentence.decode("utf-8", errors="replace"))
+    return hashlib.blake2b(text.encode(), digest_size=16, key=_SEED).digest()
 
 
 def choose(ranks: Collection[bytes], sizes: Mapping[str, int], listed: HeldOut) -> dict[bytes, str]:
@@ -74,6 +77,10 @@ def write_list(entry: Path, chosen: Mapping[str, Mapping[bytes, str]]) -> None:
 def list_file(entry: Path) -> Path:
     """Return the path of an entry's list."""
     return entry.with_suffix(".held-out")
+
+
+def _normal(text: str) -> str:
+    return text if is_normal(text) else normalise(text)
 
 
 def _shortened(one: bytes) -> str:

@@ -88,7 +88,7 @@ def _write_split(
 def _hold_out(reader: SourceReader, holdouts: dict[str, int], folder: Path) -> dict[str, int]:
     """Move pairs from train to the splits that are held out of it, and return the counts (`Manifest.held_out`).
 
-    For each sentence that `choose` returns, the first pair without a blank side is held out. All other pairs of such a sentence are removed
+    For each sentence that `choose` returns, the first pair that `is_usable` is held out. All other pairs of such a sentence are removed
     from train, so that test has no source sentence of train.
 
     Memory: a hash of 16 bytes and a set entry for each different source sentence.
