@@ -2,6 +2,8 @@ import gzip
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from transformer_core.corpus.sources.catalogue import LocalFile, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
@@ -118,6 +120,21 @@ def test_only_a_table_of_two_columns_can_hold_both_sides() -> None:
         with pytest.raises(UserError, match=message) as caught:
             new_entry("other", file, file, source_language="en", target_language="de")
         assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
+
+
+@settings(deadline=None, max_examples=30)  # each example writes files to disk
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=9))
+def test_a_table_of_both_sides_has_the_same_number_of_cells_in_each_row(tabs: list[int]) -> None:
+    table = Path("rows.tsv")
+    table.write_text("".join(f"{number} a\tb{number}\n" for number in range(9)) + "".join("c" + "\td" * count + "\n" for count in tabs))
+    wrong = next((number for number, count in enumerate(tabs, start=10) if count != 1), None)
+    arguments = {"source_language": "en", "target_language": "de", "valid": 1, "test": 1, "force": True}
+    if wrong is None:
+        assert new_entry("table", table, table, **arguments).exists()
+    else:
+        with pytest.raises(UserError, match=rf"rows\.tsv:{wrong}: {tabs[wrong - 10] + 1} columns, but line 1 has 2") as caught:
+            new_entry("table", table, table, **arguments)
+        assert caught.value.exit_code is ExitCode.BAD_DATA
 
 
 def test_validation_and_test_may_be_files() -> None:

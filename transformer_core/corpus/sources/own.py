@@ -181,6 +181,8 @@ def _measure(parts: Iterable[_Sides]) -> _Measured:
     ranks: dict[str, set[bytes]] = defaultdict(set)
     for sides in parts:
         (source_language, source), (target_language, target) = sides.items()
+        if source.file == target.file and source.column is not None:
+            _check_cells(source.file)
         pairs = file_pairs([source.file, target.file], [source_language, target_language], [source.column, target.column])
         number = 0
         for number, pair in enumerate(pairs, start=1):
@@ -194,6 +196,19 @@ def _measure(parts: Iterable[_Sides]) -> _Measured:
             raise UserError(f"{source.file}: empty", "A corpus has a sentence on each line.")
         total += number
     return _Measured(Size(pairs=total, text_bytes=text_bytes, download_bytes=0), ranks)
+
+
+def _check_cells(table: Path) -> None:
+    """Check that all rows of a table of both sides have as many cells as the first: a tab inside a sentence would make a wrong pair."""
+    wanted = 0
+    for number, row in enumerate(file_lines(table), start=1):
+        cells = row.count(b"\t") + 1
+        wanted = wanted or cells
+        if cells != wanted:
+            raise UserError(
+                f"{table}:{number}: {cells} columns, but line 1 has {wanted}",
+                "Look for a tab inside a sentence, or for one that is missing.",
+            )
 
 
 def _sum_of(path: Path) -> str:
