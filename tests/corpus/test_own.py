@@ -43,7 +43,7 @@ def test_a_tenth_is_held_out_but_at_most_a_thousand_or_what_was_asked_for() -> N
     assert (entry.splits.valid[0].holdout, entry.splits.test[0].holdout) == (7, 9)
     for pairs, held_out in ((40, 4), (5, 1), (12_000, 1000)):
         for file in (ENGLISH, GERMAN):
-            file.write_text("line\n" * pairs)
+            file.write_text("".join(f"line {number}\n" for number in range(pairs)))
         entry = load_entry(new_entry("letters", ENGLISH, GERMAN, force=True))
         assert entry.splits.valid[0].holdout == entry.splits.test[0].holdout == held_out
 
@@ -84,7 +84,8 @@ def test_an_entry_is_not_written_over_without_force() -> None:
         (b"one\n" * 9, b"eins\n" * 4 + b"\xff\n" + b"sechs\n" * 4, r"my/letters\.de:5: not valid UTF-8"),
         (b"", b"", r"my/letters\.en: empty"),
         (b"one\n", None, r"my/letters\.de: no such file"),
-        (b"one\n" * 2, b"eins\n" * 2, r"my/letters\.en: 2 pairs, of which 2 are to be held out"),
+        (b"one\ntwo\n" * 9, b"eins\n" * 18, r"my/letters\.en: 2 pairs are to be held out, but it has 2 different sentences"),
+        (b"one\n" * 9, b"\xc2\xa0\n" * 9, r"my/letters\.en: none of 9 pairs has text in en and de\. Look at the files\."),
     ],
 )
 def test_unusable_files_are_bad_data_and_leave_no_entry(english: bytes, german: bytes | None, message: str) -> None:
@@ -209,3 +210,10 @@ def test_a_translation_memory_is_both_sides() -> None:
     entry = load_entry(new_entry("memory", memory, memory, source_language="en", target_language="de"))
     assert entry.size is not None
     assert (entry.size.pairs, entry.size.text_bytes) == (30, sum(len(f"{n} dogs\n{n} Hunde\n") for n in range(30)))
+    given = (Path("memory.en"), Path("memory.ger"))
+    for path in given:
+        path.write_text("text\n")
+    message = r"memory\.tmx: none of 30 pairs has text in en and ger\. The languages in it are de, en\."
+    with pytest.raises(UserError, match=message) as caught:
+        new_entry("other", memory, memory, source_language="en", target_language="ger", valid=given, test=given)
+    assert caught.value.exit_code is ExitCode.BAD_DATA

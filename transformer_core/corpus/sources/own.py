@@ -4,8 +4,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from transformer_core.config import editable_yaml, read_yaml, yaml_text
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, LocalFile, Size, entry_names, load_entry
@@ -17,6 +19,8 @@ from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
 
 _MOST_HELD_OUT = 1000
+_ELEMENTS_LOOKED_AT = 10_000
+_XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm"})
 
 
@@ -66,7 +70,8 @@ def new_entry(
         The entry's path.
 
     Raises:
-        UserError: exit code 65; a file is missing, empty or not UTF-8, the sides have unequal lengths, or there are too few pairs. 78; the
+        UserError: exit code 65; a file is missing, empty or not UTF-8, the sides have unequal lengths, or there are
+            too few different sentences with text on both sides. 78; the
             name is invalid or in use, a suffix names no language, both languages are the same, or one file cannot hold both.
     """
     if not force:
@@ -89,9 +94,10 @@ def new_entry(
         else:
             sizes[split] = given or tenth
             splits[split] = [{"holdout": sizes[split]}]
-    wanted = sum(sizes.values())
-    if wanted >= pairs:
-        raise UserError(f"{source_file}: {pairs:,} pairs, of which {wanted:,} are to be held out", "Hold out fewer or add text.")
+    wanted, different = sum(sizes.values()), len(measured.ranks[languages[0]])
+    if wanted >= different:
+        fault = f"{wanted:,} pairs are to be held out, but it has {different:,} different sentences with text on both sides"
+        raise UserError(f"{source_file}: {fault}", "Hold out fewer or add text.")
     size = measured.size.model_dump()
     _list_held_out(path, measured, sizes, {})
     write_text(path, yaml_text({"name": name, "languages": list(languages), "licence": None, "note": "", "size": size, "splits": splits}))
@@ -184,18 +190,31 @@ def _measure(parts: Iterable[_Sides]) -> _Measured:
         if source.file == target.file and source.column is not None:
             _check_cells(source.file)
         pairs = file_pairs([source.file, target.file], [source_language, target_language], [source.column, target.column])
-        number = 0
+        number = usable = 0
         for number, pair in enumerate(pairs, start=1):
             decode_line(pair.source, source.file, number)
             decode_line(pair.target, target.file, number)
             text_bytes += len(pair.source) + len(pair.target) + 2
             if is_usable(pair):
+                usable += 1
                 ranks[source_language].add(rank(pair.source))
                 ranks[target_language].add(rank(pair.target))
         if not number:
             raise UserError(f"{source.file}: empty", "A corpus has a sentence on each line.")
+        if not usable:
+            languages = _languages_in(source.file) if source.file.suffix == ".tmx" else []
+            remedy = f"The languages in it are {', '.join(languages)}." if languages else "Look at the files."
+            raise UserError(f"{source.file}: none of {number:,} pairs has text in {source_language} and {target_language}", remedy)
         total += number
     return _Measured(Size(pairs=total, text_bytes=text_bytes, download_bytes=0), ranks)
+
+
+def _languages_in(memory: Path) -> list[str]:
+    """Return the languages that the first units of a translation memory name."""
+    with open_bytes(memory) as file:
+        elements = (element for _, element in islice(ElementTree.iterparse(file), _ELEMENTS_LOOKED_AT))
+        named = [element.get(_XML_LANGUAGE) or element.get("lang") for element in elements if element.tag.endswith("tuv")]
+    return sorted({name for name in named if name and re.fullmatch(r"[\w-]{1,35}", name)})
 
 
 def _check_cells(table: Path) -> None:
