@@ -187,6 +187,21 @@ def test_an_update_for_changed_files_keeps_the_held_out_pairs_and_the_rest_of_th
     assert (load_entry(path).tests["test_b"][0].files or {})["de"].sha256 == sha256_of(GERMAN)
 
 
+def test_an_update_checks_the_local_files_beside_other_sources_and_leaves_the_size() -> None:
+    path = new_entry("letters", ENGLISH, GERMAN)
+    translated = "  - translated: {corpus: news, model: ../teacher, side: source}\n"
+    path.write_text(path.read_text().replace("  valid:", f"{translated}  valid:"))
+    for file in (ENGLISH, GERMAN):
+        file.write_text(file.read_text() + "more\n")
+    before, now = update_entry("letters")
+    assert (before and before.pairs, now) == (40, None)
+    entry = load_entry(path)
+    assert (entry.size, (entry.splits.train[0].files or {})["en"].sha256) == (before, sha256_of(ENGLISH))
+    ENGLISH.write_text(ENGLISH.read_text() + "on this side only\n")
+    with pytest.raises(UserError, match=r"my/letters\.en: 42 lines, but my/letters\.de has 41"):
+        update_entry("letters")
+
+
 def test_entries_that_cannot_be_updated_are_refused() -> None:
     new_entry("letters", ENGLISH, GERMAN)
     with pytest.raises(UserError, match=r"corpora/multi30k\.yaml: no such file\. Your own corpora: letters\."):

@@ -122,10 +122,11 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
     """Update corpora/NAME.yaml for changed local files: their sums, the size, and the list of held-out sentences.
 
     Listed sentences stay held out; others take the places of those that no longer exist. The rest of the entry stays as it is, with its
-    comments. Size and list are updated only if the entry has two languages and all its training text is in `files`.
+    comments. Files of two languages are checked. Size and list are updated only if the entry has two languages and all its training text is
+    in `files`.
 
     Returns:
-        The sizes before and after; None if the entry has none.
+        The size before, None if the entry had none, and the size after, None if it was not measured.
 
     Raises:
         UserError: exit code 65 as `new_entry`; 78 if corpora/ has no such entry, or if it names no local file with `files`.
@@ -138,19 +139,21 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
     if not any(source.files for sources in entry.sources.values() for source in sources):
         raise configuration_error(f"{path}: names no local file with `files`", "Make data/raw again with: dvc repro --force download")
     document = read_yaml(path, editable_yaml)
+    whole = len(entry.languages) == 2 and all(source.files for source in entry.splits.train)
+    train = []
     for split, sources in entry.sources.items():
         section = entry.key_of(split).partition(".")[0]
         for source, there in zip(sources, document[section][split], strict=True):
-            for language, file in (source.files or {}).items():
-                there["files"][language]["sha256"] = _sum_of(located(path.parent, file.path))
+            sides = {language: _Side(located(path.parent, file.path), file.column) for language, file in (source.files or {}).items()}
+            for language, side in sides.items():
+                there["files"][language]["sha256"] = _sum_of(side.file)
+            if split == "train" and whole:
+                train.append(sides)
+            elif len(sides) == 2:
+                _measure([sides])
     sizes = {split: sources[0].holdout for split, sources in entry.sources.items() if sources[0].holdout}
-    train = [
-        {language: _Side(located(path.parent, file.path), file.column) for language, file in source.files.items()}
-        for source in entry.splits.train
-        if source.files
-    ]
-    size = entry.size
-    if len(train) == len(entry.splits.train) and len(entry.languages) == 2:
+    size = None
+    if whole:
         measured = _measure(train)
         size = measured.size
         document["size"] = size.model_dump()
@@ -187,7 +190,7 @@ def _measure(parts: Iterable[_Sides]) -> _Measured:
     ranks: dict[str, set[bytes]] = defaultdict(set)
     for sides in parts:
         (source_language, source), (target_language, target) = sides.items()
-        if source.file == target.file and source.column is not None:
+        if source.file.resolve() == target.file.resolve() and source.column is not None:
             _check_cells(source.file)
         pairs = file_pairs([source.file, target.file], [source_language, target_language], [source.column, target.column])
         number = usable = 0
