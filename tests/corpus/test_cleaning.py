@@ -139,6 +139,17 @@ def test_a_sentence_is_compared_without_its_tag(tmp_path: Path) -> None:
     assert {rule: count for rule, count in report.dropped.items() if count} == dict.fromkeys(bad, 1)
 
 
+def test_trees_over_words_of_another_script_than_their_labels_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for split, words in (("train", "собака спит"), ("valid", "кошка спит"), ("test", "птица поёт")):
+        noun, verb = words.split()
+        for language, line in (("ru", words), ("tree", f"(S (NP {noun}) (VP {verb}))")):
+            (tmp_path / f"raw/{split}.{language}").write_text(f"{line}\n", encoding="utf-8")
+    (tmp_path / "clean").mkdir()
+    report = clean_corpus(tmp_path / "raw", tmp_path / "clean", "ru", "tree", OFF.model_copy(update={"drop_foreign": True}))
+    assert report.pairs_out == 1
+
+
 def test_a_pair_counts_for_the_first_of_its_rules(tmp_path: Path) -> None:
     everything = DEFAULT.model_copy(update={"drop_foreign": True, "drop_overlap": True, "drop_case_duplicates": True})
     write_raw_pairs(tmp_path / "raw", [("a b", "c d"), ("a b", "c d"), ("A b", "c d"), ("A b", "c d"), ("one two three",) * 2, ("", "")])

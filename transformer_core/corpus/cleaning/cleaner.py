@@ -5,7 +5,7 @@ Validation and test are repaired in the same way but not filtered: line i stays 
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, compress, islice, repeat
 from pathlib import Path
 
@@ -74,6 +74,8 @@ def clean_corpus(
     splits = {split: _repair_split(raw, folder, split, source, target) for split in held_out}
     paths = raw / f"train.{source}", raw / f"train.{target}"
     sources, targets = (_sentences(folder, held_out, language) for language in (source, target))
+    if target == TREES:  # A tree of train has the source's words, which the symbols of valid and test have not.
+        targets = replace(targets, scripts=sources.scripts | targets.scripts)
     work = _Work(settings, *paths, sources, targets, target == TREES, frozenset(tags))
     train = _Train(folder, source, target, settings, raw / WEIGHTS)
     # disable=None: no bar where there is no terminal.
