@@ -49,6 +49,28 @@ def test_own_files_become_a_corpus_and_a_params_file(call: Callable[..., Any], o
     assert (params.bpe.vocab_size, params.publish.name) == (400, "mine-en-de")
 
 
+@pytest.mark.parametrize(
+    ("line", "unspaced"),
+    [
+        ("第{}只狗睡在房子里。", True),
+        ("第 {} 只 狗 睡 在 房子 里 。", False),
+        ("{}匹の犬が家で眠っています。", True),
+        ("สุนัข {} ตัวนอนหลับอยู่ในบ้าน", True),
+        ("개 {}마리가 집에서 자고 있다.", False),
+        ("{} Donaudampfschifffahrtsgesellschaft", False),
+    ],
+)
+def test_rules_that_count_words_are_off_for_a_language_without_spaces(
+    call: Callable[..., Any], own_files: Path, line: str, unspaced: bool
+) -> None:
+    write_lines(own_files / "text.xx", [line.format(number) for number in range(100)])
+    done = call("data", "new", "mine", "text.en", "text.xx")
+    clean = load_params(own_files / "params.yaml").clean
+    assert (done.code, clean.max_words, clean.max_ratio) == (0, *((None, None) if unspaced else (100, 3.0)))
+    rules = " xx: no spaces between words, so clean.max_words and clean.max_ratio are null. Next: dvc repro"
+    assert (rules in done.out) == unspaced
+
+
 def test_languages_and_held_out_lines_can_be_said(call: Callable[..., Any], own_files: Path) -> None:
     (own_files / "text.en").rename(own_files / "a.txt")
     said = ("--source-language", "pt", "--target-language", "gl", "--valid-lines", "7", "--test-lines", "9")

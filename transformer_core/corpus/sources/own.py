@@ -21,6 +21,10 @@ from transformer_core.files import sha256_of, write_text
 _MOST_HELD_OUT = 1000
 _ELEMENTS_LOOKED_AT = 10_000
 _XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+# Thai, Lao, Tibetan, Burmese, Khmer, Japanese syllables, Chinese characters.
+_SCRIPTS_WITHOUT_SPACES = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
+_MOST_IN_A_WORD = 5
+_LINES_LOOKED_AT = 10_000
 _NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm"})
 
 
@@ -102,6 +106,20 @@ def new_entry(
     _list_held_out(path, measured, sizes, {})
     write_text(path, yaml_text({"name": name, "languages": list(languages), "licence": None, "note": "", "size": size, "splits": splits}))
     return path
+
+
+def languages_without_spaces(entry: Path) -> list[str]:
+    """Return the languages of an entry whose local training text has no spaces between words, as far as its first lines show.
+
+    They are told by characters of scripts that are written so. Segmented text of these scripts has spaces and few characters a word.
+    """
+    found = []
+    for language, file in (load_entry(entry).splits.train[0].files or {}).items():
+        lines = islice(file_lines(located(entry.parent, file.path), language, file.column), _LINES_LOOKED_AT)
+        text = b" ".join(lines).decode(errors="replace")
+        if len(_SCRIPTS_WITHOUT_SPACES.findall(text)) > _MOST_IN_A_WORD * len(text.split()):
+            found.append(language)
+    return found
 
 
 def check_unused(name: str) -> None:
