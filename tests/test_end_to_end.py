@@ -138,6 +138,7 @@ def test_a_stopped_training_saves_fails_and_goes_on(clone: Clone) -> None:
     assert "no state of a stopped training" in clone.run(*states, "other", code=78)
     with exclusive_lock(clone.root / ".state" / name / "lock", "this training"):
         assert "this training is running" in clone.run(*states, "all", code=69)
+        assert f"update {stopped:,}, running, " in clone.run(sys.executable, "-m", "transformer_core.cli", "states")
     assert f"removed .state/{name}" in clone.run(*states, name, name)
     assert "no training was stopped here" in clone.run(sys.executable, "-m", "transformer_core.cli", "states")
 
@@ -253,8 +254,9 @@ def test_a_training_whose_outputs_dvc_could_not_store_is_not_lost(clone: Clone) 
     kept.rename(store)
     assert "going on after update 30" in clone.run("dvc", "repro", "--single-item", "train")
     assert "going on" not in clone.run("dvc", "repro", "--single-item", "--force", "train")
+    assert len(list((clone.root / ".state").glob("*/finished"))) == 1
     clone.run("dvc", "repro", "average")
-    assert not list((clone.root / ".state").glob("*/state-*.pt"))
+    assert not list((clone.root / ".state").glob("*/finished"))
 
 
 def test_two_devices_are_a_cache_hit_for_one_and_train_alike(clone: Clone) -> None:

@@ -81,7 +81,7 @@ def test_a_command_that_runs_out_of_memory_names_the_options_to_lower(call: Call
     code, line = call("translate", "--model", "transformer", "--engine", "torch", stdin=b"the dog\n").refusal()
     assert (code, line) == (
         78,
-        "transformer-core: out of memory. Lower --batch-tokens, --beam, --max-extra, or use a machine with more.",
+        "transformer-core: out of memory. Lower --batch-tokens, --beam, --sample, --max-extra, or use a machine with more.",
     )
 
 

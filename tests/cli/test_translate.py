@@ -205,6 +205,12 @@ def test_a_prefix_with_an_unknown_character_has_a_translation(translate: Transla
         assert (done.out.count("\n"), done.err) == (2, "line 1: its prefix has a character that the vocabulary lacks\n")
 
 
+def test_a_prefix_of_more_tokens_than_positions_is_cut_with_a_note(call: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "prefixes").write_text("der Hund sieht eine Katze eine Katze\n", encoding="utf-8")
+    done = call("translate", "--model", "learned", "--prefixes", "prefixes", stdin=b"a cat\n")
+    assert re.fullmatch(r"line 1: its prefix has \d+ tokens, cut to 5\n", done.err)
+
+
 def test_the_output_goes_through_a_link_and_into_a_pipe(translate: Translate, tmp_path: Path) -> None:
     expected = translate(stdin=b"a cat\n").out
     (tmp_path / "real").write_text("earlier", encoding="utf-8")

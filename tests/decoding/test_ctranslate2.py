@@ -1,5 +1,6 @@
 """CTranslate2 beside our own model and search, on the same weights."""
 
+import math
 from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
@@ -190,7 +191,7 @@ def test_outputs_are_those_of_a_search_that_had_the_max_length_from_the_start(
         (result,) = engine.translator.translate_batch(
             [[piece(token) for token in source[:-1]]],
             beam_size=beam,
-            patience=patience,
+            patience=math.ceil(beam * patience) / beam,  # As many as our own search waits for.
             num_hypotheses=len(outputs),
             length_penalty=0.6,
             max_decoding_length=len(source) + 1,

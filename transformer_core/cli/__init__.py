@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         chosen = _parser().parse_args(arguments or ["--help"])
-        lower = ", ".join(f"--{name.replace('_', '-')}" for name in _MEMORY if getattr(chosen, name, None))
+        lower = ", ".join(f"--{name.replace('_', '-')}" for name in _MEMORY if hasattr(chosen, name))
         with machine_errors("transformer-core", f"Lower {lower}, or use a machine with more." if lower else "Use a machine with more."):
             code: int = chosen.run(chosen)
         sys.stdout.flush()

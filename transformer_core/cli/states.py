@@ -39,15 +39,17 @@ def _described(directory: Path) -> str:
     """Return name, update, size and time of saving."""
     from datetime import datetime
 
-    from transformer_core.training.checkpoint import FINISHED, is_whole, state_files, update_of
+    from transformer_core.files import is_locked
+    from transformer_core.training.checkpoint import FINISHED, TRAINING_LOCK, is_whole, state_files, update_of
 
     whole = next((file for file in state_files(directory) if is_whole(file)), None)
     size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
     if whole is None:
         return f"{directory.name}  no whole state, {size / 1e6:,.0f} MB"
     saved = datetime.fromtimestamp(whole.stat().st_mtime).astimezone()
-    finished = ", finished" if (directory / FINISHED).exists() else ""
-    return f"{directory.name}  update {update_of(whole):,}{finished}, {size / 1e6:,.0f} MB, saved {saved:%Y-%m-%d %H:%M}"
+    running, finished = is_locked(directory / TRAINING_LOCK), (directory / FINISHED).exists()
+    status = ", running" if running else ", finished" if finished else ""
+    return f"{directory.name}  update {update_of(whole):,}{status}, {size / 1e6:,.0f} MB, saved {saved:%Y-%m-%d %H:%M}"
 
 
 def _remove(found: dict[str, Path], names: list[str], root: Path) -> None:

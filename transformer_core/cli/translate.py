@@ -29,7 +29,6 @@ from transformer_core.errors import ExitCode, UserError, configuration_error
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from transformer_core.corpus.tokens.subword import Subword
     from transformer_core.decoding.beam import Search
     from transformer_core.decoding.engine import Choice, Chunk, DecodingRequest, Engine
     from transformer_core.decoding.sampling import Sampling
@@ -182,7 +181,7 @@ def _chunks(lines: Iterator[str], at_once: int, limit: "_Limit", prefixes: Path 
     numbered = enumerate(lines, start=1)
     beginnings = None if prefixes is None else read_lines(prefixes)
     while chunk := list(islice(numbered, at_once)):
-        starts = None if beginnings is None else _starts(beginnings, chunk, prefixes, limit.engine.subword)
+        starts = None if beginnings is None else _starts(beginnings, chunk, prefixes, limit.engine)
         yield Chunk([limit.tokens(line, number) for number, line in chunk], starts)
     if beginnings is not None and next(beginnings, None) is not None:
         raise UserError(f"{prefixes}: has more lines than the input", "Give one line for each line of the input.")
@@ -260,16 +259,19 @@ def _stdin_lines() -> Iterator[str]:
         yield decode_line(line.removesuffix(b"\n"), _STDIN, number)
 
 
-def _starts(prefixes: Iterator[str], chunk: list[tuple[int, str]], path: Path | None, subword: "Subword") -> list[list[int]]:
+def _starts(prefixes: Iterator[str], chunk: list[tuple[int, str]], path: Path | None, engine: "Engine") -> list[list[int]]:
     """Return token ids of the prefixes of numbered lines, with a note on standard error on what the vocabulary lacks."""
     from transformer_core.corpus.tokens.subword import UNK
 
-    starts = [subword.encode(prefix)[:-1] for prefix in islice(prefixes, len(chunk))]
+    starts = [engine.subword.encode(prefix)[:-1] for prefix in islice(prefixes, len(chunk))]
     if len(starts) < len(chunk):
         raise UserError(f"{path}: fewer lines than the input", "An empty line leaves the beginning free.")
+    most = engine.most_positions
     for (number, _), start in zip(chunk, starts, strict=True):
         if UNK in start:
             print(f"line {number:,}: its prefix has a character that the vocabulary lacks", file=sys.stderr, flush=True)
+        if most is not None and len(start) >= most:
+            print(f"line {number:,}: its prefix has {len(start):,} tokens, cut to {most - 1:,}", file=sys.stderr, flush=True)
     return starts
 
 

@@ -18,6 +18,7 @@ _STEPS_BETWEEN_COUNTS = 8
 _SHARE_DONE = 1 / 8
 # Rows of logits are folded into a multiple of this many columns; the reduction is then over rows of whole vectors (ten times as fast).
 _FOLD = 64
+_STEPS_AT_FIRST = 64  # Positions of outputs that memory is reserved for at first.
 _AT_ONCE = 1 << 20  # Number of logits processed at a time on a CPU: 4 MiB in float32, which stay in its cache.
 
 
@@ -94,8 +95,9 @@ class Hypotheses(ABC):
         self._results: list[list[Finished]] = [[] for _ in range(batch)]
         self._sentences: NDArray[np.int64] = np.arange(batch)
         self._max_lengths: NDArray[np.int64] = self.max_length.numpy(force=True)
-        # Tokens of each step, and the hypotheses that they extend.
-        self._trace = torch.zeros(int(self._max_lengths.max()), 2, batch, most, dtype=torch.long, device=self.device)
+        # Tokens of each step, and the hypotheses that they extend; it grows, since most outputs are far shorter than the maximum length.
+        steps = min(_STEPS_AT_FIRST, int(self._max_lengths.max()))
+        self._trace = torch.zeros(steps, 2, batch, most, dtype=torch.long, device=self.device)
 
     @abstractmethod
     def extend(self, logits: Tensor) -> Tensor:
@@ -150,6 +152,8 @@ class Hypotheses(ABC):
     def advance(self, live: Tensor, parents: Tensor, tokens: Tensor) -> None:
         """Continue with these hypotheses, all (B, K'): log-probabilities, the hypotheses that they extend, newest tokens."""
         self.live = live
+        if self.length == len(self._trace):
+            self._trace = torch.cat((self._trace, torch.zeros_like(self._trace)))
         self._trace[self.length, 0, :, : tokens.shape[1]], self._trace[self.length, 1, :, : tokens.shape[1]] = tokens, parents
         self.length += 1
 
