@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -67,8 +69,8 @@ def grid_rows(settings: Sequence[str]) -> list[Row]:
     keys, values = [], []
     for setting in settings:
         key, equals, listed = setting.partition("=")
-        if not (equals and key and listed):
-            raise configuration_error(f"{setting!r} is not KEY=V1,V2,...", "For example: train.warmup=200,400")
+        if not (equals and re.fullmatch(r"[\w.]{1,100}", key) and listed):
+            raise configuration_error(f"{reprlib.repr(setting)} is not KEY=V1,V2,...", "For example: train.warmup=200,400")
         keys.append(key)
         values.append([parse_yaml(value, key) for value in listed.split(",")])
     if len(set(keys)) < len(keys):

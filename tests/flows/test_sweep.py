@@ -114,6 +114,7 @@ WRONG = [
     (["params", "train.warmup=200,400", "--scale", "4"], "--scale: params has no scale"),
     (["params"], "params: needs settings KEY=V1,V2"),
     (["params", "warmup"], "'warmup' is not KEY=V1,V2"),
+    (["params", "train.seed\n=1"], "'train.seed\\n=1' is not KEY=V1,V2"),
     (["params", "warmup=1"], "'warmup': no key of params.yaml"),
     (["params", "train.warmup=200,x"], "params.yaml: train.warmup: must be a whole number above 0, got 'x'"),
     (["params", "train.warmupp=200"], "params.yaml: train.warmupp: unknown key. Did you mean 'warmup'?"),
