@@ -30,6 +30,8 @@ _CONTROLS = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if not chr(code
 # Indic spelling and compound emoji need them.
 _INVISIBLE = [0xAD, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2065), *range(0x2066, 0x206A), 0xFEFF]
 _REMOVED = dict.fromkeys((*_CONTROLS, *_INVISIBLE))
+# First words of the names of letters in Unicode, of scripts that are written without spaces between words.
+_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 _ENTITY = re.compile(r"&(?:[a-zA-Z]\w{1,7}|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 
 # C1 control characters in Windows-1252 text that was read as Latin-1: quotes, dashes, the ellipsis (U+0085). Windows-1252 leaves five codes
@@ -52,6 +54,11 @@ def as_windows_1252(text: str) -> str:
 def without_controls(text: str) -> str:
     """Remove control characters and characters without width, but no white space."""
     return text if text.isprintable() else text.translate(_REMOVED)
+
+
+def is_unspaced(character: str) -> bool:
+    """Return whether a character is of a script that is written without spaces between words."""
+    return unicodedata.name(character, "").startswith(_WITHOUT_SPACES)
 
 
 def composed(text: str) -> str:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from transformer_core.corpus.text import is_unspaced
 from transformer_core.corpus.tokens.subword import SPACE_MARK
 
 _MARKERS = frozenset({"<s>", "</s>"})
-_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")  # First words of Unicode's names of their letters.
 
 # Pronouns of the third person by language: they usually refer to a noun elsewhere in the sentence.
 PRONOUNS = {
@@ -126,4 +126,4 @@ def _is_punctuation(text: str) -> bool:
 
 
 def _is_unspaced(piece: str) -> bool:
-    return any(unicodedata.name(one, "").startswith(_WITHOUT_SPACES) for one in piece)
+    return any(map(is_unspaced, piece))

@@ -14,6 +14,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 from xml.etree import ElementTree
@@ -32,6 +33,7 @@ _MAGIC = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\x00", lzma.o
 # A packed file may become this many times larger and this many bytes more, a hundred times what text does.
 LARGEST_RATIO, ALLOWED_BYTES = 100, 64 << 20
 _LONGEST_NAME = 60
+_ELEMENTS_LOOKED_AT = 10_000
 
 
 class NoMember(UserError):
@@ -155,7 +157,7 @@ def _segment_in(unit: ElementTree.Element, language: str) -> str:
     regional: dict[str, str] = {}
     for variant in unit:
         if (segment := variant.find("{*}seg")) is not None:
-            tag = (variant.get(_XML_LANGUAGE) or variant.get("lang") or "").lower().replace("_", "-")
+            tag = _language_of(variant).lower().replace("_", "-")
             text = _text_of(segment)
             exact.setdefault(tag, text)
             regional.setdefault(tag.partition("-")[0], text)
@@ -171,6 +173,18 @@ def _text_of(segment: ElementTree.Element) -> str:
             for child in element:
                 child.tail = None
     return "".join(segment.itertext())
+
+
+def languages_in(memory: Path) -> list[str]:
+    """Return the languages that the first units of a translation memory (.tmx, not packed) name."""
+    with open_bytes(memory) as file:
+        elements = (element for _, element in islice(ElementTree.iterparse(file), _ELEMENTS_LOOKED_AT))
+        named = {_language_of(element) for element in elements if _local_name(element) == "tuv"}
+    return sorted(name for name in named if re.fullmatch(r"[\w-]{1,35}", name))
+
+
+def _language_of(variant: ElementTree.Element) -> str:
+    return variant.get(_XML_LANGUAGE) or variant.get("lang") or ""
 
 
 def _local_name(element: ElementTree.Element) -> str:

@@ -7,22 +7,17 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from transformer_core.config import editable_yaml, read_yaml, yaml_text
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, LocalFile, Size, entry_names, load_entry
-from transformer_core.corpus.sources.formats import file_lines, file_pairs
+from transformer_core.corpus.sources.formats import file_lines, file_pairs, languages_in
 from transformer_core.corpus.sources.holdout import HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
 from transformer_core.corpus.sources.readers import located, named_from
-from transformer_core.corpus.text import decode_line, open_bytes
+from transformer_core.corpus.text import decode_line, is_unspaced, open_bytes
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
 
 _MOST_HELD_OUT = 1000
-_ELEMENTS_LOOKED_AT = 10_000
-_XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
-# Thai, Lao, Tibetan, Burmese, Khmer, Japanese syllables, Chinese characters.
-_SCRIPTS_WITHOUT_SPACES = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
 _MOST_IN_A_WORD = 5
 _LINES_LOOKED_AT = 10_000
 _NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm"})
@@ -117,7 +112,7 @@ def languages_without_spaces(entry: Path) -> list[str]:
     for language, file in (load_entry(entry).splits.train[0].files or {}).items():
         lines = islice(file_lines(located(entry.parent, file.path), language, file.column), _LINES_LOOKED_AT)
         text = b" ".join(lines).decode(errors="replace")
-        if len(_SCRIPTS_WITHOUT_SPACES.findall(text)) > _MOST_IN_A_WORD * len(text.split()):
+        if sum(map(is_unspaced, text)) > _MOST_IN_A_WORD * len(text.split()):
             found.append(language)
     return found
 
@@ -223,19 +218,11 @@ def _measure(parts: Iterable[_Sides]) -> _Measured:
         if not number:
             raise UserError(f"{source.file}: empty", "A corpus has a sentence on each line.")
         if not usable:
-            languages = _languages_in(source.file) if source.file.suffix == ".tmx" else []
+            languages = languages_in(source.file) if source.file.suffix == ".tmx" else []
             remedy = f"The languages in it are {', '.join(languages)}." if languages else "Look at the files."
             raise UserError(f"{source.file}: none of {number:,} pairs has text in {source_language} and {target_language}", remedy)
         total += number
     return _Measured(Size(pairs=total, text_bytes=text_bytes, download_bytes=0), ranks)
-
-
-def _languages_in(memory: Path) -> list[str]:
-    """Return the languages that the first units of a translation memory name."""
-    with open_bytes(memory) as file:
-        elements = (element for _, element in islice(ElementTree.iterparse(file), _ELEMENTS_LOOKED_AT))
-        named = [element.get(_XML_LANGUAGE) or element.get("lang") for element in elements if element.tag.endswith("tuv")]
-    return sorted({name for name in named if name and re.fullmatch(r"[\w-]{1,35}", name)})
 
 
 def _check_cells(table: Path) -> None:
