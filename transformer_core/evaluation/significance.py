@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from sacrebleu.metrics.base import Metric, Signature
+from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
@@ -100,24 +100,18 @@ def _comparisons(
 ) -> list[Comparison]:
     if not len(baseline) == len(candidate) == len(references) > 0:
         raise ValueError(f"{len(baseline)} and {len(candidate)} hypotheses for {len(references)} references")
-    signatures, results = _tested(metrics, [baseline, candidate], references)
+    with _fixed_seed():
+        signatures, table = PairedTest([("baseline", baseline), ("candidate", candidate)], metrics, [references], "bs", RESAMPLES)()
     comparisons = []
-    for metric, (first, second) in results.items():
+    for metric in metrics:
+        first, second = table[metric]
+        assert isinstance(first, Result)
+        assert isinstance(second, Result)
         assert second.p_value is not None
         difference = second.score - first.score
         p_value = second.p_value if difference and len(references) > 1 else 1.0
         comparisons.append(Comparison(metric, first.score, second.score, difference, p_value, str(signatures[metric])))
     return comparisons
-
-
-def _tested(
-    metrics: Mapping[str, Metric], systems: Sequence[Sequence[str]], references: Sequence[str]
-) -> tuple[dict[str, Signature], dict[str, list[Result]]]:
-    """Return each metric's signature, and its results for all systems, tested against the first system."""
-    with _fixed_seed():
-        test = PairedTest([(str(number), lines) for number, lines in enumerate(systems)], metrics, [references], "bs", RESAMPLES)
-        signatures, table = test()
-    return signatures, {metric: [result for result in table[metric] if isinstance(result, Result)] for metric in metrics}
 
 
 @contextmanager
