@@ -44,8 +44,7 @@ from transformer_core.evaluation.frequency import f1_by_frequency
 from transformer_core.evaluation.metrics import (
     GroupScore,
     Scores,
-    bleu_by_length,
-    bleu_by_phenomenon,
+    bleu_by_group,
     choose_examples,
     length_labels,
     output_shares,
@@ -139,8 +138,8 @@ def _translated(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequenc
             split: score(outputs, right, target, named) for split, (outputs, right) in {"test": (hypotheses, references), **others}.items()
         },
         shares=output_shares(sources, hypotheses, references),
-        by_length=bleu_by_length(sources, hypotheses, references),
-        by_phenomenon=bleu_by_phenomenon(common["phenomena"], hypotheses, references) if common["phenomena"] else [],
+        by_length=bleu_by_group(length_labels(sources), hypotheses, references),
+        by_phenomenon=bleu_by_group(phenomenon_labels(common["phenomena"]), hypotheses, references),
         by_frequency=by_frequency(hypotheses, references, CLEAN / f"train.{target}", params.bpe.lowercase),
         examples=choose_examples(scores, params.evaluate.examples),
         sentence_scores=scores,

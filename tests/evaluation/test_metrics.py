@@ -16,11 +16,12 @@ from transformer_core.evaluation.metrics import (
     QUANTILES,
     GroupScore,
     OutputShares,
-    bleu_by_length,
-    bleu_by_phenomenon,
+    bleu_by_group,
     choose_examples,
+    length_labels,
     looks_tokenised,
     output_shares,
+    phenomenon_labels,
     read_aligned,
     refuse_tokenised,
     score,
@@ -70,7 +71,7 @@ def test_there_are_sixteen_wmt17_systems_to_compare_with() -> None:
 @pytest.mark.parametrize(("system", "bleu"), published())
 def test_bleu_of_a_wmt17_system_is_the_published_one(system: str, bleu: float) -> None:
     hypotheses, references = system_output(system)
-    everything = bleu_by_phenomenon(["all"] * len(references), hypotheses, references)
+    everything = bleu_by_group(phenomenon_labels(["all"] * len(references)), hypotheses, references)
     assert [(group.size, round(group.score, 2)) for group in everything] == [(3004, bleu)]
 
 
@@ -188,24 +189,24 @@ def test_files_without_a_line_are_an_error_and_no_score(tmp_path: Path) -> None:
 def test_buckets_of_length_end_after_every_tenth_word_and_at_fifty() -> None:
     lengths = [200, 51, 50, 41, 20, 11, 10, 1, 0]
     sources = [" ".join(["word"] * length) for length in lengths]
-    groups = bleu_by_length(sources, sources, sources)
+    groups = bleu_by_group(length_labels(sources), sources, sources)
     assert [(group.label, group.size) for group in groups] == [("0", 1), ("1-10", 2), ("11-20", 2), ("41-50", 2), ("51+", 2)]
 
 
 def test_bleu_of_a_bucket_is_that_of_its_sentences_alone() -> None:
     sources = ["short", "word " * 11, "short", "word " * 12]
     long = score(HYPOTHESES[1::2], REFERENCES[1::2], "de").bleu
-    assert bleu_by_length(sources, HYPOTHESES, REFERENCES)[1] == GroupScore("11-20", 2, long)
+    assert bleu_by_group(length_labels(sources), HYPOTHESES, REFERENCES)[1] == GroupScore("11-20", 2, long)
 
 
 def test_a_sentence_counts_once_for_each_of_its_phenomena() -> None:
-    groups = bleu_by_phenomenon(["verb-last date", "date date", "", "negation"], HYPOTHESES, REFERENCES)
+    groups = bleu_by_group(phenomenon_labels(["verb-last date", "date date", "", "negation"]), HYPOTHESES, REFERENCES)
     assert [(group.label, group.size) for group in groups] == [("date", 2), ("negation", 1), ("verb-last", 1)]
     assert groups[0].score == score(HYPOTHESES[:2], REFERENCES[:2], "de").bleu
 
 
 def test_a_corpus_without_labels_has_no_phenomena() -> None:
-    assert bleu_by_phenomenon([""] * 4, HYPOTHESES, REFERENCES) == []
+    assert bleu_by_group(phenomenon_labels([""] * 4), HYPOTHESES, REFERENCES) == []
 
 
 def test_examples_are_taken_at_the_quartiles() -> None:

@@ -18,7 +18,16 @@ from transformer_core.evaluation.attention import AttentionMaps
 from transformer_core.evaluation.attention_figures import cross_figures, encoder_figures, word_figure
 from transformer_core.evaluation.charts import training_charts
 from transformer_core.evaluation.frequency import f1_by_frequency
-from transformer_core.evaluation.metrics import Example, GroupScore, OutputShares, bleu_by_length, choose_examples, score, sentence_chrf
+from transformer_core.evaluation.metrics import (
+    Example,
+    GroupScore,
+    OutputShares,
+    bleu_by_group,
+    choose_examples,
+    length_labels,
+    score,
+    sentence_chrf,
+)
 from transformer_core.evaluation.pages import differences, duration, in_rows_of
 from transformer_core.evaluation.report import Attended, Lineage, Report, render
 from transformer_core.evaluation.sentences import render_sentences
@@ -116,7 +125,7 @@ def a_report(synthetic: bool = False) -> Report:
         validation=[{"update": 200.0 * n, "perplexity": 20 / n, "score": 5.0 * n} for n in range(1, 7)],
         scores={"test": score(HYPOTHESES, REFERENCES, "de"), "valid": score(REFERENCES, REFERENCES, "de")},
         shares=OutputShares(copied=0.5, empty=0.0, over_long=2.0),
-        by_length=bleu_by_length(SOURCES, HYPOTHESES, REFERENCES),
+        by_length=bleu_by_group(length_labels(SOURCES), HYPOTHESES, REFERENCES),
         by_phenomenon=[GroupScore("verb-last", 2, 71.5)],
         by_frequency=f1_by_frequency(HYPOTHESES, REFERENCES, REFERENCES),
         examples=choose_examples(sentence_chrf(HYPOTHESES, REFERENCES), 3),

@@ -195,20 +195,20 @@ def output_shares(sources: Sequence[str], hypotheses: Sequence[str], references:
     return OutputShares(*(100 * count / len(triples) for count in (copied, empty, over_long)))
 
 
-def bleu_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
-    """Return BLEU by number of words of the source, see `length_labels`."""
-    return _bleu_by_group(length_labels(sources), hypotheses, references)
+def bleu_by_group(groups: Mapping[str, Sequence[int]], hypotheses: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
+    """Return BLEU over groups of sentences; `groups` has the indices of sentences by label (`length_labels`, `phenomenon_labels`).
 
-
-def bleu_by_phenomenon(phenomena: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
-    """Return BLEU by phenomenon, in order of name, over the sentences with that label.
-
-    Args:
-        phenomena: labels of each sentence, separated by spaces.
-        hypotheses: a translation of each sentence.
-        references: the reference of each sentence.
+    Raises:
+        ValueError: hypotheses and references differ in length.
     """
-    return _bleu_by_group(phenomenon_labels(phenomena), hypotheses, references)
+    if len(hypotheses) != len(references):
+        raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
+    metric = BLEU(force=True)
+    scores = []
+    for label, indices in groups.items():
+        outputs, expected = ([texts[index] for index in indices] for texts in (hypotheses, references))
+        scores.append(GroupScore(label, len(indices), metric.corpus_score(outputs, [expected]).score))
+    return scores
 
 
 def length_labels(sources: Sequence[str]) -> dict[str, list[int]]:
@@ -283,14 +283,3 @@ def _folded(text: str) -> str:
 
 def _is_over_long(hypothesis: str, reference: str) -> bool:
     return len(hypothesis) > max(OVER_LONG_RATIO * len(reference), len(reference) + OVER_LONG_CHARACTERS)
-
-
-def _bleu_by_group(groups: Mapping[str, Sequence[int]], hypotheses: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
-    if len(hypotheses) != len(references):
-        raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
-    metric = BLEU(force=True)
-    scores = []
-    for label, indices in groups.items():
-        outputs, expected = ([texts[index] for index in indices] for texts in (hypotheses, references))
-        scores.append(GroupScore(label, len(indices), metric.corpus_score(outputs, [expected]).score))
-    return scores
