@@ -94,8 +94,9 @@ def has_entity(text: str) -> bool:
 
 def normalise(text: str) -> str:
     """Apply all `REPAIRS`, as cleaning does to training text and translation to its input."""
-    for _, repair in REPAIRS:
-        text = repair(text)
+    if not is_normal(text):
+        for _, repair in REPAIRS:
+            text = repair(text)
     return text
 
 

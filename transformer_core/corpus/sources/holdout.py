@@ -5,7 +5,7 @@ import heapq
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from transformer_core.corpus.text import Pair, is_normal, normalise
+from transformer_core.corpus.text import Pair, normalise
 from transformer_core.errors import configuration_error
 from transformer_core.files import read_json, write_json
 
@@ -22,14 +22,14 @@ HeldOut = dict[str, list[str]]
 def is_usable(pair: Pair[bytes]) -> bool:
     """Return whether a pair can be held out: both sides are valid UTF-8, and their normalised text is not empty."""
     try:
-        return all(_normal(side.decode()) for side in pair)
+        return all(normalise(side.decode()) for side in pair)
     except UnicodeDecodeError:
         return False
 
 
 def rank(sentence: bytes) -> bytes:
     """Return the rank of a sentence: a keyed hash (BLAKE2b, 16 bytes) of its normalised text."""
-    text = _normal(sentence.decode("utf-8", errors="replace"))
+    text = normalise(sentence.decode("utf-8", errors="replace"))
     return hashlib.blake2b(text.encode(), digest_size=16, key=_SEED).digest()
 
 
@@ -77,10 +77,6 @@ def write_list(entry: Path, chosen: Mapping[str, Mapping[bytes, str]]) -> None:
 def list_file(entry: Path) -> Path:
     """Return the path of an entry's list."""
     return entry.with_suffix(".held-out")
-
-
-def _normal(text: str) -> str:
-    return text if is_normal(text) else normalise(text)
 
 
 def _shortened(one: bytes) -> str:
