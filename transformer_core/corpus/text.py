@@ -210,23 +210,25 @@ def splits_of(folder: Path, language: str) -> list[str]:
     return [*SPLITS, *sorted(further)]
 
 
-def write_lines(path: Path, lines: Iterable[str]) -> int:
-    """Write lines, each ended by "\\n", all or none, and return their number. Raises `ValueError`: a line contains a "\\n"."""
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write lines, each ended by "\\n", all or none. Raises `ValueError`: a line contains a "\\n"."""
     with new_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
-        return sum(_write_line(file, line) for line in lines)
+        for line in lines:
+            _write_line(file, line)
 
 
-def write_pairs(source: Path, target: Path, pairs: Iterable[tuple[str, str]]) -> int:
-    """Write the two sides of sentence pairs as `write_lines` does, and return the number of pairs."""
+def write_pairs(source: Path, target: Path, pairs: Iterable[tuple[str, str]]) -> None:
+    """Write the two sides of sentence pairs as `write_lines` does."""
     with ExitStack() as stack:
         left, right = (
             stack.enter_context(stack.enter_context(new_file(path)).open("w", encoding="utf-8", newline="\n")) for path in (source, target)
         )
-        return sum(_write_line(left, pair[0]) and _write_line(right, pair[1]) for pair in pairs)
+        for pair in pairs:
+            _write_line(left, pair[0])
+            _write_line(right, pair[1])
 
 
-def _write_line(file: IO[str], line: str) -> int:
+def _write_line(file: IO[str], line: str) -> None:
     if "\n" in line:
         raise ValueError(f"a line to be written holds a line feed: {line!r}")
     file.write(line + "\n")
-    return 1
