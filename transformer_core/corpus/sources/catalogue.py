@@ -222,6 +222,11 @@ class Entry(Section):
         """The sources by split, or by name of a further test set."""
         return {split: sources for split, sources in self.splits if sources is not None} | self.tests
 
+    @property
+    def holdouts(self) -> dict[str, int]:
+        """The number of pairs to take out of train, by split that is held out."""
+        return {split: sources[0].holdout for split, sources in self.sources.items() if sources[0].holdout is not None}
+
     def key_of(self, split: str) -> str:
         """Return the key of a split's sources: splits.train, tests.test_2017."""
         return f"{'tests' if split in self.tests else 'splits'}.{split}"

@@ -164,13 +164,12 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
                 train.append(sides)
             elif len(sides) == 2:
                 _measure([sides])
-    sizes = {split: sources[0].holdout for split, sources in entry.sources.items() if sources[0].holdout}
     size = None
     if whole:
         measured = _measure(train)
         size = measured.size
         document["size"] = size.model_dump()
-        _list_held_out(path, measured, sizes, {language: listed_sentences(path, language) for language in entry.languages})
+        _list_held_out(path, measured, entry.holdouts, {language: listed_sentences(path, language) for language in entry.languages})
     write_text(path, yaml_text(document))
     return entry.size, size
 

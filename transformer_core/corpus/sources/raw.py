@@ -26,15 +26,14 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
             pairs to hold out from.
     """
     entry, path = reader.found.entry, reader.found.path
-    holdouts = {split: sources[0].holdout for split, sources in entry.sources.items() if sources[0].holdout is not None}
     by_model = [(TranslatedSource(one.translated, reader), one.weight) for one in entry.splits.train if one.translated]
     origins: list[Origin] = []
-    for split in (split for split in entry.sources if split not in holdouts):
+    for split in (split for split in entry.sources if split not in entry.holdouts):
         opened = [(reader.open(source, split), source.weight) for source in entry.sources[split] if not source.translated]
         origins += _write_split(reader, split, opened, folder)
         if not (folder / f"{split}.{reader.source}").stat().st_size and not (split == "train" and by_model):
             raise UserError(f"{path}: {entry.key_of(split)}: holds no sentence pair", "Look at the files that it names.")
-    held_out = _hold_out(reader, holdouts, folder) if holdouts else {}
+    held_out = _hold_out(reader, folder) if entry.holdouts else {}
     if by_model:
         if teachers is None:
             raise ValueError(f"{path} has sources `translated`, and nothing translates them")
@@ -85,7 +84,7 @@ def _write_split(
     return [{"split": split, **origin} for part, _ in opened for origin in part.origins]
 
 
-def _hold_out(reader: SourceReader, holdouts: dict[str, int], folder: Path) -> dict[str, int]:
+def _hold_out(reader: SourceReader, folder: Path) -> dict[str, int]:
     """Move pairs from train to the splits that are held out of it, and return the counts (`Manifest.held_out`).
 
     For each sentence that `choose` returns, the first pair that `is_usable` is held out. All other pairs of such a sentence are removed
@@ -93,6 +92,7 @@ def _hold_out(reader: SourceReader, holdouts: dict[str, int], folder: Path) -> d
 
     Memory: a hash of 16 bytes and a set entry for each different source sentence.
     """
+    holdouts = reader.found.entry.holdouts
     usable = {rank(pair.source) for pair in _train_pairs(folder, reader.direction) if is_usable(pair)}
     wanted = sum(holdouts.values())
     if wanted >= len(usable):

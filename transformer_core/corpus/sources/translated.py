@@ -126,11 +126,10 @@ class TranslatedSource:
 
     def _held_out(self) -> Mapping[bytes, str]:
         found = self.text.found
-        holdouts = {split: sources[0].holdout for split, sources in found.entry.sources.items() if sources[0].holdout is not None}
-        if not holdouts:
+        if not found.entry.holdouts:
             return {}
         usable = {rank(pair.source) for pair in self._all_pairs() if is_usable(pair)}
-        return choose(usable, holdouts, listed_sentences(found.path, self.text.source))
+        return choose(usable, found.entry.holdouts, listed_sentences(found.path, self.text.source))
 
     def _all_pairs(self) -> Iterator[Pair[bytes]]:
         return chain.from_iterable(self.text.open(source, "train").pairs for source in _by_people(self.text.found))
