@@ -239,6 +239,11 @@ class Found:
     entry: Entry
     path: Path
 
+    @property
+    def folder(self) -> Path:
+        """The folder at which relative paths of trees and models start: the entry's, or `corpora/` for a packaged entry."""
+        return OWN_ENTRIES if self.path.parent == PACKAGED_ENTRIES else self.path.parent
+
 
 def find_entry(name: str, own: Path = OWN_ENTRIES, named_in: str = f"{PARAMS_FILE}: download.corpus") -> Found:
     """Find an entry by name, first in the folder `own`, then in the package. `named_in` is the place of the name, for messages.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from transformer_core.config import PARAMS_FILE, TREES
-from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, PACKAGED_ENTRIES, Address, Folder, Found, LocalFile, Source, Synthetic
+from transformer_core.corpus.sources.catalogue import Address, Folder, Found, LocalFile, Source, Synthetic
 from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, check_sum
 from transformer_core.corpus.sources.formats import NoMember, file_pairs, unpack
 from transformer_core.corpus.sources.manifest import Origin
@@ -206,19 +206,15 @@ class SourceReader:
         origin = {"generator": "synthetic", "pairs": str(settings.pairs), "seed": str(settings.seed)}
         return Opened(pairs(), [origin], (" ".join(row.phenomena) for row in again))
 
-    @property
-    def _folder_of_trees(self) -> Path:
-        return OWN_ENTRIES if self.found.path.parent == PACKAGED_ENTRIES else self.found.path.parent
-
     def _tree_files(self, pattern: str) -> list[Path]:
         absolute = Path(pattern)
-        root = Path(absolute.anchor) if absolute.is_absolute() else self._folder_of_trees
+        root = Path(absolute.anchor) if absolute.is_absolute() else self.found.folder
         return sorted(path for path in root.glob(str(absolute.relative_to(absolute.anchor))) if path.is_file())
 
     def _open_trees(self, pattern: str) -> Opened:
         files = self._tree_files(pattern)
         if not files:
-            raise UserError(f"{self._folder_of_trees / pattern}: no such file", self.found.entry.note)
+            raise UserError(f"{self.found.folder / pattern}: no such file", self.found.entry.note)
         sums = "".join(check_sum(path, None).sha256 for path in files)
         origin = {"trees": pattern, "files": str(len(files)), "sha256": sha256(sums.encode()).hexdigest()}
         return Opened(itertools.chain.from_iterable(map(_pairs_of_trees, files)), [origin])

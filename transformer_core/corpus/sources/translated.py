@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from transformer_core.config import PARAMS_FILE
-from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, PACKAGED_ENTRIES, Found, Source, Translated, check_direction, find_entry
+from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Found, Source, Translated, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import lock_file
 from transformer_core.corpus.sources.holdout import choose, is_usable, listed_sentences, rank
 from transformer_core.corpus.sources.manifest import Origin
@@ -75,8 +75,7 @@ class TranslatedSource:
     @property
     def model(self) -> Path | None:
         """The model directory; None for a model of the registry."""
-        folder = self.reader.found.path.parent
-        return None if self.wanted.registered else located(OWN_ENTRIES if folder == PACKAGED_ENTRIES else folder, self.wanted.model)
+        return None if self.wanted.registered else located(self.reader.found.folder, self.wanted.model)
 
     def local_files(self) -> list[Path]:
         """Return the paths of local files, see `SourceReader.local_files`; the model's are those of its directory."""
