@@ -16,9 +16,8 @@ from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import Chunk, DecodingRequest, Engine, choose, load, translated
 from transformer_core.decoding.shards import MOST_TOKENS, PAIRS_PER_SHARD, Shards
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis
-from transformer_core.errors import UserError
 from transformer_core.files import sha256_of
-from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, read_config
+from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, check_languages
 
 # Part of a shard's name: a change in the search that changes translations needs a new one.
 FORMAT = 2
@@ -47,7 +46,8 @@ class CorpusTranslator:
         Raises:
             UserError: exit code 65; the model is damaged or of other languages, or a text is not UTF-8.
         """
-        self._check_languages(wanted, directory)
+        needed = self.direction if wanted.side == "target" else self.direction[::-1]
+        check_languages(directory, needed, f"translated.side is {wanted.side}.")
         settings = wanted.model_dump(include={"beam", "alpha", "pick", "precision"})
         search = Search(wanted.beam, wanted.alpha, nbest=wanted.beam if wanted.pick == "nearest" else 1)
         asked = DecodingRequest([directory], search, wanted.precision, longest=MOST_TOKENS + search.max_extra)
@@ -70,13 +70,6 @@ class CorpusTranslator:
                 if bar.disable:
                     print(f"{wanted.corpus}: {first - 1:,} lines are translated", file=sys.stderr, flush=True)
                 yield from (Pair(pair.source, text.encode()) for pair, text in zip(shard, made, strict=True))
-
-    def _check_languages(self, wanted: Translated, directory: Path) -> None:
-        config = read_config(directory / CONFIG)
-        needed = self.direction if wanted.side == "target" else self.direction[::-1]
-        if (config.source, config.target) != needed:
-            fault = f"{directory / CONFIG}: translates {config.source} to {config.target}, and {' to '.join(needed)} is needed"
-            raise UserError(fault, f"translated.side is {wanted.side}.")
 
 
 def _inputs(shard: list[Pair[bytes]], with_references: bool) -> bytes:

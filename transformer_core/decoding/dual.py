@@ -14,9 +14,8 @@ from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.scoring import score_tokens
 from transformer_core.decoding.shards import MOST_TOKENS, PAIRS_PER_SHARD, Shards
 from transformer_core.decoding.translator import BATCH_TOKENS, load_for_decoding
-from transformer_core.errors import UserError
 from transformer_core.files import sha256_of
-from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, read_config
+from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, check_languages
 from transformer_core.models.translation import TranslationModel
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -49,10 +48,7 @@ class DualScores:
         """
         directories = [self.folder / name for name in (FORWARD, BACKWARD)]
         for directory, direction in zip(directories, (self.direction, self.direction[::-1]), strict=True):
-            config = read_config(directory / CONFIG)
-            if (config.source, config.target) != direction:
-                fault = f"{directory / CONFIG}: translates {config.source} to {config.target}, and {' to '.join(direction)} is needed"
-                raise UserError(fault, f"{FORWARD} translates the corpus's source, {BACKWARD} its target.")
+            check_languages(directory, direction, f"{FORWARD} translates the corpus's source, {BACKWARD} its target.")
         sums = [sha256_of(directory / name) for directory in directories for name in (WEIGHTS, CONFIG, SUBWORD)]
         loaded: list[tuple[TranslationModel, Subword]] = []
         scored = 0

@@ -81,6 +81,14 @@ def read_config(file: Path, remedy: str = "") -> ModelConfig:
     return check_document(ModelConfig, document, file, remedy)
 
 
+def check_languages(directory: Path, direction: tuple[str, str], remedy: str) -> None:
+    """Check that a model directory translates from the first language to the second. Raises `UserError` (65) with this remedy."""
+    config = read_config(directory / CONFIG)
+    if (config.source, config.target) != direction:
+        fault = f"{directory / CONFIG}: translates {config.source} to {config.target}, and {' to '.join(direction)} is needed"
+        raise UserError(fault, remedy)
+
+
 def load_model(directory: Path) -> tuple[TranslationModel, ModelConfig]:
     """Return the model of a directory, in evaluation mode, and its config.
 
