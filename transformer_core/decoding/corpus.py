@@ -2,8 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -54,16 +55,11 @@ class CorpusTranslator:
         engine = choose("auto", asked).engine
         model = [sha256_of(directory / name) for name in (WEIGHTS, CONFIG, SUBWORD)]
         key = json.dumps([FORMAT, MOST_TOKENS, settings, engine, model], sort_keys=True).encode()
-        loaded: list[Engine] = []
+        loaded = cache(lambda: load(engine, asked))
         first = 1
         with tqdm(desc=f"translate {wanted.corpus}", unit=" lines", disable=None) as bar:
             while shard := list(islice(pairs, PAIRS_PER_SHARD)):
-
-                def make(shard: list[Pair[bytes]] = shard, first: int = first) -> list[str]:
-                    if not loaded:
-                        loaded.append(load(engine, asked))
-                    return list(_translations(loaded[0], wanted, asked, shard, first, bar))
-
+                make = partial(_translations, loaded, wanted, asked, shard, first, bar)
                 made = self.shards.lines(key + _inputs(shard, wanted.pick == "nearest"), make)
                 first += len(shard)
                 bar.update(first - 1 - bar.n)
@@ -77,18 +73,19 @@ def _inputs(shard: list[Pair[bytes]], with_references: bool) -> bytes:
 
 
 def _translations(
-    engine: Engine, wanted: Translated, asked: DecodingRequest, shard: list[Pair[bytes]], first: int, bar: "tqdm[Any]"
-) -> Iterator[str]:
-    """Yield the translations of a shard, whose first text is line `first` of the corpus."""
-    where = Path(f"train of {wanted.corpus}")
+    loaded: Callable[[], Engine], wanted: Translated, asked: DecodingRequest, shard: list[Pair[bytes]], first: int, bar: "tqdm[Any]"
+) -> list[str]:
+    """Return the translations of a shard, whose first text is line `first` of the corpus, by the engine that `loaded` returns."""
+    engine, where = loaded(), Path(f"train of {wanted.corpus}")
     texts = [decode_line(pair.source, where, number) for number, pair in enumerate(shard, first)]
     sources = [engine.subword.encode(text) for text in texts]
     most = min(MOST_TOKENS, engine.most_positions or MOST_TOKENS)
     sources = [source if len(source) <= most else source[-1:] for source in sources]
     nearest = wanted.pick == "nearest"
     (found,) = translated(engine, [Chunk(sources)], replace(asked, scored=nearest), BATCH_TOKENS, ahead=0, done=bar.update)
-    for pair, hypotheses in zip(shard, found, strict=True):
-        yield _nearest(hypotheses, pair.target.decode(errors="replace")) if nearest else hypotheses[0].text
+    if not nearest:
+        return [hypotheses[0].text for hypotheses in found]
+    return [_nearest(hypotheses, pair.target.decode(errors="replace")) for pair, hypotheses in zip(shard, found, strict=True)]
 
 
 def _nearest(hypotheses: list[Hypothesis], reference: str) -> str:

@@ -2,8 +2,9 @@
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 
@@ -50,25 +51,25 @@ class DualScores:
         for directory, direction in zip(directories, (self.direction, self.direction[::-1]), strict=True):
             check_languages(directory, direction, f"{FORWARD} translates the corpus's source, {BACKWARD} its target.")
         sums = [sha256_of(directory / name) for directory in directories for name in (WEIGHTS, CONFIG, SUBWORD)]
-        loaded: list[tuple[TranslationModel, Subword]] = []
+        loaded = cache(lambda: [load_for_decoding(directory) for directory in directories])
         scored = 0
         with tqdm(desc="score", unit=" pairs", disable=None) as bar:
             while shard := list(islice(pairs, PAIRS_PER_SHARD)):
-
-                def make(shard: list[Pair[str]] = shard) -> list[str]:
-                    if not loaded:
-                        loaded.extend(map(load_for_decoding, directories))
-                    forward = _cross_entropies(*loaded[0], shard)
-                    backward = _cross_entropies(*loaded[1], [Pair(pair.target, pair.source) for pair in shard])
-                    return [repr(_score(*both)) for both in zip(forward, backward, strict=True)]
-
                 inputs = "\n".join([str(FORMAT), *sums, *(text for pair in shard for text in pair)]).encode()
-                lines = self.shards.lines(inputs, make)
+                lines = self.shards.lines(inputs, partial(_scores, loaded, shard))
                 scored += len(shard)
                 bar.update(len(shard))
                 if bar.disable:
                     print(f"{scored:,} pairs are scored", file=sys.stderr, flush=True)
                 yield from map(float, lines)
+
+
+def _scores(loaded: Callable[[], list[tuple[TranslationModel, Subword]]], pairs: list[Pair[str]]) -> list[str]:
+    """Return the scores of pairs as text, by the two models that `loaded` returns."""
+    forward, backward = loaded()
+    swapped = [Pair(pair.target, pair.source) for pair in pairs]
+    both = zip(_cross_entropies(*forward, pairs), _cross_entropies(*backward, swapped), strict=True)
+    return [repr(_score(*entropies)) for entropies in both]
 
 
 def _score(forward: float, backward: float) -> float:
