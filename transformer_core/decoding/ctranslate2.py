@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from transformer_core.config import CTranslate2Precision
-from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, Subword
+from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, Subword, TokenIds
 from transformer_core.decoding.beam import Search, length_penalty
 from transformer_core.decoding.hypotheses import Finished
-from transformer_core.decoding.translator import Hypothesis, TokenIds, check_length, check_shortlist, load_subword
+from transformer_core.decoding.translator import Hypothesis, check_length, check_shortlist, load_subword
 from transformer_core.errors import configuration_error
 from transformer_core.export.cache import cached_export
 from transformer_core.export.ctranslate2 import library, positions_of, unsupported

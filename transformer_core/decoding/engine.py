@@ -11,10 +11,11 @@ from typing import Literal, NamedTuple, get_args
 import torch
 
 from transformer_core.config import CTranslate2Precision, DecodingPrecision
+from transformer_core.corpus.tokens.subword import TokenIds
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
 from transformer_core.decoding.sampling import Sampling
-from transformer_core.decoding.translator import Hypothesis, TokenIds, Translator
+from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import configuration_error
 from transformer_core.export.ctranslate2 import positions_of, unsupported
 from transformer_core.models.directory import CONFIG, read_config

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from transformer_core.config import DecodingPrecision
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
-from transformer_core.corpus.tokens.subword import PAD, Subword, padded
+from transformer_core.corpus.tokens.subword import PAD, Subword, TokenIds, padded
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished, StepModel
 from transformer_core.decoding.sampling import Sampling, sample
@@ -25,8 +23,6 @@ from transformer_core.errors import UserError, configuration_error
 from transformer_core.models.directory import CONFIG, SUBWORD, ModelConfig, load_model, read_config
 from transformer_core.models.precision import low_precision, pack, quantise, weights_dtype
 from transformer_core.models.translation import DecoderState, TranslationModel
-
-TokenIds = Sequence[int] | NDArray[np.integer]
 
 BATCH_TOKENS = 4096
 

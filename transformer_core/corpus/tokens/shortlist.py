@@ -5,7 +5,7 @@ shortlist of a sentence depends on that sentence alone, and so does its translat
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK
+from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK, TokenIds
 from transformer_core.errors import UserError, configuration_error, first_line
 
 SHORTLIST = "shortlist.safetensors"
 _SPECIAL = np.array([PAD, UNK, BOS, EOS])
 _PAIRS_AT_ONCE = 10_000
-
-TokenIds = Sequence[int] | NDArray[np.integer]
 
 
 @dataclass(frozen=True)

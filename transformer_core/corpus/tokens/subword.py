@@ -25,6 +25,8 @@ from transformer_core.files import new_file
 
 PAD, UNK, BOS, EOS = range(4)
 
+TokenIds = Sequence[int] | NDArray[np.integer[Any]]
+
 # SentencePiece writes spaces as U+2581 and would decode that character as a space.
 SPACE_MARK, _PLAIN = "\u2581", "_"
 # SentencePiece silently ignores longer lines in training; cleaning limits words, not bytes.
@@ -85,7 +87,7 @@ class Subword:
         return str(self.processor.decode([token for token in tokens if token not in (PAD, BOS)]))
 
 
-def padded(rows: Sequence[Sequence[int] | NDArray[np.integer[Any]]]) -> NDArray[np.int64]:
+def padded(rows: Sequence[TokenIds]) -> NDArray[np.int64]:
     """Return token ids as rows, padded on the right to the longest: (B, T)."""
     lengths = np.array([*map(len, rows)])
     filled = np.full((len(rows), int(lengths.max())), PAD, dtype=np.int64)
