@@ -91,7 +91,7 @@ def export_model(model: TranslationModel, source: Path, out: Path) -> None:
 def _vocabulary_map(source: Path) -> Iterator[str]:
     """Yield the lines of the vocabulary map: source subword, tab, target subwords; first, without a source, those of every sentence."""
     subword = Subword.load(source / SUBWORD)
-    pieces = [subword.processor.id_to_piece(token) for token in range(subword.vocab_size)]
+    pieces = subword.pieces
     shortlist = Shortlist.load(source / SHORTLIST, subword.vocab_size)
     yield "\t" + " ".join(pieces[token] for token in shortlist.frequent)
     for token, piece in enumerate(pieces):
@@ -127,11 +127,10 @@ def _specification(specs: Any, model: Transformer, subword: Subword) -> Any:
     )
     _fill_encoder(spec.encoder, model)
     _fill_decoder(spec.decoder, model)
-    pieces = [subword.processor.id_to_piece(token) for token in range(subword.vocab_size)]
-    spec.register_source_vocabulary(pieces)
-    spec.register_target_vocabulary(pieces)
-    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = pieces[UNK], pieces[BOS], pieces[EOS]
-    spec.config.decoder_start_token = pieces[BOS]
+    spec.register_source_vocabulary(subword.pieces)
+    spec.register_target_vocabulary(subword.pieces)
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (subword.pieces[token] for token in (UNK, BOS, EOS))
+    spec.config.decoder_start_token = subword.pieces[BOS]
     spec.config.add_source_eos = True
     return spec
 

@@ -31,7 +31,7 @@ class Merges:
         processor, tokens = subword.processor, range(subword.vocab_size)
         textless = [processor.is_control(token) or processor.is_unknown(token) or processor.is_byte(token) for token in tokens]
         # No piece contains a space, so tokens without text never merge.
-        spelt = [" " if textless[token] else str(processor.id_to_piece(token)) for token in tokens]
+        spelt = [" " if textless[token] else subword.pieces[token] for token in tokens]
         # With alpha 1 SentencePiece makes no merge and returns the characters, and a user's symbols whole.
         texts = [piece.replace(SPACE_MARK, " ") for piece in spelt]
         parts = processor.encode(texts, enable_sampling=True, alpha=1.0, nbest_size=-1, num_threads=1)

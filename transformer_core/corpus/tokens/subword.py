@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from random import Random
@@ -64,6 +65,11 @@ class Subword:
     def vocab_size(self) -> int:
         """Number of token ids, the special ones included."""
         return int(self.processor.get_piece_size())
+
+    @cached_property
+    def pieces(self) -> list[str]:
+        """The piece of each token id."""
+        return [str(self.processor.id_to_piece(token)) for token in range(self.vocab_size)]
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text and eos; the text is normalised first, as training text was."""
