@@ -47,10 +47,10 @@ class Neighbourhood:
         return cls._window(first, lengths[:, :, None], r, mask.shape[1])
 
     @classmethod
-    def before(cls, first: int, count: int, r: int, device: torch.device) -> "Neighbourhood":
-        """Return the decoder's neighbourhood: each of `count` positions from `first` on sees itself and the r - 1 before it."""
-        own = torch.arange(first, first + count, device=device)[None]
-        return cls._window((own - r + 1).clamp(min=0), own[:, :, None] + 1, r, first + count)
+    def before(cls, length: int, r: int, device: torch.device) -> "Neighbourhood":
+        """Return the decoder's neighbourhood: each position sees itself and the r - 1 before it."""
+        own = torch.arange(length, device=device)[None]
+        return cls._window((own - r + 1).clamp(min=0), own[:, :, None] + 1, r, length)
 
     @classmethod
     def _window(cls, first: Tensor, end: Tensor, r: int, length: int) -> "Neighbourhood":

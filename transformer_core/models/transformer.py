@@ -95,7 +95,7 @@ class Transformer(TranslationModel):
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
         memory = self.encode(source, source_mask)
         x = self._embed_target(target, 0)
-        visible = self._earlier(0, target.shape[1], target.device)
+        visible = self._earlier(target.shape[1], target.device)
         for layer in self._decoder_layers():
             x = layer(x, visible, layer.cross_attention.keys_and_values(memory), source_mask[:, None, None, :])
         return _normed(x, self.decoder_norm)
@@ -134,11 +134,11 @@ class Transformer(TranslationModel):
     def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
         return self._decoder_layers()[-1].cross_attention.recording()
 
-    def _earlier(self, first: int, count: int, device: torch.device) -> Visible:
-        """Return the mask or neighbourhood of `count` target positions from `first` on: each sees itself and positions before it."""
+    def _earlier(self, length: int, device: torch.device) -> Visible:
+        """Return the mask or neighbourhood of a whole target: each position sees itself and positions before it."""
         if self.size.neighbourhood is not None:
-            return Neighbourhood.before(first, count, self.size.neighbourhood, device)
-        return torch.ones(count, first + count, dtype=torch.bool, device=device).tril(first)
+            return Neighbourhood.before(length, self.size.neighbourhood, device)
+        return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
     def _embed_target(self, target: Tensor, first: int) -> Tensor:
         embedding = self.target_embedding or self.embedding
