@@ -82,14 +82,13 @@ def process_group(threads: int | None) -> Iterator[Devices]:
         torch.cuda.set_device(device)
     else:
         device = torch.device("cpu")
-    if world_size == 1:
-        yield Devices(rank, world_size, device)
-        return
-    torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    if world_size > 1:
+        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Devices(rank, world_size, device)
     finally:
-        torch.distributed.destroy_process_group()
+        if world_size > 1:
+            torch.distributed.destroy_process_group()
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
