@@ -404,9 +404,7 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
 def read_yaml(path: Path, parse: Callable[[str, str], Any] | None = None) -> Any:
     """Read a YAML 1.2 file (the version that DVC reads, so both read 1e-9 as a number). Raises `UserError` (78).
 
-    Args:
-        path: the file.
-        parse: `parse_yaml` if none is given, or `editable_yaml`.
+    `parse` is `parse_yaml` if none is given, or `editable_yaml`.
     """
     try:
         return (parse or parse_yaml)(path.read_text(encoding="utf-8"), str(path))

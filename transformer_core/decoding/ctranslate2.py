@@ -70,7 +70,6 @@ class CTranslate2Engine:
         """Load the export of a model directory, which is kept for the next time (`cached_export`).
 
         Args:
-            directory: model directory with weights, config.json and spm.model.
             threads: number of batches translated in parallel on a CPU, with one thread each, so results do not depend on this number.
             precision: number type of weights and matrix products.
             device: device of the model. None uses a GPU if there is one.
@@ -126,9 +125,6 @@ class CTranslate2Engine:
         """Begin to translate as `translate_tokens` does, in threads of CTranslate2; return the function that waits for the translations.
 
         Args:
-            sources: token ids with an end token.
-            search: see `translate_tokens`.
-            batch_tokens: largest number of source tokens in a batch.
             scored: whether scores and up to `search.beam` translations are wanted. Otherwise each source has its best translation.
                 Greedy search then computes no softmax, gives NaN for scores, and forces the end token at the maximum length as ours.
         """

@@ -234,13 +234,9 @@ def check_shortlist(directories: Sequence[Path]) -> Path:
 
 
 def check_length(tokens: TokenIds, most_positions: int | None, where: str, engine: str = "") -> None:
-    """Raise `UserError` (65) if a sentence has more tokens than the model has positions.
+    """Raise `UserError` (65) if a sentence has more tokens than the model has positions; None stands for any number of them.
 
-    Args:
-        tokens: token ids of the sentence.
-        most_positions: number of positions; None for any number.
-        where: name of the sentence for the message, for example file and line.
-        engine: name of the engine that has so few positions; empty if the model learned them.
+    `where` names the sentence, for example by file and line; `engine` has so few positions, and is empty if the model learned them.
     """
     if most_positions is not None and len(tokens) > most_positions:
         has = f"has {most_positions} positions in {engine}" if engine else f"has learned {most_positions} positions"
@@ -281,7 +277,6 @@ def load_for_decoding(
     """Return the model and its vocabulary for decoding only: the model cannot be trained, saved or exported.
 
     Args:
-        directory: model directory with weights, config.json and spm.model.
         precision: number type of weights and matrix products.
         device: device of the model. None uses a GPU if there is one; for int8 the CPU.
 

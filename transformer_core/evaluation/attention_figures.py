@@ -237,12 +237,7 @@ def _strokes(
 ) -> None:
     """Draw a stroke for each weight, (rows, columns), with the weight's opacity; strokes of the same opacity are one path.
 
-    Args:
-        canvas: the figure.
-        weights: the weights.
-        start: x and y of the strokes' starts, each broadcastable to the shape of `weights`.
-        end: x and y of their ends, likewise.
-        width: width of a stroke in pixels.
+    `start` and `end` have x and y of the strokes' ends, each broadcastable to the shape of `weights`; `width` is in pixels.
     """
     ends = np.full((2, *weights.shape, 3), np.nan)  # The third point of each stroke stays NaN: a gap.
     for place, point in enumerate((start, end)):

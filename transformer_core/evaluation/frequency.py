@@ -27,8 +27,6 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str], traini
     compared without the punctuation around them. Bins without a word are left out; so are all if no reference has a space, as in Chinese.
 
     Args:
-        hypotheses: translations, one sentence each.
-        references: the same number of sentences.
         training: the target sentences of the training; read once.
 
     Raises:

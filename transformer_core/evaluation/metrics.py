@@ -141,9 +141,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str, n
     """Return corpus BLEU (13a, cased), chrF2 and TER with sacreBLEU's defaults, their intervals, and BLEU of Moses' tokens.
 
     Args:
-        hypotheses: one sentence each.
-        references: the same number of sentences.
-        language: language of both; used only by the BLEU of Moses' tokens.
+        language: language of the sentences; used only by the BLEU of Moses' tokens.
         named: names of further counts, see `moses_bleu.NAMED`.
 
     Raises:

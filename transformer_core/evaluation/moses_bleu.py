@@ -26,13 +26,9 @@ class MosesBleu(NamedTuple):
 
 
 def paper_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> MosesBleu:
-    """Return the paper's tokenised BLEU of detokenised text.
+    """Return the paper's tokenised BLEU of detokenised text, a sentence each.
 
-    Args:
-        hypotheses: one sentence each.
-        references: the same number of sentences.
-        language: two-letter code of their language, for example "de". Moses has abbreviations for some thirty languages; others are
-            tokenised as English.
+    `language` is a two-letter code, for example "de". Moses has abbreviations for some thirty languages; others are tokenised as English.
     """
     split = "yes" if language in SPLIT_AT_HYPHENS else "no"
     return MosesBleu(

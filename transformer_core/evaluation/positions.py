@@ -64,11 +64,7 @@ def sinusoids(positions: int, d_model: int) -> Encodings:
 
 
 def encodings_of(model: TranslationModel, positions: int) -> list[Encodings]:
-    """Return the encodings that a model adds to its embeddings: one table, or two (source and target) with learned positions.
-
-    Args:
-        model: the model.
-        positions: number of positions, from position 0 on.
+    """Return the encodings of the first positions that a model adds to its embeddings: one table, or two (source, target) if learned.
 
     Raises:
         UserError: exit code 78; the model has no positions (a recurrent one, or `positions: none`) or has learned fewer; or there are too

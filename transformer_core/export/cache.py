@@ -31,9 +31,6 @@ def cached_export(directory: Path) -> Iterator[Path]:
     the format and CTranslate2's version. So a changed model has another export, and copies of a model share one. The last used are kept.
     A lock lets one process at a time make, load or remove exports. Where nothing can be kept, the export is made in a temporary folder.
 
-    Args:
-        directory: model directory with weights, config.json and spm.model.
-
     Raises:
         UserError: see `load_model` and `export_model`.
     """

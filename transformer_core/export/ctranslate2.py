@@ -65,12 +65,8 @@ def positions_of(size: TransformerSize) -> int:
 def export_model(model: TranslationModel, source: Path, out: Path) -> None:
     """Write a model directory of CTranslate2 atomically: float32 weights, settings, vocabulary, subword model, and shortlist if any.
 
-    CTranslate2 adds a source's end token, so its input is the pieces of a text without it. An earlier export is replaced.
-
-    Args:
-        model: the model of the directory `source`.
-        source: model directory.
-        out: the new directory.
+    CTranslate2 adds a source's end token, so its input is the pieces of a text without it. An earlier export is replaced. `model` is that
+    of the model directory `source`.
 
     Raises:
         UserError: exit code 78; CTranslate2 is not installed or does not support the model, or `out` exists and is no earlier export.

@@ -129,10 +129,7 @@ def _replace_linear_maps(model: TranslationModel, replacement: Callable[[Tensor,
     """Replace every linear map in place, including the projection to logits.
 
     The three projections of a self-attention become one. Afterwards the model can only decode: it cannot be trained or saved.
-
-    Args:
-        model: the model to change.
-        replacement: makes a linear map from weight (N, D) and bias, (N,) or None.
+    `replacement` makes a linear map from weight (N, D) and bias, (N,) or None.
     """
     for module in list(model.modules()):
         if isinstance(module, SelfAttention):

@@ -37,9 +37,6 @@ def generate(split: Split, pairs: int, seed: int, workers: int | None = None, *,
     The hash of a sentence decides its split, so splits are disjoint for all seeds and sizes.
 
     Args:
-        split: train, valid or test.
-        pairs: number of pairs.
-        seed: any whole number.
         workers: processes; None takes one for each core, fewer for short streams. The pairs do not depend on it.
         trees: whether pairs have their trees.
 

@@ -66,9 +66,7 @@ def r_drop(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: flo
 
     Args:
         hidden: (2n, D) decoder output at the n real target positions in the first pass, and then in the second.
-        weight: (V, D) matrix of the pre-softmax projection.
-        targets: (n,) token ids.
-        label_smoothing: eps_ls (paper 5.4); 0 for none.
+        weight, targets, label_smoothing: as in `cross_entropy`.
         alpha: weight of the divergences (alpha of Liang et al.).
     """
     of_both = _summed(hidden.unflatten(0, (2, len(targets))), weight, targets, label_smoothing, alpha / 2)

@@ -41,9 +41,7 @@ class SourceReader:
     """A reader of the sources of an entry, in one direction.
 
     Args:
-        found: the entry and its file.
-        source: source language.
-        target: target language.
+        source: source language; `target` likewise.
         fetcher: the source of files that are not local.
         workers: number of processes of the synthetic generator; None for its default.
     """

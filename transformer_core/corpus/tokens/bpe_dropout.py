@@ -19,9 +19,6 @@ _NONE = np.iinfo(np.int64).max
 class Merges:
     """The merges of a BPE model. Its file lists pieces, not pairs: neighbours can merge if their concatenation is a piece.
 
-    Args:
-        subword: a BPE model.
-
     Attributes:
         counts: (V,) number of merges that make each token from characters; 0 for unk, eos and a user's symbols.
         begins: (V,) whether this token begins a word.
