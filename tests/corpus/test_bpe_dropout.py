@@ -201,9 +201,9 @@ def test_all_merges_made_are_the_segmentation_of_sentencepiece(subword: Subword,
     (ids,) = map(np.array, subword.encode_clean([text]))
     for begin, end in pairwise([*np.flatnonzero(merges.begins[ids]), len(ids)]):
         word = ids[begin:end]
-        characters = np.pad(merges.apart(word), 1)[None]
+        characters = np.pad(merges.characters_of(word), 1)[None]
         assert characters.size == 2 + len(word) + merges.counts[word].sum()
-        together = merges.together(characters, np.array([len(text) + 1]), 0.5, np.random.default_rng(1))
+        together = merges.merge(characters, np.array([len(text) + 1]), 0.5, np.random.default_rng(1))
         assert together[together > 0].tolist() == word.tolist()
 
 

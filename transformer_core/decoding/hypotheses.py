@@ -117,7 +117,7 @@ class Hypotheses(ABC):
             before = self.live.shape[1]
             parents = self.extend(model.step(self._newest_tokens(), state))
             rows = parents + before * torch.arange(len(parents), device=self.device)[:, None]
-            kept = self._leave()
+            kept = self._remove_done()
             if not len(self._sentences):
                 return self._results
             state.select((rows if kept is None else rows[kept]).flatten(), kept)
@@ -170,7 +170,7 @@ class Hypotheses(ABC):
             return torch.full((len(self.live),), BOS, device=self.device)
         return self._trace[self.length - 1, 0, :, : self.live.shape[1]].flatten()
 
-    def _leave(self) -> Tensor | None:
+    def _remove_done(self) -> Tensor | None:
         """Remove sentences that are done, if enough are; return the indices of those that stay, or None if all stay."""
         if self.length < self._max_lengths.max():
             if self.device.type != "cpu" and self.length % _STEPS_BETWEEN_COUNTS:

@@ -83,7 +83,7 @@ def shown_layer(layers: int) -> int:
 def encoder_figures(maps: AttentionMaps) -> LayerFigures:
     """Draw self-attention of the encoder's last layer but one, as lines from each piece to the pieces that it attends to."""
     pieces = [readable(piece) for piece in maps.source]
-    left = _room(pieces)
+    left = _label_width(pieces)
     right, heights = left + _BETWEEN, _EDGE + _LINE_HEIGHT * (np.arange(len(pieces)) + 0.5)
     layers, heads = maps.weights["encoder"].shape[:2]
     layer = shown_layer(layers)
@@ -95,7 +95,7 @@ def encoder_figures(maps: AttentionMaps) -> LayerFigures:
         for x, align in ((left - _EDGE, "right"), (right + _EDGE, "left")):
             for piece, height in zip(pieces, heights, strict=True):
                 canvas.write(x, height, piece, _TEXT, align)
-        return _head_figure(layer, head, _habit(weights, pieces), canvas, left + right)
+        return _head_figure(layer, head, _description(weights, pieces), canvas, left + right)
 
     return LayerFigures("encoder", layer, layers, [figure(head) for head in range(1, heads + 1)])
 
@@ -104,7 +104,7 @@ def cross_figures(maps: AttentionMaps) -> list[LayerFigures]:
     """Draw attention to the source in the decoder's last two layers, the last first, as heat maps with a row per predicted piece."""
     layers, heads = maps.weights["cross"].shape[:2]
     rows, columns = [readable(piece) for piece in maps.rows("cross")], [readable(piece) for piece in maps.columns("cross")]
-    left, top = _room(rows), _room(columns)
+    left, top = _label_width(rows), _label_width(columns)
     across, down = left + _CELL * np.arange(len(columns)), top + _CELL * (np.arange(len(rows)) + 0.5)
 
     def figure(layer: int, head: int) -> HeadFigure:
@@ -143,7 +143,7 @@ def word_figure(
     layers, count = maps.weights["encoder"].shape[:2]
     layer, heads = layer or shown_layer(layers), heads or range(1, count + 1)
     words, weights = encoder_words(maps, layer)
-    texts = [cut(word.text, _MOST_WORD_COLUMNS) for word in words]
+    texts = [shortened(word.text, _MOST_WORD_COLUMNS) for word in words]
     # Bold capitals are wider than other letters.
     columns = [columns_of(text) + 0.5 * sum(one.isupper() for one in text) for text in texts]
     left = _WORD_COLUMN * max(_LEAST_WORD_COLUMNS, *columns) + 2 * _WORD_EDGE
@@ -159,7 +159,7 @@ def word_figure(
         colour, shift = head_colour(head, count), step * (number - (len(heads) - 1) / 2)
         for text, height, weight in zip(texts, heights, weights[head - 1, place].tolist(), strict=True):
             if strength := opacity(weight):
-                hover = gid(hover=f"head {head}: {apart(texts[place])} ← {apart(text)}, {weight:.2f}")
+                hover = gid(hover=f"head {head}: {isolated(texts[place])} ← {isolated(text)}, {weight:.2f}")
                 ends = (left, right), (heights[place] + shift, height + shift)
                 canvas.line(*ends, colour, 0.9 * step, strength, hover)
         x = (width - across * _KEY_WIDTH) / 2 + _KEY_WIDTH * (number % across)
@@ -193,10 +193,10 @@ def readable(piece: str, most: int = _MOST_COLUMNS) -> str:
     """Format a piece: the beginning of a word without SentencePiece's mark, any other piece with a dot before it, cut to `most` columns."""
     if piece in _AS_THEY_ARE:
         return piece
-    return cut(piece[1:], most) if piece.startswith(SPACE_MARK) else f"·{cut(piece, most)}"
+    return shortened(piece[1:], most) if piece.startswith(SPACE_MARK) else f"·{shortened(piece, most)}"
 
 
-def cut(text: str, most: int) -> str:
+def shortened(text: str, most: int) -> str:
     """Shorten a text to at most `most` columns, with an ellipsis."""
     if columns_of(text) <= most:
         return text
@@ -213,12 +213,12 @@ def opacity(weight: float) -> float:
     return float(_levels(np.asarray(weight))) / LEVELS
 
 
-def apart(text: str) -> str:
+def isolated(text: str) -> str:
     """Wrap a text in bidirectional isolates, so that right-to-left letters do not reorder the text beside them."""
     return f"\N{FIRST STRONG ISOLATE}{text}\N{POP DIRECTIONAL ISOLATE}"
 
 
-def _room(labels: Sequence[str]) -> int:
+def _label_width(labels: Sequence[str]) -> int:
     """Return the width of the longest label in pixels, with a gap at both ends."""
     return _COLUMN * max(_LEAST_COLUMNS, *map(columns_of, labels)) + 2 * _EDGE
 
@@ -257,7 +257,7 @@ def _at_most(width: float) -> str:
     return f"max-width: {1.2 * width:.0f}px"
 
 
-def _habit(weights: NDArray[np.float32], pieces: Sequence[str]) -> str:
+def _description(weights: NDArray[np.float32], pieces: Sequence[str]) -> str:
     """Describe a head by the relative position with at least a third of its attention over all rows, else by its largest weight."""
     count = len(weights)
     shares = {
@@ -272,4 +272,4 @@ def _habit(weights: NDArray[np.float32], pieces: Sequence[str]) -> str:
 
 def _strongest(weights: NDArray[np.float32], rows: Sequence[str], columns: Sequence[str]) -> str:
     row, column = divmod(int(weights.argmax()), len(columns))
-    return f"strongest: {apart(rows[row])} ← {apart(columns[column])}, {weights[row, column]:.2f}"
+    return f"strongest: {isolated(rows[row])} ← {isolated(columns[column])}, {weights[row, column]:.2f}"

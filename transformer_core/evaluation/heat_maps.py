@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from transformer_core.corpus.tokens.subword import SPACE_MARK
 from transformer_core.errors import configuration_error
 from transformer_core.evaluation.attention import AttentionMaps, Kind
-from transformer_core.evaluation.attention_figures import cut, readable
+from transformer_core.evaluation.attention_figures import readable, shortened
 from transformer_core.evaluation.figures import silent_fonts
 from transformer_core.files import new_file
 
@@ -59,8 +59,8 @@ def heat_maps(maps: AttentionMaps, kind: Kind, layers: Sequence[int], heads: Seq
     from matplotlib.patches import Rectangle
 
     rows, columns = ([readable(piece, _UNCUT) for piece in pieces] for pieces in (maps.rows(kind), maps.columns(kind)))
-    beside, map_width, map_height = _room(rows, fonts), len(columns) * _CELL, len(rows) * _CELL
-    panel_width, panel_height = beside + map_width + _GAP, _TITLE + map_height + _room(columns, fonts)
+    beside, map_width, map_height = _label_width(rows, fonts), len(columns) * _CELL, len(rows) * _CELL
+    panel_width, panel_height = beside + map_width + _GAP, _TITLE + map_height + _label_width(columns, fonts)
     scale_left = len(heads) * panel_width
     width, height = max(_LEAST_WIDTH, scale_left + _SCALE_AND_LABELS), max(_LEAST_HEIGHT, _HEADING + len(layers) * panel_height)
     _check_size(width, height)
@@ -112,7 +112,7 @@ def _sentences(maps: AttentionMaps, kind: Kind, width: float) -> str:
     """Return the sentences whose pieces are on the map, source and output, a line each, cut to the width in pixels."""
     shown = {"encoder": [maps.source], "decoder": [maps.predicted], "cross": [maps.source, maps.predicted]}[kind]
     texts = ("".join(pieces[:-1]).replace(SPACE_MARK, " ").strip() for pieces in shown)
-    return "\n".join(cut(text, int((width - 2 * _MARGIN) / _LETTER)) for text in texts)
+    return "\n".join(shortened(text, int((width - 2 * _MARGIN) / _LETTER)) for text in texts)
 
 
 def save_png(figure: Figure, path: Path) -> None:
@@ -136,7 +136,7 @@ def _style(fonts: Fonts) -> dict[str, Any]:
 
 
 @silent_fonts()
-def _room(labels: Iterable[str], fonts: Fonts) -> float:
+def _label_width(labels: Iterable[str], fonts: Fonts) -> float:
     """Return the width of the longest label in pixels, with a gap at both ends."""
     from matplotlib.figure import Figure
 

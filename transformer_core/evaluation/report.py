@@ -163,7 +163,7 @@ def render_parsing(report: ParsingReport) -> str:
 
 
 def _rendered(template: str, score: str, report: Run, **own: object) -> str:
-    layers, word = ([], None) if isinstance(report.attention, str) else looked_at(report.attention.maps, report.manifest["source"])
+    layers, word = ([], None) if isinstance(report.attention, str) else figures_of(report.attention.maps, report.manifest["source"])
     return page(
         template,
         report=report,
@@ -184,7 +184,7 @@ def _rendered(template: str, score: str, report: Run, **own: object) -> str:
     )
 
 
-def looked_at(maps: AttentionMaps, language: str) -> tuple[list[LayerFigures], tuple[WordFigure, str] | None]:
+def figures_of(maps: AttentionMaps, language: str) -> tuple[list[LayerFigures], tuple[WordFigure, str] | None]:
     """Return the figures of layers and, if the encoder has attention, the figure of one source word and the reason for its choice."""
     if "encoder" not in maps.weights:
         return cross_figures(maps), None

@@ -100,7 +100,7 @@ class _SlicedLoss(Function):
         weight_gradient = torch.zeros_like(weight) if wants_gradient else None
         exact = torch.promote_types(hidden.dtype, torch.float32)
         sums = torch.zeros(4, dtype=exact, device=hidden.device)
-        smoothed, nll, correct, apart = sums.unbind()
+        smoothed, nll, correct, divergence_sum = sums.unbind()
         weight_sum = cast.sum(dim=0, dtype=exact)
         tokens = _ROWS_PER_SLICE // passes
         for start in range(0, len(targets), tokens):
@@ -112,7 +112,7 @@ class _SlicedLoss(Function):
             for rows, wanted in zip(real.split(count, dim=1), slice_targets.split(count), strict=True):
                 if not wants_gradient:
                     correct += (rows.argmax(dim=-1, keepdim=True) == wanted).sum()
-                sums[:2] += _gradient_in_place(rows, wanted, confidence, divergence, apart)
+                sums[:2] += _gradient_in_place(rows, wanted, confidence, divergence, divergence_sum)
             smoothed -= others * (part.sum(dim=0, dtype=exact) * weight_sum).sum()  # No product, which autocast would compute in fp16.
             if hidden_gradient is not None and weight_gradient is not None:
                 gradient = (logits @ cast)[: passes * len(slice_targets)] - (others * weight_sum).to(hidden.dtype)
@@ -122,7 +122,7 @@ class _SlicedLoss(Function):
             weight_gradient -= others * hidden.flatten(0, 1).sum(dim=0, dtype=exact)
         ctx.save_for_backward(hidden_gradient, weight_gradient)
         ctx.mark_non_differentiable(smoothed, nll, correct)
-        return smoothed + divergence * apart, smoothed, nll, correct
+        return smoothed + divergence * divergence_sum, smoothed, nll, correct
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
@@ -144,7 +144,7 @@ def _tokens_at_a_time(logits: Tensor) -> int:
     return max(1, _CACHED // (passes * vocab_size)) if logits.device.type == "cpu" else tokens
 
 
-def _gradient_in_place(logits: Tensor, targets: Tensor, confidence: float, divergence: float, apart: Tensor) -> Tensor:
+def _gradient_in_place(logits: Tensor, targets: Tensor, confidence: float, divergence: float, divergence_sum: Tensor) -> Tensor:
     """Overwrite logits (P, r, V) with softmax - confidence * onehot(targets), and with two passes add divergence * dJ/dz.
 
     Args:
@@ -152,19 +152,19 @@ def _gradient_in_place(logits: Tensor, targets: Tensor, confidence: float, diver
         targets: (r, 1) token ids.
         confidence: the target's probability less that of another token, 1 - eps_ls - eps_ls / (V - 1).
         divergence: factor of J.
-        apart: scalar, in the precision to compute in, to which J is added.
+        divergence_sum: scalar, in the precision to compute in, to which J is added.
 
     Returns:
         (2,): sums over rows of logsumexp - confidence * z_target, and of the negative log-likelihood.
     """
-    own = logits.to(apart.dtype)
+    own = logits.to(divergence_sum.dtype)
     probabilities = own.softmax(dim=-1)
     # The largest probability is 1 / sum(exp(z - max z)), so this is the exact logsumexp without another pass of exponentials.
     normaliser = own.amax(dim=-1, keepdim=True) - probabilities.amax(dim=-1, keepdim=True).log()
     targets = targets.expand(len(logits), -1, -1)
     target_logits = own.gather(-1, targets)
     if len(logits) == 2:
-        apart += _add_divergence(probabilities, own[0] - own[1], divergence)
+        divergence_sum += _add_divergence(probabilities, own[0] - own[1], divergence)
     logits.copy_(probabilities.scatter_add_(-1, targets, torch.full_like(target_logits, -confidence)))
     return torch.stack(((normaliser - confidence * target_logits).sum(), (normaliser - target_logits).sum()))
 

@@ -40,14 +40,14 @@ class Merges:
         self._best_first = np.array(sorted(tokens, key=processor.get_score, reverse=True))
         self._pairs, self._ranks = _pairs_and_ranks(self._best_first.tolist(), spelt)
 
-    def apart(self, tokens: Tokens) -> Tokens:
+    def characters_of(self, tokens: Tokens) -> Tokens:
         """Return the characters of tokens, concatenated."""
         lengths = self.counts[tokens] + 1
         begins = np.cumsum(lengths) - lengths
         characters: Tokens = self._characters[np.repeat(self._first_character[tokens] - begins, lengths) + np.arange(lengths.sum())]
         return characters
 
-    def together(self, words: Tokens, made: Tokens, probability: float, random: np.random.Generator) -> Tokens:
+    def merge(self, words: Tokens, made: Tokens, probability: float, random: np.random.Generator) -> Tokens:
         """Merge the characters of words with BPE-dropout (Provilkov et al. 2020, algorithm 1).
 
         In each step, every possible merge of a word is left out with a probability, and the best of the others, the leftmost of equals, is
@@ -154,8 +154,8 @@ def resegmented(sentences: Sequence[TokenIds], merges: Merges, probability: floa
     parts, anew_lengths = {0: tokens[np.repeat(sizes == 0, lengths)]}, lengths.copy()
     for size in np.unique(sizes[sizes > 0]).tolist():
         words = sizes == size
-        rows = _rows(merges.apart(tokens[np.repeat(words, lengths)]), characters[words])
-        rows = merges.together(rows, made[words], probability, random)
+        rows = _rows(merges.characters_of(tokens[np.repeat(words, lengths)]), characters[words])
+        rows = merges.merge(rows, made[words], probability, random)
         parts[size], anew_lengths[words] = rows[rows != PAD], np.count_nonzero(rows != PAD, axis=1)
     whose = np.repeat(sizes, anew_lengths)
     anew = np.empty(len(whose), sentences[0].dtype)
