@@ -70,8 +70,7 @@ class StateDirectory:
 
     def save_checkpoint(self, update: int, weights: dict[str, Tensor], best: Collection[int] = ()) -> None:
         """Write the weights after `update`; remove all checkpoints except the last `keep` and those of the updates in `best`."""
-        kept = frozenset(best)
-        self._start(lambda number, value: self._write_checkpoint(number, value, kept), update, weights)
+        self._start(self._write_checkpoint, update, weights, frozenset(best))
 
     def wait(self) -> None:
         """Wait until all writes are on disk. An error in writing is raised here or in a later save."""
@@ -88,10 +87,10 @@ class StateDirectory:
                     continue
             _log.warning("%s: damaged or of another format, passed over", file)
 
-    def _start(self, write: Callable[[int, dict[str, Any]], None], update: int, value: dict[str, Any]) -> None:
+    def _start(self, write: Callable[..., None], update: int, value: dict[str, Any], *others: Collection[int]) -> None:
         while len(self._writing) > 1:  # Bounds the copies in memory if the disk is slower than the training.
             self._writing.pop(0).result()
-        self._writing.append(self._writer.submit(write, update, copied(value)))
+        self._writing.append(self._writer.submit(write, update, copied(value), *others))
 
     def _write_state(self, update: int, state: dict[str, Any]) -> None:
         _remove_torn(self.path)
