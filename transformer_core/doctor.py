@@ -126,7 +126,7 @@ def _repository(root: Path) -> Finding:
 
 
 def _mlflow(uri: str, root: Path) -> Finding:
-    uri = without_logins(uri)  # Which urllib would take for a part of the host; a server that wants a login shows that it is there.
+    uri = without_logins(uri)  # urllib would take a login for a part of the host. A server that asks for a login is running.
     if uri.startswith(("http://", "https://")):
         remedy = "Training runs without it and keeps its record in .state/journal; only the stage publish needs it."
         return _service("mlflow", uri, f"{uri.rstrip('/')}/health", remedy)

@@ -13,9 +13,9 @@ _LONGEST_LINE = 2_000
 _LOGIN = re.compile(r"(?<=://)(?<!ssh://)(?:[^/?#\s]*@|[^/\s@:]*:(?!\d+/)\S*?@)")
 # A disk that is full, a quota that is used up, a disk that is read-only.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-# Of a path that is not what it is taken for: a file for a folder or the other way round, one that may not be read or written.
+# Errors of a path: a file where a folder is expected or the reverse, no permission, a name that is too long, a loop of links.
 _PATH = (errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
-# What numpy says of an array that it could not write whole.
+# numpy's message about an array that it could write only in part.
 _WRITTEN_IN_PART = re.compile(r"\d+ requested and \d+ written")
 # Words in the messages of torch, oneDNN, CUDA and CTranslate2; torch raises RuntimeError on a CPU, and a subclass of it on a GPU.
 _NO_MEMORY = ("out of memory", "allocate memory", "enough memory", "bad_alloc", "ALLOC_FAILED")

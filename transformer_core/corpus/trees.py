@@ -104,7 +104,7 @@ def read_trees(lines: Iterable[str]) -> Iterator[tuple[int, Tree | None]]:
 
     Trees are cleaned as usual for training and scoring parsers: traces (-NONE-) and constituents with nothing else are removed, functions
     and indices are removed from labels (NP-SBJ-1 and NP=2 become NP; -LRB- stays), and so is a bracket around the whole tree that is
-    empty, TOP, ROOT or S1. None is a tree of which nothing is left.
+    empty, TOP, ROOT or S1. A tree of which nothing is left is yielded as None.
 
     Raises:
         ValueError: malformed brackets; the message begins with the line's number.

@@ -1,4 +1,4 @@
-"""Results for a long text, kept part by part, so that a run that is stopped goes on with the part that is missing."""
+"""Results for a long text, kept part by part, so that a stopped run continues with the first missing part."""
 
 import hashlib
 from collections.abc import Callable

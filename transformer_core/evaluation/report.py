@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 EXAMPLES_SHOWN = 2
 # A group of fewer sentences or words looks uncertain.
 FEW = 30
-# In percent: a score below it, and a share of wrong outputs from it on, are announced in red.
+# In percent: a score below the first, or a share of wrong outputs of at least the second, gets a red warning.
 NEAR_ZERO, MANY_WRONG = 1.0, 5.0
 # The sentence on each BLEU of Moses' tokens ends with the figures.
 MOSES_BLEU = {

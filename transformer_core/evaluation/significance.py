@@ -71,8 +71,8 @@ def compare_scores(baseline: Sequence[str], candidate: Sequence[str], references
 def intervals(metrics: Mapping[str, Metric], hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Interval]:
     """Return each metric's score with the 95% interval around the bootstrap's mean; all metrics are of the same resamples.
 
-    The resamples are those of `sacrebleu --confidence`. An interval is limited to 0 and 100, of TER, which may be above 100, to 0. For a
-    single sentence both ends are its score.
+    The resamples are those of `sacrebleu --confidence`. An interval is limited to the range from 0 to 100; that of TER, which
+    may be above 100, has no upper limit. For a single sentence both ends are its score.
 
     Raises:
         ValueError: the two differ in length or are empty.

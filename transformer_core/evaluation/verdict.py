@@ -1,4 +1,4 @@
-"""The verdict on a model at the top of its report. Stage publish alone knows it, after the report was written."""
+"""The verdict on a model at the top of its report. Only stage publish knows it, after the report has been written."""
 
 from html import escape
 

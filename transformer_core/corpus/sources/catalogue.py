@@ -153,7 +153,7 @@ class Source(Section):
     """A source of sentence pairs; exactly one kind is given.
 
     Attributes:
-        translated: another entry's training text, of which a model makes one side; in train only.
+        translated: another entry's training text, with one side made by a model; in train only.
         trees: files of bracketed trees as in the Penn Treebank, each over one or several lines; their words are the source, the target is
             `tree`. A relative pattern starts at the entry's folder, or at `corpora/` for a packaged entry.
         holdout: number of pairs to take out of train; must be the only source of valid or test.

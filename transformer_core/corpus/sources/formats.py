@@ -27,7 +27,7 @@ _SEGMENT_TAG = re.compile(rb"<(/?)seg\b[^<>]*>", re.IGNORECASE)
 _TMX_CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
 _XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
-# What the readers of archives raise for damage beside their own errors.
+# Exceptions that tarfile and zipfile raise for damaged archives, those of their own included.
 _DAMAGED_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, *_DAMAGED, OSError, ValueError, LookupError, ArithmeticError, struct.error)
 _MAGIC = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\x00", lzma.open))
 # A packed file may become this many times larger and this many bytes more, a hundred times what text does.

@@ -1,4 +1,4 @@
-"""Sources `translated`: the training text of another entry, of which a model makes one side.
+"""Sources `translated`: the training text of another entry, with one side made by a model.
 
 With the target made by a model, a smaller one is trained on its outputs (sequence-level distillation, Kim and Rush 2016). With the source
 made by a model of the other direction, text of the target language alone becomes training pairs (back-translation, Sennrich et al. 2016).
@@ -27,7 +27,7 @@ Translate = Callable[[Translated, Path, Iterator[Pair[bytes]]], Iterator[Pair[by
 
 @dataclass(frozen=True)
 class Teachers:
-    """What translates the text of sources.
+    """The function that translates the text of sources, and the models from the registry that it needs.
 
     Attributes:
         translate: the function; it yields pairs of a text and its translation, in the order of the texts.
