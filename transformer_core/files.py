@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -123,8 +123,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@contextmanager
-def exclusive_lock(path: Path, what: str) -> Iterator[None]:
+def exclusive_lock(path: Path, what: str) -> AbstractContextManager[None]:
     """Hold the lock (flock) on a file; the kernel releases it however this process ends.
 
     Args:
@@ -134,15 +133,12 @@ def exclusive_lock(path: Path, what: str) -> Iterator[None]:
     Raises:
         UserError: exit code 69 if another process holds the lock; 78 if the file system has no locks.
     """
-    with _locked(path, what, fcntl.LOCK_EX):
-        yield
+    return _locked(path, what, fcntl.LOCK_EX)
 
 
-@contextmanager
-def shared_lock(path: Path, what: str) -> Iterator[None]:
+def shared_lock(path: Path, what: str) -> AbstractContextManager[None]:
     """Hold a lock that several processes may hold at a time, but none beside an `exclusive_lock`; arguments and errors are the same."""
-    with _locked(path, what, fcntl.LOCK_SH):
-        yield
+    return _locked(path, what, fcntl.LOCK_SH)
 
 
 @contextmanager
