@@ -44,7 +44,10 @@ class TransformerState:
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
         if sentences is not None:
-            self.encoded, self.past = ([_selected(layer, sentences) for layer in layers] for layers in (self.encoded, self.past))
+            self.encoded, self.past = (
+                [KeysAndValues(*(part.index_select(0, sentences) for part in layer)) for layer in layers]
+                for layers in (self.encoded, self.past)
+            )
             self.mask = self.mask.index_select(0, sentences)
         self.seen = self.seen.flatten(0, 1).index_select(0, hypotheses).unflatten(0, (len(self.mask), -1))
 
@@ -62,10 +65,6 @@ class TransformerState:
         self.positions[slots] = self.position
         self.used, self.position = slots.stop, self.position + 1
         return slots
-
-
-def _selected(layer: KeysAndValues, sentences: Tensor) -> KeysAndValues:
-    return KeysAndValues(layer.key.index_select(0, sentences), layer.value.index_select(0, sentences))
 
 
 class Transformer(TranslationModel):

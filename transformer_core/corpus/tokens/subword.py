@@ -127,7 +127,7 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
     with TemporaryDirectory() as folder:
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=_filled(lines),
+                sentence_iterator=filter(None, map(_prepared, lines)),
                 model_writer=model,
                 model_type=settings.type,
                 vocab_size=settings.vocab_size,
@@ -186,10 +186,6 @@ def _works(call: Callable[[], object]) -> bool:
 
 def _prepared(text: str) -> str:
     return normalise(text).replace(SPACE_MARK, _PLAIN)
-
-
-def _filled(lines: Iterable[str]) -> Iterator[str]:
-    return filter(None, map(_prepared, lines))
 
 
 def _in_one_line(error: RuntimeError, settings: Bpe) -> UserError:
