@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
-from transformer_core.models.embeddings import Dropout, SinusoidalPositions, TokenEmbedding
+from transformer_core.models.embeddings import Dropout, SinusoidalPositions
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import ConvolutionalSize
 
@@ -177,12 +177,9 @@ class Convolutional(TranslationModel):
     """Encoder and decoder over one shared embedding, which is also the projection."""
 
     def __init__(self, size: ConvolutionalSize, vocab_size: int) -> None:
-        super().__init__()
+        super().__init__(size, vocab_size)
         self.size = size
-        self.d_model = size.d_model
-        self.embedding = TokenEmbedding(vocab_size, size.d_model)
         self.positions = SinusoidalPositions(size.d_model)
-        self.dropout = Dropout(size.dropout)
         self._layers = layers = _layer_sizes(size)
         first, last = layers[0].inputs, layers[-1].channels
         self.encoder_input = _projection(size.d_model, first)

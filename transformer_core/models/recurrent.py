@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from transformer_core.models.embeddings import Dropout, TokenEmbedding
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import RecurrentSize
 
@@ -85,11 +84,8 @@ class Recurrent(TranslationModel):
     """
 
     def __init__(self, size: RecurrentSize, vocab_size: int) -> None:
-        super().__init__()
+        super().__init__(size, vocab_size)
         self.size = size
-        self.d_model = size.d_model
-        self.embedding = TokenEmbedding(vocab_size, size.d_model)
-        self.dropout = Dropout(size.dropout)
         encoder, cell = (nn.LSTM, nn.LSTMCell) if size.cell == "lstm" else (nn.GRU, nn.GRUCell)
         self.encoder = encoder(
             size.d_model,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from transformer_core.models.attention import KeysAndValues, Neighbourhood, Visible, bias_of
-from transformer_core.models.embeddings import Dropout, LearnedPositions, SinusoidalPositions, TokenEmbedding
+from transformer_core.models.embeddings import LearnedPositions, SinusoidalPositions, TokenEmbedding
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import TransformerSize
@@ -74,15 +74,12 @@ class Transformer(TranslationModel):
     """
 
     def __init__(self, size: TransformerSize, vocab_size: int) -> None:
-        super().__init__()
+        super().__init__(size, vocab_size)
         self.size = size
-        self.d_model = size.d_model
         self.most_positions = size.most_positions if size.positions == "learned" else None
-        self.embedding = TokenEmbedding(vocab_size, size.d_model)
         self.target_embedding = None if size.tied == "all" else TokenEmbedding(vocab_size, size.d_model)
         self.projection = TokenEmbedding(vocab_size, size.d_model) if size.tied == "none" else None
         self.source_positions, self.target_positions = _positions(size), _positions(size)
-        self.dropout = Dropout(size.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(size) for _ in range(size.depths[0]))
         self.decoder = nn.ModuleList(DecoderLayer(size) for _ in range(size.depths[1]))
         self.encoder_norm, self.decoder_norm = (nn.LayerNorm(size.d_model) if size.norm == "pre" else None for _ in range(2))

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from transformer_core.errors import configuration_error
-from transformer_core.models.embeddings import TokenEmbedding
+from transformer_core.models.embeddings import Dropout, TokenEmbedding
+from transformer_core.presets import ModelSize
 
 
 class DecoderState(Protocol):
@@ -30,16 +31,18 @@ class TranslationModel(nn.Module, ABC):
     Attributes:
         d_model: width of the output.
         embedding: embedding of source tokens, and of everything that shares its matrix.
+        dropout: the dropout module with the probability of the size.
         most_positions: largest number of tokens on either side; None for any number.
         decoding_projection: linear map that `project` uses for decoding instead of `output_weight`; None uses `output_weight`.
     """
 
-    d_model: int
-    embedding: TokenEmbedding
     most_positions: int | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, size: ModelSize, vocab_size: int) -> None:
         super().__init__()
+        self.d_model = size.d_model
+        self.embedding = TokenEmbedding(vocab_size, size.d_model)
+        self.dropout = Dropout(size.dropout)
         self.decoding_projection: nn.Module | None = None
 
     @property
