@@ -253,8 +253,7 @@ def _check_positions(model: TranslationModel) -> None:
     if model.most_positions is None:
         return
     for name in read_meta(BINARIZED).splits:
-        split = open_split(BINARIZED, name)
-        longest = int(max(split.source.lengths.max(), split.target.lengths.max()))
+        longest = open_split(BINARIZED, name).longest
         if longest > model.most_positions:
             message = f"model.most_positions: {model.most_positions}, but a sentence of {name} has {longest} tokens"
             raise configuration_error(message, f"Raise it{', or lower binarize.max_tokens' if name == 'train' else ''}.")

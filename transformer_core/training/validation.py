@@ -24,8 +24,7 @@ def score_split(
     Ranks share the batches and return the same scores, or None if any rank was asked to stop between two batches.
     """
     model.eval()
-    longest = int(max(split.source.lengths.max(), split.target.lengths.max()))
-    budget = max(_TOKENS_PER_BATCH, longest)
+    budget = max(_TOKENS_PER_BATCH, split.longest)
     plan = BatchPlan(split.source.lengths, split.target.lengths, budget, budget, seed=0)
     microbatches = [pairs for update in plan.epoch(0) for pairs in update.microbatches]
     totals = torch.zeros(3, dtype=torch.float64, device=devices.device)

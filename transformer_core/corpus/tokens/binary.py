@@ -115,6 +115,11 @@ class BinarizedSplit:
     def __len__(self) -> int:
         return len(self.source)
 
+    @property
+    def longest(self) -> int:
+        """Number of tokens of the longest sentence on either side, eos included."""
+        return int(max(self.source.lengths.max(), self.target.lengths.max()))
+
     def pairs(self, numbers: NDArray[np.int64]) -> Pairs:
         """Read pairs by their numbers."""
         return Pairs(numbers, *([side[number] for number in numbers.tolist()] for side in (self.source, self.target)))

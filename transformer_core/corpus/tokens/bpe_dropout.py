@@ -107,7 +107,7 @@ class BpeDropout:
         self._probability = settings.bpe_dropout
         self._seed = settings.seed
         self._rows_times_longest = min(settings.tokens_per_update, settings.tokens_per_microbatch)
-        self._longest = int(max(split.source.lengths.max(), split.target.lengths.max()))
+        self._longest = split.longest
 
     def segmented(self, update: GlobalBatch, at: Cursor) -> tuple[GlobalBatch, list[Pairs]]:
         """Segment the pairs of an update again, and cut them into micro-batches by their new lengths.
