@@ -17,7 +17,7 @@ PEOPLE = ("person", "family", "parent")
 # Frames whose complement is a clause, and those whose object a relative or question word may replace.
 CLAUSAL = ("c", "w", "z")
 GAPS = ("a", "d", "p")
-_NOT_THINGS = {*PEOPLE, "amount", "period"}
+NOT_THINGS = {*PEOPLE, "amount", "period"}
 # Relative frequency of the verbs of a frame; 2 for other frames.
 _WEIGHTS = {"i": 2, "g": 4, "l": 3, "by": 8, "foot": 4, "put": 4, "on": 4, "play": 6, "job": 4, "adj": 4, "m": 3, "c": 3, "w": 6, "z": 4}
 _REFLEXIVES = {"sich": "mich dich sich uns sich sich", "sich3": "mir dir sich uns sich sich"}
@@ -117,7 +117,7 @@ class Lexicon:
         self.by_object = {kind: tuple(verb for verb in verbs if kind in verb.objects and verb.frame in GAPS) for kind in self.nouns}
         # Verbs with a thing in the accusative; of these, those with one translation; and, by the thing's kind, actions on it.
         accusative = (verb for verb in verbs if verb.frame == "a" and "person" in verb.subjects)
-        self.transitive = tuple(verb for verb in accusative if set(verb.objects) - _NOT_THINGS)
+        self.transitive = tuple(verb for verb in accusative if set(verb.objects) - NOT_THINGS)
         self.plain_transitive = tuple(verb for verb in self.transitive if not verb.labels & AMBIGUOUS_WORD)
         fit = tuple(verb for verb in self.transitive if not verb.state and not verb.particle and verb.simple_present)
         self.handling = {kind: tuple(verb for verb in fit if kind in verb.objects) for kind in self.nouns}

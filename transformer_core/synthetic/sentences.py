@@ -8,7 +8,7 @@ from transformer_core.synthetic import phenomena
 from transformer_core.synthetic.clauses import Clause, Complement, assemble, fronted, object_case, statement, subordinate
 from transformer_core.synthetic.conjugation import Tense
 from transformer_core.synthetic.grammar import again, clause_of, infinitive_clause, main_clause, tense_for, verb_for
-from transformer_core.synthetic.lexicon import PEOPLE, Text, adverbials, conjunctions
+from transformer_core.synthetic.lexicon import NOT_THINGS, Text, adverbials, conjunctions
 from transformer_core.synthetic.morphology import ACCUSATIVE, ER, MASCULINE, NOMINATIVE, SIE
 from transformer_core.synthetic.phrases import DETERMINERS, WHICH, NounPhrase, noun_phrase, pronoun
 from transformer_core.synthetic.sampling import SOMEBODY, Sampler
@@ -177,7 +177,7 @@ def _purpose(sampler: Sampler, time: str) -> Text:
 def _object_first(sampler: Sampler, time: str) -> Text:
     """Draw a main clause that starts with its object: This book I have already read: Dieses Buch habe ich schon gelesen."""
     verb = sampler.pick(sampler.lexicon.transitive)
-    noun = sampler.noun(tuple(kind for kind in verb.objects if kind not in (*PEOPLE, "amount", "period")))
+    noun = sampler.noun(tuple(kind for kind in verb.objects if kind not in NOT_THINGS))
     number = int(noun.counted and sampler.random() < 0.3)
     what = noun_phrase(DETERMINERS["these" if number else "this"], sampler.adjectives(noun), noun, number, ACCUSATIVE)
     if sampler.random() < 0.3:
