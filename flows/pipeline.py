@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import httpx
@@ -161,11 +160,15 @@ def stages_between(first: str | None, last: str | None, names: list[str]) -> lis
     return chosen
 
 
-def retried_task(
-    name: str, run_name: str, description: str, condition: Callable[..., bool]
-) -> Callable[[Callable[[], Any]], Task[[], Any]]:
-    """Return a decorator for a Prefect task without a cache, retried with a growing delay while the condition holds."""
-    return task(
+def outcome_task(
+    name: str, run_name: str, description: str, condition: Callable[..., bool], body: Callable[[], str], nodes: int = 1
+) -> Task[[], Any]:
+    """Return a Prefect task that runs `body` and returns its `Outcome`, retried with a growing delay while `condition` holds.
+
+    `body` returns what was done ("ran", "cached"), or raises `StageError` or `UserError`. `nodes` is the number of machines that it uses.
+    """
+
+    @task(
         name=name,
         description=description,
         task_run_name=run_name,
@@ -175,20 +178,30 @@ def retried_task(
         retry_jitter_factor=0.5,
         retry_condition_fn=condition,
     )
+    def run() -> State[Outcome] | Outcome:
+        started = time.monotonic()
+        try:
+            done = body()
+        except (StageError, UserError) as error:
+            outcome = Outcome(run_name, "failed", error.exit_code, time.monotonic() - started, str(error), nodes)
+            # A returned state is retried like an exception, but shown as one line, not as a traceback.
+            return Failed(message=outcome.message, data=outcome)
+        outcome = Outcome(run_name, done, ExitCode.DONE, time.monotonic() - started, nodes=nodes)
+        return Completed(name="Cached", data=outcome) if done == "cached" else outcome
+
+    return run
 
 
 def stage_task(name: str, machine: Machine) -> Task[[], Any]:
     """Return the Prefect task of a stage, named after it."""
+    pool = machine.pools.get(name)
+    nodes = (machine.nodes or 1) if name == TRAIN and pool is not None else 1
+    description = f"Stage {name} of dvc.yaml, run by DVC here or on the machines of its pool"
 
-    @retried_task(name, name, f"Stage {name} of dvc.yaml, run by DVC here or on the machines of its pool", is_transient)
-    def run() -> State[Outcome] | Outcome:
-        outcome = run_here_or_in_pool(name, machine)
-        # A returned state is retried like an exception, but shown as one line, not as a traceback.
-        if outcome.code:
-            return Failed(message=outcome.message, data=outcome)
-        return Completed(name="Cached", data=outcome) if outcome.done == "cached" else outcome
+    def run() -> str:
+        return run_in_dvc(name, machine) if pool is None else run_in_pool(name, pool, nodes, machine)
 
-    return run
+    return outcome_task(name, name, description, is_transient, run, nodes)
 
 
 def is_transient(_task: Task[..., Any], task_run: TaskRun, state: State[Outcome]) -> bool:
@@ -200,36 +213,28 @@ def is_transient(_task: Task[..., Any], task_run: TaskRun, state: State[Outcome]
     return isinstance(outcome, Outcome) and outcome.code in TRANSIENT and task_run.run_count <= RETRIES
 
 
-def run_here_or_in_pool(name: str, machine: Machine) -> Outcome:
-    """Run a stage here or in its pool of `machine.pools`, and fetch the outputs from there, so that the stage is up to date here."""
-    pool, nodes = machine.pools.get(name), (machine.nodes or 1) if name == TRAIN else 1
-    if pool is None:
-        return run_in_dvc(name, machine)
-    started = time.monotonic()
-    try:
-        elsewhere = pools.run_in_pool(name, pool, nodes)
-    except StageError as error:
-        return Outcome(name, "failed", error.exit_code, time.monotonic() - started, str(error), nodes)
-    outcome = _repro(name, started, machine, "--pull")
-    return replace(outcome, done=f"ran in {pool}" if elsewhere else outcome.done, nodes=nodes)
+def run_in_pool(name: str, pool: str, nodes: int, machine: Machine) -> str:
+    """Run a stage in a work pool, and fetch the outputs from there, so that the stage is up to date here; return what was done."""
+    elsewhere = pools.run_in_pool(name, pool, nodes)
+    done = _repro(name, machine, "--pull")
+    return f"ran in {pool}" if elsewhere else done
 
 
-def run_in_dvc(name: str, machine: Machine) -> Outcome:
-    """Run a stage with DVC, or take it from DVC's cache; its output goes to the log of the running task.
+def run_in_dvc(name: str, machine: Machine) -> str:
+    """Run a stage with DVC, or take it from DVC's cache; return what was done. Its output goes to the log of the running task.
 
     DVC skips a stage whose output exists. The output of `publish` is a file, which does not show whether the registry has the model: if it
     has not (another server, a deleted model), the stage is forced.
     """
-    started = time.monotonic()
-    outcome = _repro(name, started, machine)
-    if name == PUBLISH and outcome.done == "cached":
+    done = _repro(name, machine)
+    if name == PUBLISH and done == "cached":
         try:
             if not in_registry():
                 get_run_logger().info("The registry has no model of %s: publishing again", PUBLISHED)
-                return _repro(name, started, machine, "--force")
+                return _repro(name, machine, "--force")
         except UserError as error:
-            return Outcome(name, "failed", error.exit_code, time.monotonic() - started, f"{name}: {error}")
-    return outcome
+            raise UserError(f"{name}: {error.message}", error.remedy, error.exit_code) from None
+    return done
 
 
 def in_registry() -> bool:
@@ -243,7 +248,8 @@ def in_registry() -> bool:
     return server.registered(uri, published["name"], published.get("version", ""))  # An experiment's model has no version.
 
 
-def _repro(name: str, started: float, machine: Machine, *options: str) -> Outcome:
+def _repro(name: str, machine: Machine, *options: str) -> str:
+    """Run a stage with DVC, and return "ran" or "cached". Raises `StageError`: it failed, or exceeded `machine.limit_hours`."""
     ended = exit_file(name)
     ended.unlink(missing_ok=True)
     repair()
@@ -254,13 +260,10 @@ def _repro(name: str, started: float, machine: Machine, *options: str) -> Outcom
     try:
         code = run_child(command, log, limit_seconds=limit and 3600 * limit, environment=environment)
     except TimeLimitError:
-        message = f"{name}: ended after machine.limit_hours ({limit:g}) (exit code {ExitCode.INTERRUPTED})"
-        return Outcome(name, "failed", ExitCode.INTERRUPTED, time.monotonic() - started, message)
-    seconds = time.monotonic() - started
-    if code == ExitCode.DONE:
-        return Outcome(name, "ran" if ended.exists() else "cached", ExitCode.DONE, seconds)
-    code, message = failure(name, code, log.last_line)
-    return Outcome(name, "failed", code, seconds, f"{message} (exit code {code})")
+        raise StageError(ExitCode.INTERRUPTED, f"{name}: ended after machine.limit_hours ({limit:g})") from None
+    if code:
+        raise StageError(*failure(name, code, log.last_line))
+    return "ran" if ended.exists() else "cached"
 
 
 def fingerprint() -> str:

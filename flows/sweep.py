@@ -11,7 +11,6 @@ as CSV, markdown and a picture.
 import argparse
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -24,13 +23,12 @@ from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
-from prefect.states import Failed
 from prefect.tasks import Task
 
 from flows.cluster.node import committed
-from flows.pipeline import end_of, is_transient, outcome_of, retried_task, run_flow
+from flows.pipeline import end_of, is_transient, outcome_of, outcome_task, run_flow
 from flows.process.child import StageLog, terminate_children
-from flows.process.runner import StageError, reports_errors
+from flows.process.runner import reports_errors
 from flows.process.settings import check, tracked
 from flows.record import server
 from flows.record.journal import NAME, SCORES_STEP, Journal, has_finished
@@ -42,7 +40,7 @@ from flows.sweeps.workspace import Job, Repository, code_digest, job_of, run_job
 from transformer_core import recipes
 from transformer_core.cli.arguments import positive_int
 from transformer_core.config import PARAMS_FILE, Machine, Params, load_params, tracking_uri, validate_document
-from transformer_core.errors import ExitCode, UserError, configuration_error
+from transformer_core.errors import ExitCode, configuration_error
 from transformer_core.files import read_json
 
 NAMES = ("table3", "table2", "params")
@@ -153,19 +151,14 @@ def _run(job: Job, repository: Repository, stopping: Event) -> Outcome:
 def job_task(job: Job, repository: Repository, stopping: Event) -> Task[[], Any]:
     """Return the Prefect task of a job, retried like a stage of the pipeline unless the whole sweep is stopping."""
 
-    @retried_task(
-        "row", job.name, f"The training {job.name}, in a clone of its own", lambda *given: not stopping.is_set() and is_transient(*given)
-    )
-    def run() -> State[Outcome] | Outcome:
-        started = time.monotonic()
-        try:
-            run_job(job, repository, StageLog(get_run_logger().info))
-        except (StageError, UserError) as error:
-            outcome = Outcome(job.name, "failed", error.exit_code, time.monotonic() - started, str(error))
-            return Failed(message=outcome.message, data=outcome)
-        return Outcome(job.name, "ran", ExitCode.DONE, time.monotonic() - started)
+    def train() -> str:
+        run_job(job, repository, StageLog(get_run_logger().info))
+        return "ran"
 
-    return run
+    def again(*given: Any) -> bool:
+        return not stopping.is_set() and is_transient(*given)
+
+    return outcome_task("row", job.name, f"The training {job.name}, in a clone of its own", again, train)
 
 
 def write_table(planned: Sweep) -> str:
