@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
-from ruamel.yaml import YAML
 
 from transformer_core import recipes
+from transformer_core.config import parse_yaml, yaml_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,15 +66,14 @@ def write_report(parts: Sequence[str], path: Path | None) -> None:
 
 def write_params(folder: Path, pairs: Mapping[str, int], **changes: Mapping[str, object]) -> None:
     """Write params.yaml, the recipe `synthetic` with changes by section, and its corpus of generated pairs, counted by split."""
-    yaml = YAML(typ="safe", pure=True)
-    params: dict[str, Any] = yaml.load(recipes.read("synthetic"))
+    params: dict[str, Any] = parse_yaml(recipes.read("synthetic"), "synthetic")
     for section, values in {"download": {"corpus": "generated"}, **changes}.items():
         params[section] |= values
-    yaml.dump(params, folder / "params.yaml")
+    (folder / "params.yaml").write_text(yaml_text(params), encoding="utf-8")
     splits = {split: [{"synthetic": {"pairs": count, "seed": 1}}] for split, count in pairs.items()}
     entry = {"name": "generated", "languages": ["en", "de"], "licence": None, "note": "", "synthetic": True, "splits": splits}
     (folder / "corpora").mkdir(exist_ok=True)
-    yaml.dump(entry, folder / "corpora/generated.yaml")
+    (folder / "corpora/generated.yaml").write_text(yaml_text(entry), encoding="utf-8")
 
 
 def run_stages(stages: Sequence[str], folder: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from ruamel.yaml import YAML
 
 from peers.job import Job, Memory, Training, Updates, now, train_and_report
 from transformer_core import recipes
@@ -60,7 +59,6 @@ def main() -> None:
 
 def _settings(job: Job, updates: int) -> Train:
     """Return the paper's settings with the job's batches; nothing is scored or saved before the last update."""
-    paper = Train.model_validate(YAML(typ="safe", pure=True).load(recipes.read("wmt14-en-de-base"))["train"])
     changes = {
         "updates": updates,
         "tokens_per_update": job.tokens_per_update,
@@ -70,7 +68,7 @@ def _settings(job: Job, updates: int) -> Train:
         "validate_every": updates,
         "save_every": updates,
     }
-    return paper.model_copy(update=changes)
+    return recipes.load("wmt14-en-de-base").train.model_copy(update=changes)
 
 
 def _train(model: TranslationModel, split: BinarizedSplit, settings: Train, devices: Devices, folder: Path) -> Training:
