@@ -14,6 +14,7 @@ from functools import partial
 from graphlib import TopologicalSorter
 from itertools import accumulate
 from pathlib import Path
+from timeit import Timer
 from typing import Any
 
 import numpy as np
@@ -105,22 +106,16 @@ def timed(rows: Sequence[Row], runs: Sequence[tuple[Run, bool]], rounds: int) ->
     """
 
     def milliseconds(run: Run, gradients: bool) -> float:
+        # CPU time of the process: another process that takes a core away does not add to it.
+        cpu_seconds = Timer(run, timer=time.process_time).timeit
         with torch.set_grad_enabled(gradients):
-            repeats = 1 + int(LEAST_SECONDS / cpu_seconds(run, 1))
-            return cpu_seconds(run, repeats) / repeats * 1000
+            repeats = 1 + int(LEAST_SECONDS / cpu_seconds(1))
+            return cpu_seconds(repeats) / repeats * 1000
 
     times = in_turn({number: partial(milliseconds, *run) for number, run in enumerate(runs)}, rounds)
     return [
         {**row, "value": statistics.median(own), "least": min(own), "most": max(own)} for row, own in zip(rows, times.values(), strict=True)
     ]
-
-
-def cpu_seconds(run: Run, repeats: int) -> float:
-    """Return the CPU time of the process: another process that takes a core away does not add to it."""
-    began = time.process_time()
-    for _ in range(repeats):
-        run()
-    return time.process_time() - began
 
 
 def memory() -> list[Row]:
