@@ -12,7 +12,7 @@ import torch
 from transformer_core.config import DecodingPrecision
 from transformer_core.corpus.tokens.subword import EOS, PAD, Subword
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.translator import Translator
+from transformer_core.decoding.translator import Translator, batches_of
 from transformer_core.models.directory import SUBWORD, load_model
 from transformer_core.models.transformer import Transformer
 
@@ -103,7 +103,7 @@ def _ctranslate2(exported: Path, compute_type: str) -> Translate:
 
 
 def _hugging_face(directory: Path) -> Translate:
-    """Make batches as ours are: sorted by length, rows times the longest within a budget."""
+    """Translate with `generate`, in the batches of our own translator."""
     from peers.hugging_face import converted
 
     own = load_model(directory)[0]
@@ -115,7 +115,7 @@ def _hugging_face(directory: Path) -> Translate:
     def translate(sources: Sequence[list[int]], choice: Choice) -> list[Output]:
         torch.set_num_threads(choice.threads)
         results: list[Output] = [("", 0)] * len(sources)
-        for numbers in _batches([len(source) for source in sources], choice.batch_tokens):
+        for numbers in batches_of([len(source) for source in sources], choice.batch_tokens):
             rows = [torch.tensor(sources[number]) for number in numbers]
             tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD).to(device)
             outputs = model.generate(
@@ -131,15 +131,6 @@ def _hugging_face(directory: Path) -> Translate:
         return results
 
     return translate
-
-
-def _batches(lengths: list[int], batch_tokens: int) -> list[list[int]]:
-    batches: list[list[int]] = []
-    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if not batches or (len(batches[-1]) + 1) * lengths[number] > batch_tokens:
-            batches.append([])
-        batches[-1].append(number)
-    return batches
 
 
 ENGINES: dict[str, Callable[[Path], Translate]] = {
