@@ -51,6 +51,7 @@ from transformer_core.corpus.tokens.binary import BinarizedSplit, Meta, open_spl
 from transformer_core.corpus.tokens.subword import EOS
 from transformer_core.files import write_json
 from transformer_core.presets import TransformerSize, resolve
+from transformer_core.processes import cpu_name
 from transformer_core.training.devices import default_devices, default_threads
 
 SEED = 1
@@ -354,10 +355,9 @@ def machine() -> str:
     """Return the processor in words."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    flags = [flag for flag in CPU_FLAGS if flag in facts.get("flags", "").split()]
-    return f"{facts.get('model name', 'CPU')}, {default_threads(1)} cores, {', '.join(flags)}"
+    known = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    flags = [flag for flag in CPU_FLAGS if flag in known]
+    return f"{cpu_name()}, {default_threads(1)} cores, {', '.join(flags)}"
 
 
 def section(name: str, setting: Setting, runs: list[Run], best: float) -> str:
