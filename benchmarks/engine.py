@@ -37,7 +37,7 @@ from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import Chunk, DecodingRequest, Engine, load, translated
-from transformer_core.decoding.translator import BATCH_TOKENS
+from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis
 from transformer_core.export.cache import cached_export
 from transformer_core.models.directory import SUBWORD
 from transformer_core.presets import BASE, TransformerSize
@@ -121,9 +121,13 @@ def timed(translate: Callable[[list[str]], list[str]], lines: list[str]) -> Run:
 
 def by_us(engine: Engine, wanted: DecodingRequest, lines: list[str]) -> list[str]:
     """Translate as the command does."""
-    at_once = LINES_AT_ONCE["ctranslate2"]
+    return [best.text for best in best_translations(engine, wanted, lines, LINES_AT_ONCE["ctranslate2"])]
+
+
+def best_translations(engine: Engine, wanted: DecodingRequest, lines: list[str], at_once: int) -> list[Hypothesis]:
+    """Return the best translation of each line; `at_once` lines are in a chunk."""
     chunks = (Chunk([engine.subword.encode(line) for line in lines[first : first + at_once]]) for first in range(0, len(lines), at_once))
-    return [ranked[0].text for found in translated(engine, chunks, wanted, BATCH_TOKENS, ahead=1) for ranked in found]
+    return [best for found in translated(engine, chunks, wanted, BATCH_TOKENS, ahead=0 if at_once == 1 else 1) for best, *_ in found]
 
 
 def by_a_call(translator: Any, subword: Subword, beam: int, batches: dict[str, Any], lines: list[str]) -> list[str]:

@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 import torch
 from common import command_line, in_turn, markdown, spread, write_report
+from engine import best_translations
 from peers.copier import write_copier
 from training import SETTINGS, machine, random_pairs
 
@@ -35,8 +36,7 @@ from transformer_core.corpus.text import read_lines, write_lines
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import EOS, Subword
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import Chunk, DecodingRequest, Engine, load, translated
-from transformer_core.decoding.translator import BATCH_TOKENS
+from transformer_core.decoding.engine import DecodingRequest, Engine, load
 from transformer_core.evaluation.metrics import score
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, read_config
 from transformer_core.presets import BASE, TransformerSize, resolve
@@ -140,18 +140,12 @@ def _texts(options: argparse.Namespace, teacher: Path) -> tuple[list[str], list[
 def run(engine: Engine, step: Step, lines: list[str]) -> Run:
     """Translate all lines as the command does, and some one by one."""
     began = time.perf_counter()
-    hypotheses = [ranked[0] for found in _translated(engine, step, lines, LINES_AT_ONCE["ctranslate2"]) for ranked in found]
+    hypotheses = best_translations(engine, step.wanted, lines, LINES_AT_ONCE["ctranslate2"])
     seconds = time.perf_counter() - began
     began = time.perf_counter()
-    for _ in _translated(engine, step, lines[:ALONE], 1):
-        pass
+    best_translations(engine, step.wanted, lines[:ALONE], 1)
     alone = (time.perf_counter() - began) / min(ALONE, len(lines))
     return Run(seconds, alone, sum(one.tokens for one in hypotheses), [one.text for one in hypotheses])
-
-
-def _translated(engine: Engine, step: Step, lines: list[str], at_once: int) -> Iterator[list[list]]:  # type: ignore[type-arg]
-    chunks = (Chunk([engine.subword.encode(line) for line in lines[first : first + at_once]]) for first in range(0, len(lines), at_once))
-    return translated(engine, chunks, step.wanted, BATCH_TOKENS, ahead=0 if at_once == 1 else 1)
 
 
 def row(step: Step, runs: dict[Step, list[Run]], steps: list[Step], references: list[str] | None) -> dict[str, str]:
