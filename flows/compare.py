@@ -12,7 +12,7 @@ from flows.process.paths import HYPOTHESES, MANIFEST, RAW
 from flows.process.runner import reports_errors
 from flows.record.documents import read_output
 from flows.record.journal import REFERENCES, SOURCES
-from flows.record.server import PARENT_TAG, connect, experiment_id, reaching, search
+from flows.record.server import PARENT_TAG, connect, reaching, search
 from transformer_core.config import load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.evaluation.comparison import SideBySide, scores_table, sentences_text, side_by_side
@@ -99,9 +99,9 @@ def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | No
     run = _find(client, wanted)
     if parent := run.data.tags.get(PARENT_TAG):
         return run, client.get_run(parent)
-    others = _runs(client, f"tags.fingerprint = '{run.data.tags['fingerprint']}'") if "fingerprint" in run.data.tags else []
+    others = search(client, f"tags.fingerprint = '{run.data.tags['fingerprint']}'") if "fingerprint" in run.data.tags else []
     for training in (run, *(other for other in others if _validation(other) == _validation(run))):
-        if children := _runs(client, f"tags.`{PARENT_TAG}` = '{training.info.run_id}' AND tags.kind = 'evaluation'"):
+        if children := search(client, f"tags.`{PARENT_TAG}` = '{training.info.run_id}' AND tags.kind = 'evaluation'"):
             return children[0], run
     raise UserError(f"run {wanted}: a training without an evaluation", "Make one with: dvc repro evaluate")
 
@@ -116,9 +116,9 @@ def _find(client: "MlflowClient", wanted: str) -> "Run":
     if "'" in wanted or not wanted:
         raise configuration_error(f"run {wanted!r}: no run has such a name")
     fields = ("attributes.run_id", "attributes.run_name", "tags.fingerprint")
-    exact = [run for field in fields for run in _runs(client, f"{field} = '{wanted}'")]
-    begun = [run for field in fields[1:] for run in _runs(client, f"{field} LIKE '{wanted}%'")]
-    runs = {run.info.run_id: run for run in exact or begun or _runs(client, f"{fields[0]} LIKE '{wanted}%'")}
+    exact = [run for field in fields for run in search(client, f"{field} = '{wanted}'")]
+    begun = [run for field in fields[1:] for run in search(client, f"{field} LIKE '{wanted}%'")]
+    runs = {run.info.run_id: run for run in exact or begun or search(client, f"{fields[0]} LIKE '{wanted}%'")}
     if not runs:
         raise configuration_error(f"run {wanted}: MLflow has no run of this id, name or fingerprint")
     different = sorted({str(run.data.tags.get("fingerprint") or run.info.run_id) for run in runs.values()})
@@ -126,10 +126,6 @@ def _find(client: "MlflowClient", wanted: str) -> "Run":
         listed = f"{', '.join(different[:4])}{' and others' if len(different) > 4 else ''}"
         raise configuration_error(f"run {wanted}: may be {listed}", "Write more of it, or the run's id.")
     return max(runs.values(), key=lambda run: (run.info.status == "FINISHED", run.info.start_time))
-
-
-def _runs(client: "MlflowClient", wanted: str) -> "list[Run]":
-    return search(client, experiment_id(client), wanted)
 
 
 def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:

@@ -137,7 +137,7 @@ def send(journal: Path, client: "MlflowClient", uri: str) -> None:
 def find_or_create_run(client: "MlflowClient", header: Event) -> "Run":
     """Return the MLflow run of a journal, created if there is none."""
     experiment, name, parent = experiment_id(client), header["run"], header["parent"]
-    if found := search(client, experiment, f"tags.journal = '{header['id']}'"):
+    if found := search(client, f"tags.journal = '{header['id']}'"):
         return found[0]
     tags = {"journal": header["id"]}
     if parent:
@@ -145,7 +145,7 @@ def find_or_create_run(client: "MlflowClient", header: Event) -> "Run":
         run = find_training(client, parent) or client.create_run(experiment, tags={"fingerprint": parent}, run_name=parent)
         tags[PARENT_TAG] = run.info.run_id
     else:
-        for run in search(client, experiment, f"tags.fingerprint = '{name}'"):
+        for run in search(client, f"tags.fingerprint = '{name}'"):
             if "journal" not in run.data.tags:
                 client.set_tag(run.info.run_id, "journal", header["id"])
                 return run

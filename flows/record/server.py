@@ -108,10 +108,10 @@ def find_training(client: "MlflowClient", fingerprint: str) -> "Run | None":
 
     A training that was started again and stopped has the same fingerprint, but the model is that of the finished one.
     """
-    runs = search(client, experiment_id(client), f"tags.fingerprint = '{fingerprint}'")
+    runs = search(client, f"tags.fingerprint = '{fingerprint}'")
     return min(runs, key=lambda run: run.info.status != "FINISHED", default=None)
 
 
-def search(client: "MlflowClient", experiment: str, wanted: str) -> "list[Run]":
-    """Return the runs of an experiment that a filter selects, the latest first."""
-    return list(client.search_runs([experiment], wanted, order_by=["attributes.start_time DESC"]))
+def search(client: "MlflowClient", wanted: str) -> "list[Run]":
+    """Return the runs of the project's experiment that a filter selects, the latest first."""
+    return list(client.search_runs([experiment_id(client)], wanted, order_by=["attributes.start_time DESC"]))

@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.cluster.group import free_port
-from flows.record.server import connect, experiment_id, search
+from flows.record.server import connect, search
 from tests.flows.publishing import REPOSITORY, before_publish, random_model
 from tests.flows.servers import mlflow_server
 from tests.flows.test_train_stage import prepare
@@ -62,7 +62,7 @@ def test_secrets_are_in_no_output_and_no_record(folder: Path) -> None:
         assert run(folder / "published", "flows.stages", "publish") == 0, outputs[-1]
         assert f"training: http://127.0.0.1:{port}/#/experiments/" in outputs[-1]
         client = connect(f"http://127.0.0.1:{port}")
-        assert len(search(client, experiment_id(client), "")) == 2
+        assert len(search(client, "")) == 2
 
     planted = [*SECRETS.values(), LOGIN]
     planted.remove("pipeline")
