@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-REFERENCES_SUM = "references_sha256"
-
 
 class TestSet(NamedTuple):
     """The two sides of a test set, in local files."""
@@ -44,6 +42,7 @@ class Evaluated:
     name: str
     run_id: str
     settings: Mapping[str, str]
+    references_sha256: str | None
     metrics: Mapping[str, float]
     hypotheses: Path
     test_set: TestSet | None
@@ -61,14 +60,14 @@ def compare(a: Evaluated, b: Evaluated) -> SideBySide:
     Raises:
         UserError: exit code 65; the runs were scored against different references, or their test set is neither in MLflow nor here.
     """
-    sums = [evaluated.settings.get(REFERENCES_SUM) for evaluated in (a, b)]
-    for evaluated, known in zip((a, b), sums, strict=True):
-        if known is None:
+    for evaluated in (a, b):
+        if evaluated.references_sha256 is None:
             raise UserError(f"run {evaluated.name}: has no hash of its references", "Run stage evaluate for it again.")
-    if sums[0] != sums[1]:
+    if a.references_sha256 != b.references_sha256:
         raise UserError(f"runs {a.name} and {b.name}: were scored against different references", "Name two runs with the same test set.")
-    found = (one for one in (a.test_set, b.test_set, test_set_here()) if one is not None and sha256_of(one.references) == sums[0])
-    if (test_set := next(found, None)) is None:
+    known = (one for one in (a.test_set, b.test_set, test_set_here()) if one is not None)
+    test_set = next((one for one in known if sha256_of(one.references) == a.references_sha256), None)
+    if test_set is None:
         raise UserError(
             f"run {a.name}: its test set is neither in MLflow nor in {RAW}",
             "Check out the commit and the data of that run: git checkout, dvc checkout.",
@@ -146,23 +145,22 @@ def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
         sides = (Path(client.download_artifacts(run.info.run_id, side, str(folder))) for side in (SOURCES, REFERENCES))
         test_set = TestSet(*(next(side.iterdir()) for side in sides))
     settings = {**(training.data.params if training else {}), **run.data.params}
-    return Evaluated(name, run.info.run_id, settings, run.data.metrics, hypotheses, test_set, training)
+    references = settings.pop("references_sha256", None)
+    return Evaluated(name, run.info.run_id, settings, references, run.data.metrics, hypotheses, test_set, training)
 
 
 def for_page(client: "MlflowClient", run: Evaluated) -> ComparedRun:
     """Return a run as the page shows it, with the curves of its training."""
     histories = {name: client.get_metric_history(run.training.info.run_id, name) if run.training else [] for name in CURVES}
     curves = {name: {point.step: point.value for point in points} for name, points in histories.items() if points}
-    settings = {name: value for name, value in run.settings.items() if name != REFERENCES_SUM}
-    return ComparedRun(run.title, run.run_id, settings, run.metrics, curves)
+    return ComparedRun(run.title, run.run_id, run.settings, run.metrics, curves)
 
 
 def settings_table(a: Evaluated, b: Evaluated) -> str:
-    """The settings that differ, "-" if a run has none; the references' sum is no setting."""
+    """The settings that differ, "-" if a run has none."""
     import pandas as pd
 
-    table = pd.DataFrame({"A": pd.Series(a.settings, dtype=str), "B": pd.Series(b.settings, dtype=str)}).fillna("-")
-    table = table.drop(REFERENCES_SUM, errors="ignore").sort_index()
+    table = pd.DataFrame({"A": pd.Series(a.settings, dtype=str), "B": pd.Series(b.settings, dtype=str)}).fillna("-").sort_index()
     different = table[table["A"] != table["B"]]
     return different.rename_axis(columns="setting").to_string() if len(different) else "The settings are the same."
 
