@@ -34,7 +34,7 @@ from flows.process.signals import stop_on_signals
 from flows.record import server
 from flows.record.documents import CHECKPOINT_CONFIG, read_output
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
-from flows.record.sending import Sender
+from flows.record.sending import background_sender
 from flows.record.summary import Outcome, record, summarize, table_of
 from transformer_core.config import Machine, load_params, parse_yaml, tracking_uri
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, first_line, machine_errors
@@ -140,7 +140,7 @@ def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
     if link and not command:
         create_link_artifact(key=LINK_ARTIFACT, link=link, link_text="The training in MLflow")
     if training:
-        with Sender(record(table, str(flow_run.get_name()), str(flow_run.get_id()), training), tracking_uri(machine)):
+        with background_sender(record(table, str(flow_run.get_name()), str(flow_run.get_id()), training), tracking_uri(machine)):
             pass
     print(summary)
 

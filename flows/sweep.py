@@ -32,7 +32,7 @@ from flows.process.runner import reports_errors
 from flows.process.settings import check, tracked
 from flows.record import server
 from flows.record.journal import NAME, SCORES_STEP, Journal, has_finished
-from flows.record.sending import Sender
+from flows.record.sending import background_sender
 from flows.record.summary import Outcome
 from flows.sweeps import table as tables
 from flows.sweeps.rows import Row, choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
@@ -186,7 +186,7 @@ def record(planned: Sweep, machine: Machine) -> None:
     for file in sorted((RESULTS / planned.about.name).iterdir()):
         journal.artifact(file)
     journal.end()
-    with Sender(journal.path, tracking_uri(machine)):
+    with background_sender(journal.path, tracking_uri(machine)):
         pass
 
 

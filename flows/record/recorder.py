@@ -18,7 +18,7 @@ from flows.process.progress import progress_of
 from flows.process.runner import echo
 from flows.record.journal import Journal
 from flows.record.lineage import describe_training, lineage
-from flows.record.sending import Sender
+from flows.record.sending import background_sender
 from flows.record.usage import sampling
 from transformer_core.config import PRETRAINED, Params, tracking_uri
 from transformer_core.corpus.tokens.binary import read_meta
@@ -69,7 +69,7 @@ def recording(params: Params, fingerprint: str, state: Path, devices: Devices, p
     echo(f"training {parameters:,} parameters on {devices.world_size} x {devices.device.type}", sys.stderr)
     status = "FAILED"
     try:
-        with Sender(journal.path, tracking_uri(params.machine)):
+        with background_sender(journal.path, tracking_uri(params.machine)):
             try:
                 with sampling(journal):
                     yield recorder

@@ -11,11 +11,10 @@ import logging
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from flows.process.runner import echo
 from flows.record.journal import DESCRIPTION, JOURNALS, NAME, Event, position_file, read_events
@@ -40,43 +39,39 @@ SENDER_LOCK = JOURNALS / "lock"
 logger = logging.getLogger(__name__)
 
 
-class Sender:
-    """A context manager that sends a journal, and the unsent rest of others, from a thread.
+@contextmanager
+def background_sender(journal: Path, uri: str) -> Iterator[None]:
+    """Send a journal, and the unsent rest of others, from a thread while the block runs.
 
     The block never waits for MLflow, and no error of MLflow reaches it. Its end waits at most `CLOSING_SECONDS` for the last lines, and
     prints a warning if some are left.
     """
+    stop, trouble = threading.Event(), "not sent in time"
 
-    def __init__(self, journal: Path, uri: str) -> None:
-        self._journal = journal
-        self._uri = uri
-        self._stop = threading.Event()
-        self._trouble = "not sent in time"
-        self._thread = threading.Thread(target=self._send, name="mlflow-sender", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stop.set()
-        self._thread.join(CLOSING_SECONDS)
-        if not all_sent(self._journal, self._uri):
-            remedy = "The record is kept and sent by the next stage, or by: python -m flows.tracking sync"
-            echo(for_terminal(f"MLflow at {self._uri}: {self._trouble}. {remedy}"), sys.stderr)
-
-    def _send(self) -> None:
+    def send() -> None:
+        nonlocal trouble
         pause = INTERVAL_SECONDS
         while True:
-            last_time = self._stop.wait(pause)
+            last_time = stop.wait(pause)
             try:
-                send_all(self._uri)
+                send_all(uri)
                 pause = INTERVAL_SECONDS
             except Exception as error:  # The stage continues, and the journal keeps the record.
-                self._trouble = first_line(error)
+                trouble = first_line(error)
                 pause = min(2 * pause, LONGEST_INTERVAL_SECONDS)
             if last_time:
                 return
+
+    thread = threading.Thread(target=send, name="mlflow-sender", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(CLOSING_SECONDS)
+        if not all_sent(journal, uri):
+            remedy = "The record is kept and sent by the next stage, or by: python -m flows.tracking sync"
+            echo(for_terminal(f"MLflow at {uri}: {trouble}. {remedy}"), sys.stderr)
 
 
 def sync(uri: str) -> None:

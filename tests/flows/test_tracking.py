@@ -14,7 +14,7 @@ from flows import tracking
 from flows.record import sending
 from flows.record.journal import Dataset, Journal, position_file, read_events
 from flows.record.lineage import lineage
-from flows.record.sending import SENDER_LOCK, Sender, all_sent, sync
+from flows.record.sending import SENDER_LOCK, all_sent, background_sender, sync
 from flows.record.server import connect, experiment_id, find_training, run_link
 from tests.waiting import wait_for
 from transformer_core.config import Machine, tracking_uri
@@ -200,7 +200,7 @@ def test_the_sender_sends_while_the_stage_runs_also_journals_of_earlier_stages(
     monkeypatch.setattr(sending, "INTERVAL_SECONDS", 0.2)
     Journal("left").metrics(1, {"loss": 9.0})
     journal = Journal("f00d")
-    with Sender(journal.path, mlflow_store):
+    with background_sender(journal.path, mlflow_store):
         journal.metrics(1, {"loss": 1.0})
         wait_for(lambda: all_sent(journal.path, mlflow_store))
         journal.metrics(2, {"loss": 0.5})
@@ -215,7 +215,7 @@ def test_a_sender_whose_server_is_unavailable_prints_one_line_and_raises_nothing
     monkeypatch.setattr(sending, "CLOSING_SECONDS", 1.0)
     journal = Journal("f00d")
     started = time.monotonic()
-    with Sender(journal.path, NOWHERE_WITH_LOGIN):
+    with background_sender(journal.path, NOWHERE_WITH_LOGIN):
         journal.metrics(1, {"loss": 1.0})
     assert time.monotonic() - started < 5
     error = capfd.readouterr().err
