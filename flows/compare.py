@@ -77,7 +77,7 @@ def compare(a: Evaluated, b: Evaluated) -> SideBySide:
 
 
 def test_set_here() -> TestSet | None:
-    """The test set in data/raw, if there is one."""
+    """Return the test set in data/raw, or None if there is none."""
     if not MANIFEST.exists():
         return None
     manifest = read_output(MANIFEST)
@@ -85,7 +85,7 @@ def test_set_here() -> TestSet | None:
 
 
 def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | None]":
-    """An evaluation and its training, if recorded; for a training its latest evaluation.
+    """Return an evaluation and its training, if recorded; for a training its latest evaluation.
 
     If the training is a repetition with the same validation scores, as one with the same code is, the evaluation may be a child of an
     earlier run: DVC skips stage evaluate, whose inputs are the same.
@@ -106,12 +106,12 @@ def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | No
 
 
 def _validation(training: "Run") -> dict[str, float]:
-    """The last validation scores of a training."""
+    """Return the last validation scores of a training."""
     return {name: value for name, value in training.data.metrics.items() if name.startswith("valid/")}
 
 
 def _find(client: "MlflowClient", wanted: str) -> "Run":
-    """The latest finished one of the matching runs, which must be of the same training (it may have been started again)."""
+    """Return the latest finished run that matches; all that match must be of the same training, which may have been started again."""
     if "'" in wanted or not wanted:
         raise configuration_error(f"run {wanted!r}: no run has such a name")
     fields = ("attributes.run_id", "attributes.run_name", "tags.fingerprint")
@@ -157,7 +157,7 @@ def for_page(client: "MlflowClient", run: Evaluated) -> ComparedRun:
 
 
 def settings_table(a: Evaluated, b: Evaluated) -> str:
-    """The settings that differ, "-" if a run has none."""
+    """Return the settings that differ, "-" if a run has none."""
     import pandas as pd
 
     table = pd.DataFrame({"A": pd.Series(a.settings, dtype=str), "B": pd.Series(b.settings, dtype=str)}).fillna("-").sort_index()
@@ -166,7 +166,7 @@ def settings_table(a: Evaluated, b: Evaluated) -> str:
 
 
 def metrics_table(a: Evaluated, b: Evaluated) -> str:
-    """All metrics that either run has recorded, side by side."""
+    """Return all metrics that either run has recorded, side by side."""
     import pandas as pd
 
     table = pd.DataFrame({"A": pd.Series(a.metrics, dtype=float), "B": pd.Series(b.metrics, dtype=float)}).sort_index()

@@ -42,7 +42,7 @@ MOST_REQUEUES = 100
 
 
 def render(kind: str, values: dict[str, Any]) -> str:
-    """The job in its scheduler's format; a missing value is an error."""
+    """Return the job in its scheduler's format; a missing value is an error."""
     text = resources.files("flows.cluster").joinpath("templates", TEMPLATES[kind]).read_text(encoding="utf-8")
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False)
     environment.filters |= {"shell": shlex.quote, "json": json.dumps}
@@ -50,7 +50,7 @@ def render(kind: str, values: dict[str, Any]) -> str:
 
 
 def render_kubernetes(values: dict[str, Any], patch: Path | None) -> str:
-    """The service and the job, the job changed by a patch as `kubectl patch` changes objects: it merges lists such as `env` by name.
+    """Return the service and the job. A patch changes the job as `kubectl patch` does: it merges lists such as `env` by name.
 
     Raises:
         UserError: exit code 69, kubectl is not installed; 78, it cannot apply the patch.
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _text(path: str) -> str:
-    """The text of a file, as the type of an argument."""
+    """Return the text of a file, as the type of an argument."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:

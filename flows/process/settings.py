@@ -80,7 +80,7 @@ def _put_back() -> None:
 
 
 def _kept(written: bytes) -> Path:
-    """The path of the file that was there before a run wrote its settings."""
+    """Return where the file is kept that was there before a run wrote these settings."""
     return BACKUPS / f"before-{sha256(written).hexdigest()[:16]}.yaml"
 
 
