@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from transformer_core.decoding.translator import Hypothesis
 
 _STDIN = Path("<stdin>")
-# Enough for batches of similar length. CTranslate2 translates shorter batches, which it also sorts, and is faster.
 # The options of each kind of search, which are named as its settings.
 _SEARCHING, _SAMPLING = ("beam", "alpha", "penalty", "coverage", "patience"), ("temperature", "top_k", "top_p", "seed")
+# Enough for batches of similar length. CTranslate2 translates shorter batches, which it also sorts, and is faster.
 LINES_AT_ONCE = {"torch": 1_024, "ctranslate2": 4_096}
 
 
@@ -221,11 +221,10 @@ def _search(arguments: argparse.Namespace) -> "Search | Sampling":
     given = {name: value for name in (*_SEARCHING, *_SAMPLING) if (value := getattr(arguments, name)) is not None}
     for name in _SEARCHING if arguments.sample else _SAMPLING:
         if name in given:
-            option, remedy = f"--{name.replace('_', '-')}", "Leave it out: samples are drawn without a beam."
-            needed = (
-                (f"{option}: not with --sample", remedy) if arguments.sample else (f"{option}: needs --sample", "For example --sample 5.")
-            )
-            raise configuration_error(*needed)
+            option = f"--{name.replace('_', '-')}"
+            if arguments.sample:
+                raise configuration_error(f"{option}: not with --sample", "Leave it out: samples are drawn without a beam.")
+            raise configuration_error(f"{option}: needs --sample", "For example --sample 5.")
     if arguments.sample:
         return Sampling(arguments.sample, max_extra=arguments.max_extra, **given)
     search = Search(max_extra=arguments.max_extra, **given)
