@@ -118,12 +118,9 @@ def _place(words: list[str], wanted: str, occurrence: int) -> int:
     if not places:
         raise configuration_error(f"--word: {wanted!r} is no word of the sentence", f"Its words: {' '.join(words)}")
     if occurrence > len(places):
-        raise configuration_error(f"--occurrence: {occurrence} asked for, and {wanted!r} is in the sentence {_times(len(places))}")
+        times = "once" if len(places) == 1 else f"{len(places)} times"
+        raise configuration_error(f"--occurrence: {occurrence} asked for, and {wanted!r} is in the sentence {times}")
     return places[occurrence - 1]
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int], heads: Sequence[int], folder: Path) -> list[str]:

@@ -58,15 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
         sources, targets = (list(side) for side in zip(*chunk, strict=True))
         scores = score_pairs(model, subword, sources, targets, arguments.batch_tokens)
         for score in scores:
-            _write(score, arguments.tokens, arguments.json)
+            text = _document(score) if arguments.json else _row(score, arguments.tokens)
+            sys.stdout.buffer.write(f"{text}\n".encode())
         sys.stdout.flush()
         counted += [(score.log_probability, len(score.pieces)) for source, score in zip(sources, scores, strict=True) if source != [EOS]]
     print(_summary(counted, len(pairs)), file=sys.stderr)
     return 0
-
-
-def _write(score: "Score", tokens: bool, as_json: bool) -> None:
-    sys.stdout.buffer.write(f"{_document(score) if as_json else _row(score, tokens)}\n".encode())
 
 
 def _row(score: "Score", tokens: bool) -> str:
