@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import refused
 from transformer_core import recipes
 from transformer_core.config import Download, Params, load_params, validate_document
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import UserError
 from transformer_core.presets import TABLE_3
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
@@ -103,9 +104,8 @@ def loaded(text: str) -> Params:
 
 
 def refusal(text: str) -> str:
-    with pytest.raises(UserError) as error:
+    with refused(78) as error:
         loaded(text)
-    assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
     return str(error.value).removeprefix("params.yaml")
 
 

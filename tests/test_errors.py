@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from tests.refusals import refused
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, first_line, machine_errors, without_logins
 
 TOO_MUCH = 1 << 58  # Bytes; more than any machine's address space.
@@ -45,10 +46,9 @@ def test_out_of_memory_is_one_line_with_a_remedy(allocate: Callable[[], object])
     ],
 )
 def test_a_full_or_read_only_disk_is_one_line_with_the_file(error: Exception, fault: str) -> None:
-    with pytest.raises(UserError) as caught, machine_errors("train", ""):
+    with refused(78) as caught, machine_errors("train", ""):
         raise error
     assert str(caught.value) == f"train: {fault}. Free space or permit writing, then run it again."
-    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
 def test_a_path_that_is_something_else_is_one_line_with_the_path(tmp_path: Path) -> None:

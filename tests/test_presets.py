@@ -2,8 +2,8 @@ import re
 
 import pytest
 
+from tests.refusals import refused
 from transformer_core.config import Model
-from transformer_core.errors import ExitCode, UserError
 from transformer_core.presets import PRESETS, ConvolutionalSize, RecurrentSize, resolve
 
 
@@ -38,9 +38,8 @@ from transformer_core.presets import PRESETS, ConvolutionalSize, RecurrentSize, 
     ],
 )
 def test_sizes_that_cannot_be_built_are_refused(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError, match=re.escape(message)) as error:
+    with refused(78, re.escape(message)):
         resolve(Model.model_validate(settings))
-    assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
 
 
 def test_keys_override_the_preset_one_by_one() -> None:

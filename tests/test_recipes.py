@@ -6,10 +6,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.refusals import refused
 from transformer_core import recipes
 from transformer_core.config import Model, Params, load_params
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import UserError
 from transformer_core.presets import TABLE_3, TransformerSize, resolve
 
 REPOSITORY = Path(__file__).parents[1]
@@ -70,9 +71,8 @@ def test_the_papers_recipes_have_the_papers_numbers(name: str, vocab_size: int, 
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:
-    with pytest.raises(UserError, match=r"recipe 'multi30': no such recipe\. Did you mean multi30k\?") as error:
+    with refused(78, r"recipe 'multi30': no such recipe\. Did you mean multi30k\?"):
         recipes.read("multi30")
-    assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
 
 
 def test_a_name_cannot_lead_out_of_the_package() -> None:
@@ -93,9 +93,8 @@ def test_an_edited_params_file_is_kept(edit: tuple[str, str], tmp_path: Path) ->
     edited = recipes.read("synthetic").replace(*edit)
     assert edited != recipes.read("synthetic")
     path.write_text(edited, encoding="utf-8")
-    with pytest.raises(UserError, match="differs from every recipe and would be lost") as error:
+    with refused(78, "differs from every recipe and would be lost"):
         recipes.write(recipes.read("multi30k"), path, force=False)
-    assert error.value.exit_code == ExitCode.BAD_CONFIGURATION
     assert path.read_text(encoding="utf-8") == edited
 
 

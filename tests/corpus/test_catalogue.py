@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, check_direction, entry_names, find_entry, load_entry
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import UserError
 
 ENTRY = """\
 name: tiny
@@ -41,9 +42,8 @@ def test_an_own_entry_goes_before_a_packaged_one(tmp_path: Path) -> None:
     ("name", "remedy"), [("multi30", "Did you mean multi30k or multi30k-student?"), ("zzz", "Known: multi30k, "), ("../params", "Known")]
 )
 def test_an_unknown_name_is_refused_with_similar_ones(tmp_path: Path, name: str, remedy: str) -> None:
-    with pytest.raises(UserError, match=r"download\.corpus: no corpus is called") as caught:
+    with refused(78, r"download\.corpus: no corpus is called") as caught:
         find_entry(name, own=tmp_path)
-    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
     assert remedy in caught.value.remedy
 
 
@@ -51,9 +51,8 @@ def test_a_language_that_the_entry_does_not_have_is_refused(tmp_path: Path) -> N
     (tmp_path / "tiny.yaml").write_text(ENTRY)
     found = find_entry("tiny", own=tmp_path)
     check_direction(found, "de", "en")
-    with pytest.raises(UserError, match=r"download.target: .*tiny.yaml has no language 'fr'. It has en, de\.") as caught:
+    with refused(78, r"download.target: .*tiny.yaml has no language 'fr'. It has en, de\."):
         check_direction(found, "en", "fr")
-    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
 # A text of ENTRY, the text that replaces it, and a part of the message.
@@ -107,11 +106,10 @@ def test_an_error_in_an_entry_names_file_and_key(tmp_path: Path) -> None:
     for old, new, message in FAULTS:
         assert old in ENTRY
         path.write_text(ENTRY.replace(old, new))
-        with pytest.raises(UserError) as caught:
+        with refused(78) as caught:
             load_entry(path)
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
-        assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
 def test_text_of_one_language_has_no_validation(tmp_path: Path) -> None:

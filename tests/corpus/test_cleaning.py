@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refusals import refused
 from transformer_core.config import Clean
 from transformer_core.corpus import text
 from transformer_core.corpus.cleaning.cleaner import EXAMPLES, LONGEST_COUNTED, clean_corpus
 from transformer_core.corpus.cleaning.report import CleaningReport
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import UserError
 
 OFF = Clean(
     max_words=None, max_ratio=None, drop_copies=False, drop_foreign=False, drop_overlap=False, drop_duplicates=False,
@@ -225,9 +226,8 @@ def test_invalid_utf8_stops_with_file_and_line_unless_its_training_pairs_are_dro
     (tmp_path / "clean").mkdir()
     message = r"raw/train\.de:2: not valid UTF-8 \(byte 0xff at column 3\)\. .*on_invalid_utf8: drop"
     for workers in (1, 2):
-        with pytest.raises(UserError, match=message) as caught:
+        with refused(65, message):
             clean_corpus(tmp_path / "raw", tmp_path / "clean", "en", "de", OFF, workers)
-        assert caught.value.exit_code is ExitCode.BAD_DATA
     dropping = DEFAULT.model_copy(update={"on_invalid_utf8": "drop"})
     report, kept = cleaned(tmp_path, dropping, "dropped")
     assert kept == [GOOD]
@@ -240,9 +240,8 @@ def test_invalid_utf8_stops_with_file_and_line_unless_its_training_pairs_are_dro
 
 def test_missing_text_and_a_corpus_of_which_nothing_is_left_are_bad_data(tmp_path: Path) -> None:
     write_raw_pairs(tmp_path / "raw", [("same", "same"), ("", "x")])
-    with pytest.raises(UserError, match=r"cleaning leaves none of 2 pairs \(dropped: empty 1, copy 1\)") as caught:
+    with refused(65, r"cleaning leaves none of 2 pairs \(dropped: empty 1, copy 1\)"):
         cleaned(tmp_path)
-    assert caught.value.exit_code is ExitCode.BAD_DATA
     (tmp_path / "raw/train.en").unlink()
     with pytest.raises(UserError, match=r"raw/train\.en: no such file"):
         cleaned(tmp_path, name="missing")

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import Address, Entry, Found, Source, Splits
 from transformer_core.corpus.sources.fetching import Fetcher, Sum, locked_sums, mirror_folder, name_of_address
 from transformer_core.corpus.sources.http import TRIES
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import UserError
 
 CONTENT = b"a sentence a line\n" * 100_000
 RIGHT = Sum(hashlib.sha256(CONTENT).hexdigest())
@@ -138,9 +139,8 @@ def test_a_failed_download_is_one_line_and_nothing_is_kept(
     site: Site, fetcher: Fetcher, faults: list[int | str], digest: str, message: str, code: int
 ) -> None:
     site.faults = list(faults)
-    with pytest.raises(UserError, match=f"{site.address}: {message}") as caught:
+    with refused(code, f"{site.address}: {message}"):
         fetcher.fetch(site.address, Sum(digest))
-    assert caught.value.exit_code == code
     assert len(site.requests) == max(1, len(faults))
     assert files_in(fetcher.downloads) == []
 
@@ -253,9 +253,8 @@ def test_a_file_that_the_server_marks_as_compressed_in_transit_is_kept_as_it_is(
 @pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://127.0.0.1/train.en", "data:text/plain,text", "http://a..b/x"])
 def test_a_redirect_to_another_scheme_or_no_host_is_refused_and_not_tried_again(site: Site, fetcher: Fetcher, address: str) -> None:
     site.faults = [f"redirect {address}"]
-    with pytest.raises(UserError, match=r"Correct the address") as caught:
+    with refused(78, r"Correct the address"):
         fetcher.fetch(site.address)
-    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
     assert len(site.requests) == 1
     assert files_in(fetcher.downloads) == []
 
@@ -264,9 +263,8 @@ def test_a_missing_server_is_unavailable_and_the_message_has_the_path_in_the_mir
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     mirrored = Fetcher("tiny", fetcher.downloads, tmp_path, pause_seconds=0.01)
-    with pytest.raises(UserError, match=f"no connection .*put the file at {tmp_path}/tiny/train.en") as caught:
+    with refused(69, f"no connection .*put the file at {tmp_path}/tiny/train.en"):
         mirrored.fetch(f"http://127.0.0.1:{port}/train.en", RIGHT)
-    assert caught.value.exit_code is ExitCode.UNAVAILABLE
 
 
 def test_tries_are_separated_by_pauses_that_grow(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,9 +333,8 @@ def test_the_environment_has_precedence_over_the_setting_and_a_missing_mirror_is
     monkeypatch.delenv("TRANSFORMER_MIRROR", raising=False)
     assert mirror_folder(None) is None
     assert mirror_folder(str(tmp_path / "set")) == tmp_path / "set"
-    with pytest.raises(UserError, match=r"machine\.mirror: no folder") as caught:
+    with refused(78, r"machine\.mirror: no folder"):
         mirror_folder(str(tmp_path / "none"))
-    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
     monkeypatch.setenv("TRANSFORMER_MIRROR", str(tmp_path / "environment"))
     assert mirror_folder(str(tmp_path / "set")) == tmp_path / "environment"
     monkeypatch.setenv("TRANSFORMER_MIRROR", str(tmp_path / "none"))

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import refused
 from transformer_core.config import load_params, parse_yaml, read_yaml, validate_document
 from transformer_core.corpus.sources.catalogue import Address, Entry, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import ALLOWED_BYTES, LARGEST_RATIO, file_lines, unpack
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import UserError
 
 TEXT = b"ein Haus\n"
 ZEROS = bytes(1 << 20)
@@ -73,9 +74,8 @@ def test_a_packed_file_unpacks_to_a_bounded_size(tmp_path: Path, name: str) -> N
     bound = LARGEST_RATIO * (tmp_path / name).stat().st_size + ALLOWED_BYTES
     if bound > len(content):
         pytest.fail(f"the file is no bomb: {bound}")
-    with pytest.raises(UserError, match=r"unpacks to more than [\d,]+ bytes, 100 times its size and 67,108,864 more|damaged TMX") as caught:
+    with refused(65, r"unpacks to more than [\d,]+ bytes, 100 times its size and 67,108,864 more|damaged TMX"):
         list(file_lines(tmp_path / name, "de"))
-    assert caught.value.exit_code is ExitCode.BAD_DATA
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
@@ -158,9 +158,8 @@ def test_a_tag_in_yaml_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "entry": lambda: load_entry(Path("own.yaml")),
         "text": lambda: parse_yaml(text, "--set a"),
     }
-    with pytest.raises(UserError, match="not valid YAML") as caught:
+    with refused(78, "not valid YAML"):
         readers[reader]()
-    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
     assert not Path("hacked").exists()
 
 
@@ -201,9 +200,8 @@ def check_address(url: str) -> None:
     side = {"url": url}
     splits = {split: [{"https": {"en": side, "de": side}}] for split in ("train", "valid", "test")}
     document = {"name": "own", "languages": ["en", "de"], "licence": None, "note": "", "splits": splits}
-    with pytest.raises(UserError, match=r"url: must be an address that begins with https:// or http:// and a host, got ") as raised:
+    with refused(78, r"url: must be an address that begins with https:// or http:// and a host, got "):
         validate_document(Entry, document, Path("own.yaml"))
-    assert raised.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
 @pytest.mark.parametrize("language", ["../../en", "/en", "e n", "en\n", "", "en/de"])

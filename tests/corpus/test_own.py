@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import LocalFile, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.own import new_entry, update_entry
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import UserError
 from transformer_core.files import sha256_of
 
 
@@ -62,16 +63,14 @@ def test_languages_follow_from_file_names_or_arguments() -> None:
     assert load_entry(new_entry("zipped", Path("my/zipped.en.gz"), Path("my/zipped.de.gz"))).languages == ["en", "de"]
     ENGLISH.rename("my/one.txt")
     assert load_entry(new_entry("said", Path("my/one.txt"), GERMAN, source_language="nl")).languages == ["nl", "de"]
-    with pytest.raises(UserError, match=r"my/one\.txt: its name does not end in a language\. .*--source-language") as caught:
+    with refused(78, r"my/one\.txt: its name does not end in a language\. .*--source-language"):
         new_entry("other", Path("my/one.txt"), GERMAN)
-    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
 def test_an_entry_is_not_written_over_without_force() -> None:
     new_entry("letters", ENGLISH, GERMAN)
-    with pytest.raises(UserError, match=r"corpora/letters\.yaml: there is a corpus letters already") as caught:
+    with refused(78, r"corpora/letters\.yaml: there is a corpus letters already"):
         new_entry("letters", ENGLISH, GERMAN, valid=9)
-    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
     assert load_entry(new_entry("letters", ENGLISH, GERMAN, valid=9, force=True)).splits.valid[0].holdout == 9
     with pytest.raises(UserError, match="there is a corpus multi30k already"):
         new_entry("multi30k", ENGLISH, GERMAN)
@@ -93,9 +92,8 @@ def test_unusable_files_are_bad_data_and_leave_no_entry(english: bytes, german: 
     GERMAN.unlink()
     if german is not None:
         GERMAN.write_bytes(german)
-    with pytest.raises(UserError, match=message) as caught:
+    with refused(65, message):
         new_entry("letters", ENGLISH, GERMAN)
-    assert caught.value.exit_code is ExitCode.BAD_DATA
     assert not Path("corpora").exists()
 
 
@@ -118,9 +116,8 @@ def test_only_a_table_of_two_columns_can_hold_both_sides() -> None:
     table.write_text("1\tone\teins\n" * 9)
     wide = r"pairs\.tsv: 3 columns; a table for both sides must have 2\. .*corpora/README\.md"
     for file, message in ((table, wide), (ENGLISH, r"my/letters\.en: one file for both sides, and only \.tmx and \.tsv hold both")):
-        with pytest.raises(UserError, match=message) as caught:
+        with refused(78, message):
             new_entry("other", file, file, source_language="en", target_language="de")
-        assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
 @settings(deadline=None, max_examples=30)  # each example writes files to disk
@@ -133,9 +130,8 @@ def test_a_table_of_both_sides_has_the_same_number_of_cells_in_each_row(tabs: li
     if wrong is None:
         assert new_entry("table", table, table, **arguments).exists()
     else:
-        with pytest.raises(UserError, match=rf"rows\.tsv:{wrong}: {tabs[wrong - 10] + 1} columns, but line 1 has 2") as caught:
+        with refused(65, rf"rows\.tsv:{wrong}: {tabs[wrong - 10] + 1} columns, but line 1 has 2"):
             new_entry("table", table, table, **arguments)
-        assert caught.value.exit_code is ExitCode.BAD_DATA
 
 
 def test_validation_and_test_may_be_files() -> None:
@@ -229,6 +225,5 @@ def test_a_translation_memory_is_both_sides() -> None:
     for path in given:
         path.write_text("text\n")
     message = r"memory\.tmx: none of 30 pairs has text in en and ger\. The languages in it are de, en\."
-    with pytest.raises(UserError, match=message) as caught:
+    with refused(65, message):
         new_entry("other", memory, memory, source_language="en", target_language="ger", valid=given, test=given)
-    assert caught.value.exit_code is ExitCode.BAD_DATA

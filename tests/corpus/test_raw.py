@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import Entry, Found, LocalFile, Source, Splits
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.manifest import Manifest, read_manifest
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.text import normalise
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import UserError
 from transformer_core.files import sha256_of
 
 Pair = tuple[str, str]
@@ -75,11 +76,8 @@ def test_held_out_sentences_are_in_no_other_split(tmp_path_factory: pytest.TempP
     different = {normalise(source) for source, target in train if source.strip() and target.strip()}
     reader = reader_of(folder, train, valid=1, test=2)
     if len(different) <= 3:
-        with pytest.raises(
-            UserError, match=f"3 pairs are to be held out, but train has {len(different)} different source sentences"
-        ) as caught:
+        with refused(65, f"3 pairs are to be held out, but train has {len(different)} different source sentences"):
             written(folder, reader)
-        assert caught.value.exit_code is ExitCode.BAD_DATA
         return
     manifest, splits = written(folder, reader)
     sentences_of = {split: {normalise(source) for source, _ in pairs} for split, pairs in splits.items()}
@@ -122,9 +120,8 @@ def test_only_valid_text_is_held_out(tmp_path: Path) -> None:
 
 
 def test_a_split_without_a_pair_unequal_sides_and_a_missing_manifest_are_bad_data(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"tiny\.yaml: splits\.train: holds no sentence pair") as caught:
+    with refused(65, r"tiny\.yaml: splits\.train: holds no sentence pair"):
         written(tmp_path, reader_of(tmp_path, []), "empty")
-    assert caught.value.exit_code is ExitCode.BAD_DATA
     reader = reader_of(tmp_path, numbered(4))
     write_side(tmp_path / "train.de", ["eins", "zwei", "drei"])
     with pytest.raises(UserError, match=r"train\.en: 4 lines, but .*train\.de has 3"):

@@ -17,13 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mtdata.entry import Entry as MtdataEntry  # type: ignore[import-untyped]
 
+from tests.refusals import refused
 from transformer_core.config import TREES
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Address, Entry, Folder, Found, LocalFile, Source, Splits, Synthetic
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import unpack
 from transformer_core.corpus.sources.readers import SourceReader, _pairs_of_mtdata, located, named_from
 from transformer_core.corpus.text import Pair
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import UserError
 
 ENGLISH, GERMAN = b"a house\nthe dog\n", "ein Haus\nder süße Hund\n".encode()
 PAIRS = [Pair(b"a house", b"ein Haus"), Pair(b"the dog", "der süße Hund".encode())]
@@ -173,18 +174,16 @@ def test_a_test_set_of_sacrebleu_is_taken_through_the_mirror(reader: SourceReade
     assert list(opened.pairs) == PAIRS
     assert opened.origins == [{"sacrebleu": "tiny/set", "url": "https://invalid./tiny.tgz", "sha256": sum_of(archive.read_bytes())}]
     assert list((tmp_path / "downloads").iterdir()) == []
-    with pytest.raises(UserError, match=r"has no direction de-en\. It has en-de") as caught:
+    with refused(78, r"has no direction de-en\. It has en-de"):
         replace(reader, source="de", target="en").open(Source(sacrebleu="tiny/set"), "test")
-    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
 def test_a_test_set_of_sacrebleu_must_have_its_sum_and_be_known(reader: SourceReader, tmp_path: Path) -> None:
     (tmp_path / "mirror/tiny/test-full.tgz").write_bytes(b"other")
     with pytest.raises(UserError, match=r"test-full\.tgz: wrong md5: wanted a8cd784e006feb32ac6f3d9ec7eb389a, found"):
         reader.open(Source(sacrebleu="wmt14/full"), "test")
-    with pytest.raises(UserError, match=r"sacrebleu: wmt99: sacreBLEU has no such test set\. Did you mean wmt") as caught:
+    with refused(78, r"sacrebleu: wmt99: sacreBLEU has no such test set\. Did you mean wmt"):
         reader.open(Source(sacrebleu="wmt99"), "test")
-    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
 def test_synthetic_pairs_carry_their_phenomena_and_turn_with_the_direction(reader: SourceReader) -> None:
@@ -228,9 +227,8 @@ def test_a_file_of_mtdata_that_cannot_be_read_is_bad_data(
 ) -> None:
     monkeypatch.setitem(sys.modules, "mtdata.index", index_of(MtdataEntry("Group-corpus-1-eng-deu", url=f"https://invalid./{name}")))
     (tmp_path / f"mirror/tiny/{name}").write_bytes(content)
-    with pytest.raises(UserError, match=message) as caught:
+    with refused(65, message):
         list(reader.open(Source(mtdata="Group-corpus-1-eng-deu"), "train").pairs)
-    assert caught.value.exit_code is ExitCode.BAD_DATA
 
 
 @pytest.mark.parametrize(
@@ -246,9 +244,8 @@ def test_a_corpus_of_mtdata_in_other_languages_is_refused(
     reader: SourceReader, monkeypatch: pytest.MonkeyPatch, name: str, target: str, message: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "mtdata.index", index_of(MtdataEntry(name, url="https://invalid./t.gz", ext="txt.gz")))
-    with pytest.raises(UserError, match=f"mtdata: {name}: {message}") as caught:
+    with refused(78, f"mtdata: {name}: {message}"):
         replace(reader, target=target).check_names(Source(mtdata=name))
-    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
 MTDATA = """
@@ -317,9 +314,8 @@ def test_files_of_bracketed_trees_are_read_in_order_without_traces_and_functions
 
 def test_errors_in_trees_name_file_and_line_and_missing_files_have_the_entrys_note(reader: SourceReader, tmp_path: Path) -> None:
     (tmp_path / "bank.mrg").write_text("( (NP (NN dog)) )\n( (NP (NN dog)\n")
-    with pytest.raises(UserError, match=r"bank.mrg:2: 2 brackets are not closed") as caught:
+    with refused(65, r"bank.mrg:2: 2 brackets are not closed"):
         list(of_trees(reader).open(Source(trees="bank.mrg"), "train").pairs)
-    assert caught.value.exit_code is ExitCode.BAD_DATA
     with pytest.raises(UserError, match=r"none\*: no such file") as caught:
         of_trees(reader).open(Source(trees="none*"), "train")
     assert caught.value.remedy == "Copy the trees there."

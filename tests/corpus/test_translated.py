@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import Translated, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file
 from transformer_core.corpus.sources.holdout import choose, rank
@@ -15,7 +16,7 @@ from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource, check_tags, registered_models
 from transformer_core.corpus.text import Pair, read_lines, write_lines, write_pairs
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import UserError
 
 PAIRS = [(f"house {number}", f"Haus {number}") for number in range(30)]
 NEWS = [f"Nachricht {number}" for number in range(5)]
@@ -121,9 +122,8 @@ def test_a_model_of_the_registry_stays_the_one_that_was_used_first() -> None:
     written(train, {"models:/own@champion": Path("teacher")})
     written(train, {"models:/own@champion": Path("teacher")})
     Path("teacher/model.safetensors").write_bytes(b"others")
-    with pytest.raises(UserError, match=r"models:/own@champion: is no longer .* remove its line from corpora/student.lock") as caught:
+    with refused(65, r"models:/own@champion: is no longer .* remove its line from corpora/student.lock"):
         written(train, {"models:/own@champion": Path("teacher")})
-    assert caught.value.exit_code is ExitCode.BAD_DATA
 
 
 def test_model_and_text_are_local_files_of_the_source() -> None:
@@ -140,9 +140,8 @@ def test_model_and_text_are_local_files_of_the_source() -> None:
 def test_a_tag_must_be_a_symbol_of_the_vocabulary() -> None:
     found = reader_of('{translated: {corpus: own, model: ../teacher, side: target, tag: "<ft>"}}').found
     check_tags(found, ["<ft>", "<bt>"])
-    with pytest.raises(UserError, match=r"corpora/student.yaml: translated.tag: <ft> is not in bpe.user_symbols") as caught:
+    with refused(78, r"corpora/student.yaml: translated.tag: <ft> is not in bpe.user_symbols"):
         check_tags(found, ["<bt>"])
-    assert caught.value.exit_code is ExitCode.BAD_CONFIGURATION
 
 
 def test_the_weights_of_the_pairs_of_train_stay_with_them_when_others_are_held_out() -> None:

@@ -11,6 +11,7 @@ import torch
 from sacrebleu.metrics.chrf import CHRF
 
 from tests.models.on_disk import TEXT, VOCAB, write_model
+from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import Translated
 from transformer_core.corpus.text import Pair
 from transformer_core.decoding import corpus, engine
@@ -18,7 +19,7 @@ from transformer_core.decoding.beam import Search
 from transformer_core.decoding.corpus import CorpusTranslator
 from transformer_core.decoding.shards import Shards
 from transformer_core.decoding.translator import Hypothesis
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import UserError
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 
@@ -139,9 +140,8 @@ def test_a_line_that_is_no_sentence_and_an_empty_one_have_empty_translations(tmp
 
 
 def test_a_model_of_the_other_direction_and_text_that_is_not_utf8_are_refused(tmp_path: Path, teacher: Path) -> None:
-    with pytest.raises(UserError, match=r"config.json: translates en to de, and de to en is needed. translated.side is source.") as caught:
+    with refused(65, r"config.json: translates en to de, and de to en is needed. translated.side is source."):
         translated(tmp_path, teacher, SETTINGS.model_copy(update={"side": "source"}))
-    assert caught.value.exit_code is ExitCode.BAD_DATA
     with pytest.raises(UserError, match=r"train of news:8: .*UTF-8"):
         translated(tmp_path, teacher, pairs=[*PAIRS[:7], Pair(b"caf\xe9", b"")])
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from tests.models.test_architectures import SIZES as EVERY
 from tests.models.test_architectures import VOCAB
+from tests.refusals import refused
 from transformer_core.corpus.tokens.subword import BOS, EOS
 from transformer_core.decoding import scoring
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.scoring import perplexity, score_tokens
 from transformer_core.decoding.translator import check_length
-from transformer_core.errors import UserError
 from transformer_core.models.architectures import build
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize
@@ -134,9 +134,8 @@ def test_low_precision_is_summed_in_float32(model: TranslationModel) -> None:
 
 def test_more_tokens_than_learned_positions_are_refused_by_name() -> None:
     check_length([4] * 12, 12, "a.de:3")
-    with pytest.raises(UserError, match=r"a\.de:3: 13 tokens, but this model has learned 12 positions\. Split the sentence\.") as caught:
+    with refused(65, r"a\.de:3: 13 tokens, but this model has learned 12 positions\. Split the sentence\."):
         check_length([4] * 13, 12, "a.de:3")
-    assert caught.value.exit_code == 65
     check_length([4] * 10_000, None, "a.de:3")
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.refusals import refused
 from transformer_core.config import Bpe
 from transformer_core.corpus.tokens.subword import BOS, Subword, train_subword
-from transformer_core.errors import UserError
 from transformer_core.evaluation.attention import AttentionMaps, Kind, attention_maps
 from transformer_core.models.architectures import build
 from transformer_core.models.embeddings import sinusoidal_positions
@@ -164,9 +164,8 @@ def test_a_luong_decoders_map_is_of_its_new_state_with_source_columns_in_order(s
     ids=["no attention", "convolutional"],
 )
 def test_a_model_that_keeps_no_weights_is_refused(size: ModelSize, subword: Subword) -> None:
-    with pytest.raises(UserError, match="this model keeps no attention weights") as caught:
+    with refused(78, "this model keeps no attention weights"):
         maps_of(size, subword)
-    assert caught.value.exit_code == 78
 
 
 def test_a_document_has_the_chosen_maps_and_is_json(subword: Subword) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from transformer_core.errors import UserError
+from tests.refusals import refused
 from transformer_core.evaluation.attention import AttentionMaps
 from transformer_core.evaluation.heat_maps import Fonts, find_fonts, heat_maps, save_png
 
@@ -112,6 +112,5 @@ def test_a_long_sentence_is_cut_to_the_picture() -> None:
 
 def test_a_picture_of_hundreds_of_megapixels_is_refused() -> None:
     maps = maps_of(["a"] * 200, ["b"] * 200, layers=6, heads=8)
-    with pytest.raises(UserError, match=r"would have \d+ megapixels, more than 60\. Choose fewer layers or heads\.") as caught:
+    with refused(78, r"would have \d+ megapixels, more than 60\. Choose fewer layers or heads\."):
         heat_maps(maps, "cross", range(1, 7), range(1, 9), FONTS)
-    assert caught.value.exit_code == 78

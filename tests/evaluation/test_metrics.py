@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_core.errors import ExitCode, UserError
+from tests.refusals import refused
+from transformer_core.errors import UserError
 from transformer_core.evaluation.metrics import (
     ALIKE,
     EXACT,
@@ -173,10 +174,9 @@ def test_reading_keeps_every_character_of_a_line(tmp_path: Path) -> None:
 def test_unequal_line_counts_are_one_error_that_names_both_files(tmp_path: Path) -> None:
     for name, text in (("test.hyp", "a\nb\n"), ("test.de", "a\nb\nc\n")):
         (tmp_path / name).write_text(text, encoding="utf-8")
-    with pytest.raises(UserError) as error:
+    with refused(65) as error:
         read_aligned(tmp_path / "test.hyp", tmp_path / "test.de")
     assert error.value.message == f"{tmp_path}/test.de: 3 lines, but {tmp_path}/test.hyp has 2"
-    assert error.value.exit_code == ExitCode.BAD_DATA
 
 
 def test_files_without_a_line_are_an_error_and_no_score(tmp_path: Path) -> None:
@@ -276,10 +276,9 @@ def test_a_few_marked_lines_are_typing_errors() -> None:
 
 
 def test_the_error_names_the_first_line_the_share_and_the_remedy() -> None:
-    with pytest.raises(UserError) as error:
+    with refused(65) as error:
         refuse_tokenised(Path("data/raw/test.de"), ["Ein Hund.", "", "Ein Hund läuft .", "Ja , gern"])
     assert str(error.value) == (
         "data/raw/test.de:3: looks tokenised, as 67% of its lines do, and BLEU is of detokenised text. "
         "Detokenise the corpus, or set evaluate.allow_tokenised: true."
     )
-    assert error.value.exit_code == ExitCode.BAD_DATA

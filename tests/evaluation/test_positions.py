@@ -10,7 +10,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from transformer_core.errors import UserError
+from tests.refusals import refused
 from transformer_core.evaluation.figures import save_svg
 from transformer_core.evaluation.positions import encodings_of, position_figure, products, sinusoids, spread
 from transformer_core.models.architectures import build
@@ -122,9 +122,8 @@ def test_the_file_needs_no_other_and_is_the_same_each_time(tmp_path: Path) -> No
     [(10, 7, "d_model is 7, and a sine and a cosine share a frequency"), (10_000, 512, "are 5,120,000 values, more than 4,000,000")],
 )
 def test_what_the_formula_or_the_picture_cannot_hold_is_refused(positions: int, d_model: int, fault: str) -> None:
-    with pytest.raises(UserError, match=fault) as refused:
+    with refused(78, fault):
         sinusoids(positions, d_model)
-    assert refused.value.exit_code == 78
 
 
 @pytest.mark.parametrize(
@@ -135,6 +134,5 @@ def test_what_the_formula_or_the_picture_cannot_hold_is_refused(positions: int, 
     ],
 )
 def test_a_model_without_positions_is_refused(size: ModelSize, why: str) -> None:
-    with pytest.raises(UserError, match=f"this model has no positional encodings: {why}") as refused:
+    with refused(78, f"this model has no positional encodings: {why}"):
         encodings_of(build(size, 20), 10)
-    assert refused.value.exit_code == 78

@@ -7,13 +7,13 @@ import torch
 
 from flows.stages.average import run
 from tests.models.on_disk import TEXT, VOCAB, write_model
+from tests.refusals import refused
 from transformer_core import recipes
 from transformer_core.config import Params
 from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
 from transformer_core.corpus.tokens.binary import Meta, write_meta
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import Subword
-from transformer_core.errors import ExitCode, UserError
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 
@@ -50,9 +50,8 @@ def params(shortlist: int) -> Params:
 def test_the_best_checkpoints_need_their_scores() -> None:
     whole = params(shortlist=0)
     best = whole.model_copy(update={"average": whole.average.model_copy(update={"of": "best"})})
-    with pytest.raises(UserError, match=r"^models/checkpoints/scores\.json: ") as caught:
+    with refused(65, r"^models/checkpoints/scores\.json: "):
         run(best)
-    assert caught.value.exit_code is ExitCode.BAD_DATA
 
 
 def test_the_model_directory_has_a_shortlist_if_one_is_asked_for(here: Subword) -> None:

@@ -25,6 +25,7 @@ from flows.cluster.pools import find_deployment
 from flows.process.child import GRACE_SECONDS
 from tests.clone import Clone
 from tests.flows.cluster import artifacts, ended, lines, start, table, worker_at
+from tests.refusals import refused
 from tests.waiting import wait_for
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
@@ -46,9 +47,8 @@ def test_everything_is_deployed_before_there_is_a_pool_of_gpus(client: SyncPrefe
 
 @pytest.mark.usefixtures("deployed")
 def test_a_pool_that_is_not_there_is_one_line_that_says_how_to_make_it(client: SyncPrefectClient) -> None:
-    with pytest.raises(UserError, match=r"Prefect has no work pool 'gpu'\. Create it: prefect work-pool create gpu") as raised:
+    with refused(78, r"Prefect has no work pool 'gpu'\. Create it: prefect work-pool create gpu"):
         find_deployment(client, "gpu")
-    assert raised.value.exit_code == 78
     client.create_work_pool(WorkPoolCreate(name="gpu", type="process"))
     with pytest.raises(UserError, match="no deployment of the flow node is on work pool 'gpu'"):
         find_deployment(client, "gpu")

@@ -21,6 +21,7 @@ from flows.stages import evaluate, publish
 from tests.flows.publishing import FIGURES, before_publish, random_model
 from tests.flows.stages import stage_here
 from tests.flows.test_evaluate_stage import lay_out
+from tests.refusals import refused
 from transformer_core.config import load_params
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.files import read_json, write_json
@@ -71,10 +72,9 @@ def refused_of_each(path: Path, place: str, read: Callable[[], object]) -> None:
     """Damage a file at a place in every way, read it, and look at the refusal."""
     for how, document in damaged(read_json(path), place):
         write_json(path, document)
-        with pytest.raises(UserError) as refused:
+        with refused(65) as caught:
             read()
-        line = str(refused.value)
-        assert refused.value.exit_code == ExitCode.BAD_DATA, (how, line)
+        line = str(caught.value)
         assert line.startswith(f"{path}: {place.split('.')[0]}"), (how, line)
         assert line.endswith(f". Make it again with: dvc repro --force --single-item {MAKERS[path]}"), (how, line)
         assert "\n" not in line, how
@@ -125,9 +125,8 @@ def test_other_json_than_an_object_with_the_keys_is_refused_by_every_reader(cont
         *(lambda path=path: read_output(path) for path in (CLEANING, TRAINING_METRICS, DECODING)),
     ]
     for read in readers:
-        with pytest.raises(UserError, match=r"^\S+\.json: .*\. Make it again with: dvc repro --force --single-item \w+$") as refused:
+        with refused(65, r"^\S+\.json: .*\. Make it again with: dvc repro --force --single-item \w+$"):
             read()
-        assert refused.value.exit_code == ExitCode.BAD_DATA
     assert scores([]) == ExitCode.BAD_DATA
     assert capsys.readouterr().err.startswith(f"{SCORES}: ")
 

@@ -13,9 +13,9 @@ from flows.record.journal import JOURNALS, Event, Journal, read_events
 from flows.stages.evaluate import by_frequency, cost_of, run
 from tests.flows.stages import stage_here
 from tests.models.on_disk import TEXT, VOCAB, write_model
+from tests.refusals import refused
 from transformer_core.config import Machine, Params, load_params
 from transformer_core.corpus.text import write_lines, write_pairs
-from transformer_core.errors import ExitCode, UserError
 from transformer_core.evaluation.metrics import GroupScore
 from transformer_core.files import read_json, write_json
 from transformer_core.files import write_text as write
@@ -236,10 +236,9 @@ def test_invalid_inputs_are_named_and_nothing_is_written(here: Path, params: Par
     for name, content, fault in faults:
         right = (here / name).read_bytes()
         (here / name).unlink() if content is None else (here / name).write_bytes(content)
-        with pytest.raises(UserError) as error:
+        with refused(65) as error:
             run(params)
         assert str(error.value).startswith(fault)
-        assert error.value.exit_code == ExitCode.BAD_DATA
         assert not list(here.glob("results/*.*")), name
         (here / name).write_bytes(right)
     assert error.value.remedy.endswith("or set evaluate.allow_tokenised: true.")

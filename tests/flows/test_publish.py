@@ -15,6 +15,7 @@ from flows.record.sending import sync
 from flows.record.server import connect, experiment_id, find_training, registered
 from flows.stages import publish
 from tests.flows.publishing import FINGERPRINT, REPOSITORY, before_publish, random_model, translated
+from tests.refusals import refused
 from transformer_core.config import Params, load_params
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
@@ -250,9 +251,8 @@ def test_a_server_that_is_unreachable_is_exit_code_69_and_nothing_is_written(par
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     trained_here()
-    with pytest.raises(UserError, match=r"MLflow at http://127\.0\.0\.1:9 is unreachable: ") as raised:
+    with refused(69, r"MLflow at http://127\.0\.0\.1:9 is unreachable: "):
         publish.run(params)
-    assert raised.value.exit_code == 69
     assert not PUBLISHED.exists()
 
 

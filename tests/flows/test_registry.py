@@ -17,7 +17,7 @@ from flows.record.server import ABOUT, connect
 from flows.record.tasks import TRANSLATION
 from flows.sweep import sweep
 from tests.flows.publishing import FIGURES, MANIFEST
-from transformer_core.errors import UserError
+from tests.refusals import refused
 from transformer_core.evaluation.bleu import corpus_bleu
 from transformer_core.evaluation.significance import compare_systems
 
@@ -160,7 +160,6 @@ def test_a_deleted_version_is_not_compared_and_the_next_becomes_champion(client:
 def test_a_model_that_is_not_in_the_registry_is_refused_in_one_line(client: MlflowClient, mlflow_store: str, tmp_path: Path) -> None:
     published(client, 0)
     for model in ("nothing@champion", f"{NAME}@challenger", f"{NAME}/7"):
-        with pytest.raises(UserError, match=f"has no model {model}: ") as raised:
+        with refused(78, f"has no model {model}: ") as raised:
             fetch(model, mlflow_store, tmp_path)
-        assert raised.value.exit_code == 78
         assert "\n" not in str(raised.value)
