@@ -70,21 +70,9 @@ def test_the_papers_recipes_have_the_papers_numbers(name: str, vocab_size: int, 
     assert (params.decode.beam, params.decode.alpha, params.decode.max_extra) == (4, 0.6, 50)
 
 
-def test_an_unknown_recipe_names_the_nearest() -> None:
-    with refused(78, r"recipe 'multi30': no such recipe\. Did you mean multi30k\?"):
-        recipes.read("multi30")
-
-
 def test_a_name_cannot_lead_out_of_the_package() -> None:
     with pytest.raises(UserError, match="no such recipe"):
         recipes.read("../recipes/synthetic")
-
-
-def test_an_unedited_params_file_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "params.yaml"
-    recipes.write(recipes.read("synthetic"), path, force=False)
-    recipes.write(recipes.read("multi30k"), path, force=False)
-    assert path.read_text(encoding="utf-8") == recipes.read("multi30k")
 
 
 @pytest.mark.parametrize("edit", [("  updates: ", "  updates: 1"), ("# The default", "# My default"), ("download:", "download: [")])
@@ -96,13 +84,6 @@ def test_an_edited_params_file_is_kept(edit: tuple[str, str], tmp_path: Path) ->
     with refused(78, "differs from every recipe and would be lost"):
         recipes.write(recipes.read("multi30k"), path, force=False)
     assert path.read_text(encoding="utf-8") == edited
-
-
-def test_force_replaces_an_edited_params_file(tmp_path: Path) -> None:
-    path = tmp_path / "params.yaml"
-    path.write_text("mine: 1\n", encoding="utf-8")
-    recipes.write(recipes.read("multi30k"), path, force=True)
-    assert path.read_text(encoding="utf-8") == recipes.read("multi30k")
 
 
 @pytest.mark.parametrize("force", [True, False])

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.evaluation.drawn import Drawn
-from transformer_core.corpus.trees import bracketed, read_tree
+from transformer_core.corpus.trees import read_tree
 from transformer_core.evaluation.brackets import Brackets, compare, compare_outputs, corpus_f1, total
 from transformer_core.evaluation.parsing import compare_parsers, f1_by_group, score, sentence_f1
 from transformer_core.evaluation.tree_figures import tree_figure
@@ -135,10 +135,6 @@ def test_a_better_parser_is_significantly_better_and_an_equal_one_is_not() -> No
     assert (same.difference, same.p_value) == (0, 1)
     one_off = [wrong[0], *right[1:]]
     assert not compare_parsers(one_off, right, golds).significant
-
-
-def test_the_gold_tree_is_not_changed_by_a_round_through_brackets() -> None:
-    assert all(bracketed(read_tree(gold)) == gold for gold, _, _ in BY_HAND)
 
 
 def test_of_two_drawn_trees_the_constituents_that_the_other_lacks_are_marked() -> None:

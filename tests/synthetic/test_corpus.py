@@ -161,20 +161,16 @@ def test_the_finite_verb_is_second_behind_an_adverbial(sample: list[SyntheticPai
 # The stream
 
 
-def test_the_same_seed_gives_the_same_bytes_everywhere() -> None:
+def test_the_same_seed_gives_the_same_bytes_everywhere_and_another_other_ones() -> None:
     pairs = list(generate("train", 1_000, seed=1, workers=1))
     digest = hashlib.sha256("\n".join(f"{pair.source}\t{pair.target}\t{' '.join(pair.phenomena)}" for pair in pairs).encode())
     # A change of grammar or lexicon changes it; a change of machine, Python or its hash seed (which differs from run to run) must not.
     assert digest.hexdigest() == "6952f9258b7105514fa4b3ab26bb300f90e0af27fd20301744ceb86593fd62a6"
+    assert next(generate("train", 1, seed=2)) != pairs[0]
 
 
 def test_the_number_of_processes_changes_nothing(sample: list[SyntheticPair]) -> None:
     assert list(generate("train", 2_500, seed=11, workers=2, trees=True)) == sample[:2_500]
-
-
-def test_a_longer_stream_begins_with_the_shorter_one_and_seeds_differ(sample: list[SyntheticPair]) -> None:
-    assert list(islice(generate("train", 10_000, seed=11, workers=1, trees=True), 1_300)) == sample[:1_300]
-    assert next(generate("train", 1, seed=1)) != next(generate("train", 1, seed=2))
 
 
 @pytest.mark.parametrize("pairs", [0, 1, 999, 1_001])
