@@ -2,12 +2,11 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.cli.conftest import Call
 from tests.clone import tiny_clone
 from transformer_core import recipes
 from transformer_core.config import load_params
@@ -17,12 +16,12 @@ from transformer_core.errors import UserError
 from transformer_core.synthetic import generate
 
 
-def test_recipes_are_listed_with_what_they_are_for(call: Callable[..., Any]) -> None:
+def test_recipes_are_listed_with_what_they_are_for(call: Call) -> None:
     lines = call("recipe").out.split("\n")[:-1]
     assert [tuple(line.split(maxsplit=1)) for line in lines] == [(name, recipes.description(name)) for name in recipes.names()]
 
 
-def test_a_recipe_is_written_but_not_over_an_edited_one(call: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_recipe_is_written_but_not_over_an_edited_one(call: Call, tmp_path: Path) -> None:
     params = tmp_path / "params.yaml"
     assert call("recipe", "synthetic") == (0, "params.yaml is the recipe synthetic. Next: dvc repro\n", "")
     assert call("recipe", "multi30k").code == 0
@@ -41,7 +40,7 @@ def own_files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_own_files_become_a_corpus_and_a_params_file(call: Callable[..., Any], own_files: Path) -> None:
+def test_own_files_become_a_corpus_and_a_params_file(call: Call, own_files: Path) -> None:
     closing = "corpora/mine.yaml names 100 pairs of en and de; params.yaml trains on them. Next: dvc repro\n"
     assert call("data", "new", "mine", "text.en", "text.de") == (0, closing, "")
     params = load_params(own_files / "params.yaml")
@@ -60,9 +59,7 @@ def test_own_files_become_a_corpus_and_a_params_file(call: Callable[..., Any], o
         ("{} Donaudampfschifffahrtsgesellschaft", False),
     ],
 )
-def test_rules_that_count_words_are_off_for_a_language_without_spaces(
-    call: Callable[..., Any], own_files: Path, line: str, unspaced: bool
-) -> None:
+def test_rules_that_count_words_are_off_for_a_language_without_spaces(call: Call, own_files: Path, line: str, unspaced: bool) -> None:
     write_lines(own_files / "text.xx", [line.format(number) for number in range(100)])
     done = call("data", "new", "mine", "text.en", "text.xx")
     clean = load_params(own_files / "params.yaml").clean
@@ -71,7 +68,7 @@ def test_rules_that_count_words_are_off_for_a_language_without_spaces(
     assert (rules in done.out) == unspaced
 
 
-def test_languages_and_held_out_lines_can_be_said(call: Callable[..., Any], own_files: Path) -> None:
+def test_languages_and_held_out_lines_can_be_said(call: Call, own_files: Path) -> None:
     (own_files / "text.en").rename(own_files / "a.txt")
     said = ("--source-language", "pt", "--target-language", "gl", "--valid-lines", "7", "--test-lines", "9")
     assert call("data", "new", "mine", "a.txt", "text.de", *said).code == 0
@@ -82,7 +79,7 @@ def test_languages_and_held_out_lines_can_be_said(call: Callable[..., Any], own_
     assert "holdout: 9" in entry
 
 
-def test_own_data_does_not_replace_an_edited_params_file(call: Callable[..., Any], own_files: Path) -> None:
+def test_own_data_does_not_replace_an_edited_params_file(call: Call, own_files: Path) -> None:
     (own_files / "params.yaml").write_text("mine: 1\n", encoding="utf-8")
     code, line = call("data", "new", "mine", "text.en", "text.de").refusal()
     assert (code, line.split(". ")[0]) == (78, "params.yaml: differs from every recipe and would be lost")
@@ -90,7 +87,7 @@ def test_own_data_does_not_replace_an_edited_params_file(call: Callable[..., Any
     assert call("data", "new", "mine", "text.en", "text.de", "--force").code == 0
 
 
-def test_an_update_leaves_params_alone_and_says_how_many_pairs_there_are(call: Callable[..., Any], own_files: Path) -> None:
+def test_an_update_leaves_params_alone_and_says_how_many_pairs_there_are(call: Call, own_files: Path) -> None:
     assert call("data", "new", "mine", "text.en", "text.de").code == 0
     params = own_files / "params.yaml"
     params.write_text(params.read_text(encoding="utf-8").replace("seed: 1", "seed: 2"), encoding="utf-8")
@@ -107,14 +104,14 @@ def test_an_update_leaves_params_alone_and_says_how_many_pairs_there_are(call: C
     assert params.read_bytes() == before
 
 
-def test_files_of_validation_and_test_can_be_given(call: Callable[..., Any], own_files: Path) -> None:
+def test_files_of_validation_and_test_can_be_given(call: Call, own_files: Path) -> None:
     given = ("--valid", "text.en", "text.de", "--test-lines", "7")
     assert call("data", "new", "mine", "text.en", "text.de", *given).code == 0
     entry = (own_files / "corpora" / "mine.yaml").read_text(encoding="utf-8")
     assert (entry.count("path: ../text.en"), "holdout: 7" in entry) == (2, True)
 
 
-def test_sides_of_unequal_length_leave_nothing_behind(call: Callable[..., Any], own_files: Path) -> None:
+def test_sides_of_unequal_length_leave_nothing_behind(call: Call, own_files: Path) -> None:
     with (own_files / "text.de").open("a", encoding="utf-8") as file:
         file.write("einer mehr\n")
     code, line = call("data", "new", "mine", "text.en", "text.de").refusal()
@@ -139,7 +136,7 @@ def test_own_data_is_three_commands_to_a_translation(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "results" / "published.json").read_text(encoding="utf-8"))["name"] == "mine-en-de"
 
 
-def test_synthetic_pairs_are_printed_the_same_for_the_same_seed(call: Callable[..., Any]) -> None:
+def test_synthetic_pairs_are_printed_the_same_for_the_same_seed(call: Call) -> None:
     first = call("data", "synthetic", "--pairs", "20", "--seed", "7").out
     assert [line.count("\t") for line in first.split("\n")] == [1] * 20 + [0]
     assert call("data", "synthetic", "--pairs", "20", "--seed", "7").out == first
@@ -149,7 +146,7 @@ def test_synthetic_pairs_are_printed_the_same_for_the_same_seed(call: Callable[.
 
 
 def test_a_data_plan_names_files_sums_terms_and_disk_and_fetches_nothing(
-    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in ("HTTPS_PROXY", "HTTP_PROXY"):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
@@ -162,7 +159,7 @@ def test_a_data_plan_names_files_sums_terms_and_disk_and_fetches_nothing(
     assert all(path.is_symlink() for path in tmp_path.iterdir())
 
 
-def test_a_data_plan_refuses_a_test_set_that_sacrebleu_does_not_have(call: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_data_plan_refuses_a_test_set_that_sacrebleu_does_not_have(call: Call, tmp_path: Path) -> None:
     (tmp_path / "corpora").mkdir()
     (tmp_path / "corpora/web.yaml").write_text(
         "name: web\nlanguages: [en, de]\nlicence: CC0\nnote: ''\nsplits:\n"
@@ -186,7 +183,7 @@ def test_every_recipe_has_a_data_plan(tmp_path: Path, monkeypatch: pytest.Monkey
             assert plan.disk_at_most > sum(plan.disk.values()) > 0, name
 
 
-def test_the_plan_of_a_student_names_the_text_that_its_teacher_translates(call: Callable[..., Any]) -> None:
+def test_the_plan_of_a_student_names_the_text_that_its_teacher_translates(call: Call) -> None:
     lines = call("data", "plan", "synthetic-student").out.split("\n")
     assert [line for line in lines if line.startswith("train")] == [
         "train  50,000 generated pairs, seed 1",
@@ -194,7 +191,7 @@ def test_the_plan_of_a_student_names_the_text_that_its_teacher_translates(call: 
     ]
 
 
-def test_sums_that_were_locked_stand_in_the_plan(call: Callable[..., Any], tmp_path: Path) -> None:
+def test_sums_that_were_locked_stand_in_the_plan(call: Call, tmp_path: Path) -> None:
     (tmp_path / "corpora").mkdir()
     (tmp_path / "corpora/web.yaml").write_text(
         "name: web\nlanguages: [en, de]\nlicence: CC0\nnote: ''\nsplits:\n"

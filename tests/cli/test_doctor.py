@@ -3,14 +3,14 @@
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 
+from tests.cli.conftest import Call
 from transformer_core import doctor, recipes
 from transformer_core.errors import ExitCode
 
@@ -42,7 +42,7 @@ def finding(folder: Path, name: str) -> doctor.Finding:
 
 
 @pytest.mark.usefixtures("healthy")
-def test_nothing_is_wrong_with_a_fresh_clone(call: Callable[..., Any]) -> None:
+def test_nothing_is_wrong_with_a_fresh_clone(call: Call) -> None:
     done = call("doctor", "--json")
     findings = {finding["name"]: finding for finding in json.loads(done.out)}
     names = ["python", "torch", "cuda", "precision", "threads", "memory", "disk", "repository", "params", "mlflow", "prefect"]
@@ -50,7 +50,7 @@ def test_nothing_is_wrong_with_a_fresh_clone(call: Callable[..., Any]) -> None:
     assert findings["prefect"]["detail"] == "none configured: a temporary server is used"
 
 
-def test_a_problem_is_a_line_with_a_remedy_and_its_exit_code(call: Callable[..., Any], healthy: Path) -> None:
+def test_a_problem_is_a_line_with_a_remedy_and_its_exit_code(call: Call, healthy: Path) -> None:
     (healthy / "params.yaml").write_text(recipes.read("synthetic").replace("  warmup: ", "  warmup: x  # "), encoding="utf-8")
     done = call("doctor")
     problems = [line for line in done.out.split("\n") if line.startswith("problem")]

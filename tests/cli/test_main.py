@@ -6,12 +6,12 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.cli.conftest import Call
 
 COMMAND = Path(sys.executable).with_name("transformer-core")
 HEAVY = {"torch", "numpy", "pandas", "pydantic", "ruamel.yaml", "sentencepiece", "sacrebleu", "matplotlib", "jinja2"}
@@ -40,9 +40,7 @@ def test_a_call_without_arguments_shows_the_help() -> None:
     assert alone.startswith("usage: transformer-core")
 
 
-def test_the_help_of_each_command_has_a_sentence_and_an_example(
-    call: Callable[..., Any], capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_the_help_of_each_command_has_a_sentence_and_an_example(call: Call, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     """No command runs: an unknown option after those of the example is the first thing that is wrong with it."""
 
     def helped(*command: str) -> str:
@@ -61,7 +59,7 @@ def test_the_help_of_each_command_has_a_sentence_and_an_example(
             assert "unrecognized arguments: --wrong" in call(*example, "--wrong").err
 
 
-def test_a_wrong_call_is_one_line_and_bad_configuration(call: Callable[..., Any]) -> None:
+def test_a_wrong_call_is_one_line_and_bad_configuration(call: Call) -> None:
     for arguments, command, fault in (
         ("translate", " translate", "the following arguments are required: --model"),
         ("translate --model m --beam 0", " translate", "argument --beam: must be a whole number from 1 to 100, got '0'"),
@@ -76,7 +74,7 @@ def test_a_wrong_call_is_one_line_and_bad_configuration(call: Callable[..., Any]
         assert call(*arguments.split()).refusal() == (78, line)
 
 
-def test_a_command_that_runs_out_of_memory_names_the_options_to_lower(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_runs_out_of_memory_names_the_options_to_lower(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformer_core.decoding.beam.Limits.of", lambda *_: bytes(1 << 58))
     code, line = call("translate", "--model", "transformer", "--engine", "torch", stdin=b"the dog\n").refusal()
     assert (code, line) == (

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import Call
 from transformer_core import recipes
 
 
 @pytest.fixture
-def document(call: Callable[..., Any]) -> Callable[..., Any]:
+def document(call: Call) -> Callable[..., Any]:
     """The JSON that a command prints."""
     return lambda *arguments: json.loads(call(*arguments, "--json").out)
 
@@ -31,7 +32,7 @@ def test_without_a_preset_it_is_the_model_of_params_yaml(document: Callable[...,
     assert (found["preset"], found["model"]["layers"], found["vocab_size"]) == ("tiny", 1, 2_000)
 
 
-def test_sizes_are_shown_with_thousands_separated(call: Callable[..., Any]) -> None:
+def test_sizes_are_shown_with_thousands_separated(call: Call) -> None:
     shown = call("info", "--preset", "base", "--vocab-size", "37000").out
     assert ["total", "63,045,632", "parameters"] in [line.split() for line in shown.split("\n")]
     assert "65 x 10^6 parameters; ours with 41,100 subwords: 65.1\n" in shown
@@ -66,7 +67,7 @@ def test_the_baselines_have_sizes_too(architecture: str, parts: set[str], docume
     assert found["training"]["flops_a_token"] > 6 * 0.9 * found["parameters"]["total"]
 
 
-def test_an_estimate_at_a_given_rate_is_tokens_over_rate(call: Callable[..., Any], document: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_estimate_at_a_given_rate_is_tokens_over_rate(call: Call, document: Callable[..., Any], tmp_path: Path) -> None:
     write_params(tmp_path, "wmt14-en-de-base")
     arguments = ("estimate", "--rate", "10000", "--devices", "8", "--price", "2", "--preset")
     found = document(*arguments, "tiny")
@@ -83,7 +84,7 @@ def test_an_estimate_at_a_given_rate_is_tokens_over_rate(call: Callable[..., Any
         assert found["hours"] == pytest.approx(2.5e9 / (10_000 * busy) / 3600)
 
 
-def test_an_estimate_without_a_rate_measures_this_machines(call: Callable[..., Any], document: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_estimate_without_a_rate_measures_this_machines(call: Call, document: Callable[..., Any], tmp_path: Path) -> None:
     small = "tokens_per_(update|microbatch): .*", r"tokens_per_\1: 256"
     write_params(tmp_path, "synthetic", small, ("bpe_dropout: 0", "bpe_dropout: 0.1"))
     found = document("estimate")
@@ -101,7 +102,7 @@ def test_an_estimate_counts_both_passes_of_r_drop(document: Callable[..., Any], 
     assert (twice["flops"], twice["target_tokens"]) == (2 * once["flops"], once["target_tokens"])
 
 
-def test_a_sentence_that_no_batch_or_model_can_have_is_refused(call: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_sentence_that_no_batch_or_model_can_have_is_refused(call: Call, tmp_path: Path) -> None:
     write_params(tmp_path, "synthetic", ("tokens_per_microbatch: .*", "tokens_per_microbatch: 640"))
     line = "--length: a micro-batch holds 640 tokens, and a sentence 1000"
     assert call("estimate", "--length", "1000").refusal() == (78, line)

@@ -7,14 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from tests.cli.conftest import Call
 from tests.models.on_disk import write_model
 from transformer_core.cli import translate as command
 from transformer_core.files import sha256_of
@@ -22,7 +22,6 @@ from transformer_core.models.architectures import build
 from transformer_core.presets import TransformerSize
 
 COMMAND = Path(sys.executable).with_name("transformer-core")
-Translate = Callable[..., Any]
 
 
 @pytest.fixture
@@ -31,14 +30,11 @@ def model(models: Path) -> Path:
 
 
 @pytest.fixture
-def translate(call: Callable[..., Any], model: Path) -> Translate:
-    def translated(*arguments: str | Path, stdin: bytes = b"") -> Any:
-        return call("translate", "--model", model, *arguments, stdin=stdin)
-
-    return translated
+def translate(call: Call, model: Path) -> Call:
+    return partial(call, "translate", "--model", model)
 
 
-def test_every_line_gets_a_line_and_an_empty_one_stays_empty(translate: Translate) -> None:
+def test_every_line_gets_a_line_and_an_empty_one_stays_empty(translate: Call) -> None:
     done = translate(stdin=b"a cat\n\n  \na cat\nlast line without an end")
     assert (done.code, done.err) == (0, "")
     lines = done.out.split("\n")
@@ -48,11 +44,11 @@ def test_every_line_gets_a_line_and_an_empty_one_stays_empty(translate: Translat
     assert lines[5] == ""
 
 
-def test_lines_end_at_line_feeds_only(translate: Translate) -> None:
+def test_lines_end_at_line_feeds_only(translate: Call) -> None:
     assert translate(stdin="the\x85dog\u2028sees\x0b\x0ca\rcat\n".encode()).out.count("\n") == 1
 
 
-def test_n_best_gives_number_score_log_probability_and_text(translate: Translate) -> None:
+def test_n_best_gives_number_score_log_probability_and_text(translate: Call) -> None:
     stdin = b"the dog\na cat\n"
     rows = [line.split("\t") for line in translate("--beam", "3", "--alpha", "1", "--nbest", stdin=stdin).out.split("\n")[:-1]]
     assert [row[0] for row in rows] == ["1"] * 3 + ["2"] * 3
@@ -64,7 +60,7 @@ def test_n_best_gives_number_score_log_probability_and_text(translate: Translate
     assert scored == ["\t".join(rows[0][1:]), "\t".join(rows[3][1:])]
 
 
-def test_a_line_that_is_no_text_is_named(translate: Translate) -> None:
+def test_a_line_that_is_no_text_is_named(translate: Call) -> None:
     line = "<stdin>:2: not valid UTF-8 (byte 0xff at column 3). Re-encode the file as UTF-8."
     assert translate(stdin=b"the dog\nth\xff\n").refusal() == (65, line)
 
@@ -112,7 +108,7 @@ def interrupt(process: "subprocess.Popen[bytes]") -> bytes:
     raise AssertionError("still there")
 
 
-def test_a_line_longer_than_max_input_is_cut_or_left_empty_and_the_others_come_out(translate: Translate) -> None:
+def test_a_line_longer_than_max_input_is_cut_or_left_empty_and_the_others_come_out(translate: Call) -> None:
     stdin = b"a cat\n" + b"a cat sees the dog " * 2_000 + b"\nder Hund\n"
     plain = translate(stdin=b"a cat\nder Hund\n").out.split("\n")
     assert all(plain[:2])
@@ -124,13 +120,13 @@ def test_a_line_longer_than_max_input_is_cut_or_left_empty_and_the_others_come_o
     assert re.fullmatch(r"line 2: \d\d,\d{3} tokens, more than 20, left empty\n", refused.err)
 
 
-def test_a_line_longer_than_the_learned_positions_is_cut_to_them(models: Path, call: Callable[..., Any]) -> None:
+def test_a_line_longer_than_the_learned_positions_is_cut_to_them(models: Path, call: Call) -> None:
     done = call("translate", "--model", models / "learned", stdin=b"the dog\nthe dog sees a cat the dog sees a cat\n")
     assert (done.code, done.out.count("\n")) == (0, 2)
     assert re.fullmatch(r"line 2: \d+ tokens, cut to 5\n", done.err)
 
 
-def test_files_are_read_and_written_as_standard_input_and_output_are(translate: Translate, tmp_path: Path) -> None:
+def test_files_are_read_and_written_as_standard_input_and_output_are(translate: Call, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"the dog\n\na cat\n")
     piped = translate(stdin=b"the dog\n\na cat\n")
     assert translate("--out", "out", "lines") == (0, "", "")
@@ -139,14 +135,14 @@ def test_files_are_read_and_written_as_standard_input_and_output_are(translate: 
     assert translate("--out", ".", "lines").refusal() == (78, "--out: . is a directory. Name a file.")
 
 
-def test_a_file_that_fails_in_the_middle_leaves_no_output_behind(translate: Translate, tmp_path: Path) -> None:
+def test_a_file_that_fails_in_the_middle_leaves_no_output_behind(translate: Call, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"the dog\n" * 2_000 + b"th\xff\n")
     code, line = translate("--beam", "1", "--out", "out", "lines").refusal()
     assert (code, line.split(" (")[0]) == (65, "lines:2001: not valid UTF-8")
     assert [path.name for path in tmp_path.iterdir() if not path.is_symlink()] == ["lines"]
 
 
-def test_a_subword_model_of_another_size_than_the_weights_is_refused(call: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+def test_a_subword_model_of_another_size_than_the_weights_is_refused(call: Call, model: Path, tmp_path: Path) -> None:
     shutil.copytree(model, tmp_path / "mixed")
     other = write_model(build(TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0), 30), tmp_path / "other")
     shutil.copyfile(other / "spm.model", tmp_path / "mixed/spm.model")
@@ -156,7 +152,7 @@ def test_a_subword_model_of_another_size_than_the_weights_is_refused(call: Calla
     assert (code, line) == (65, "mixed/spm.model: 30 subwords, but the weights are for 40")
 
 
-def test_models_translate_together_where_they_share_their_vocabulary(translate: Translate, model: Path, tmp_path: Path) -> None:
+def test_models_translate_together_where_they_share_their_vocabulary(translate: Call, model: Path, tmp_path: Path) -> None:
     alone = translate(stdin=b"the dog\na cat\n")
     assert translate("--model", model, stdin=b"the dog\na cat\n") == (0, alone.out, "")
     write_model(build(TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0), 30), tmp_path / "other")
@@ -165,7 +161,7 @@ def test_models_translate_together_where_they_share_their_vocabulary(translate: 
     assert line.endswith("Models that translate together share their vocabulary.")
 
 
-def test_models_translate_together_only_in_one_direction(translate: Translate, model: Path, tmp_path: Path) -> None:
+def test_models_translate_together_only_in_one_direction(translate: Call, model: Path, tmp_path: Path) -> None:
     back = shutil.copytree(model, tmp_path / "back")
     config = (
         (back / "config.json")
@@ -178,7 +174,7 @@ def test_models_translate_together_only_in_one_direction(translate: Translate, m
     assert (code, line) == (78, f"{back}: translates de to en, but {model} en to de. Models that translate together have one direction.")
 
 
-def test_samples_are_as_many_as_asked_for_and_the_same_again(translate: Translate) -> None:
+def test_samples_are_as_many_as_asked_for_and_the_same_again(translate: Call) -> None:
     asked = ("--sample", "3", "--temperature", "2", "--top-p", "0.9", "--nbest")
     done = translate(*asked, stdin=b"the dog\na cat\n")
     assert [line.split("\t")[0] for line in done.out.split("\n")[:-1]] == ["1"] * 3 + ["2"] * 3
@@ -186,7 +182,7 @@ def test_samples_are_as_many_as_asked_for_and_the_same_again(translate: Translat
     assert translate(*asked, "--seed", "2", stdin=b"the dog\na cat\n").out != done.out
 
 
-def test_translations_begin_with_their_prefixes(translate: Translate, tmp_path: Path) -> None:
+def test_translations_begin_with_their_prefixes(translate: Call, tmp_path: Path) -> None:
     (tmp_path / "prefixes").write_bytes(b"der Hund\n\n")
     first, second = translate("--prefixes", "prefixes", stdin=b"a cat\na cat\n").out.split("\n")[:2]
     assert first.startswith("der Hund")
@@ -198,20 +194,20 @@ def test_translations_begin_with_their_prefixes(translate: Translate, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_prefix_with_an_unknown_character_has_a_translation(translate: Translate, tmp_path: Path) -> None:
+def test_a_prefix_with_an_unknown_character_has_a_translation(translate: Call, tmp_path: Path) -> None:
     (tmp_path / "prefixes").write_text("\u732b\n\n", encoding="utf-8")
     for how in ((), ("--sample", "2")):
         done = translate("--prefixes", "prefixes", *how, stdin=b"a cat\na cat\n")
         assert (done.out.count("\n"), done.err) == (2, "line 1: its prefix has a character that the vocabulary lacks\n")
 
 
-def test_a_prefix_of_more_tokens_than_positions_is_cut_with_a_note(call: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_prefix_of_more_tokens_than_positions_is_cut_with_a_note(call: Call, tmp_path: Path) -> None:
     (tmp_path / "prefixes").write_text("der Hund sieht eine Katze eine Katze\n", encoding="utf-8")
     done = call("translate", "--model", "learned", "--prefixes", "prefixes", stdin=b"a cat\n")
     assert re.fullmatch(r"line 1: its prefix has \d+ tokens, cut to 5\n", done.err)
 
 
-def test_the_output_goes_through_a_link_and_into_a_pipe(translate: Translate, tmp_path: Path) -> None:
+def test_the_output_goes_through_a_link_and_into_a_pipe(translate: Call, tmp_path: Path) -> None:
     expected = translate(stdin=b"a cat\n").out
     (tmp_path / "real").write_text("earlier", encoding="utf-8")
     (tmp_path / "link").symlink_to("real")
@@ -232,7 +228,7 @@ def test_the_output_goes_through_a_link_and_into_a_pipe(translate: Translate, tm
         (("--sample", "2", "--top-k", "3", "--beam", "7"), "--beam: not with --sample. Leave it out: samples are drawn without a beam."),
     ],
 )
-def test_options_of_another_search_are_refused(options: tuple[str, ...], fault: str, translate: Translate) -> None:
+def test_options_of_another_search_are_refused(options: tuple[str, ...], fault: str, translate: Call) -> None:
     assert translate(*options, stdin=b"a cat\n").refusal() == (78, fault)
 
 
@@ -261,13 +257,13 @@ ENGINES: list[tuple[tuple[str, ...], str]] = [
 
 
 @pytest.mark.parametrize(("options", "line"), ENGINES)
-def test_the_engine_is_named_with_the_reason_for_it(options: tuple[str, ...], line: str, translate: Translate) -> None:
+def test_the_engine_is_named_with_the_reason_for_it(options: tuple[str, ...], line: str, translate: Call) -> None:
     done = translate("--device", "cpu", "--verbose", *options, stdin=b"the dog\n")
     assert (done.code, done.err) == (0, f"{line}\n")
 
 
 def test_either_engine_writes_the_same_greedy_text_whatever_the_chunks(
-    translate: Translate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    translate: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "lines").write_bytes(b"the dog\n\na cat sees a house\nthe cat\n" * 5)
     ours = translate("--beam", "1", "--engine", "torch", "lines").out
@@ -277,12 +273,12 @@ def test_either_engine_writes_the_same_greedy_text_whatever_the_chunks(
         assert translate("--beam", "1", "lines", *options).out == ours
 
 
-def test_an_engine_that_cannot_do_what_is_asked_is_refused(translate: Translate) -> None:
+def test_an_engine_that_cannot_do_what_is_asked_is_refused(translate: Call) -> None:
     line = "engine ctranslate2: CTranslate2 has another coverage penalty. Take the engine torch or auto."
     assert translate("--coverage", "0.2", "--engine", "ctranslate2", stdin=b"the dog\n").refusal() == (78, line)
 
 
-def test_what_is_not_here_is_named(call: Callable[..., Any], translate: Translate) -> None:
+def test_what_is_not_here_is_named(call: Call, translate: Call) -> None:
     code, line = call("translate", "--model", "nowhere").refusal()
     assert (code, line.split(". ")[0]) == (65, "nowhere/config.json: no such file")
     code, line = translate("nowhere").refusal()
@@ -291,7 +287,7 @@ def test_what_is_not_here_is_named(call: Callable[..., Any], translate: Translat
         assert translate("--device", "cuda:77", stdin=b"the dog\n").refusal() == (78, "--device: cuda:77 asked for, 0 GPUs here")
 
 
-def test_an_export_says_what_was_made_and_where_but_not_over_a_model_of_ours(model: Path, call: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_export_says_what_was_made_and_where_but_not_over_a_model_of_ours(model: Path, call: Call, tmp_path: Path) -> None:
     done = call("export", "--format", "ctranslate2", "--model", model, "--out", "ct2")
     assert (done.code, done.err) == (0, "")
     assert re.fullmatch(r"ct2: a model for CTranslate2, \d+ kB\n", done.out)
