@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_core.config import Bpe
+from tests.corpus.encoded import learnt_subword
 from transformer_core.corpus import text as corpus_text
 from transformer_core.corpus.tokens import binarizing
 from transformer_core.corpus.tokens.binarizing import EncodedPairs, encode_split, write_split
 from transformer_core.corpus.tokens.binary import Meta, SplitCounts, check_split, open_split, read_meta, write_meta
-from transformer_core.corpus.tokens.subword import Subword, train_subword
+from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.errors import UserError
 
 Pairs = Sequence[tuple[list[int], list[int]]]
@@ -166,9 +166,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Subword]
     german = [f"{word} Nummer {number}" for number in range(100) for word in ("der Hund", "die\u2581Katze")]
     for path, lines in zip(sides, (english, german), strict=True):
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    bpe = Bpe(init_from=None, vocab_size=100, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
-    train_subword(english + german, folder / "spm.model", bpe)
-    return *sides, Subword.load(folder / "spm.model")
+    return *sides, learnt_subword(english + german, folder / "spm.model", vocab_size=100)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from tests.corpus.encoded import learnt_subword, write_binarized
 from transformer_core import recipes
-from transformer_core.config import Bpe, Train
+from transformer_core.config import Train
 from transformer_core.corpus.text import normalise
 from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch
-from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
-from transformer_core.corpus.tokens.binary import BinarizedSplit, Meta, Pairs, open_split, write_meta
+from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs, open_split
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout, Merges, resegmented
-from transformer_core.corpus.tokens.subword import EOS, UNK, Subword, train_subword
+from transformer_core.corpus.tokens.subword import EOS, UNK, Subword
 
 WORDS = ("the", "horse", "horses", "sees", "seen", "other", "another", "there", "where", "nothing", "thing", "things", "sing", "singing")
 PAIRS = 300
@@ -44,13 +44,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     random = Random(1)
     sources = [" ".join(random.choices(WORDS, k=min(40, 1 + int(random.expovariate(1 / 6))))) for _ in range(PAIRS)]
     targets = [" ".join(source.split()[::-1]) + " 犬" * (number % 10 == 0) for number, source in enumerate(sources)]
-    bpe = Bpe(init_from=None, vocab_size=50, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
-    train_subword(sources, directory / "spm.model", bpe)
-    subword = Subword.load(directory / "spm.model")
-    parts = [EncodedPairs.of(subword.encode_clean(sources), subword.encode_clean(targets), 1, subword.vocab_size, None)]
-    counts = write_split(directory / "train", parts)
-    meta = Meta(vocabulary_hash=subword.hash, vocab_size=subword.vocab_size, source="en", target="de", splits={"train": counts})
-    write_meta(directory, meta)
+    subword = learnt_subword(sources, directory / "spm.model", vocab_size=50)
+    write_binarized(directory, subword.encode_clean(sources), subword.encode_clean(targets), subword)
     return Corpus(directory, subword, open_split(directory, "train"))
 
 
@@ -170,14 +165,11 @@ ODD = "a b.ß\u0301\u0600אب\u0e33한\u1100\u20e3\u2028\ufeff\ufffd\uff21\u2047
 SYMBOLS = ["<n>", "a.", "⁇", "Q", "Q9"]
 SENTENCES = [f"{noun} sees {number} {noun}s and other horses there" for noun in ("dog", "cat", "horse", "bird") for number in range(20)]
 SENTENCES.append(" ".join(ODD.replace("\u2585", "").replace("犬", "")))
-BPE = Bpe(init_from=None, vocab_size=130, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=SYMBOLS, lowercase=False)
 
 
 @pytest.fixture(scope="module")
 def subword(tmp_path_factory: pytest.TempPathFactory) -> Subword:
-    path = tmp_path_factory.mktemp("subword") / "spm.model"
-    train_subword(SENTENCES, path, BPE)
-    return Subword.load(path)
+    return learnt_subword(SENTENCES, tmp_path_factory.mktemp("subword") / "spm.model", vocab_size=130, user_symbols=SYMBOLS)
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.corpus.encoded import BPE, learnt_subword
 from tests.refusals import refused
-from transformer_core.config import Bpe
 from transformer_core.corpus.text import normalise
 from transformer_core.corpus.tokens.subword import EOS, PAD, UNK, Subword, sampled, train_subword
 from transformer_core.errors import UserError
@@ -19,14 +19,12 @@ SENTENCES = [
     *(f"Der {noun} sieht {number} davon, und der {noun} ist froh." for noun in ("Hund", "Kater", "Vogel") for number in range(20)),
     " ".join(ALPHABET),
 ]
-settings = Bpe(init_from=None, vocab_size=180, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
+settings = BPE.model_copy(update={"vocab_size": 180})
 
 
 @pytest.fixture(scope="module")
 def subword(tmp_path_factory: pytest.TempPathFactory) -> Subword:
-    path = tmp_path_factory.mktemp("subword") / "spm.model"
-    train_subword(SENTENCES, path, settings)
-    return Subword.load(path)
+    return learnt_subword(SENTENCES, tmp_path_factory.mktemp("subword") / "spm.model", vocab_size=180)
 
 
 @given(text=st.text(alphabet=ALPHABET + " \t\xa0\u200b\u0308"))
@@ -99,8 +97,7 @@ def test_a_missing_file_and_one_that_is_no_model_are_told(tmp_path: Path) -> Non
 
 
 def test_a_user_s_symbol_is_one_token_wherever_it_stands(tmp_path: Path) -> None:
-    train_subword(SENTENCES, tmp_path / "spm.model", settings.model_copy(update={"user_symbols": ["<name>", "Q9"]}))
-    subword = Subword.load(tmp_path / "spm.model")
+    subword = learnt_subword(SENTENCES, tmp_path / "spm.model", vocab_size=180, user_symbols=["<name>", "Q9"])
     assert subword.vocab_size == settings.vocab_size
     for symbol in ("<name>", "Q9"):
         (piece,) = (token for token in subword.encode(f"the dog{symbol}s") if subword.processor.id_to_piece(token) == symbol)

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.corpus.encoded import learnt_subword
+from tests.models.on_disk import TEXT
 from tests.refusals import refused
-from transformer_core.config import Bpe
-from transformer_core.corpus.tokens.subword import BOS, Subword, train_subword
+from transformer_core.corpus.tokens.subword import BOS, Subword
 from transformer_core.evaluation.attention import AttentionMaps, Kind, attention_maps
 from transformer_core.models.architectures import build
 from transformer_core.models.embeddings import sinusoidal_positions
@@ -22,15 +23,11 @@ from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
 
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.1)
-LINES = ["the dog sees a cat", "a cat sees the house", "der Hund sieht eine Katze", "eine Katze sieht das Haus"]
 
 
 @pytest.fixture(scope="module")
 def subword(tmp_path_factory: pytest.TempPathFactory) -> Subword:
-    path = tmp_path_factory.mktemp("subword") / "spm.model"
-    settings = Bpe(init_from=None, vocab_size=40, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
-    train_subword(LINES, path, settings)
-    return Subword.load(path)
+    return learnt_subword(TEXT, tmp_path_factory.mktemp("subword") / "spm.model")
 
 
 def built(size: ModelSize, subword: Subword) -> TranslationModel:
@@ -39,7 +36,7 @@ def built(size: ModelSize, subword: Subword) -> TranslationModel:
 
 
 def maps_of(size: ModelSize, subword: Subword) -> AttentionMaps:
-    return attention_maps(built(size, subword), subword, subword.encode(LINES[0]), subword.encode(LINES[2]))
+    return attention_maps(built(size, subword), subword, subword.encode(TEXT[0]), subword.encode(TEXT[2]))
 
 
 def test_encoder_and_decoder_may_differ_in_their_layers(subword: Subword) -> None:
@@ -69,7 +66,7 @@ def test_the_first_layers_of_encoder_and_decoder_are_the_papers_equation_1(subwo
     model = built(SIZE, subword)
     assert isinstance(model, Transformer)
     maps = maps_of(SIZE, subword)
-    source, read = subword.encode(LINES[0]), [BOS, *subword.encode(LINES[2])[:-1]]
+    source, read = subword.encode(TEXT[0]), [BOS, *subword.encode(TEXT[2])[:-1]]
     for kind, layer, tokens in (("encoder", model.encoder[0], source), ("decoder", model.decoder[0], read)):
         x = embedded(model, tokens)
         assert_softmax(maps, kind, layer.self_attention.query(x), layer.self_attention.key(x), causal=kind == "decoder")
@@ -78,7 +75,7 @@ def test_the_first_layers_of_encoder_and_decoder_are_the_papers_equation_1(subwo
 def test_cross_attention_asks_the_encoders_output(subword: Subword) -> None:
     model = built(SIZE, subword)
     assert isinstance(model, Transformer)
-    source, read = subword.encode(LINES[0]), [BOS, *subword.encode(LINES[2])[:-1]]
+    source, read = subword.encode(TEXT[0]), [BOS, *subword.encode(TEXT[2])[:-1]]
     layer, x = model.decoder[0], embedded(model, read)[None]
     with torch.no_grad():
         memory = model.encode(torch.tensor([source]), torch.ones(1, len(source), dtype=torch.bool))
@@ -117,10 +114,10 @@ def test_pieces_say_what_is_read_and_what_is_predicted(subword: Subword) -> None
 
 def test_looking_changes_nothing(subword: Subword) -> None:
     model = built(SIZE, subword)
-    source, target = torch.tensor([subword.encode(LINES[0])]), torch.tensor([[BOS, 7, 8]])
+    source, target = torch.tensor([subword.encode(TEXT[0])]), torch.tensor([[BOS, 7, 8]])
     with torch.no_grad():
         before = model(source, source > 0, target)
-        attention_maps(model, subword, subword.encode(LINES[0]), subword.encode(LINES[2]))
+        attention_maps(model, subword, subword.encode(TEXT[0]), subword.encode(TEXT[2]))
         assert torch.equal(model(source, source > 0, target), before)
 
 
@@ -132,7 +129,7 @@ def test_an_additive_attention_is_bahdanaus_of_the_state_before(subword: Subword
     maps = maps_of(size, subword)
     assert list(maps.weights) == ["cross"]
     assert maps.weights["cross"].shape == (1, 1, len(maps.predicted), len(maps.source))
-    source, read = torch.tensor([subword.encode(LINES[0])]), [BOS, *subword.encode(LINES[2])[:-1]]
+    source, read = torch.tensor([subword.encode(TEXT[0])]), [BOS, *subword.encode(TEXT[2])[:-1]]
     with torch.no_grad():
         state = model.start(source, source > 0)
         for row, token in enumerate(read):
@@ -149,7 +146,7 @@ def test_a_luong_decoders_map_is_of_its_new_state_with_source_columns_in_order(s
     model = built(size, subword)
     assert isinstance(model, Recurrent)
     maps = maps_of(size, subword)
-    source, read = torch.tensor([subword.encode(LINES[0])]), [BOS, *subword.encode(LINES[2])[:-1]]
+    source, read = torch.tensor([subword.encode(TEXT[0])]), [BOS, *subword.encode(TEXT[2])[:-1]]
     with torch.no_grad():
         state = model.start(source, source > 0)
         for row, token in enumerate(read):

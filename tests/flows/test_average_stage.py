@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from flows.stages.average import run
+from tests.corpus.encoded import write_binarized
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from tests.refusals import refused
 from transformer_core import recipes
 from transformer_core.config import Params
-from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
-from transformer_core.corpus.tokens.binary import Meta, write_meta
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.models.transformer import Transformer
@@ -34,10 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subword:
     monkeypatch.chdir(tmp_path)
     subword = Subword.load(Path("data/bpe/spm.model"))
     sides = [[subword.encode(line) for line in lines] * 50 for lines in (TEXT[:2], TEXT[2:])]
-    split = write_split(Path("data/binarized/train"), [EncodedPairs.of(*sides, 1, VOCAB, None)])
-    write_meta(
-        Path("data/binarized"), Meta(vocabulary_hash=subword.hash, vocab_size=VOCAB, source="en", target="de", splits={"train": split})
-    )
+    write_binarized(Path("data/binarized"), *sides, subword)
     return subword
 
 

@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from flows.stages.decode import run
+from tests.corpus.encoded import write_binarized
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from transformer_core import recipes
 from transformer_core.config import Params
-from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
-from transformer_core.corpus.tokens.binary import Meta, write_meta
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK, Subword
 from transformer_core.models.transformer import Transformer
@@ -30,9 +29,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model = write_model(Transformer(SIZE, VOCAB), tmp_path / "models" / "averaged")
     subword = Subword.load(model / "spm.model")
     lines = [subword.encode(line) for line in [*TEXT, ""]]
-    data = tmp_path / "data" / "binarized"
-    splits = {split: write_split(data / split, [EncodedPairs.of(lines, lines, 1, VOCAB, None)]) for split in ("valid", "test")}
-    write_meta(data, Meta(vocabulary_hash=subword.hash, vocab_size=VOCAB, source="en", target="de", splits=splits))
+    write_binarized(tmp_path / "data/binarized", lines, lines, subword, ("valid", "test"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -13,13 +13,11 @@ import pytest
 from flows.record.journal import read_events
 from flows.record.recorder import fingerprint_of
 from flows.stages import train as stage
+from tests.corpus.encoded import learnt_subword, write_binarized
 from tests.flows.publishing import MANIFEST
 from tests.flows.stages import set_params, stage_here
-from transformer_core.config import Bpe, load_params
+from transformer_core.config import load_params
 from transformer_core.corpus.text import write_lines
-from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
-from transformer_core.corpus.tokens.binary import Meta, write_meta
-from transformer_core.corpus.tokens.subword import Subword, train_subword
 from transformer_core.files import exclusive_lock, write_json
 
 SOURCES = [f"the {noun} sees {number} {noun}s" for noun in ("dog", "horse", "other bird") for number in range(20)]
@@ -35,13 +33,9 @@ def place(tmp_path: Path, mlflow_store: str) -> Path:
 
 def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
     """Write the inputs of stage train, 60 pairs in subwords of this kind, and params.yaml; return the target tokens of an epoch."""
-    bpe = Bpe(init_from=None, vocab_size=45, type=kind, character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
-    train_subword([*SOURCES, *TARGETS], Path("data/bpe/spm.model"), bpe)
-    subword = Subword.load(Path("data/bpe/spm.model"))
-    pairs = EncodedPairs.of(subword.encode_clean(SOURCES), subword.encode_clean(TARGETS), 1, subword.vocab_size, None)
-    splits = {split: write_split(Path("data/binarized") / split, [pairs]) for split in ("train", "valid")}
-    meta = Meta(vocabulary_hash=subword.hash, vocab_size=subword.vocab_size, source="en", target="de", splits=splits)
-    write_meta(Path("data/binarized"), meta)
+    subword = learnt_subword([*SOURCES, *TARGETS], Path("data/bpe/spm.model"), vocab_size=45, type=kind)
+    pairs = subword.encode_clean(SOURCES), subword.encode_clean(TARGETS)
+    counts = write_binarized(Path("data/binarized"), *pairs, subword, ("train", "valid"))
     write_json(Path("data/raw/manifest.json"), MANIFEST)
     write_lines(Path("data/raw/valid.de"), TARGETS)
     set_params(
@@ -51,7 +45,7 @@ def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
         average={"count": 1},
         machine={"devices": 1, "threads": 1},
     )
-    return splits["train"].target_tokens
+    return counts["train"].target_tokens
 
 
 def test_bpe_dropout_without_bpe_is_refused_in_one_line(place: Path) -> None:

@@ -13,11 +13,11 @@ import torch
 
 from flows.process.paths import CHECKPOINT_SCORES, CHECKPOINTS
 from flows.stages.average import _chosen
+from tests.corpus.encoded import write_binarized
 from tests.fuzz.fuzzer import Read, Reader
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from transformer_core.config import Average
-from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
-from transformer_core.corpus.tokens.binary import Meta, open_split, shard_files, write_meta
+from transformer_core.corpus.tokens.binary import open_split, shard_files
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
@@ -125,8 +125,7 @@ def _split_files() -> tuple[bytes, ...]:
         (root / SUBWORD).write_bytes(_directories()[0][SUBWORD])
         subword = Subword.load(root / SUBWORD)
         sentences = subword.encode_clean(TEXT)
-        counts = write_split(root / "train", [EncodedPairs.of(sentences, sentences[::-1], 1, VOCAB, None)])
-        write_meta(root, Meta(vocabulary_hash=subword.hash, vocab_size=VOCAB, source="en", target="de", splits={"train": counts}))
+        write_binarized(root, sentences, sentences[::-1], subword)
         return tuple(path.read_bytes() for path in (root / "meta.json", *shard_files(root / "train", 0)))
 
 

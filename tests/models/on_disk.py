@@ -5,8 +5,7 @@ from pathlib import Path
 
 import torch
 
-from transformer_core.config import Bpe
-from transformer_core.corpus.tokens.subword import Subword, train_subword
+from tests.corpus.encoded import learnt_subword
 from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
 from transformer_core.models.translation import TranslationModel
 
@@ -17,12 +16,11 @@ UNTRAINED = Training(fingerprint="0", updates=0, target_tokens=0, seconds=0.0)
 
 def write_model(model: TranslationModel, directory: Path, text: Sequence[str] = TEXT, training: Training = UNTRAINED) -> Path:
     """Write the directory of a model over a vocabulary of its size, learnt from `text` (`VOCAB` for `TEXT`), and return it."""
-    vocabulary, size = directory.parent / "spm.model", len(model.output_weight)
-    bpe = Bpe(init_from=None, vocab_size=size, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
-    train_subword(text, vocabulary, bpe)
+    vocabulary = directory.parent / "spm.model"
+    subword = learnt_subword(text, vocabulary, vocab_size=len(model.output_weight))
     config = ModelConfig(
         model=model.size,  # type: ignore[arg-type]
-        vocabulary=Vocabulary(size=size, hash=Subword.load(vocabulary).hash),
+        vocabulary=Vocabulary(size=subword.vocab_size, hash=subword.hash),
         source="en",
         target="de",
         training=training,

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.corpus.encoded import learnt_subword, write_binarized
 from tests.refusals import refused
-from transformer_core.config import Bpe, Train
+from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import BatchPlan, Cursor
-from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
-from transformer_core.corpus.tokens.binary import BinarizedSplit, Meta, open_split, write_meta
+from transformer_core.corpus.tokens.binary import BinarizedSplit, open_split
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
-from transformer_core.corpus.tokens.subword import Subword, train_subword
+from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.errors import Interrupted, UserError
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
@@ -80,8 +80,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("binarized")
     sources = [random.integers(4, VOCAB, 30 if n % 50 == 0 else random.integers(1, 12)).tolist() for n in range(1, 151)]
     targets = [[*words[::-1], *words[:1], 3] for words in sources]
-    counts = write_split(directory / "train", [EncodedPairs.of([[*words, 3] for words in sources], targets, 1, VOCAB, max_tokens=20)])
-    write_meta(directory, Meta(vocabulary_hash="0", vocab_size=VOCAB, source="en", target="de", splits={"train": counts}))
+    write_binarized(directory, [[*words, 3] for words in sources], targets, VOCAB, max_tokens=20)
     return directory
 
 
@@ -97,13 +96,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("text")
     words = ["".join(random.choice(["ba", "du", "gim", "le", "mu"], random.integers(1, 4))) for _ in range(20)]
     sources = [" ".join(random.choice(words, random.integers(1, 7))) for _ in range(150)]
-    bpe = Bpe(init_from=None, vocab_size=VOCAB, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
-    train_subword(sources, directory / "spm.model", bpe)
-    subword = Subword.load(directory / "spm.model")
+    subword = learnt_subword(sources, directory / "spm.model", vocab_size=VOCAB)
     targets = [" ".join(source.split()[::-1]) for source in sources]
-    parts = [EncodedPairs.of(subword.encode_clean(sources), subword.encode_clean(targets), 1, VOCAB, max_tokens=40)]
-    counts = write_split(directory / "train", parts)
-    write_meta(directory, Meta(vocabulary_hash=subword.hash, vocab_size=VOCAB, source="en", target="de", splits={"train": counts}))
+    write_binarized(directory, subword.encode_clean(sources), subword.encode_clean(targets), subword, max_tokens=40)
     return directory
 
 

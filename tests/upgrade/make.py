@@ -15,11 +15,11 @@ import torch
 
 from flows.process.runner import report_exit
 from flows.record.sending import Position
+from tests.corpus.encoded import write_binarized
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from tests.training.test_trainer import SETTINGS, trainer_of, weights
 from transformer_core.corpus.text import write_lines
-from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
-from transformer_core.corpus.tokens.binary import Meta, open_split, write_meta
+from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Hypothesis, Translator, load_for_decoding
@@ -92,8 +92,7 @@ def main() -> None:
     (FILES / SUBWORD).unlink()
     subword = Subword.load(model / SUBWORD)
     sentences = subword.encode_clean(TEXT)
-    counts = write_split(binarized / "train", [EncodedPairs.of(sentences, sentences[::-1], 1, VOCAB, None)])
-    write_meta(binarized, Meta(vocabulary_hash=subword.hash, vocab_size=VOCAB, source="en", target="de", splits={"train": counts}))
+    write_binarized(binarized, sentences, sentences[::-1], subword)
     trained(state, binarized, Counter(), STOPPED)
     ranked = translations(model)
     write_lines(FILES / "decode/test.hyp", (best.text for best, *_ in ranked))
