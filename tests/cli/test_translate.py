@@ -15,11 +15,9 @@ import pytest
 import torch
 
 from tests.cli.conftest import Call
-from tests.models.on_disk import write_model
+from tests.models.on_disk import write_drawn
 from transformer_core.cli import translate as command
 from transformer_core.files import sha256_of
-from transformer_core.models.architectures import build
-from transformer_core.presets import TransformerSize
 
 COMMAND = Path(sys.executable).with_name("transformer-core")
 
@@ -144,7 +142,7 @@ def test_a_file_that_fails_in_the_middle_leaves_no_output_behind(translate: Call
 
 def test_a_subword_model_of_another_size_than_the_weights_is_refused(call: Call, model: Path, tmp_path: Path) -> None:
     shutil.copytree(model, tmp_path / "mixed")
-    other = write_model(build(TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0), 30), tmp_path / "other")
+    other = write_drawn(tmp_path / "other", vocab_size=30)
     shutil.copyfile(other / "spm.model", tmp_path / "mixed/spm.model")
     config = tmp_path / "mixed/config.json"
     config.write_text(config.read_text().replace(*(sha256_of(folder / "spm.model") for folder in (model, other))))
@@ -155,7 +153,7 @@ def test_a_subword_model_of_another_size_than_the_weights_is_refused(call: Call,
 def test_models_translate_together_where_they_share_their_vocabulary(translate: Call, model: Path, tmp_path: Path) -> None:
     alone = translate(stdin=b"the dog\na cat\n")
     assert translate("--model", model, stdin=b"the dog\na cat\n") == (0, alone.out, "")
-    write_model(build(TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0), 30), tmp_path / "other")
+    write_drawn(tmp_path / "other", vocab_size=30)
     code, line = translate("--model", "other", stdin=b"the dog\n").refusal()
     assert code == 78
     assert line.endswith("Models that translate together share their vocabulary.")

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from sacrebleu.metrics.chrf import CHRF
 
-from tests.models.on_disk import TEXT, VOCAB, write_model
+from tests.models.on_disk import SMALL, TEXT, write_drawn
 from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import Translated
 from transformer_core.corpus.text import Pair
@@ -20,8 +19,6 @@ from transformer_core.decoding.corpus import CorpusTranslator
 from transformer_core.decoding.shards import Shards
 from transformer_core.decoding.translator import Hypothesis
 from transformer_core.errors import UserError
-from transformer_core.models.transformer import Transformer
-from transformer_core.presets import TransformerSize
 
 TEXTS = [f"{line}{' dog' * (number % 4)}" for number in range(5) for line in TEXT]
 PAIRS = [Pair(text.encode(), TEXT[number % 4].encode()) for number, text in enumerate(TEXTS)]
@@ -30,9 +27,7 @@ SETTINGS = Translated(corpus="news", model="teacher", side="target", beam=3)
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(1)
-    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
-    return write_model(Transformer(size, VOCAB), tmp_path_factory.mktemp("model") / "model")
+    return write_drawn(tmp_path_factory.mktemp("model") / "model")
 
 
 @pytest.fixture(autouse=True)
@@ -108,9 +103,7 @@ def test_other_settings_and_other_weights_have_other_shards(tmp_path: Path, teac
     translated(tmp_path, teacher)
     calls = counted_lines(monkeypatch)
     translated(tmp_path, teacher, SETTINGS.model_copy(update={"beam": 1}))
-    torch.manual_seed(2)
-    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
-    translated(tmp_path, write_model(Transformer(size, VOCAB), tmp_path / "other/model"))
+    translated(tmp_path, write_drawn(tmp_path / "other/model", seed=2))
     assert sum(calls) == 2 * len(PAIRS)
 
 
@@ -147,8 +140,7 @@ def test_a_model_of_the_other_direction_and_text_that_is_not_utf8_are_refused(tm
 
 
 def test_a_text_that_is_too_long_for_the_models_positions_has_an_empty_translation(tmp_path: Path) -> None:
-    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1, positions="learned", most_positions=12)
-    teacher = write_model(Transformer(size, VOCAB), tmp_path / "model")
+    teacher = write_drawn(tmp_path / "model", replace(SMALL, positions="learned", most_positions=12))
     long = Pair(b"the dog sees a cat " * 9, b"")
     made = translated(tmp_path / "shards", teacher, SETTINGS, [PAIRS[0], long])
-    assert [bool(pair.target) for pair in made][1] is False
+    assert not made[1].target

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
-from tests.models.on_disk import TEXT, VOCAB, write_model
+from tests.models.on_disk import TEXT, write_drawn
 from transformer_core.corpus.text import Pair
 from transformer_core.decoding import dual
 from transformer_core.decoding.dual import DualScores
@@ -15,8 +14,6 @@ from transformer_core.decoding.shards import Shards
 from transformer_core.decoding.translator import load_for_decoding
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, write_json
-from transformer_core.models.transformer import Transformer
-from transformer_core.presets import TransformerSize
 
 PAIRS = [Pair(f"{one}{' dog' * number}", other) for number in range(3) for one in TEXT[:2] for other in TEXT[2:]]
 
@@ -25,10 +22,8 @@ PAIRS = [Pair(f"{one}{' dog' * number}", other) for number in range(3) for one i
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with forward/ and backward/."""
     folder = tmp_path_factory.mktemp("models")
-    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
     for seed, name in enumerate(("forward", "backward")):
-        torch.manual_seed(seed)
-        directory = write_model(Transformer(size, VOCAB), folder / name)
+        directory = write_drawn(folder / name, seed=seed)
         if name == "backward":
             write_json(directory / "config.json", read_json(directory / "config.json") | {"source": "de", "target": "en"})
     return folder

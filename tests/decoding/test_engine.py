@@ -10,18 +10,16 @@ import pytest
 import torch
 
 from tests.decoding.parity import WordsOnly, made_up_pairs
-from tests.models.on_disk import VOCAB, write_model
+from tests.models.on_disk import SMALL, write_drawn, write_model
 from tests.refusals import refused
 from transformer_core.corpus.tokens.subword import EOS
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import Choice, Chunk, DecodingRequest, choose, load, translated
 from transformer_core.decoding.sampling import Sampling
 from transformer_core.decoding.translator import Translator
-from transformer_core.models.architectures import build
-from transformer_core.presets import RecurrentSize, TransformerSize
+from transformer_core.presets import RecurrentSize
 
 POWER = Search(4, 0.6, "power", max_extra=20, patience=1)
-SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
 SOURCES = [source for source, _ in made_up_pairs(50, seed=5)]
 
 
@@ -52,7 +50,7 @@ MISSING: list[tuple[dict[str, Any], str]] = [
     ({"prefixes": True}, "not used with prefixes"),
     ({"search": replace(POWER, coverage=0.2)}, "another coverage penalty"),
     ({"precision": "bf16"}, "float32 and int8, and not in bf16"),
-    ({"size": replace(SIZE, neighbourhood=4)}, "neighbourhood (4) cannot be converted"),
+    ({"size": replace(SMALL, neighbourhood=4)}, "neighbourhood (4) cannot be converted"),
     ({"size": RecurrentSize(layers=1, d_model=8, dropout=0.0)}, "no recurrent model"),
 ]
 # What it does in another way.
@@ -63,9 +61,9 @@ DIFFERENT: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def wanted(directory: Path, tmp_path: Path, size: Any = SIZE, models: int = 1, search: Any = POWER, **options: Any) -> DecodingRequest:
-    if size is not SIZE:
-        directory = write_model(build(size, VOCAB), tmp_path / "other")
+def wanted(directory: Path, tmp_path: Path, size: Any = SMALL, models: int = 1, search: Any = POWER, **options: Any) -> DecodingRequest:
+    if size is not SMALL:
+        directory = write_drawn(tmp_path / "other", size)
     return DecodingRequest([directory] * models, search, **options)
 
 

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from tests.decoding.parity import WordsOnly, made_up_pairs
-from tests.models.on_disk import TEXT, VOCAB, write_model
+from tests.models.on_disk import TEXT, VOCAB, write_drawn
 from tests.models.test_precision import needs_vnni
 from tests.refusals import refused
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist, align
@@ -23,7 +23,6 @@ from transformer_core.decoding.translator import Translator
 from transformer_core.errors import UserError
 from transformer_core.models.precision import pack, quantise
 from transformer_core.models.transformer import Transformer
-from transformer_core.presets import TransformerSize
 
 SEARCH = Search(4, 0.6, max_extra=6, nbest=4)
 SOURCES = [source for source, _ in made_up_pairs(60, seed=2_000)]
@@ -181,9 +180,7 @@ def test_a_damaged_file_or_one_of_another_vocabulary_is_refused(tmp_path: Path) 
 
 
 def test_a_directory_without_a_list_and_several_models_are_refused(tmp_path: Path) -> None:
-    torch.manual_seed(1)
-    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
-    directory = write_model(Transformer(size, VOCAB), tmp_path / "model")
+    directory = write_drawn(tmp_path / "model")
     with pytest.raises(UserError, match=r"model/shortlist.safetensors: no such file. Set average.shortlist"):
         Translator.load(directory, shortlist=True)
     EVERYTHING.save(directory / SHORTLIST)

@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.models.on_disk import TEXT, VOCAB, write_model
+from tests.models.on_disk import TEXT, write_drawn
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator, batches_of
-from transformer_core.models.transformer import Transformer
-from transformer_core.presets import TransformerSize
 
 LINES = ["", *(f"{line} {end}" for line in TEXT for end in ("", "dog", "a house", "the cat sees"))]
 SEARCH = Search(beam=2, max_extra=4)
@@ -22,9 +20,7 @@ SEARCH = Search(beam=2, max_extra=4)
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(1)
-    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
-    return write_model(Transformer(size, VOCAB), tmp_path_factory.mktemp("model") / "model")
+    return write_drawn(tmp_path_factory.mktemp("model") / "model")
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 5])

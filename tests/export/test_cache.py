@@ -6,16 +6,11 @@ from pathlib import Path
 
 import ctranslate2
 import pytest
-import torch
 
-from tests.models.on_disk import VOCAB, write_model
+from tests.models.on_disk import write_drawn
 from transformer_core.errors import UserError
 from transformer_core.export import cache as module
 from transformer_core.export.cache import cached_export
-from transformer_core.models.transformer import Transformer
-from transformer_core.presets import TransformerSize
-
-SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -25,14 +20,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache/transformer-pipeline/ctranslate2"
 
 
-def written(folder: Path, seed: int = 1) -> Path:
-    torch.manual_seed(seed)
-    return write_model(Transformer(SIZE, VOCAB), folder / "model")
-
-
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    return written(tmp_path)
+    return write_drawn(tmp_path / "model")
 
 
 def exported(directory: Path) -> Path:
@@ -50,13 +40,11 @@ def test_a_model_is_converted_once_and_a_copy_of_it_not_at_all(directory: Path, 
 
 
 @pytest.mark.parametrize("changed", ["weights", "format", "library"])
-def test_another_model_format_or_library_has_another_export(
-    changed: str, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_model_format_or_library_has_another_export(changed: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = exported(directory)
     if changed == "weights":
         shutil.rmtree(directory)
-        written(tmp_path, seed=2)
+        write_drawn(directory, seed=2)
     elif changed == "format":
         monkeypatch.setattr(module, "_FORMAT", 0)
     else:

@@ -8,9 +8,8 @@ from typing import Literal
 
 import ctranslate2
 import pytest
-import torch
 
-from tests.models.on_disk import VOCAB, write_model
+from tests.models.on_disk import VOCAB, write_drawn
 from tests.refusals import refused
 from transformer_core.errors import UserError
 from transformer_core.export.ctranslate2 import TABLE_POSITIONS, export_model
@@ -22,14 +21,9 @@ from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize
 SIZE = TransformerSize(layers=1, d_model=32, d_ff=16, heads=2, d_k=16, d_v=16, dropout=0.0)
 
 
-def written(size: ModelSize, folder: Path) -> Path:
-    torch.manual_seed(1)
-    return write_model(build(size, VOCAB), folder / "model")  # type: ignore[arg-type]
-
-
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    return written(SIZE, tmp_path)
+    return write_drawn(tmp_path / "model", SIZE)
 
 
 def export(directory: Path, out: Path) -> None:
@@ -57,7 +51,7 @@ def test_the_directory_holds_weights_settings_vocabulary_and_the_subword_model(d
 @pytest.mark.parametrize("tied", ["all", "decoder", "none"])
 def test_a_shared_matrix_is_written_once(tied: Literal["all", "decoder", "none"], tmp_path: Path) -> None:
     size = replace(SIZE, tied=tied)
-    export(written(size, tmp_path), tmp_path / "out")
+    export(write_drawn(tmp_path / "model", size), tmp_path / "out")
     numbers = sum(parameter.numel() for parameter in build(size, VOCAB).parameters()) + TABLE_POSITIONS * SIZE.d_model
     # Names and shapes take some 40 bytes each, of fewer than 60 entries; one matrix more would take 5 kB.
     assert 0 < (tmp_path / "out/model.bin").stat().st_size - 4 * numbers < 4 * VOCAB * SIZE.d_model
@@ -72,7 +66,7 @@ def test_a_shared_matrix_is_written_once(tied: Literal["all", "decoder", "none"]
     ],
 )
 def test_what_ctranslate2_cannot_hold_is_refused_with_the_reason(size: ModelSize, reason: str, tmp_path: Path) -> None:
-    directory = written(size, tmp_path)
+    directory = write_drawn(tmp_path / "model", size)
     assert refusal(directory, tmp_path / "out") == f"{directory}: {reason}"
 
 

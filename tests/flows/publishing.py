@@ -5,13 +5,12 @@ from pathlib import Path
 import torch
 
 from flows.process.paths import AVERAGED, DECODED, RAW, REPORT, SCORES, SENTENCES, TRAINING
-from tests.models.on_disk import write_model
+from tests.models.on_disk import SMALL, write_model
 from transformer_core.corpus.text import write_lines
 from transformer_core.evaluation.verdict import PLACE
 from transformer_core.files import write_json
 from transformer_core.models.directory import Training
 from transformer_core.models.transformer import Transformer
-from transformer_core.presets import TransformerSize
 
 REPOSITORY = Path(__file__).parents[2]
 FINGERPRINT = "f00d" * 16
@@ -32,10 +31,9 @@ LINES = ["A man is riding a bike.", "Two dogs are running.", "Ein Mann fährt Fa
 
 def random_model(folder: Path) -> Path:
     """A model directory in `folder`, complete as stage average leaves it."""
-    size = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
     torch.manual_seed(9)  # Of the first dozen one whose translations differ from line to line.
     training = Training(fingerprint=FINGERPRINT, updates=3, target_tokens=1000, seconds=1.0)
-    return write_model(Transformer(size, 60), folder / "averaged", LINES, training)
+    return write_model(Transformer(SMALL, 60), folder / "averaged", LINES, training)
 
 
 def before_publish(model_directory: Path) -> None:

@@ -3,27 +3,21 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from flows.stages.average import run
 from tests.corpus.encoded import write_binarized
-from tests.models.on_disk import TEXT, VOCAB, write_model
+from tests.models.on_disk import TEXT, VOCAB, write_drawn
 from tests.refusals import refused
 from transformer_core import recipes
 from transformer_core.config import Params
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import Subword
-from transformer_core.models.transformer import Transformer
-from transformer_core.presets import TransformerSize
-
-SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subword:
     """The working directory with one checkpoint and 100 training pairs; returns their vocabulary."""
-    torch.manual_seed(1)
-    model = write_model(Transformer(SIZE, VOCAB), tmp_path / "model")
+    model = write_drawn(tmp_path / "model")
     checkpoints = tmp_path / "models/checkpoints"
     checkpoints.mkdir(parents=True)
     (model / "config.json").rename(checkpoints / "config.json")

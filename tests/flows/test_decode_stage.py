@@ -11,22 +11,17 @@ import torch
 
 from flows.stages.decode import run
 from tests.corpus.encoded import write_binarized
-from tests.models.on_disk import TEXT, VOCAB, write_model
+from tests.models.on_disk import TEXT, VOCAB, write_drawn
 from transformer_core import recipes
 from transformer_core.config import Params
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK, Subword
-from transformer_core.models.transformer import Transformer
-from transformer_core.presets import TransformerSize
 from transformer_core.processes import cpu_name
-
-SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    torch.manual_seed(1)
-    model = write_model(Transformer(SIZE, VOCAB), tmp_path / "models" / "averaged")
+    model = write_drawn(tmp_path / "models/averaged")
     subword = Subword.load(model / "spm.model")
     lines = [subword.encode(line) for line in [*TEXT, ""]]
     write_binarized(tmp_path / "data/binarized", lines, lines, subword, ("valid", "test"))

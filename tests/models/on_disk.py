@@ -6,11 +6,14 @@ from pathlib import Path
 import torch
 
 from tests.corpus.encoded import learnt_subword
+from transformer_core.models.architectures import build
 from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
 from transformer_core.models.translation import TranslationModel
+from transformer_core.presets import ModelSize, TransformerSize
 
 TEXT = ["the dog sees a cat", "a cat sees the house", "der Hund sieht eine Katze", "eine Katze sieht das Haus"]
 VOCAB = 40
+SMALL = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1)
 UNTRAINED = Training(fingerprint="0", updates=0, target_tokens=0, seconds=0.0)
 
 
@@ -27,6 +30,12 @@ def write_model(model: TranslationModel, directory: Path, text: Sequence[str] = 
     )
     save_model(directory, dict(model.state_dict()), config, vocabulary)
     return directory
+
+
+def write_drawn(directory: Path, size: ModelSize = SMALL, seed: int = 1, vocab_size: int = VOCAB) -> Path:
+    """Write the directory of a model whose weights are drawn with this seed, and return it."""
+    torch.manual_seed(seed)
+    return write_model(build(size, vocab_size), directory)
 
 
 def with_drawn_norms(model: TranslationModel) -> TranslationModel:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.models.on_disk import VOCAB, write_model
+from tests.models.on_disk import VOCAB, write_drawn, write_model
 from tests.refusals import refused
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import check_finite, load_model
@@ -20,8 +20,7 @@ SIZE = TransformerSize(layers=1, d_model=8, d_ff=16, heads=2, d_k=4, d_v=4, drop
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    torch.manual_seed(0)
-    return write_model(Transformer(SIZE, VOCAB), tmp_path / "model")
+    return write_drawn(tmp_path / "model", SIZE, seed=0)
 
 
 def without_sum(config: Path) -> None:
@@ -112,7 +111,7 @@ def test_other_sizes_than_the_weights_are_refused_before_they_are_allocated(dire
 
 
 def test_so_many_convolutions_are_refused_before_they_are_built(tmp_path: Path) -> None:
-    directory = write_model(build(ConvolutionalSize(layers=1, d_model=8, dropout=0.1), VOCAB), tmp_path / "model")
+    directory = write_drawn(tmp_path / "model", ConvolutionalSize(layers=1, d_model=8, dropout=0.1))
     config = directory / "config.json"
     config.write_text(config.read_text().replace('"convolutions": null', '"convolutions": [[8, 3, 1000000000]]'))
     assert "1000000000 layers" in refusal(directory)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.models.on_disk import write_model
+from tests.models.on_disk import write_drawn
 from tests.models.test_architectures import SIZES, VOCAB, tokens
 from tests.refusals import refused
 from transformer_core.decoding.beam import Search
@@ -150,8 +150,7 @@ def test_every_architecture_decodes_nearly_the_same_in_int8(size: ModelSize) -> 
 
 @needs_vnni
 def test_a_model_directory_is_read_in_int8(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    directory = write_model(Transformer(SIZE, 40), tmp_path / "model")
+    directory = write_drawn(tmp_path / "model", SIZE)
     search = Search(beam=2, max_extra=4)
     (quantised,), (exact,) = (
         Translator.load(directory, precision=precision).translate(["the dog sees a cat"], search) for precision in ("int8", "float32")
