@@ -5,9 +5,8 @@ import os
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ import pytest
 
 from benchmarks.common import DATA_STAGES, ROOT, run_stages, write_params
 from benchmarks.soak import TINY, WARM_UP, ask, fit, levels, program, sample, table
+from tests.serving import Quiet, serving
 
 SECONDS = np.arange(0, 7200, 5.0)
 COLUMNS = ["process or folder", "hours", "MB", "MB an hour (95% interval)", "file handles", "threads"]
@@ -97,37 +97,26 @@ def test_a_sample_has_each_process_of_the_tree_and_the_size_of_folders(tmp_path:
     assert found.loc["folder", "megabytes"] == 2
 
 
-@pytest.fixture
-def answering() -> "Callable[[Callable[[str], str]], str]":
-    """Start a server that answers each sentence as a function says; return its address."""
-    servers = []
+@contextmanager
+def answering(answer: Callable[[str], str]) -> Iterator[str]:
+    """The address of a server that answers each sentence as a function says."""
 
-    def start(answer: Callable[[str], str]) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                (sentence,) = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["inputs"]
-                body = json.dumps({"predictions": [answer(sentence)]}).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+    class Handler(Quiet):
+        def do_POST(self) -> None:
+            (sentence,) = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["inputs"]
+            body = json.dumps({"predictions": [answer(sentence)]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
-            def log_message(self, *_: object) -> None:
-                """Print nothing."""
-
-        server = HTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with serving(Handler) as host:
+        yield f"http://{host}"
 
 
-def test_an_answer_that_changes_ends_the_requests(answering: "Callable[[Callable[[str], str]], str]") -> None:
-    asked, answers = ask(answering(str.upper), 400, deadline=np.inf)
+def test_an_answer_that_changes_ends_the_requests() -> None:
+    with answering(str.upper) as address:
+        asked, answers = ask(address, 400, deadline=np.inf)
     assert (asked, len(answers)) == (400, 100)
     assert all(answer == sentence.upper() for sentence, answer in answers.items())
     seen: list[str] = []
@@ -136,8 +125,8 @@ def test_an_answer_that_changes_ends_the_requests(answering: "Callable[[Callable
         seen.append(sentence)
         return f"{sentence} {len(seen) > 300}"
 
-    with pytest.raises(SystemExit, match=r"first .*, then "):
-        ask(answering(forgetful), 4_000, deadline=np.inf)
+    with answering(forgetful) as address, pytest.raises(SystemExit, match=r"first .*, then "):
+        ask(address, 4_000, deadline=np.inf)
     assert len(seen) < 1_000  # The other clients have stopped, too: a repeated sentence comes at the latest after 200 others.
 
 

@@ -4,13 +4,12 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from tests.cli.conftest import Call
+from tests.serving import Quiet, serving
 from transformer_core import doctor, recipes
 from transformer_core.errors import ExitCode
 
@@ -76,24 +75,18 @@ def test_an_address_that_is_none_is_a_problem(healthy: Path, monkeypatch: pytest
     assert "not reachable (nonnumeric port: '50o0'" in found.detail
 
 
-class Health(BaseHTTPRequestHandler):
+class Health(Quiet):
     """Answers /health and /api/health, and asks who is there at /login/health."""
 
     def do_GET(self) -> None:
         self.send_response({"/health": 200, "/api/health": 200, "/login/health": 401}.get(self.path, 500))
         self.end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
 
 @pytest.fixture
 def service() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), Health)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serving(Health) as host:
+        yield f"http://{host}"
 
 
 def test_services_that_answer_are_well(service: str, healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

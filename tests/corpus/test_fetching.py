@@ -3,19 +3,17 @@ import hashlib
 import io
 import json
 import socket
-import threading
-import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.refusals import refused
+from tests.serving import Quiet, serving
 from transformer_core.corpus.sources.catalogue import Address, Entry, Found, Source, Splits
 from transformer_core.corpus.sources.fetching import Fetcher, Sum, locked_sums, mirror_folder, name_of_address
 from transformer_core.corpus.sources.http import TRIES
@@ -33,7 +31,7 @@ class Site:
 
     Attributes:
         faults: what it does in turn before it behaves: a status, "truncate" (half of what was asked for, then nothing), "less" (a part
-            that is shorter than what was asked for), "redirect", "redirect ADDRESS" or "slow".
+            that is shorter than what was asked for), "redirect" or "redirect ADDRESS".
         mark: its ETag; None for a server that marks no versions.
         ranges: whether it sends parts.
         encoding: the encoding that it says the content has in transit.
@@ -53,7 +51,7 @@ class Site:
 def site() -> Iterator[Site]:
     served = Site()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             served.requests.append(self.path)
             fault = served.faults.pop(0) if served.faults else 200
@@ -86,21 +84,12 @@ def site() -> Iterator[Site]:
             half = len(body) // 2
             with suppress(BrokenPipeError):  # Of an answer like 503 nobody reads the body.
                 self.wfile.write(body[:half])
-                if fault == "slow":
-                    time.sleep(0.3)
                 if fault != "truncate":
                     self.wfile.write(body[half:])
 
-        def log_message(self, *_: object) -> None:
-            """Nothing on the terminal."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        served.address = f"http://127.0.0.1:{server.server_port}/data/train.en"
+    with serving(Handler) as host:
+        served.address = f"http://{host}/data/train.en"
         yield served
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -145,13 +134,11 @@ def test_a_failed_download_is_one_line_and_nothing_is_kept(
     assert files_in(fetcher.downloads) == []
 
 
-@pytest.mark.parametrize("faults", [[503, 500], [429, 503], ["redirect"], ["slow"]])
-def test_transient_errors_are_retried_redirects_followed_and_slow_servers_waited_for(
-    site: Site, fetcher: Fetcher, faults: list[int | str]
-) -> None:
+@pytest.mark.parametrize("faults", [[503, 500], [429, 503], ["redirect"]])
+def test_transient_errors_are_retried_and_redirects_followed(site: Site, fetcher: Fetcher, faults: list[int | str]) -> None:
     site.faults = list(faults)
     assert fetcher.fetch(site.address, RIGHT).path.read_bytes() == CONTENT
-    assert len(site.requests) == (1 if faults == ["slow"] else len(faults) + 1)
+    assert len(site.requests) == len(faults) + 1
 
 
 def test_a_server_may_send_less_than_the_requested_range(site: Site, fetcher: Fetcher) -> None:

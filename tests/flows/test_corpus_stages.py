@@ -10,10 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
@@ -22,6 +20,7 @@ from ruamel.yaml import YAML
 
 from flows.cluster.group import free_port
 from tests.flows.stages import set_params, stage_here
+from tests.serving import Quiet, serving
 from transformer_core.corpus.sources.own import new_entry
 from transformer_core.corpus.text import write_lines, write_pairs
 from transformer_core.corpus.tokens.binary import open_split, read_meta
@@ -229,7 +228,7 @@ def test_bad_input_is_one_line_and_leaves_no_output(mistake: str, place: Path, p
     assert [name for name in files_below(place / ".state") if "downloads" in name] == []
 
 
-class Private(BaseHTTPRequestHandler):
+class Private(Quiet):
     """Serves the sides of a corpus to whoever knows the password s3cret."""
 
     def do_GET(self) -> None:
@@ -241,28 +240,21 @@ class Private(BaseHTTPRequestHandler):
             number = ("en", "de").index(Path(self.path).suffix.removeprefix("."))
             self.wfile.write("".join(f"{pair[number]}\n" for pair in PAIRS).encode())
 
-    def log_message(self, *_: object) -> None:
-        """Nothing on the terminal."""
-
 
 @pytest.mark.parametrize(("password", "stem", "code"), [("s3cret", "train", 0), ("s3cret", "none", 78), ("wr0ng", "train", 78)])
 def test_a_password_or_token_is_in_no_file_and_no_line_of_output(
     place: Path, monkeypatch: pytest.MonkeyPatch, password: str, stem: str, code: int
 ) -> None:
     monkeypatch.setenv("SOME_TOKEN", "t0ken")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Private) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with serving(Private) as host:
         suffix = "" if stem == "train" else ".missing"
-        side = f'url: "http://me:{password}@127.0.0.1:{server.server_port}/{stem}'
+        side = f'url: "http://me:{password}@{host}/{stem}'
         entry = Path("corpora/own.yaml")
         document = entry.read_text(encoding="utf-8").partition("splits:")[0]
         sides = "".join(f'\n        {language}: {{{side}.{language}{suffix}"}}' for language in ("en", "de"))
         held_out = "".join(f"  {split}:\n    - holdout: 10\n" for split in ("valid", "test"))
         entry.write_text(f"{document}splits:\n  train:\n    - https:{sides}\n{held_out}", encoding="utf-8")
         ended = stage_here("download")
-        server.shutdown()
-        thread.join()
     assert ended.returncode == code, ended.stderr
     written = [path for path in place.rglob("*") if path.is_file() and path != place / entry]
     assert (place / "corpora/own.lock" in written) == (code == 0)

@@ -2,23 +2,23 @@
 
 import base64
 import subprocess
-import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from flows.cluster.node import StageRun, check_out
 from tests.refusals import refused
+from tests.serving import Quiet, serving
 from transformer_core.errors import UserError
 
 TOKEN = "secret-token"
 SSH_ADDRESS = "git@git.example:team/project.git"
 
 
-class Private(SimpleHTTPRequestHandler):
+class Private(Quiet, SimpleHTTPRequestHandler):
     """A folder of repositories for whoever sends the token as a password."""
 
     def do_GET(self) -> None:
@@ -30,9 +30,6 @@ class Private(SimpleHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
         return None
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
 
 @pytest.fixture
@@ -47,10 +44,8 @@ def host(tmp_path: Path) -> Iterator[str]:
         ["-C", bare, "update-server-info"],
     ):
         subprocess.run(["git", *command], check=True)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Private, directory=str(tmp_path / "served"))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serving(partial(Private, directory=str(tmp_path / "served"))) as address:
+        yield address
 
 
 @pytest.fixture
