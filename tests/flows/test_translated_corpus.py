@@ -1,9 +1,10 @@
 """Stage download for a corpus that a model makes in part: killed in the middle, with a model of the registry, and seen by DVC."""
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,20 +21,23 @@ from transformer_core.corpus.text import write_pairs
 from transformer_core.files import read_json, write_json
 
 TEXTS = [f"{line} {number}" for number in range(30) for line in LINES[:2]]
-# The stage with shards of ten lines, each of which takes long enough to be killed in it.
+# The stage with shards of ten lines, which kills itself at the beginning of shard KILLED_IN.
 STAGE = """
-import time
+import os, signal
 from flows.process.runner import run_stage
 from flows.stages.download import run
 from transformer_core.decoding import corpus
 corpus.PAIRS_PER_SHARD = 10
-translated = corpus.translated
+translated, left = corpus.translated, int(os.environ.get("KILLED_IN", 0))
 
-def slow(*arguments, **named):
-    time.sleep(0.3)
+def translated_or_killed(*arguments, **named):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
     return translated(*arguments, **named)
 
-corpus.translated = slow
+corpus.translated = translated_or_killed
 raise SystemExit(run_stage("download", run))
 """
 
@@ -73,13 +77,11 @@ def test_a_kill_in_the_middle_loses_the_shard_at_hand_and_changes_no_byte(place:
     assert read_json(RAW / "manifest.json")["splits"]["train"]["pairs"] == 100
     shutil.rmtree(RAW)
     shutil.rmtree(SHARDS)
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as stage:
-        while len(finished := {path: path.stat().st_mtime_ns for path in SHARDS.glob("*.txt")}) < 2:
-            assert stage.poll() is None
-            time.sleep(0.001)
-        stage.kill()
+    killed = subprocess.run(command, env={**os.environ, "KILLED_IN": "3"}, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
     assert not RAW.exists()
     finished = {path: path.stat().st_mtime_ns for path in SHARDS.glob("*.txt")}
+    assert len(finished) == 2
     subprocess.run(command, check=True, capture_output=True)
     assert raw_bytes() == whole
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
