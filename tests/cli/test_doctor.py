@@ -17,8 +17,7 @@ from transformer_core.errors import ExitCode
 @pytest.fixture
 def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with nothing wrong with it, and an environment that names no service."""
-    for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_PROFILE", "PREFECT_PROFILES_PATH"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("PREFECT_PROFILE", raising=False)
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     for key in ("user.name", "user.email"):

@@ -161,7 +161,6 @@ def test_a_signal_interrupts_past_a_loop_of_retries_and_a_second_one_does_not_di
                     time.sleep(60)
         finally:
             stop(number)
-            time.sleep(0.1)
             Path("clean").touch()
 
     before = signal.signal(number, signal.SIG_DFL)  # `nohup make test` ignores SIGHUP.
@@ -193,7 +192,6 @@ def test_nohup_keeps_a_stage_running_when_the_terminal_is_closed(started: list[p
     started.append(psutil.Process(process.pid))
     wait_for(Path("running").exists)
     process.send_signal(signal.SIGHUP)
-    time.sleep(0.2)
     Path("end").touch()
     assert process.wait(60) == 0
 
