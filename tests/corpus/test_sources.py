@@ -1,13 +1,10 @@
 import gzip
 import hashlib
-import io
 import os
 import random
 import re
 import subprocess
 import sys
-import tarfile
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mtdata.entry import Entry as MtdataEntry  # type: ignore[import-untyped]
 
+from tests.corpus.archives import archive_bytes
 from tests.refusals import refused
 from transformer_core.config import TREES
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Address, Entry, Folder, Found, LocalFile, Source, Splits, Synthetic
@@ -46,16 +44,8 @@ def sum_of(content: bytes) -> str:
 
 
 def archive_of(path: Path, members: dict[str, bytes]) -> None:
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w") as zipped:
-            for name, content in members.items():
-                zipped.writestr(name, content)
-        return
-    with tarfile.open(path, f"w:{path.suffix[1:].replace('tgz', 'gz')}") as tarred:  # type: ignore[call-overload]
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tarred.addfile(member, io.BytesIO(content))
+    suffix = path.suffix.removeprefix(".").replace("tgz", "gz")
+    path.write_bytes(archive_bytes(members.items(), "zip" if suffix == "zip" else f"w:{suffix}"))
 
 
 def test_local_files_are_read_with_or_without_gzip_and_pinned_sums(reader: SourceReader, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.text_readers import READERS, archive
+from tests.corpus.archives import archive_bytes
+from tests.fuzz.text_readers import READERS
 from transformer_core import recipes
 from transformer_core.config import Params, parse_yaml, validate_document, yaml_text
 from transformer_core.corpus.sources.catalogue import Entry
@@ -101,7 +102,7 @@ def test_any_text_is_fit_for_a_terminal_and_stays_so(text: str) -> None:
 @few
 def test_a_member_of_any_name_stays_in_its_folder(tmp_path: Path, mode: str, names: list[str]) -> None:
     (tmp_path / "in").mkdir(exist_ok=True)
-    (tmp_path / "in/a").write_bytes(archive([(name, b"text\n") for name in (*names, "../x.en", "/x.de")], mode))
+    (tmp_path / "in/a").write_bytes(archive_bytes([(name, b"text\n") for name in (*names, "../x.en", "/x.de")], mode))
     for pattern in ("*", "*.en", "/*"):
         with contextlib.suppress(UserError):
             unpack(tmp_path / "in/a", [pattern], tmp_path / "in")

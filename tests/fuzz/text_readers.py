@@ -1,12 +1,9 @@
 """Readers of text: settings, catalogue, corpora and archives, translations, trees, records of stages, command lines."""
 
 import gzip
-import io
 import json
 import lzma
 import os
-import tarfile
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +21,8 @@ from flows.record.summary import Outcome, summarize, table_of
 from flows.record.tasks import TRANSLATION, read_scores, task_of
 from flows.stages.evaluate import for_dvc
 from flows.sweeps.rows import document_of, grid_rows
+from tests.corpus.archives import archive_bytes
+from tests.corpus.test_formats import tmx
 from tests.evaluation.test_report import a_report, page_with
 from tests.flows.publishing import FIGURES
 from tests.flows.publishing import MANIFEST as RAW_MANIFEST
@@ -54,14 +53,7 @@ _ENGLISH = [f"a house number {number} & more" for number in range(12)]
 _GERMAN = [f"ein süßes Haus Nummer {number}, „ja“" for number in range(12)]
 _TEXT = "".join(f"{line}\n" for line in _GERMAN).encode()
 _TABLE = "".join(f"{en}\t{de}\n" for en, de in zip(_ENGLISH, _GERMAN, strict=True)).encode()
-_TMX = (
-    '<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4"><header/><body>'
-    + "".join(
-        f'<tu><tuv xml:lang="en"><seg>{en.replace("&", "&amp;")}</seg></tuv><tuv xml:lang="de"><seg>{de}</seg></tuv></tu>'
-        for en, de in zip(_ENGLISH, _GERMAN, strict=True)
-    )
-    + "</body></tmx>"
-).encode()
+_TMX = tmx(list(zip(_ENGLISH, _GERMAN, strict=True)))
 _SGM = "".join(f'<seg id="{number}"> {line} &amp; &#252; </seg>\n' for number, line in enumerate(_GERMAN)).encode()
 _TREES = (
     b"( (S (NP-SBJ (PRP It))\n   (VP (VBZ is) (NP (-NONE- *T*-1)))) )\n\n(S (NP (DT The) (NN dog)) (VP (VBZ barks)))\n(TOP (X (Y y)))\n"
@@ -174,25 +166,6 @@ def _packed(suffix: str) -> Read:
             assert not any(path.is_symlink() for path in inside.iterdir())
 
     return read
-
-
-def archive(members: Sequence[tuple[str, bytes]], mode: str) -> bytes:
-    """Return a tar archive (mode w, w:gz, w:bz2, w:xz) or a zip archive (mode zip)."""
-    packed = io.BytesIO()
-    if mode == "zip":
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as zipped:
-            for name, content in members:
-                zipped.writestr(zipfile.ZipInfo(name), content)
-        return packed.getvalue()
-    with tarfile.open(fileobj=packed, mode=mode) as tarred:  # type: ignore[call-overload]
-        for name, content in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tarred.addfile(member, io.BytesIO(content))
-        link = tarfile.TarInfo("un/link.en")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tarred.addfile(link)
-    return packed.getvalue()
 
 
 _MEMBERS = [("un/a.en", _TEXT), ("un/a.de.gz", gzip.compress(_TEXT, mtime=0)), ("../../un/b.de", b"no")]
@@ -383,7 +356,7 @@ def _fixed(*examples: bytes) -> Callable[[], Sequence[bytes]]:
 
 
 def _packed_examples(*modes: str) -> Callable[[], Sequence[bytes]]:
-    return lambda: [archive(_MEMBERS, mode) for mode in modes]
+    return lambda: [archive_bytes(_MEMBERS, mode) for mode in modes]
 
 
 READERS: dict[str, Reader] = {
