@@ -4,7 +4,6 @@ import json
 import math
 import re
 import shlex
-from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -59,24 +58,6 @@ def test_documents_say_the_same_a_line_each(call: Call) -> None:
         assert len(document["tokens"]) == int(tokens)
         assert " ".join(f"{one['piece']} {one['log_probability']:.4f}" for one in document["tokens"]) == column
     assert done.err == plain.err
-
-
-def test_a_translation_that_keeps_its_tokens_has_the_log_probability_of_the_search(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"the dog sees a cat\n")))
-    best = rows(call("translate", "--model", "transformer", "--nbest").out)
-    write("b.en", ["the dog sees a cat"] * len(best))
-    write("b.de", [text for *_, text in best])
-    scored = rows(call("score", "--model", "transformer", "b.en", "b.de").out)
-    # A text encoded again may be other tokens than the search's; short ones seldom are.
-    same = [one[3] for one, (found, _) in zip(best, scored, strict=True) if float(found) == pytest.approx(float(one[2]), abs=2e-4)]
-    assert any(same)
-
-
-def test_the_budget_of_tokens_changes_no_score(call: Call) -> None:
-    one, other = (
-        call("score", "--model", "transformer", "--device", "cpu", "--batch-tokens", tokens, "a.en", "a.de") for tokens in ("1", "4096")
-    )
-    assert [float(row[0]) for row in rows(one.out)] == pytest.approx([float(row[0]) for row in rows(other.out)], abs=2e-4)
 
 
 def test_lines_without_a_source_are_impossible_or_certain_and_left_out_of_the_perplexity(call: Call) -> None:
