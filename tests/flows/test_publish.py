@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.entities import Run
 
 from flows.process.paths import PUBLISHED, REPORT, SCORES, SENTENCES
 from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file, read_events
@@ -42,10 +43,14 @@ def params(mlflow_store: str, monkeypatch: pytest.MonkeyPatch, model_directory: 
     return load_params()
 
 
-def points(client: MlflowClient, name: str) -> list[tuple[int, float]]:
+def training(client: MlflowClient) -> Run:
     run = find_training(client, FINGERPRINT)
     assert run is not None
-    return [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, name)]
+    return run
+
+
+def points(client: MlflowClient, name: str) -> list[tuple[int, float]]:
+    return [(point.step, point.value) for point in client.get_metric_history(training(client).info.run_id, name)]
 
 
 def trained_here() -> Journal:
@@ -62,14 +67,12 @@ def test_the_model_is_registered_in_the_run_of_its_training_and_translates_elsew
     """About 15 seconds: a fresh process imports MLflow and torch and loads the model by its alias."""
     trained_here()
     sync(mlflow_store)
-    before = find_training(client, FINGERPRINT)
-    assert before is not None
+    before = training(client)
     client.update_run(before.info.run_id, status="RUNNING")  # As a publish that was killed in its upload leaves it.
 
     closing = publish.run(params)
 
-    after = find_training(client, FINGERPRINT)
-    assert after is not None
+    after = training(client)
     assert (after.info.run_id, after.info.status, after.info.end_time) == (before.info.run_id, "FINISHED", before.info.end_time)
     assert points(client, "train/loss") == [(1, 3.25)]
     assert closing == "models:/synthetic-en-de@champion: version 1, the first version"
@@ -120,9 +123,8 @@ assert "{REPOSITORY}/transformer_core" not in transformer_core.__file__, transfo
 
 def test_the_report_in_mlflow_begins_with_the_verdict_and_has_all_sentences_beside_it(params: Params, client: MlflowClient) -> None:
     publish.run(params)
-    training = find_training(client, FINGERPRINT)
-    assert training is not None
-    pages = [Path(client.download_artifacts(training.info.run_id, f"evaluation/{path.name}")) for path in (REPORT, SENTENCES)]
+    run = training(client).info.run_id
+    pages = [Path(client.download_artifacts(run, f"evaluation/{path.name}")) for path in (REPORT, SENTENCES)]
     report, sentences = (page.read_text(encoding="utf-8") for page in pages)
     assert "<strong>Champion</strong> synthetic-en-de@champion: the first version." in report
     assert report.startswith("<h1>BLEU</h1>")
@@ -141,8 +143,6 @@ def test_publishing_again_is_the_next_version_under_the_same_alias(params: Param
 def test_each_logged_model_leads_to_its_version_and_has_the_scores_which_the_run_has_once(params: Params, client: MlflowClient) -> None:
     for version in (1, 2):
         publish.run(params)
-        training = find_training(client, FINGERPRINT)
-        assert training is not None
         assert points(client, "bleu") == [(0, 86.41)]
         models = client.search_logged_models([experiment_id(client)])
         assert len(models) == version
@@ -157,13 +157,12 @@ def test_a_training_that_was_begun_again_and_stopped_is_not_that_of_the_model(
 ) -> None:
     trained_here()
     sync(mlflow_store)
-    finished = find_training(client, FINGERPRINT)
+    finished = training(client)
     stopped = Journal(FINGERPRINT)
     stopped.metrics(1, {"loss": 9.0}, context="train")
     stopped.end("KILLED")
     sync(mlflow_store)
     publish.run(params)
-    assert finished is not None
     assert read_json(PUBLISHED)["run_id"] == finished.info.run_id
     assert sorted(run.info.status for run in client.search_runs([experiment_id(client)])) == ["FINISHED", "KILLED"]
 
@@ -186,11 +185,10 @@ def test_an_experiment_is_recorded_and_leaves_the_registry_as_it_is(
         "experiment dry-nibs is in MLflow, its model is not in the registry. "
         "To register it: dvc exp apply dry-nibs && dvc repro --force --single-item publish"
     )
-    training = find_training(client, FINGERPRINT)
-    assert training is not None
-    assert read_json(PUBLISHED) == {"name": "synthetic-en-de", "experiment": "dry-nibs", "run_id": training.info.run_id}
-    assert training.info.run_name == "86.41 BLEU, synthetic en-de tiny, seed 1"
-    assert training.data.metrics["bleu"] == 86.41
+    run = training(client)
+    assert read_json(PUBLISHED) == {"name": "synthetic-en-de", "experiment": "dry-nibs", "run_id": run.info.run_id}
+    assert run.info.run_name == "86.41 BLEU, synthetic en-de tiny, seed 1"
+    assert run.data.metrics["bleu"] == 86.41
     assert client.search_registered_models() == []
     assert not list(Path("mlruns").rglob("model.safetensors"))
     monkeypatch.delenv("DVC_EXP_NAME")
@@ -213,8 +211,7 @@ def test_a_training_from_the_cache_gets_its_run_from_its_tables_once(params: Par
 def test_a_run_made_by_an_evaluation_that_came_first_is_filled(params: Params, client: MlflowClient, mlflow_store: str) -> None:
     Journal("evaluation-1", parent=FINGERPRINT).metrics(3, {"bleu": 86.41})
     sync(mlflow_store)
-    placeholder = find_training(client, FINGERPRINT)
-    assert placeholder is not None
+    placeholder = training(client)
     filled = publish.training_run(client, mlflow_store, params, FINGERPRINT)
     assert filled.info.run_id == placeholder.info.run_id
     assert points(client, "train/loss") == [(1, 3.5), (2, 3.0), (3, 2.5)]
@@ -237,8 +234,7 @@ def test_a_record_that_is_sent_again_keeps_the_score_in_name_and_description(
     describe_training(journal, params)
     journal.end()
     publish.run(params)
-    published = find_training(client, FINGERPRINT)
-    assert published is not None
+    published = training(client)
     position_file(journal.path).unlink()  # As after another address was used in between.
     sync(mlflow_store)
     again = client.get_run(published.info.run_id)
