@@ -26,6 +26,11 @@ def set_params(**sections: Mapping[str, object]) -> None:
     write_text(PARAMS_FILE, yaml_text(document))
 
 
+def changed(params: Params, section: str, **keys: object) -> Params:
+    """Params with these keys of a section changed."""
+    return params.model_copy(update={section: getattr(params, section).model_copy(update=keys)})
+
+
 class Ended(NamedTuple):
     """Exit code and both streams."""
 

@@ -6,6 +6,7 @@ import pytest
 
 from flows.stages.average import run
 from tests.corpus.encoded import write_binarized
+from tests.flows.stages import changed
 from tests.models.on_disk import TEXT, VOCAB, write_drawn
 from tests.refusals import refused
 from transformer_core import recipes
@@ -31,23 +32,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subword:
     return subword
 
 
-def params(shortlist: int) -> Params:
-    whole = recipes.load("synthetic")
-    return whole.model_copy(update={"average": whole.average.model_copy(update={"count": 1, "shortlist": shortlist})})
+def params(**average: object) -> Params:
+    return changed(recipes.load("synthetic"), "average", count=1, **average)
 
 
 @pytest.mark.usefixtures("here")
 def test_the_best_checkpoints_need_their_scores() -> None:
-    whole = params(shortlist=0)
-    best = whole.model_copy(update={"average": whole.average.model_copy(update={"of": "best"})})
     with refused(65, r"^models/checkpoints/scores\.json: "):
-        run(best)
+        run(params(of="best"))
 
 
 def test_the_model_directory_has_a_shortlist_if_one_is_asked_for(here: Subword) -> None:
-    assert run(params(0)).startswith("models/averaged: ")
+    assert run(params()).startswith("models/averaged: ")
     assert not Path("models/averaged", SHORTLIST).exists()
-    run(params(3))
+    run(params(shortlist=3))
     found = Shortlist.load(Path("models/averaged", SHORTLIST), VOCAB)
     assert sorted(path.name for path in Path("models/averaged").iterdir()) == ["config.json", "model.safetensors", SHORTLIST, "spm.model"]
     dog, house = (found.of(here.encode(word)) for word in ("the dog sees a cat", "a cat sees the house"))

@@ -3,7 +3,6 @@
 import json
 from datetime import date
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import torch
 
 from flows.stages.decode import run
 from tests.corpus.encoded import write_binarized
+from tests.flows.stages import changed
 from tests.models.on_disk import TEXT, VOCAB, write_drawn
 from transformer_core import recipes
 from transformer_core.config import Params
@@ -29,15 +29,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def params(engine: Literal["torch", "ctranslate2"]) -> Params:
-    whole = recipes.load("synthetic")
-    decode = whole.decode.model_copy(update={"engine": engine, "max_extra": 3})
+def params(engine: str, **decode: object) -> Params:
     threads = torch.get_num_threads()  # The stage sets them, for this process too.
-    return whole.model_copy(update={"decode": decode, "machine": whole.machine.model_copy(update={"threads": threads})})
+    return changed(changed(recipes.load("synthetic"), "decode", engine=engine, max_extra=3, **decode), "machine", threads=threads)
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
-def test_each_engine_leaves_translations_n_best_lists_and_how_they_were_made(engine: Literal["torch", "ctranslate2"], here: Path) -> None:
+def test_each_engine_leaves_translations_n_best_lists_and_how_they_were_made(engine: str, here: Path) -> None:
     assert run(params(engine)).startswith("results/decode: test in ")
     translated = (here / "results/decode/test.hyp").read_text(encoding="utf-8").split("\n")
     lists = [json.loads(line) for line in (here / "results/decode/test.nbest.jsonl").read_text(encoding="utf-8").split("\n")[:-1]]
@@ -66,8 +64,7 @@ def test_outputs_at_the_length_limit_are_counted(here: Path) -> None:
 
 def test_with_a_shortlist_only_its_subwords_are_in_the_outputs(here: Path) -> None:
     def hypotheses(shortlist: bool) -> list[list[int]]:
-        whole = params("torch")
-        run(whole.model_copy(update={"decode": whole.decode.model_copy(update={"shortlist": shortlist})}))
+        run(params("torch", shortlist=shortlist))
         return [subword.encode(line)[:-1] for line in (here / "results/decode/test.hyp").read_text(encoding="utf-8").split("\n")]
 
     subword = Subword.load(here / "models/averaged/spm.model")

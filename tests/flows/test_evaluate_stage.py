@@ -11,7 +11,7 @@ from flows.process.paths import METRICS, SCORES
 from flows.process.runner import record_seconds
 from flows.record.journal import JOURNALS, Event, Journal, read_events
 from flows.stages.evaluate import by_frequency, cost_of, run
-from tests.flows.stages import stage_here
+from tests.flows.stages import changed, stage_here
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from tests.refusals import refused
 from transformer_core.config import Machine, Params, load_params
@@ -173,7 +173,7 @@ def test_a_real_corpus_has_no_such_label_and_no_phenomena(here: Path, params: Pa
 
 
 def test_the_report_shows_as_many_examples_as_asked_for(here: Path, params: Params) -> None:
-    run(params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"examples": 2})}))
+    run(changed(params, "evaluate", examples=2))
     assert (here / "results/report.html").read_text(encoding="utf-8").count("<article") == 2
 
 
@@ -281,7 +281,7 @@ def test_long_sentences_have_no_attention_figures(here: Path, params: Params) ->
 
 def test_the_report_has_the_times_of_the_stages_that_ran_with_these_settings(here: Path, params: Params) -> None:
     record_seconds("clean", params, 12.34)
-    record_seconds("decode", params.model_copy(update={"decode": params.decode.model_copy(update={"beam": 9})}), 56.78)
+    record_seconds("decode", changed(params, "decode", beam=9), 56.78)
     html = page(here, params)
     assert '<th scope="row">clean</th><td class="number">12.3 s</td>' in html
     assert '<th scope="row">decode</th><td class="number muted">cached</td>' in html
@@ -299,7 +299,7 @@ def test_the_report_counts_outputs_of_the_max_length(here: Path, params: Params)
 def test_the_report_has_this_stages_own_time_and_the_cost_of_all(here: Path, params: Params) -> None:
     assert '<th scope="row">cost</th>' not in page(here, params)
     assert re.search(r'<th scope="row">evaluate</th><td class="number">\d+\.\d s</td>', page(here, params))
-    priced = params.model_copy(update={"machine": params.machine.model_copy(update={"price_per_hour": 1e6})})
+    priced = changed(params, "machine", price_per_hour=1e6)
     (cost,) = re.findall(r'<th scope="row">cost</th><td class="number">([\d.]+)</td>', page(here, priced))
     assert float(cost) > 2 / 3600 * 1e6  # The training took 2 s.
 
@@ -348,7 +348,7 @@ def test_the_report_has_all_settings_and_what_it_was_made_from(here: Path, param
 
 def test_tokenised_references_are_scored_if_allowed(here: Path, params: Params) -> None:
     write_lines(here / "data/raw/test.de", (line.replace(".", " .") for line in TARGET))
-    run(params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"allow_tokenised": True})}))
+    run(changed(params, "evaluate", allow_tokenised=True))
     assert read_json(SCORES)["bleu"] == 66.97  # 13a parts the full stop anyway.
 
 

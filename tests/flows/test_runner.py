@@ -17,7 +17,7 @@ import pytest
 from flows.process.repro import failure
 from flows.process.runner import record_seconds, seconds_of
 from flows.process.signals import STOP_SIGNALS
-from tests.flows.stages import Ended, stage_here
+from tests.flows.stages import Ended, changed, stage_here
 from tests.waiting import wait_for
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError
@@ -107,10 +107,6 @@ def test_a_stage_that_runs_out_of_memory_ends_with_a_remedy_and_is_not_tried_aga
     assert done == (78, "", "decode: out of memory. Lower decode.batch_tokens or decode.beam, or use a machine with more.\n")
     found = json.loads(Path(".state/exit/decode.json").read_text())
     assert (found["code"], found["message"]) == (78, "decode: out of memory")
-
-
-def changed(params: Params, section: str, **values: object) -> Params:
-    return params.model_copy(update={section: getattr(params, section).model_copy(update=values)})
 
 
 def test_the_seconds_of_a_stage_are_known_for_equal_settings_up_to_its_own() -> None:
