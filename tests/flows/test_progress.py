@@ -2,9 +2,8 @@
 
 import os
 import pty
-import select
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 
 import pytest
@@ -13,20 +12,16 @@ from flows.process.progress import SECONDS_FOR_BAR, Bar, ProgressLines, RankOutp
 
 
 @contextmanager
-def terminal() -> Iterator[Callable[[], str]]:
-    """A terminal as standard error; a function returns what a person has read from it."""
+def terminal() -> Iterator[bytearray]:
+    """A terminal as standard error; after the block the bytes are what a person has read from it."""
+    shown = bytearray()
     read_end, write_end = pty.openpty()
     termios.tcsetwinsize(write_end, (40, 120))
     with os.fdopen(write_end, "w") as stream, redirect_stderr(stream):
-
-        def shown() -> str:
-            stream.flush()
-            parts = []
-            while select.select([read_end], [], [], 0.5)[0]:  # A terminal passes on what was written in several parts.
-                parts.append(os.read(read_end, 65536))
-            return b"".join(parts).decode()
-
         yield shown
+    with suppress(OSError):  # Nobody holds the other end any more.
+        while True:
+            shown += os.read(read_end, 65536)
     os.close(read_end)
 
 
@@ -49,7 +44,7 @@ def test_a_terminal_has_a_bar_that_begins_with_the_first_update_shown() -> None:
         bar.show(1_001, "")
         bar.show(2_000, "100 tok/s")
         bar.close()
-        before, _, drawn = shown().partition("going on after update 1,000\r\n")
+    before, _, drawn = shown.decode().partition("going on after update 1,000\r\n")
     assert before == ""
     assert " 50%" in drawn.partition("\r")[2].splitlines()[0]
     assert drawn.rstrip().endswith("2000 of 2000 updates, 00:00, 100 tok/s")
@@ -62,7 +57,7 @@ def test_the_lines_of_ranks_are_drawn_on_a_terminal_alone() -> None:
         for line in ("training 5 parameters", "update 7 of 9: 100 tok/s", "update 8: valid PPL 3.2"):
             drawn(line)
         drawn.close()
-        output = shown()
+    output = shown.decode()
     assert output.startswith("training 5 parameters\r\n")
     assert "update 7 of 9" not in output
     assert "7 of 9 updates" in output
