@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
 from flows.cluster.group import free_port
 from flows.record.server import connect, search
 from tests.flows.publishing import REPOSITORY, before_publish, random_model
 from tests.flows.servers import mlflow_server
+from tests.flows.stages import set_params
 from tests.flows.test_train_stage import prepare
 
 SECRETS = {
@@ -40,10 +40,7 @@ def test_secrets_are_in_no_output_and_no_record(folder: Path) -> None:
     """A minute: a server starts, three programs import torch and MLflow, and two of them wait for a server that is unreachable."""
     port = free_port("127.0.0.1")
     address = f"http://{LOGIN}@127.0.0.1:{port}"
-    yaml = YAML()
-    params = yaml.load(folder / "params.yaml")
-    params["machine"]["tracking_uri"] = address
-    yaml.dump(params, folder / "params.yaml")
+    set_params(machine={"tracking_uri": address})
     environment = {**os.environ, **SECRETS, "MLFLOW_TRACKING_URI": address, "PYTHONPATH": str(REPOSITORY)}
     outputs: list[str] = []
 
