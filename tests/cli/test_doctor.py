@@ -17,7 +17,6 @@ from transformer_core.errors import ExitCode
 @pytest.fixture
 def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with nothing wrong with it, and an environment that names no service."""
-    monkeypatch.delenv("PREFECT_PROFILE", raising=False)
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     for key in ("user.name", "user.email"):

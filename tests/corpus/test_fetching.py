@@ -317,7 +317,6 @@ def test_the_environment_has_precedence_over_the_setting_and_a_missing_mirror_is
 ) -> None:
     for name in ("set", "environment"):
         (tmp_path / name).mkdir()
-    monkeypatch.delenv("TRANSFORMER_MIRROR", raising=False)
     assert mirror_folder(None) is None
     assert mirror_folder(str(tmp_path / "set")) == tmp_path / "set"
     with refused(78, r"machine\.mirror: no folder"):

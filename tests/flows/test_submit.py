@@ -158,9 +158,8 @@ def test_a_slurm_job_that_was_stopped_is_queued_again(submit: Submit, tmp_path: 
             assert json.loads((tmp_path / "settings-7.json").read_text()) == tracked()
 
 
-def test_without_shared_storage_a_slurm_job_says_so(submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_shared_storage_a_slurm_job_says_so(submit: Submit, tmp_path: Path) -> None:
     submit(*SLURM)
-    monkeypatch.delenv("TRANSFORMER_STATE", raising=False)
     done = subprocess.run(["bash", tmp_path / "job.sbatch"], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "set it to a folder of storage that all nodes share" in done.stderr
