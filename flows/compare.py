@@ -116,8 +116,8 @@ def _find(client: "MlflowClient", wanted: str) -> "Run":
         raise configuration_error(f"run {wanted!r}: no run has such a name")
     fields = ("attributes.run_id", "attributes.run_name", "tags.fingerprint")
     exact = [run for field in fields for run in search(client, f"{field} = '{wanted}'")]
-    begun = [run for field in fields[1:] for run in search(client, f"{field} LIKE '{wanted}%'")]
-    runs = {run.info.run_id: run for run in exact or begun or search(client, f"{fields[0]} LIKE '{wanted}%'")}
+    begun = [run for field in fields[1:] for run in _begun_with(client, field, wanted)]
+    runs = {run.info.run_id: run for run in exact or begun or _begun_with(client, fields[0], wanted)}
     if not runs:
         raise configuration_error(f"run {wanted}: MLflow has no run of this id, name or fingerprint")
     different = sorted({str(run.data.tags.get("fingerprint") or run.info.run_id) for run in runs.values()})
@@ -125,6 +125,13 @@ def _find(client: "MlflowClient", wanted: str) -> "Run":
         listed = f"{', '.join(different[:4])}{' and others' if len(different) > 4 else ''}"
         raise configuration_error(f"run {wanted}: may be {listed}", "Write more of it, or the run's id.")
     return max(runs.values(), key=lambda run: (run.info.status == "FINISHED", run.info.start_time))
+
+
+def _begun_with(client: "MlflowClient", field: str, wanted: str) -> "list[Run]":
+    """Return the runs whose field begins with a text. MLflow's LIKE has wildcards, which cannot be escaped: `_` is one."""
+    kind, name = field.split(".")
+    runs = search(client, f"{field} LIKE '{wanted}%'")
+    return [run for run in runs if (run.data.tags[name] if kind == "tags" else getattr(run.info, name)).startswith(wanted)]
 
 
 def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:

@@ -171,6 +171,7 @@ def test_a_repeated_training_has_the_evaluation_that_stage_evaluate_did_not_repe
 
 REFUSED = [
     ("nowhere", 78, "run nowhere: MLflow has no run of this id, name or fingerprint"),
+    ("a_c%3", 78, "run a_c%3: MLflow has no run of this id, name or fingerprint"),
     ("it's", 78, 'run "it\'s": no run has such a name'),
     ("", 78, "run '': no run has such a name"),
     ("abc", 78, "run abc: may be abc123, abc789. Write more of it, or the run's id."),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from transformer_core.config import Precision
 from transformer_core.errors import configuration_error
-from transformer_core.models.precision import low_precision
+from transformer_core.models.precision import low_precision, weights_dtype
 from transformer_core.processes import cores
 
 Value = TypeVar("Value")
@@ -105,7 +105,7 @@ def loss_scaler(device: torch.device, precision: Precision) -> torch.amp.GradSca
 def matrix_rate(devices: Devices, precision: Precision) -> float:
     """Return the FLOP/s of all devices together in products of large square matrices in this precision; the best of a few trials."""
     size = 4096 if devices.device.type == "cuda" else 1024
-    left = torch.rand(size, size, device=devices.device)
+    left = torch.rand(size, size, dtype=weights_dtype(precision), device=devices.device)
     seconds = float("inf")
     with autocast(devices.device, precision):
         for _ in range(1 + _TRIALS):
