@@ -67,7 +67,7 @@ def test_the_address_of_a_server_in_the_environment_is_in_no_file_of_a_workspace
 
 
 def test_the_scale_follows_the_recipes_own_width() -> None:
-    scales = {"synthetic": 4, "multi30k": 2, "wmt14-en-de-base": 1, "wmt14-en-de-big": 1}
+    scales = {"synthetic": 4, "multi30k": 4, "wmt14-en-de-base": 1, "wmt14-en-de-big": 1}
     assert {recipe: scale_for(recipes.load(recipe)) for recipe in scales} == scales
 
 
