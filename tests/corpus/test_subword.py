@@ -87,6 +87,14 @@ def test_a_very_long_line_is_learnt_from_too(tmp_path: Path) -> None:
     assert UNK not in Subword.load(tmp_path / "spm.model").encode("ж")
 
 
+def test_a_model_with_a_piece_that_is_not_utf8_is_refused(tmp_path: Path, subword: Subword) -> None:
+    model = subword.processor.serialized_model_proto()
+    assert "ß".encode() in model
+    (tmp_path / "spm.model").write_bytes(model.replace("ß".encode(), b"\xc3("))
+    with refused(65, "spm.model: a piece is not valid UTF-8"):
+        Subword.load(tmp_path / "spm.model")
+
+
 def test_a_missing_file_and_one_that_is_no_model_are_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         Subword.load(tmp_path / "spm.model")

@@ -1,6 +1,7 @@
 """Brackets by EVALB's rules: its published sample, pairs counted by hand, and whatever a model may write."""
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -109,6 +110,17 @@ def test_two_thousand_random_outputs_have_a_score() -> None:
     assert 0 < scores.f1 < 60
     assert scores.lines == 2000
     assert scores.malformed > 90
+
+
+def test_resamples_of_many_sentences_need_little_memory() -> None:
+    golds, outputs = [THIS] * 5_000, [THIS, "(S"] * 2_500
+    tracemalloc.start()
+    try:
+        score(outputs, golds)
+        compare_parsers(outputs, outputs[1:] + outputs[:1], golds)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_trees_over_other_words_are_refused() -> None:

@@ -125,7 +125,9 @@ def _mutate(data: bytearray, draw: random.Random, examples: Sequence[bytes]) -> 
 def run(reader: Reader, numbers: range, seed: int, folder: Path) -> Outcome:
     """Read inputs of these numbers, each in the folder, which is emptied before."""
     outcome, examples = Outcome(), reader.examples()
-    with _inside(folder), _memory_bound():
+    with _inside(folder), contextlib.ExitStack() as bounds:
+        _read(reader.read, examples[0], folder, 0, Outcome())  # What it imports can be large, and is none of an input's.
+        bounds.enter_context(_memory_bound())
         for number in numbers:
             _empty(folder)
             data = mutated(examples, number, seed)

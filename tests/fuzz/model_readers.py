@@ -15,7 +15,7 @@ from flows.process.paths import CHECKPOINT_SCORES, CHECKPOINTS
 from flows.stages.average import _chosen
 from tests.corpus.encoded import write_binarized
 from tests.fuzz.fuzzer import Read, Reader
-from tests.models.on_disk import TEXT, VOCAB, write_model
+from tests.models.on_disk import TEXT, write_drawn
 from transformer_core.config import Average
 from transformer_core.corpus.tokens.binary import open_split, shard_files
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
@@ -25,7 +25,6 @@ from transformer_core.decoding.translator import Translator, load_for_decoding, 
 from transformer_core.errors import UserError, machine_errors
 from transformer_core.export.ctranslate2 import export_model, library
 from transformer_core.files import sha256_of
-from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS
 from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
 from transformer_core.training.checkpoint import StateDirectory, average
@@ -42,7 +41,7 @@ _SEARCH = Search(beam=2, max_extra=3)
 def _directories() -> tuple[dict[str, bytes], ...]:
     """Return the files of a model directory for each of `_SIZES`, one an architecture."""
     with TemporaryDirectory() as folder:
-        written = [write_model(build(size, VOCAB), Path(folder) / str(number)) for number, size in enumerate(_SIZES)]
+        written = [write_drawn(Path(folder) / str(number), size) for number, size in enumerate(_SIZES)]
         for directory in written:
             _translate(directory)  # torch imports its compiler for some models, which takes longer than an input may.
         return tuple({path.name: path.read_bytes() for path in directory.iterdir()} for directory in written)

@@ -82,8 +82,8 @@ def compare_parsers(baseline: Sequence[str], candidate: Sequence[str], golds: Se
         raise ValueError(f"{len(baseline)} and {len(candidate)} outputs for {len(golds)} gold trees")
     first, second = (_counts([counts for counts, _ in compare_outputs(outputs, golds)]) for outputs in (baseline, candidate))
     difference = float(_f1(second.sum(0)) - _f1(first.sum(0)))
-    swapped = np.random.default_rng(SEED).random((RESAMPLES, len(golds))) < 0.5
-    moved = swapped @ (second - first)
+    random = np.random.default_rng(SEED)
+    moved = np.array([(second - first)[random.random(len(golds)) < 0.5].sum(0) for _ in range(RESAMPLES)])
     differences = _f1(second.sum(0) - moved) - _f1(first.sum(0) + moved)
     # The tolerance absorbs rounding, so that equal differences compare as equal.
     extreme = int((np.abs(differences) >= abs(difference) - 1e-9).sum())
@@ -99,9 +99,10 @@ def compare_parsers(baseline: Sequence[str], candidate: Sequence[str], golds: Se
 
 def _interval(counts: Sequence[Brackets]) -> tuple[float, float]:
     """Return the ends of F1's 95% percentile interval over resampled sentences."""
-    rows = _counts(counts)
-    drawn = np.random.default_rng(SEED).integers(len(rows), size=(RESAMPLES, len(rows)))
-    low, high = np.quantile(_f1(rows[drawn].sum(1)), ((1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2))
+    rows, random = _counts(counts), np.random.default_rng(SEED)
+    # One resample at a time: all of a large test set together need gigabytes.
+    drawn = np.array([rows[random.integers(len(rows), size=len(rows))].sum(0) for _ in range(RESAMPLES)])
+    low, high = np.quantile(_f1(drawn), ((1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2))
     return float(low), float(high)
 
 

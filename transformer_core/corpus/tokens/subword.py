@@ -59,7 +59,12 @@ class Subword:
             raise _no_model(path) from None
         if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (PAD, UNK, BOS, EOS):
             raise _no_model(path)
-        return cls(processor, hashlib.sha256(model).hexdigest())
+        subword = cls(processor, hashlib.sha256(model).hexdigest())
+        try:
+            processor.decode([*range(len(subword.pieces))])
+        except UnicodeDecodeError:
+            raise UserError(f"{path}: a piece is not valid UTF-8", "Make it with: dvc repro bpe") from None
+        return subword
 
     @property
     def vocab_size(self) -> int:
