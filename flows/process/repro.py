@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from flows.process.paths import DVC_LOCK
 from flows.process.runner import BUG, exit_file, reports_errors
 from flows.process.signals import SIGNALLED, shell_code
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
@@ -87,26 +88,31 @@ def dvc(*arguments: str) -> list[str]:
 
 
 def repair(root: Path = Path()) -> None:
-    """Remove DVC's record of running commands if it is not JSON.
+    """Remove DVC's record of running commands if it is not JSON, and dvc.lock if it is empty.
 
-    DVC writes it in place, so a kill may leave an empty file. Every later command then ends with "Unable to read RWLock-file".
+    DVC writes both in place, so a kill may leave an empty file. Every later command then ends with "Unable to read RWLock-file", or with
+    "'dvc.lock' validation failed". DVC finds what dvc.lock had recorded in its run-cache.
     """
-    record = root / ".dvc" / "tmp" / "rwlock"
-    # Looked at twice, because another DVC may be writing it.
-    if _is_damaged(record):
-        time.sleep(_WRITING_SECONDS)
-        if _is_damaged(record):
-            record.unlink(missing_ok=True)
+    for file, is_damaged in ((root / ".dvc" / "tmp" / "rwlock", _is_no_json), (root / DVC_LOCK, _is_empty)):
+        # Looked at twice, because another DVC may be writing it.
+        if is_damaged(file):
+            time.sleep(_WRITING_SECONDS)
+            if is_damaged(file):
+                file.unlink(missing_ok=True)
 
 
-def _is_damaged(record: Path) -> bool:
+def _is_no_json(file: Path) -> bool:
     try:
-        read_json(record)
+        read_json(file)
     except FileNotFoundError:
         return False
     except UserError:
         return True
     return False
+
+
+def _is_empty(file: Path) -> bool:
+    return file.exists() and not file.stat().st_size
 
 
 def without_advice(write: Callable[[str], None]) -> Callable[[str], None]:

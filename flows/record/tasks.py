@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformer_core.evaluation.parsing import compare_parsers
 from transformer_core.evaluation.significance import Comparison, compare_systems
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
     """A task.
 
@@ -76,8 +77,9 @@ def read_scores(task: Task | None = None, root: Path = Path()) -> dict[str, Any]
     return checked(_schema(task), scores, SCORES, root)
 
 
+@cache
 def _schema(task: Task) -> type[BaseModel]:
-    """Return the schema of what readers need of scores.json."""
+    """Return the schema of what readers need of scores.json. It is made once: Python never frees a class that pydantic has made."""
     numbers: dict[str, Any] = dict.fromkeys((task.key, f"{task.key}_low", f"{task.key}_high", *task.columns), Quantity)
     of_test: dict[str, Any] = dict.fromkeys(task.shares, Quantity)
     of_test |= {"corpus": Name, "synthetic": bool, "lines": Total, "signature": str, "references_sha256": str}

@@ -258,10 +258,10 @@ def test_a_stage_without_its_output_fails_with_the_message_of_dvc() -> None:
 
 
 @with_prefect
-def test_a_record_of_dvc_that_a_kill_has_left_empty_does_not_stop_the_next_run() -> None:
-    record = Path(".dvc/tmp/rwlock")
-    record.parent.mkdir(exist_ok=True)
-    record.touch()
+@pytest.mark.parametrize("name", [".dvc/tmp/rwlock", "dvc.lock"])
+def test_a_file_of_dvc_that_a_kill_has_left_empty_does_not_stop_the_next_run(name: str) -> None:
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_bytes(b"")
     state = run_pipeline(last_stage="train")
     assert state.is_completed(), state.message
 

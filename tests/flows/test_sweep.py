@@ -250,7 +250,8 @@ def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothin
         process.kill()
     assert not psutil.wait_procs(below, timeout=60)[1]
     for workspace in workspaces.iterdir():
-        (workspace / ".dvc/tmp/rwlock").write_text("")  # As when DVC is killed while it writes it.
+        (workspace / ".dvc/tmp/rwlock").write_text("")  # As when DVC is killed while it writes them.
+        (workspace / "dvc.lock").write_text("")
 
     output = clone.run(*COMMAND)
     assert "3 trainings, 1 of them done, 2 to run" in output
