@@ -72,6 +72,7 @@ def _needed(root: Path) -> dict[str, list[str]]:
     from dvc.exceptions import DvcException  # type: ignore[import-untyped]  # Here, because importing DVC starts a thread.
     from dvc.repo import Repo  # type: ignore[import-untyped]
 
+    repair(root)
     try:
         with Repo(str(root)) as repo:
             graph = repo.index.graph
