@@ -113,7 +113,9 @@ def _is_no_json(file: Path) -> bool:
 
 
 def _is_empty(file: Path) -> bool:
-    return file.exists() and not file.stat().st_size
+    with suppress(FileNotFoundError):
+        return not file.stat().st_size
+    return False
 
 
 def without_advice(write: Callable[[str], None]) -> Callable[[str], None]:

@@ -1,4 +1,4 @@
-"""The process of a stage: its lock, its signals, its exit code, the report of its exit for schedulers, its duration."""
+"""The process of a stage: its lock, its signals, its exit code, the report of its exit for schedulers, its duration, its threads."""
 
 import ctypes
 import os
@@ -7,8 +7,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import wraps
 from itertools import takewhile
 from pathlib import Path
@@ -177,6 +177,19 @@ def echo(line: str, stream: TextIO) -> None:
         print(line, file=stream, flush=True)
     except OSError:
         discard(stream)
+
+
+@contextmanager
+def in_background(work: Callable[[threading.Event], None], name: str, closing_seconds: float) -> Iterator[None]:
+    """Run `work` in a thread during the block. At its end the event that `work` was given is set, and the thread has so long to end."""
+    stop = threading.Event()
+    thread = threading.Thread(target=work, args=(stop,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(closing_seconds)
 
 
 def exit_with_starters() -> None:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.process.runner import echo
+from flows.process.runner import echo, in_background
 from flows.record.journal import DESCRIPTION, JOURNALS, NAME, Event, position_file, read_events
 from flows.record.server import PARENT_TAG, REFUSED, connect, experiment_id, find_training, reaching, search
 from flows.record.store import database
@@ -46,9 +46,9 @@ def background_sender(journal: Path, uri: str) -> Iterator[None]:
     The block never waits for MLflow, and no error of MLflow reaches it. Its end waits at most `CLOSING_SECONDS` for the last lines, and
     prints a warning if some are left.
     """
-    stop, trouble = threading.Event(), "not sent in time"
+    trouble = "not sent in time"
 
-    def send() -> None:
+    def send(stop: threading.Event) -> None:
         nonlocal trouble
         pause = INTERVAL_SECONDS
         while True:
@@ -62,13 +62,10 @@ def background_sender(journal: Path, uri: str) -> Iterator[None]:
             if last_time:
                 return
 
-    thread = threading.Thread(target=send, name="mlflow-sender", daemon=True)
-    thread.start()
     try:
-        yield
+        with in_background(send, "mlflow-sender", CLOSING_SECONDS):
+            yield
     finally:
-        stop.set()
-        thread.join(CLOSING_SECONDS)
         if not all_sent(journal, uri):
             remedy = "The record is kept and sent by the next stage, or by: python -m flows.tracking sync"
             echo(for_terminal(f"MLflow at {uri}: {trouble}. {remedy}"), sys.stderr)

@@ -17,6 +17,7 @@ from datetime import timedelta
 import psutil
 from torch.distributed import DistError, Store, TCPStore  # type: ignore[attr-defined]  # Public, but not in its list of names.
 
+from flows.process.runner import in_background
 from flows.record.journal import Journal
 
 SECONDS_BETWEEN_SAMPLES = 10.0
@@ -59,20 +60,13 @@ def reporting() -> Iterator[None]:
 
 @contextmanager
 def _sampled(take: Callable[[dict[str, float]], None]) -> Iterator[None]:
-    stop = threading.Event()
-
-    def sample() -> None:
+    def sample(stop: threading.Event) -> None:
         psutil.cpu_percent()  # The share is measured between two calls.
         while not stop.wait(SECONDS_BETWEEN_SAMPLES):
             take(_usage())
 
-    thread = threading.Thread(target=sample, name="usage", daemon=True)
-    thread.start()
-    try:
+    with in_background(sample, "usage", _TIMEOUT_SECONDS):
         yield
-    finally:
-        stop.set()
-        thread.join(_TIMEOUT_SECONDS)
 
 
 def _torchrun_store() -> Store | None:

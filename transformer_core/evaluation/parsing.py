@@ -82,8 +82,8 @@ def compare_parsers(baseline: Sequence[str], candidate: Sequence[str], golds: Se
         raise ValueError(f"{len(baseline)} and {len(candidate)} outputs for {len(golds)} gold trees")
     first, second = (_counts([counts for counts, _ in compare_outputs(outputs, golds)]) for outputs in (baseline, candidate))
     difference = float(_f1(second.sum(0)) - _f1(first.sum(0)))
-    random = np.random.default_rng(SEED)
-    moved = np.array([(second - first)[random.random(len(golds)) < 0.5].sum(0) for _ in range(RESAMPLES)])
+    gains, random = second - first, np.random.default_rng(SEED)
+    moved = np.array([gains[random.random(len(golds)) < 0.5].sum(0) for _ in range(RESAMPLES)])
     differences = _f1(second.sum(0) - moved) - _f1(first.sum(0) + moved)
     # The tolerance absorbs rounding, so that equal differences compare as equal.
     extreme = int((np.abs(differences) >= abs(difference) - 1e-9).sum())
