@@ -97,9 +97,8 @@ def _vocabulary_map(source: Path) -> Iterator[str]:
 
 
 def _transformer(model: TranslationModel, source: Path) -> Transformer:
-    if not isinstance(model, Transformer):
-        raise configuration_error(f"{source}: CTranslate2 has no {type(model).__name__.lower()} model")
-    if reason := unsupported(model.size):
+    reason = unsupported(model.size)
+    if reason or not isinstance(model, Transformer):
         raise configuration_error(f"{source}: {reason}")
     return model
 
