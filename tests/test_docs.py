@@ -12,7 +12,8 @@ from ruamel.yaml import YAML
 
 from flows.process.settings import settings_of_run
 from tests.test_walls import ROOMS
-from transformer_core import cli
+from transformer_core import cli, recipes
+from transformer_core.config import Params, parse_yaml
 
 ROOT = Path(__file__).parents[1]
 LISTED = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
@@ -99,6 +100,21 @@ def test_the_settings_in_the_commands_of_a_page_suit_their_recipe(tmp_path: Path
             with settings_of_run(recipe[1] if recipe else "synthetic", overrides):
                 checked += len(assigned)
     assert checked > 5
+
+
+def test_every_setting_is_described_with_its_value_in_two_recipes() -> None:
+    described = {}
+    for section, table in re.findall(r"^## (\w+)$(.*?)(?=^## |\Z)", text_of("docs/settings.md"), re.MULTILINE | re.DOTALL):
+        rows = [[cell.strip(" `") for cell in line.split(" |")[:-1]] for line in table.splitlines() if line.startswith("| `")]
+        described[section] = {row[0].strip("| `"): row[1:-1] for row in rows if row[-1]}
+    assert {name: list(keys) for name, keys in described.items()} == {
+        name: list(field.annotation.model_fields) for name, field in Params.model_fields.items() if field.annotation is not None
+    }
+    for place, recipe in enumerate(("synthetic", "wmt14-en-de-base")):
+        document = parse_yaml(recipes.read(recipe), recipe)
+        for section in set(described) - {"model", "machine"}:
+            for key, values in described[section].items():
+                assert parse_yaml(values[place], key) == document[section][key], (recipe, section, key)
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -156,7 +156,7 @@ class Bpe(Section):
         sample: number of training pairs to learn from, drawn at random; null uses all of them.
         seed: seed of that draw.
         user_symbols: texts that are always one token.
-        lowercase: the vocabulary lowercases every text, in training and later, so the model reads any case and writes small letters.
+        lowercase: the vocabulary lowercases every text, in training and later, so the model reads any case and outputs lowercase text.
     """
 
     init_from: Pretrained | None

@@ -160,7 +160,7 @@ def _parsed(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequence[st
 
 
 def by_frequency(hypotheses: Sequence[str], references: Sequence[str], training: Path, lowercase: bool) -> list[GroupScore]:
-    """Return F1 of words by their occurrences in a file of the training; all in small letters if the model writes only those."""
+    """Return F1 of words by their occurrences in a file of the training; all lowercased if the model outputs lowercase text."""
     if lowercase:
         hypotheses, references = ([line.lower() for line in lines] for lines in (hypotheses, references))
     lines = read_lines(training)

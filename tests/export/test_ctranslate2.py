@@ -61,8 +61,8 @@ def test_a_shared_matrix_is_written_once(tied: Literal["all", "decoder", "none"]
     ("size", "reason"),
     [
         (replace(SIZE, neighbourhood=4), "its neighbourhood (4) cannot be converted to CTranslate2"),
-        (RecurrentSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has no recurrent model"),
-        (ConvolutionalSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has no convolutional model"),
+        (RecurrentSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has Transformers only, this model is a Recurrent"),
+        (ConvolutionalSize(layers=1, d_model=8, dropout=0.0), "CTranslate2 has Transformers only, this model is a Convolutional"),
     ],
 )
 def test_what_ctranslate2_cannot_hold_is_refused_with_the_reason(size: ModelSize, reason: str, tmp_path: Path) -> None:

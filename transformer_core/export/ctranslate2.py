@@ -97,8 +97,9 @@ def _vocabulary_map(source: Path) -> Iterator[str]:
 
 
 def _transformer(model: TranslationModel, source: Path) -> Transformer:
-    reason = unsupported(model.size)
-    if reason or not isinstance(model, Transformer):
+    if not isinstance(model, Transformer):
+        raise configuration_error(f"{source}: CTranslate2 has Transformers only, this model is a {type(model).__name__}")
+    if reason := unsupported(model.size):
         raise configuration_error(f"{source}: {reason}")
     return model
 
