@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("empty_directory")
 WHOLE = recipes.read("synthetic")
 SECTIONS = "download, clean, bpe, binarize, model, train, average, decode, evaluate, publish, machine"
 PROBABILITY = "a number of at least 0 and below 1"
-COVERAGE = "a number above 0 and at most 1"
+COVERAGE = "a number of at least 0.98 and at most 1"
 SYMBOLS = "a list of different texts without white space, none of them a special token"
 FACTOR = "Did you mean 'learning_rate_factor'?"
 FEWER = "Keep more checkpoints or average fewer."
@@ -52,7 +52,7 @@ FAULTS = [
     ("  drop_copies: true", "  drop_copies: yes", ": clean.drop_copies: must be true or false, got 'yes'"),
     ("  allow_tokenised: false", "  allow_tokenised: 0", ": evaluate.allow_tokenised: must be true or false, got 0"),
     ("  keep_best: 0\n  seed: 1", "  keep_best: 0\n  seed: -1", ": train.seed: must be a whole number of at least 0, got -1"),
-    ("  alpha: 0.6", "  alpha: -0.6", ": decode.alpha: must be a number of at least 0, got -0.6"),
+    ("  alpha: 0.6", "  alpha: -0.6", ": decode.alpha: must be a number of at least 0 and at most 10, got -0.6"),
     ("  vocab_size: 2000", "  vocab_size: 8", ": bpe.vocab_size: must be a whole number above 16, got 8"),
     ("  character_coverage: 1.0", "  character_coverage: 0", f": bpe.character_coverage: must be {COVERAGE}, got 0"),
     ("  user_symbols: []", "  user_symbols: [</s>]", f": bpe.user_symbols: must be {SYMBOLS}, got ['</s>']"),
@@ -113,6 +113,13 @@ def test_a_fault_is_one_line_that_names_file_key_and_remedy() -> None:
     for old, new, line in FAULTS:
         assert WHOLE.count(old if old.endswith("\n") else f"{old}\n") == 1, old
         assert refusal(WHOLE.replace(old, new, 1)) == line
+
+
+def test_symbols_of_trees_are_not_lowercased() -> None:
+    text = WHOLE.replace("target: de", "target: tree").replace("best_by: bleu", "best_by: f1")
+    assert loaded(text).download.task == "parsing"
+    line = ": bpe.lowercase: must be false where download.target is tree, got true. The labels of trees are capitals."
+    assert refusal(text.replace("lowercase: false", "lowercase: true")) == line
 
 
 def test_what_ctranslate2_cannot_have_is_refused_before_anything_is_trained() -> None:

@@ -46,6 +46,8 @@ MOST_BEAMS = 100
 Beam = Annotated[int, Field(gt=0, le=MOST_BEAMS)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
+# An exponent of the length penalty: the paper's is 0.6, and larger ones lead to numbers that overflow.
+Alpha = Annotated[float, Field(ge=0, le=10)]
 # Numbers in files that stages write. Bounded, because sums and quotients of them are printed.
 Total = Annotated[int, Field(ge=0, le=_LARGEST)]
 Quantity = Annotated[float, Field(ge=0, le=_LARGEST)]
@@ -152,7 +154,7 @@ class Bpe(Section):
         init_from: model in `pretrained/` whose vocabulary is used instead of learning one.
         vocab_size: number of token ids, including the four special ones and the user's symbols.
         type: byte-pair encoding, or SentencePiece's unigram model.
-        character_coverage: share of the text's characters that get an id; the rest become unk.
+        character_coverage: share of the text's characters that get an id; the rest become unk. SentencePiece allows 0.98 to 1.
         sample: number of training pairs to learn from, drawn at random; null uses all of them.
         seed: seed of that draw.
         user_symbols: texts that are always one token.
@@ -162,7 +164,7 @@ class Bpe(Section):
     init_from: Pretrained | None
     vocab_size: Annotated[int, Field(gt=16)]
     type: Literal["bpe", "unigram"]
-    character_coverage: Annotated[float, Field(gt=0, le=1)]
+    character_coverage: Annotated[float, Field(ge=0.98, le=1)]
     sample: PositiveInt | None
     seed: NonNegativeInt
     user_symbols: Annotated[
@@ -313,7 +315,7 @@ class Decode(Section):
     shortlist: bool
     beam: Beam
     penalty: Penalty
-    alpha: NonNegativeFloat
+    alpha: Alpha
     max_extra: PositiveInt
     batch_tokens: PositiveInt
 
@@ -609,6 +611,8 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
             f"({train.tokens_per_microbatch}) and train.tokens_per_update ({train.tokens_per_update})"
         )
         yield "binarize.max_tokens", fault, "Lower it or raise them."
+    if params.bpe.lowercase and download.target == TREES:
+        yield "bpe.lowercase", f"must be false where download.target is {TREES}, got true", "The labels of trees are capitals."
     if bool(params.clean.drop_worst) != bool(params.clean.score_by):
         needed = "be 0" if params.clean.drop_worst else "be above 0"
         fault = f"must {needed} where clean.score_by is {params.clean.score_by or 'null'}, got {params.clean.drop_worst:g}"

@@ -14,7 +14,7 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, TEMPORARILY_UN
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, ConfigDict, Field
 
-from transformer_core.config import Beam, Penalty, validate_document
+from transformer_core.config import Alpha, Beam, Penalty, validate_document
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
@@ -44,7 +44,7 @@ class RequestParams(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     beam: Beam = _USUAL_BEAM
-    alpha: float = Field(Search.alpha, ge=0, le=10)
+    alpha: Alpha = Search.alpha
     penalty: Penalty = Search.penalty
     max_extra: int = Field(Search.max_extra, ge=1, le=MOST_TOKENS)
     engine: EngineOption = "auto"

@@ -15,13 +15,13 @@ from transformer_core.files import new_directory
 
 def run(params: Params) -> str:
     """Write data/bpe/spm.model: the one of `bpe.init_from`, or a new one."""
-    if params.bpe.init_from is not None:
-        return _copied_model(PRETRAINED / params.bpe.init_from, params.bpe)
     settings, languages = params.bpe, [params.download.source, params.download.target]
     if params.download.task == "parsing":
         # A symbol of a tree is one token and not learnt from text; the mark is SentencePiece's for the space before it.
         symbols = symbols_of(read_lines(CLEAN / f"train.{languages.pop()}"), mark=f"{SPACE_MARK}{{}}".format)
         settings = settings.model_copy(update={"user_symbols": [*settings.user_symbols, *symbols]})
+    if settings.init_from is not None:
+        return _copied_model(PRETRAINED / settings.init_from, settings)
     paths = [CLEAN / f"train.{language}" for language in languages]
     lines = chain.from_iterable(map(read_lines, paths))
     if params.bpe.sample is not None:
@@ -33,7 +33,11 @@ def run(params: Params) -> str:
 
 
 def _copied_model(directory: Path, settings: Bpe) -> str:
+    """Copy a model that has the size, the symbols and the case of the settings. Raises `UserError` (78): it differs in one of them."""
     subword = Subword.load(directory / SUBWORD_MODEL.name)
+    if subword.lowercases != settings.lowercase:
+        made = f"{str(subword.lowercases).lower()} of {directory / SUBWORD_MODEL.name}"
+        raise configuration_error(f"{PARAMS_FILE}: bpe.lowercase: must be {made}, got {str(settings.lowercase).lower()}")
     if subword.vocab_size != settings.vocab_size:
         raise configuration_error(
             f"{PARAMS_FILE}: bpe.vocab_size: {settings.vocab_size}, but {directory / SUBWORD_MODEL.name} has {subword.vocab_size} subwords",
@@ -41,8 +45,8 @@ def _copied_model(directory: Path, settings: Bpe) -> str:
         )
     for symbol in settings.user_symbols:
         if subword.processor.piece_to_id(symbol) == UNK:
-            fault = f"{PARAMS_FILE}: bpe.user_symbols: {directory / SUBWORD_MODEL.name} has no symbol {symbol}"
-            raise configuration_error(fault, "Do without it, or set bpe.init_from to null, so that a vocabulary with it is learnt.")
+            fault = f"{PARAMS_FILE}: bpe.init_from: {directory / SUBWORD_MODEL.name} has no symbol {symbol}"
+            raise configuration_error(fault, "Set it to null, so that a vocabulary with the symbol is learnt, or do without the symbol.")
     with new_directory(SUBWORD_MODEL.parent) as folder:
         shutil.copyfile(directory / SUBWORD_MODEL.name, folder / SUBWORD_MODEL.name)
     return f"{SUBWORD_MODEL}: {subword.vocab_size:,} subwords, taken from {directory}"

@@ -64,7 +64,7 @@ def test_a_wrong_call_is_one_line_and_bad_configuration(call: Call) -> None:
         ("translate", " translate", "the following arguments are required: --model"),
         ("translate --model m --beam 0", " translate", "argument --beam: must be a whole number from 1 to 100, got '0'"),
         ("translate --model m --beam 101", " translate", "argument --beam: must be a whole number from 1 to 100, got '101'"),
-        ("translate --model m --alpha nan", " translate", "argument --alpha: must be a number, 0 or more, got 'nan'"),
+        ("translate --model m --alpha nan", " translate", "argument --alpha: must be a number from 0 to 10, got 'nan'"),
         ("translate --model m --top-p 1.5", " translate", "argument --top-p: must be a number above 0, at most 1, got '1.5'"),
         ("data synthetic --seed -1", " data synthetic", "argument --seed: must be a whole number, 0 or more, got '-1'"),
         ("estimate --preset base --rate 0", " estimate", "argument --rate: must be a number above 0, got '0'"),

@@ -351,6 +351,27 @@ def test_the_number_of_written_pairs_is_the_sum_of_the_weights(tmp_path_factory:
         assert kept.count(pair) == pytest.approx(weight, abs=1)
 
 
+def test_weights_that_leave_no_pair_are_named(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [(f"one {number}", f"eins {number}") for number in range(10)])
+    (tmp_path / "raw/train.weights").write_text("0.05\n" * 10)
+    with refused(65, r"cleaning leaves none of 10 pairs \(by the weights 10\)\. Raise `weight` in the corpus entry\."):
+        cleaned(tmp_path)
+
+
+def test_pairs_are_scored_without_their_tag(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [GOOD, (f"<bt> {GOOD[0]} again", GOOD[1])])
+    (tmp_path / "clean").mkdir()
+    settings, seen = DEFAULT.model_copy(update={"drop_worst": 0.01, "score_by": "both"}), []
+
+    def scores(found: Iterator[Pair]) -> Iterator[float]:
+        for pair in found:
+            seen.append(pair[0])
+            yield 0.0
+
+    clean_corpus(tmp_path / "raw", tmp_path / "clean", "en", "de", settings, scores=scores, tags=["<bt>"])
+    assert seen == [GOOD[0], f"{GOOD[0]} again"]
+
+
 def test_the_worst_share_of_the_pairs_that_are_left_is_dropped_and_counted(tmp_path: Path) -> None:
     pairs = [(f"one two {number}", f"eins zwei {number}") for number in range(10)]
     write_raw_pairs(tmp_path / "raw", [("", "x"), *pairs, pairs[0]])

@@ -293,6 +293,13 @@ def test_the_coverage_penalty_is_that_of_brute_force(seed: int, coverage: float)
     assert (found.score, found.tokens) == (pytest.approx(max(scored)[0], abs=1e-9), max(scored)[1])
 
 
+def test_neither_a_huge_penalty_nor_attention_of_zero_leaves_a_sentence_without_output(model: Transformer) -> None:
+    """Penalties beyond float32 are infinite, and so is the logarithm of attention that fp16 has rounded to 0."""
+    sources = random_sources(4, seed=3)
+    assert all(search(model.float(), sources, replace(BEAM, alpha=200.0, penalty="power")))
+    assert coverage_penalty(torch.zeros(1, 1, 2), torch.tensor([[True, False]])).isfinite().all()
+
+
 def test_padding_needs_no_coverage(model: Transformer) -> None:
     attended, mask = torch.tensor([[[0.5, 2.0, 0.0]]]), torch.tensor([[True, True, False]])
     assert coverage_penalty(attended, mask).item() == pytest.approx(math.log(0.5))

@@ -67,6 +67,13 @@ def test_where_only_the_likeliest_token_is_left_sampling_is_greedy_search(model:
     assert [outputs[0].tokens for outputs in drawn(model, SOURCES, settings)] == [outputs[0].tokens for outputs in greedy]
 
 
+def test_a_top_p_below_float32_leaves_the_likeliest_token(model: Transformer) -> None:
+    ours = model.float()
+    assert [outputs[0].tokens for outputs in drawn(ours, SOURCES, Sampling(top_p=1e-50))] == [
+        outputs[0].tokens for outputs in drawn(ours, SOURCES, Sampling(top_k=1))
+    ]
+
+
 def test_top_k_and_top_p_leave_the_unlikely_out(model: Transformer) -> None:
     for settings in (Sampling(40, top_k=3), Sampling(40, top_p=0.3)):
         for output in drawn(model, [SOURCES[0]], settings)[0]:

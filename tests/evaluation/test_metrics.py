@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.refusals import refused
+from transformer_core.evaluation.bleu import corpus_bleu
 from transformer_core.evaluation.metrics import (
     ALIKE,
     EXACT,
@@ -95,6 +96,30 @@ def test_scores_and_signature_are_those_of_the_sacrebleu_command(tmp_path: Path)
 
     assert (round(ours.bleu, 6), round(ours.chrf, 6), round(ours.ter, 6)) == (bleu["score"], chrf["score"], ter["score"])
     assert (ours.bleu_signature, ours.chrf_signature, ours.ter_signature) == (bleu["signature"], chrf["signature"], ter["signature"])
+
+
+CHINESE = ["我们明天去公园散步。", "他的弟弟在一家很大的医院工作。", "这本书比那本书贵得多,但是很有意思。", "请把窗户打开,房间里太热了。"]
+JAPANESE = ["私たちは明日、公園へ散歩に行きます。", "彼の弟はとても大きな病院で働いています。", "この本はあの本よりずっと高いです。"]
+
+
+@pytest.mark.parametrize(
+    ("references", "options", "tokeniser"), [(CHINESE, ["-l", "en-zh"], "zh"), (JAPANESE, ["--tokenize", "char"], "char")]
+)
+def test_bleu_of_text_without_spaces_counts_characters(references: list[str], options: list[str], tokeniser: str, tmp_path: Path) -> None:
+    """13a would take a sentence for one word, and BLEU would be 0 unless all of it is right."""
+    hypotheses = [line.replace("大", "小").replace("本", "紙") for line in references]
+    for name, lines in (("hyp", hypotheses), ("ref", references)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", *options, "-w", "6", "-f", "json"]
+    theirs = json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
+    ours = score(hypotheses, references, "xx")
+    assert (round(ours.bleu, 6), ours.bleu_signature) == (theirs["score"], theirs["signature"])
+    assert f"tok:{tokeniser}|" in ours.bleu_signature
+    assert 30 < ours.bleu_low <= ours.bleu < 100
+    assert ours.bleu == pytest.approx(corpus_bleu(hypotheses, references))
+    assert "paper_bleu" not in ours.moses_bleu
+    everything = bleu_by_group({"all": range(len(references))}, hypotheses, references)
+    assert everything[0].score == pytest.approx(ours.bleu)
 
 
 def test_a_perfect_translation_scores_a_hundred_without_penalty() -> None:

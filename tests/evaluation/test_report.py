@@ -381,12 +381,19 @@ def test_rules_that_did_nothing_have_no_row() -> None:
     assert "white space" not in text
 
 
-def test_a_corpus_with_a_count_of_its_own_has_a_tile_and_a_model_of_small_letters_a_warning() -> None:
+def test_a_corpus_with_a_count_of_its_own_has_a_tile_and_a_lowercase_model_a_warning() -> None:
     assert "Lowercased BLEU" not in the_page()
     scores = {split: score(HYPOTHESES, REFERENCES, "de", ["multi30k-lower"]) for split in ("test", "valid")}
     html = page_with(scores=scores, settings={"bpe": {"lowercase": True}})
     assert f"<b>{scores['test'].moses_bleu['multi30k_lower'].score:.2f}</b>Lowercased BLEU" in html
-    assert "The model writes small letters (bpe.lowercase)." in text_of(html)
+    assert "The model outputs lowercase text (bpe.lowercase)." in text_of(html)
+
+
+def test_references_that_look_tokenised_are_not_called_raw() -> None:
+    assert "the references are the raw ones" in text_of(the_page())
+    html = page_with(settings={"evaluate": {"allow_tokenised": True}})
+    assert "the references are the raw ones" not in text_of(html)
+    assert "compare only with scores on this same text" in text_of(html)
 
 
 def test_decodings_of_earlier_versions_have_neither_day_nor_machine_and_without_a_price_there_is_no_cost() -> None:

@@ -280,9 +280,12 @@ def test_a_vocabulary_from_elsewhere_must_have_the_symbols_of_this_one(place: Pa
     shutil.copytree(prepared / "data/bpe", place / "pretrained/first")
     set_params(bpe={"init_from": "first", "user_symbols": ["<bt>"]})
     ended = stage_here("bpe")
-    assert ended.stderr.startswith("params.yaml: bpe.user_symbols: pretrained/first/spm.model has no symbol <bt>. ")
+    assert ended.stderr.startswith("params.yaml: bpe.init_from: pretrained/first/spm.model has no symbol <bt>. ")
     assert (ended.returncode, files_below(place / "data/bpe")) == (78, [])
-    set_params(bpe={"user_symbols": []})
+    set_params(bpe={"user_symbols": [], "lowercase": True})
+    message = "params.yaml: bpe.lowercase: must be false of pretrained/first/spm.model, got true"
+    assert stage_here("bpe").stderr.startswith(message)
+    set_params(bpe={"lowercase": False})
     assert stage_here("bpe").returncode == 0
 
 

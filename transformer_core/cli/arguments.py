@@ -42,7 +42,8 @@ non_negative_float = _checked(float, lambda value: 0 <= value < math.inf, "a num
 beam = _checked(_whole, lambda value: 0 < value <= 100, "a whole number from 1 to 100")  # As decode.beam.
 samples = _checked(_whole, lambda value: 0 < value <= 10_000, "a whole number from 1 to 10,000")
 max_extra = _checked(_whole, lambda value: 0 < value <= 100_000, "a whole number from 1 to 100,000")
-patience = _checked(float, lambda value: 0 < value <= 100, "a number above 0, at most 100")
+up_to_10 = _checked(float, lambda value: 0 <= value <= 10, "a number from 0 to 10")  # As decode.alpha.
+up_to_100 = _checked(float, lambda value: 0 < value <= 100, "a number above 0, at most 100")
 fraction = _checked(float, lambda value: 0 < value <= 1, "a number above 0, at most 1")
 _vocab_size = _checked(_whole, lambda value: value > 16, "a whole number above 16")  # As bpe.vocab_size.
 _device = _checked(str, re.compile(r"cpu|cuda(:(0|[1-9][0-9]?))?").fullmatch, "cpu, cuda or cuda:N")

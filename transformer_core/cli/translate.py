@@ -17,12 +17,11 @@ from transformer_core.cli.arguments import (
     chosen_device,
     fraction,
     max_extra,
-    non_negative_float,
     non_negative_int,
-    patience,
-    positive_float,
     positive_int,
     samples,
+    up_to_10,
+    up_to_100,
 )
 from transformer_core.errors import ExitCode, UserError, configuration_error
 
@@ -57,19 +56,19 @@ def add_to(commands: Commands) -> None:
     searching = parser.add_argument_group("beam search")
     add = searching.add_argument
     add("--beam", metavar="K", type=beam, help="hypotheses kept at each position; 1 is greedy (4)")
-    add("--alpha", metavar="A", type=non_negative_float, help="exponent of the length penalty, 0 for none (0.6)")
+    add("--alpha", metavar="A", type=up_to_10, help="exponent of the length penalty, 0 for none (0.6)")
     add("--penalty", choices=("wu", "power"), help="wu: ((5+|Y|)/6)^A, the paper's; power: |Y|^A (wu)")
-    add("--coverage", metavar="B", type=non_negative_float, help="weight of the coverage penalty of Wu et al. (0)")
+    add("--coverage", metavar="B", type=up_to_10, help="weight of the coverage penalty of Wu et al. (0)")
     add(
         "--patience",
         metavar="P",
-        type=patience,
+        type=up_to_100,
         help="stop after K times P finished translations (engine torch: when no other can become the best; ctranslate2: 1)",
     )
     sampling = parser.add_argument_group("sampling instead of beam search")
     add = sampling.add_argument
     add("--sample", metavar="N", type=samples, help="draw N translations of each line and print the likeliest (all with --nbest)")
-    add("--temperature", metavar="T", type=positive_float, help="below 1 favours likely tokens (1)")
+    add("--temperature", metavar="T", type=up_to_100, help="below 1 favours likely tokens (1)")
     add("--top-k", metavar="K", type=non_negative_int, help="draw from the K likeliest tokens only; 0 for all (0)")
     add("--top-p", metavar="P", type=fraction, help="draw from the likeliest tokens that make up P only (1)")
     add("--seed", metavar="S", type=non_negative_int, help="a draw depends on it and on the line (1)")

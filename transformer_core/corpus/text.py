@@ -32,6 +32,7 @@ _INVISIBLE = [0xAD, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x206
 _REMOVED = dict.fromkeys((*_CONTROLS, *_INVISIBLE))
 # First words of the names of letters in Unicode, of scripts that are written without spaces between words.
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
+_MOST_IN_A_WORD = 5
 _ENTITY = re.compile(r"&(?:[a-zA-Z]\w{1,7}|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 
 # C1 control characters in Windows-1252 text that was read as Latin-1: quotes, dashes, the ellipsis (U+0085). Windows-1252 leaves five codes
@@ -59,6 +60,11 @@ def without_controls(text: str) -> str:
 def is_unspaced(character: str) -> bool:
     """Return whether a character is of a script that is written without spaces between words."""
     return unicodedata.name(character, "").startswith(_WITHOUT_SPACES)
+
+
+def lacks_spaces(text: str) -> bool:
+    """Return whether a text has no spaces between words. Segmented text of scripts without spaces has spaces and few characters a word."""
+    return sum(map(is_unspaced, text)) > _MOST_IN_A_WORD * len(text.split())
 
 
 def composed(text: str) -> str:

@@ -56,7 +56,8 @@ def coverage_penalty(attended: Tensor, source_mask: Tensor) -> Tensor:
     Returns:
         (B, K).
     """
-    return attended.clamp(max=1.0).log().masked_fill(~source_mask[:, None], 0.0).sum(dim=2)
+    # Attention in fp16 may be 0, whose logarithm would exclude the hypothesis.
+    return attended.clamp(torch.finfo(attended.dtype).tiny, 1.0).log().masked_fill(~source_mask[:, None], 0.0).sum(dim=2)
 
 
 @torch.inference_mode()
@@ -121,7 +122,8 @@ class _BeamSearch(Hypotheses):
         self._coverage = coverage
         self._ended = torch.zeros_like(limits.max_length)
         lengths = torch.arange(int(limits.max_length.max()) + 1, dtype=torch.float64, device=self.device)
-        self._penalties = length_penalty(lengths, settings.alpha, settings.penalty)
+        # Bounded, because a score of -inf over inf would be no number.
+        self._penalties = length_penalty(lengths, settings.alpha, settings.penalty).clamp(max=torch.finfo(torch.float32).max)
 
     def extend(self, logits: Tensor) -> Tensor:
         """Select the best 2K continuations of each sentence's live hypotheses; the K best that have not ended stay alive."""

@@ -111,7 +111,7 @@ class _Samples(Hypotheses):
         probability = scaled.softmax(dim=1)
         cumulative = probability.cumsum(dim=1)
         # A token is a candidate if the total of those before it has not reached top_p.
-        inside = cumulative - probability < settings.top_p
+        inside = cumulative - probability < max(settings.top_p, torch.finfo(cumulative.dtype).tiny)
         probability = probability.masked_fill(~inside, 0.0)
         cumulative = probability.cumsum(dim=1)
         total = cumulative[rows, -1:]

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from transformer_core.corpus.text import read_lines, unequal_sides, with_single_spaces
+from transformer_core.corpus.text import lacks_spaces, read_lines, unequal_sides, with_single_spaces
 from transformer_core.errors import UserError
+from transformer_core.evaluation.bleu import bleu_metric
 from transformer_core.evaluation.moses_bleu import NAMED, MosesBleu, paper_bleu
 from transformer_core.evaluation.significance import intervals
 
@@ -42,8 +42,8 @@ class Scores:
 
     Attributes:
         bleu_low: lower end of BLEU's 95% bootstrap interval; `bleu_high` is the upper end. chrF2 and TER have theirs.
-        precisions: precisions of sequences of one to four 13a tokens, in percent.
-        hypothesis_tokens: number of 13a tokens of all hypotheses; `reference_tokens` that of the references.
+        precisions: precisions of sequences of one to four of BLEU's tokens, in percent.
+        hypothesis_tokens: number of BLEU's tokens of all hypotheses; `reference_tokens` that of the references.
         brevity_penalty: factor of BLEU; 1.0 is none.
         length_ratio: ratio of the tokens of the hypotheses to those of the references.
         moses_bleu: BLEU of Moses' tokens by the count's name: `paper_bleu`, and those that the corpus asks for.
@@ -138,7 +138,9 @@ def refuse_tokenised(path: Path, references: Sequence[str]) -> None:
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], language: str, named: Sequence[str] = ()) -> Scores:
-    """Return corpus BLEU (13a, cased), chrF2 and TER with sacreBLEU's defaults, their intervals, and BLEU of Moses' tokens.
+    """Return corpus BLEU (`bleu_metric`), chrF2 and TER with sacreBLEU's defaults, their intervals, and BLEU of Moses' tokens.
+
+    Moses splits words at spaces, so the paper's BLEU is left out for text without them.
 
     Args:
         language: language of the sentences; used only by the BLEU of Moses' tokens.
@@ -149,9 +151,9 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str, n
     """
     if len(hypotheses) != len(references) or not hypotheses:
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
-    bleu_metric, chrf_metric, ter_metric = BLEU(), CHRF(), TER()
-    bleu = bleu_metric.corpus_score(hypotheses, [references])
-    found = intervals({"bleu": BLEU(force=True), "chrf": chrf_metric, "ter": ter_metric}, hypotheses, references)
+    metric, chrf_metric, ter_metric = bleu_metric(references), CHRF(), TER()
+    bleu = metric.corpus_score(hypotheses, [references])
+    found = intervals({"bleu": bleu_metric(references, force=True), "chrf": chrf_metric, "ter": ter_metric}, hypotheses, references)
     return Scores(
         bleu=bleu.score,
         bleu_low=found["bleu"].low,
@@ -168,11 +170,11 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str, n
         brevity_penalty=bleu.bp,
         length_ratio=bleu.ratio,
         lines=len(hypotheses),
-        bleu_signature=str(bleu_metric.get_signature()),
+        bleu_signature=str(metric.get_signature()),
         chrf_signature=str(chrf_metric.get_signature()),
         ter_signature=str(ter_metric.get_signature()),
         moses_bleu={
-            "paper_bleu": paper_bleu(hypotheses, references, language),
+            **({} if lacks_spaces(" ".join(references)) else {"paper_bleu": paper_bleu(hypotheses, references, language)}),
             **{name.replace("-", "_"): NAMED[name](hypotheses, references, language) for name in named},
         },
     )
@@ -201,7 +203,7 @@ def bleu_by_group(groups: Mapping[str, Sequence[int]], hypotheses: Sequence[str]
     """
     if len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
-    metric = BLEU(force=True)
+    metric = bleu_metric(references, force=True)
     scores = []
     for label, indices in groups.items():
         outputs, expected = ([texts[index] for index in indices] for texts in (hypotheses, references))

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 from sacrebleu.metrics.base import Metric
-from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result, estimate_ci
+
+from transformer_core.evaluation.bleu import bleu_metric
 
 RESAMPLES = 1000
 SEED = 12345  # sacreBLEU's default.
@@ -55,17 +56,17 @@ class Comparison:
 
 
 def compare_systems(baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> Comparison:
-    """Compare BLEU (13a, cased) of two systems' translations of the same sentences.
+    """Compare BLEU (`bleu_metric`) of two systems' translations of the same sentences.
 
     Raises:
         ValueError: the three differ in length or are empty.
     """
-    return _comparisons({"BLEU": BLEU(force=True)}, baseline, candidate, references)[0]
+    return _comparisons({"BLEU": bleu_metric(references, force=True)}, baseline, candidate, references)[0]
 
 
 def compare_scores(baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> list[Comparison]:
     """Compare BLEU, chrF2 and TER, in this order; arguments and errors as in `compare_systems`."""
-    return _comparisons({"BLEU": BLEU(force=True), "chrF2": CHRF(), "TER": TER()}, baseline, candidate, references)
+    return _comparisons({"BLEU": bleu_metric(references, force=True), "chrF2": CHRF(), "TER": TER()}, baseline, candidate, references)
 
 
 def intervals(metrics: Mapping[str, Metric], hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Interval]:

@@ -64,6 +64,15 @@ class StateDirectory:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state")
         self._writing: list[Future[None]] = []
 
+    def remove_after(self, update: int) -> None:
+        """Remove states and checkpoints of later updates: damaged states, and the checkpoints of the training that wrote them."""
+        for state in state_files(self.path):
+            if update_of(state) > update:
+                _remove_state(state)
+        for checkpoint in checkpoint_files(self.checkpoints):
+            if update_of(checkpoint) > update:
+                checkpoint.unlink()
+
     def save(self, update: int, state: dict[str, Any]) -> None:
         """Write the state after `update`; `state` holds tensors and plain values only."""
         self._start(self._write_state, update, state)
@@ -99,11 +108,8 @@ class StateDirectory:
             torch.save({"format": FORMAT, "update": update} | state, temporary)
         with new_file(file.with_suffix(".sha256")) as temporary:
             temporary.write_text(sha256_of(file), encoding="ascii")
-        files = state_files(self.path)
-        later = [old for old in files if update_of(old) > update]  # Damaged states: training resumed from a state before them.
-        for old in later + files[len(later) + _KEEP_STATES :]:
-            old.with_suffix(".sha256").unlink(missing_ok=True)
-            old.unlink()
+        for old in state_files(self.path)[_KEEP_STATES:]:
+            _remove_state(old)
 
     def _write_checkpoint(self, update: int, weights: dict[str, Tensor], best: Collection[int]) -> None:
         _remove_torn(self.checkpoints)
@@ -112,6 +118,11 @@ class StateDirectory:
         for old in checkpoint_files(self.checkpoints)[: -self._keep]:
             if update_of(old) not in best:
                 old.unlink()
+
+
+def _remove_state(file: Path) -> None:
+    file.with_suffix(".sha256").unlink(missing_ok=True)
+    file.unlink()
 
 
 def _read_state(file: Path) -> dict[str, Any] | None:

@@ -126,6 +126,8 @@ class Trainer:
             UserError: exit code 78; too many updates in a row were not finite.
         """
         self._model.train()
+        if self._devices.rank == 0:
+            self._directory.remove_after(self.progress.update)
         self._clock_began = time.monotonic()
         self._interval_began = self._clock_began - self._interval.seconds
         cursor = Cursor(self.progress.epoch, self.progress.done_in_epoch)

@@ -64,7 +64,7 @@ def clean_corpus(
     Args:
         workers: processes; None takes one for each core, fewer for little text.
         scores: the function behind `settings.drop_worst`; yields a number for each pair, the lower the better.
-        tags: symbols before source sentences (`translated.tag`); the rules for one pair look at a sentence without its tag.
+        tags: symbols before source sentences (`translated.tag`); the rules for one pair and `scores` look at a sentence without its tag.
 
     Raises:
         UserError: exit code 65; a missing file, sides of unequal length, invalid UTF-8 (unless it drops training pairs), a target
@@ -83,12 +83,21 @@ def clean_corpus(
         for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):
             train.add(part)
             bar.update(len(part.words))
-    report = train.report(splits, scores)
+    report = train.report(splits, scores and (lambda pairs: scores(Pair(without_tag(pair.source, tags), pair.target) for pair in pairs)))
     if not report.pairs_out:
         counts = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
-        raise UserError(f"{paths[0]}: cleaning leaves none of {report.pairs_in:,} pairs (dropped: {counts})", "Loosen section clean.")
+        why, remedy = f"dropped: {counts}", "Loosen section clean."
+        if report.by_weights < 0:
+            why, remedy = f"by the weights {-report.by_weights:,}{counts and f', dropped: {counts}'}", "Raise `weight` in the corpus entry."
+        raise UserError(f"{paths[0]}: cleaning leaves none of {report.pairs_in:,} pairs ({why})", remedy)
     write_json(folder / CLEANING_REPORT, report.model_dump())
     return report
+
+
+def without_tag(source: str, tags: Collection[str]) -> str:
+    """Return a source sentence without the tag at its beginning, if it has one of these."""
+    first, _, rest = source.partition(" ")
+    return rest if first in tags else source
 
 
 def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str) -> SplitReport:
@@ -176,7 +185,7 @@ class _Work:
             pair = self._repaired(part.tally, raw_pair, chunk.first + index)
             if pair is None:
                 continue
-            bare = Pair(self._without_tag(pair.source), pair.target)
+            bare = Pair(without_tag(pair.source, self.tags), pair.target)
             words = words_in(bare.source), words_in(bare.target)
             part.words[index] = min(words[0], LONGEST_COUNTED), min(words[1], LONGEST_COUNTED)
             part.tally.entities += has_entity(pair.source) + has_entity(pair.target)
@@ -193,10 +202,6 @@ class _Work:
         if self.settings.drop_case_duplicates:
             part.digests["case_duplicate"] = b"".join(digest(text.casefold()) for text in both)
         return part
-
-    def _without_tag(self, source: str) -> str:
-        first, _, rest = source.partition(" ")
-        return rest if first in self.tags else source
 
     def _repaired(self, tally: _Tally, pair: Pair[bytes], number: int) -> Pair[str] | None:
         """Return the pair as repaired text; None if it is dropped because it is not valid UTF-8."""

@@ -12,12 +12,12 @@ from pydantic import AfterValidator, Field
 from transformer_core.config import (
     PARAMS_FILE,
     TREES,
+    Alpha,
     Beam,
     Count,
     DecodingPrecision,
     Language,
     Name,
-    NonNegativeFloat,
     NonNegativeInt,
     PositiveInt,
     Section,
@@ -138,7 +138,7 @@ class Translated(Section):
     model: FilePath
     side: Literal["target", "source"]
     beam: Beam = 4
-    alpha: NonNegativeFloat = 0.6
+    alpha: Alpha = 0.6
     pick: Literal["best", "nearest"] = "best"
     precision: DecodingPrecision = "float32"
     tag: Annotated[str, Field(pattern=r"^\S+$", description="a symbol without white space, such as <bt>")] | None = None

@@ -13,12 +13,11 @@ from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, LocalFile, Si
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, languages_in
 from transformer_core.corpus.sources.holdout import HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
 from transformer_core.corpus.sources.readers import located, named_from
-from transformer_core.corpus.text import decode_line, is_unspaced, open_bytes
+from transformer_core.corpus.text import decode_line, lacks_spaces, open_bytes
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
 
 _MOST_HELD_OUT = 1000
-_MOST_IN_A_WORD = 5
 _LINES_LOOKED_AT = 10_000
 _NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm"})
 
@@ -104,15 +103,11 @@ def new_entry(
 
 
 def languages_without_spaces(entry: Path) -> list[str]:
-    """Return the languages of an entry whose local training text has no spaces between words, as far as its first lines show.
-
-    They are told by characters of scripts that are written so. Segmented text of these scripts has spaces and few characters a word.
-    """
+    """Return the languages of an entry whose local training text has no spaces between words, as far as its first lines show."""
     found = []
     for language, file in (load_entry(entry).splits.train[0].files or {}).items():
         lines = islice(file_lines(located(entry.parent, file.path), language, file.column), _LINES_LOOKED_AT)
-        text = b" ".join(lines).decode(errors="replace")
-        if sum(map(is_unspaced, text)) > _MOST_IN_A_WORD * len(text.split()):
+        if lacks_spaces(b" ".join(lines).decode(errors="replace")):
             found.append(language)
     return found
 

@@ -87,6 +87,11 @@ class Subword:
         return encoded
 
     @property
+    def lowercases(self) -> bool:
+        """Whether it lowercases every text (`bpe.lowercase`)."""
+        return bool(self.processor.normalize("A") == self.processor.normalize("a"))
+
+    @property
     def is_bpe(self) -> bool:
         """Whether this is a BPE model. SentencePiece does not say, but of its types only BPE can sample segmentations and not rank them."""
         samples = _works(lambda: self.processor.encode("a", enable_sampling=True, alpha=0.5, nbest_size=-1))
@@ -201,7 +206,7 @@ def _in_one_line(error: RuntimeError, settings: Bpe) -> UserError:
     if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return configuration_error(
             f"{where}: the characters of this corpus need at least {least[1]}, got {settings.vocab_size}",
-            "Raise it or lower bpe.character_coverage.",
+            "Raise it or lower bpe.character_coverage, at least 0.98.",
         )
     if "!sentences_.empty()" in message:
         return UserError("the training text for the subword model is empty", "data/clean/report.json has the dropped pairs.")
