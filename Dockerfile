@@ -24,7 +24,7 @@ RUN mkdir -p .dvc/cache transformer_core flows
 ARG PIP_EXTRA_INDEX_URL=
 ARG EXTRAS=
 ARG PACKAGES=
-COPY --chown=1000:1000 pyproject.toml constraints.txt Makefile README.md ./
+COPY --chown=1000:1000 pyproject.toml constraints.txt Makefile README.md LICENSE ./
 COPY --chown=1000:1000 transformer_core/__init__.py transformer_core/
 COPY --chown=1000:1000 flows/__init__.py flows/
 RUN PIP_NO_CACHE_DIR=1 make install

@@ -245,7 +245,8 @@ def in_registry() -> bool:
     """
     published = read_output(PUBLISHED)
     uri = tracking_uri(load_params().machine)
-    return server.registered(uri, published["name"], published.get("version", ""))  # An experiment's model has no version.
+    # An experiment's model has no version.
+    return server.registered(uri, published["name"], published.get("version", ""), published.get("run_id", ""))
 
 
 def _repro(name: str, machine: Machine, *options: str) -> str:

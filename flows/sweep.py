@@ -11,6 +11,7 @@ as CSV, markdown and a picture.
 import argparse
 import shutil
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -40,6 +41,8 @@ from flows.sweeps.workspace import Job, Repository, code_digest, job_of, run_job
 from transformer_core import recipes
 from transformer_core.cli.arguments import positive_int
 from transformer_core.config import PARAMS_FILE, Machine, Params, load_params, tracking_uri, validate_document
+from transformer_core.corpus.sources.catalogue import find_entry
+from transformer_core.corpus.sources.fetching import lock_file
 from transformer_core.errors import ExitCode, configuration_error
 from transformer_core.files import read_json
 
@@ -74,7 +77,8 @@ def plan(
     """Plan the jobs of a sweep and check the settings of all.
 
     Raises:
-        UserError: exit code 78; an unknown recipe, row or key, an invalid value, or code that is not committed.
+        UserError: exit code 78; an unknown recipe, row, key or corpus, an invalid value, code that is not committed, or a corpus without
+            known sums.
     """
     if settings and name != "params":
         raise configuration_error(f"{settings[0]}: {name} takes no settings", "Use --updates, or a sweep of params.")
@@ -92,8 +96,19 @@ def plan(
             document = document_of(row, sections, seed, updates)
             check(document)
             jobs.append(job_of(row.name, document["train"]["seed"], document, digest))
+    for corpus in {job.document["download"]["corpus"] for job in jobs}:
+        _check_locked(corpus)
     about = tables.About(name, recipe or PARAMS_FILE.name, scale, settings, load_params().machine.price_per_hour)
     return Sweep(jobs, url, commit, about)
+
+
+def _check_locked(corpus: str) -> None:
+    """Raise `UserError` (78) for a corpus with a file whose sum is not known: each workspace would fetch it again, unchecked."""
+    sources = [source for several in find_entry(corpus).entry.sources.values() for source in several]
+    unknown = any(source.mtdata or any(file.sha256 is None for file in (source.https or {}).values()) for source in sources)
+    if unknown and not lock_file(corpus).exists():
+        remedy = "Fetch the corpus once, by `dvc repro download` or `python -m flows.pipeline --last-stage download`, and commit that file."
+        raise configuration_error(f"{lock_file(corpus)}: missing, and {corpus} has no other sums of its files", remedy)
 
 
 def _rows(name: str, settings: Sequence[str], scale: int) -> list[Row]:
@@ -128,10 +143,17 @@ def sweep(planned: Sweep, at_once: int) -> State[Any] | int:
 
 
 def _side_by_side(jobs: Sequence[Job], repository: Repository, at_once: int, stopping: Event) -> list[Outcome]:
-    pool = ThreadPoolExecutor(at_once, "row")
-    futures = [pool.submit(copy_context().run, _run, job, repository, stopping) for job in jobs]
+    """Run jobs in threads; those of one training one after the other, because the second takes it from the run-cache."""
+    pool, trainings = ThreadPoolExecutor(at_once, "row"), defaultdict[str, list[Job]](list)
+    for job in jobs:
+        trainings[job.training].append(job)
+
+    def run_all(several: Sequence[Job]) -> list[Outcome]:
+        return [_run(job, repository, stopping) for job in several if not stopping.is_set()]
+
+    futures = [pool.submit(copy_context().run, run_all, several) for several in trainings.values()]
     try:
-        return [future.result() for future in futures]
+        return [outcome for future in futures for outcome in future.result()]
     except BaseException:  # A signal, which only the main thread receives.
         stopping.set()
         pool.shutdown(wait=False, cancel_futures=True)

@@ -36,7 +36,7 @@ _ADVICE = {
     "Use `dvc push` to send your updates to remote storage.",
     "Data and pipelines are up to date.",
 }
-_COMMAND = "> exec env "  # Begins DVC's line with the command of a stage.
+_COMMAND = "> exec sh "  # Begins DVC's line with the command of a stage.
 # The end of DVC's message where a stage of another DVC command is running, for which `--wait-for-lock` does not wait.
 _STAGE_BUSY = re.compile(r"you can manually remove '.*rwlock' and try again\.$")
 _STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # The message of dvc.stage.exceptions.StageCmdFailedError.

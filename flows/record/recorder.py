@@ -26,7 +26,7 @@ from transformer_core.errors import Interrupted
 from transformer_core.files import sha256_of
 from transformer_core.models.directory import WEIGHTS
 from transformer_core.processes import cpu_name
-from transformer_core.training.checkpoint import FORMAT, state_files
+from transformer_core.training.checkpoint import FORMAT, is_whole, state_files
 from transformer_core.training.devices import Devices
 from transformer_core.training.records import Observer, UpdateRecord
 
@@ -61,7 +61,7 @@ def recording(params: Params, fingerprint: str, state: Path, devices: Devices, p
     The end of the block ends the run. The tables are written in `state`; `parameters` is the number of the model's parameters; `score` is
     the score of outputs in validations, `bleu` or `f1`.
     """
-    journal = Journal(fingerprint, resumed=bool(state_files(state)))
+    journal = Journal(fingerprint, resumed=any(map(is_whole, state_files(state))))
     describe_training(journal, params)
     device = torch.cuda.get_device_name(devices.device) if devices.device.type == "cuda" else cpu_name()
     journal.tags({**lineage(), "device": device, "ranks": str(devices.world_size)})

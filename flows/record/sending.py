@@ -257,8 +257,10 @@ def _run_with_id(client: "MlflowClient", run_id: str) -> "Run | None":
     if not run_id:
         return None
     try:
-        return client.get_run(run_id)
+        run = client.get_run(run_id)
     except MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return None
         raise
+    # A run that was deleted on its page is still found, but refuses events.
+    return run if run.info.lifecycle_stage == "active" else None

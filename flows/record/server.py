@@ -63,14 +63,15 @@ def reaching(uri: str) -> Iterator[None]:
         raise UserError(f"MLflow at {uri} is unreachable: {first_line(error)}", remedy, ExitCode.UNAVAILABLE) from error
 
 
-def registered(uri: str, name: str, version: str) -> bool:
-    """Return whether the model registry has this version of a model.
+def registered(uri: str, name: str, version: str, run_id: str) -> bool:
+    """Return whether the model registry has this version of a model, made by this run: another server may have another of its number.
 
     Raises:
         UserError: exit code 69; MLflow is unavailable.
     """
     with reaching(uri):
-        return any(str(model.version) == version for model in connect(uri).search_model_versions(f"name = '{name}'"))
+        versions = connect(uri).search_model_versions(f"name = '{name}'")
+        return any((str(model.version), model.run_id) == (version, run_id) for model in versions)
 
 
 def run_link(uri: str, run: "Run") -> str:

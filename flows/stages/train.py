@@ -76,14 +76,17 @@ def run(params: Params) -> str:
     if params.train.warning:
         echo(params.train.warning, sys.stderr)
     group, state = NodeGroup.from_environment(), state_of(fingerprint_of(params))
-    if group is None or group.rank == 0:
-        _remove_recorded(state)
-    devices = params.machine.devices or default_devices(-(-params.train.microbatches // (group.nodes if group else 1)))
-    if devices == 1 and group is None:
-        train(params)
+    first = group is None or group.rank == 0
+    if _only_outputs_are_missing(state, first):
+        if first:
+            train(params)
     else:
-        launch(devices, group)
-    if group is not None and group.rank > 0:
+        devices = params.machine.devices or default_devices(-(-params.train.microbatches // (group.nodes if group else 1)))
+        if devices == 1 and group is None:
+            train(params)
+        else:
+            launch(devices, group)
+    if group is not None and not first:
         return f"node {group.rank} of {group.nodes}: done; the outputs are on node 0"
     ignore_stop_signals()  # All outputs are there, and the rest takes no time. DVC takes no outputs of a stage that was stopped.
     (state / FINISHED).write_text(md5(TRAINING_METRICS.read_bytes(), usedforsecurity=False).hexdigest(), encoding="utf-8")
@@ -94,20 +97,21 @@ def run(params: Params) -> str:
     )
 
 
-def _remove_recorded(state: Path) -> None:
-    """Remove a finished state whose outputs DVC has recorded: the training is forced to run again.
+def _only_outputs_are_missing(state: Path, first: bool) -> bool:
+    """Return whether the training has finished and its outputs were lost: the first node writes them again, and needs no other node.
 
-    Any other finished state is resumed after its last update: DVC has failed to store the outputs, for example on a full disk, and removes
-    them before it runs the stage again. Stage average, which runs when they are stored, removes the state otherwise.
+    DVC has failed to store them, for example on a full disk, and removes them before it runs the stage again. If it has recorded them, the
+    training is forced to run again, and the first node removes the state. Else stage average, which runs when they are stored, does so.
     """
     finished = state / FINISHED
-    if finished.exists():
-        stages = read_yaml(DVC_LOCK)["stages"] if DVC_LOCK.exists() else {}
-        recorded = {output["path"]: output.get("md5") for output in stages.get("train", {}).get("outs", [])}
-        if recorded.get(TRAINING_METRICS.as_posix()) == finished.read_text(encoding="utf-8"):
-            shutil.rmtree(state)
-        else:
-            finished.unlink()
+    if not finished.exists():
+        return False
+    stages = read_yaml(DVC_LOCK)["stages"] if DVC_LOCK.exists() else {}
+    recorded = {output["path"]: output.get("md5") for output in stages.get("train", {}).get("outs", [])}
+    forced = recorded.get(TRAINING_METRICS.as_posix()) == finished.read_text(encoding="utf-8")
+    if forced and first:
+        shutil.rmtree(state)
+    return not forced
 
 
 def _check_data(params: Params) -> None:

@@ -22,12 +22,13 @@ from flows.process.runner import EXITS, StageError
 from flows.record.documents import read_output
 from flows.record.journal import JOURNALS
 from flows.record.tasks import read_scores, task_of
-from transformer_core.config import PARAMS_FILE, SQLITE, Machine, load_params, read_yaml, tracking_uri, yaml_text
+from transformer_core.config import PARAMS_FILE, PRETRAINED, SQLITE, Machine, load_params, read_yaml, tracking_uri, yaml_text
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.files import write_json, write_text
 
 LAST_STAGE = "evaluate"
 SWEEPS = STATE / "sweeps"
+_AFTER_TRAINING = frozenset({"average", "decode", "evaluate", "publish"})
 # Version of the format of results.
 _FORMAT = 2
 
@@ -45,6 +46,11 @@ class Job:
     def name(self) -> str:
         """Row and seed."""
         return f"{self.row}, seed {self.seed}"
+
+    @property
+    def training(self) -> str:
+        """The settings up to the training: jobs with the same ones share its result in the run-cache."""
+        return json.dumps({name: section for name, section in self.document.items() if name not in _AFTER_TRAINING}, sort_keys=True)
 
     @property
     def result(self) -> Path:
@@ -66,7 +72,8 @@ class Repository:
         url: address from which other machines clone it.
         commit: commit of the code that the trainings run.
         cache: folder of the DVC cache.
-        machine: section `machine`, with an absolute path to a record in a file. $MLFLOW_TRACKING_URI may hold a password and is in no file.
+        machine: section `machine`, with absolute paths of the mirror and of a record in a file. $MLFLOW_TRACKING_URI may hold a password
+            and is in no file.
     """
 
     root: Path
@@ -82,15 +89,18 @@ class Repository:
         uri, own = tracking_uri(machine), machine.model_dump()
         if uri.startswith(SQLITE):
             own["tracking_uri"] = f"{SQLITE}{Path(uri.removeprefix(SQLITE)).resolve()}"
+        if machine.mirror:
+            own["mirror"] = str(Path(machine.mirror).expanduser().resolve())
         return cls(Path.cwd(), url, commit, str(Path(cache).resolve()), own)
 
 
 def code_digest(commit: str) -> str:
-    """Return the SHA-256 of a commit's code and catalogue, as far as the stages up to evaluate depend on them."""
+    """Return the SHA-256 of a commit's code, catalogue and pretrained models, as far as the stages up to evaluate depend on them."""
     stages = read_yaml(Path("dvc.yaml"))["stages"]
     names = (*ancestors(LAST_STAGE), LAST_STAGE)
-    wanted = sorted({path for name in names for path in ([name] if name.endswith(DVC_FILE) else stages[name].get("deps", []))})
-    return hashlib.sha256(git(Path(), "ls-tree", commit, "--", *wanted).encode()).hexdigest()
+    wanted = {path for name in names for path in ([name] if name.endswith(DVC_FILE) else stages[name].get("deps", []))}
+    # All of `PRETRAINED`: dvc.yaml has the names of its models from the settings, which differ between rows.
+    return hashlib.sha256(git(Path(), "ls-tree", "-r", commit, "--", *sorted({*wanted, str(PRETRAINED)})).encode()).hexdigest()
 
 
 def job_of(row: str, seed: int, document: Mapping[str, Any], digest: str) -> Job:

@@ -88,8 +88,9 @@ def test_the_model_is_registered_in_the_run_of_its_training_and_translates_elsew
     assert version.run_id == before.info.run_id
     assert version.tags.items() >= {"bleu": "86.41", "corpus": "synthetic", "synthetic": "True", "decision": "champion"}.items()
     assert "BLEU | **86.41** on 60 lines" in version.description
-    assert registered(mlflow_store, "synthetic-en-de", "1")
-    assert not registered(mlflow_store, "synthetic-en-de", "2")
+    assert registered(mlflow_store, "synthetic-en-de", "1", before.info.run_id)
+    assert not registered(mlflow_store, "synthetic-en-de", "2", before.info.run_id)
+    assert not registered(mlflow_store, "synthetic-en-de", "1", "of somebody else")
     out, error = capfd.readouterr()
     assert out.startswith(f"BLEU 86.41 on the test set of synthetic\nreport: {REPORT}\n")
     assert f"/runs/{before.info.run_id}" in out

@@ -19,10 +19,11 @@ from flows.process.runner import record_seconds, seconds_of
 from flows.process.signals import STOP_SIGNALS
 from tests.flows.stages import Ended, changed, stage_here
 from tests.waiting import wait_for
-from transformer_core.config import Params, load_params
+from transformer_core.config import Params, load_params, read_yaml
 from transformer_core.errors import ExitCode, Interrupted, UserError
 
 pytestmark = pytest.mark.usefixtures("default_params")
+ROOT = Path(__file__).parents[2]
 
 STAGE = """
 import pathlib, sys, time
@@ -225,8 +226,9 @@ def test_a_running_stage_has_no_exit_report_and_cannot_be_started_again(started:
 
 
 NAMED = 'TRANSFORMER_STARTERS="$TRANSFORMER_STARTERS $PPID"'
+IN_DVC_YAML = read_yaml(ROOT / "dvc.yaml")["vars"][0]["stage"].replace('python -m flows.stages "$0"', "{}")
 STARTED_BY = {
-    "dvc": f"import subprocess; subprocess.run(['sh', '-c', '''exec env {NAMED} {{}}'''])",
+    "dvc": f"import subprocess; subprocess.run(['sh', '-c', {IN_DVC_YAML!r}])",
     "dvc, a shell between": f"import subprocess; subprocess.run(['sh', '-c', '''{NAMED} {{}}; :'''])",
     "a flow": "from flows.process.child import run_child; run_child('{}'.split(), print)",
     "a flow, dvc between": f"from flows.process.child import run_child; run_child(['sh', '-c', '''{NAMED} {{}}; :'''], print)",

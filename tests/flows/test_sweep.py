@@ -63,6 +63,7 @@ def test_the_address_of_a_server_in_the_environment_is_in_no_file_of_a_workspace
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@host")
     assert Repository.here("url", "commit", Machine()).machine == Machine().model_dump()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mine.db")
+    assert Repository.here("url", "commit", Machine(mirror="files")).machine["mirror"] == f"{Path.cwd()}/files"
     assert Repository.here("url", "commit", Machine()).machine["tracking_uri"] == f"sqlite:///{Path.cwd()}/mine.db"
 
 
@@ -164,6 +165,34 @@ def test_a_key_changes_with_settings_and_code_alone(clean_clone: Clone, monkeypa
         keys(1, 30, 16)
     clean_clone.commit("code")
     assert keys(1, 30, 16) != first
+
+
+def test_a_key_changes_with_a_pretrained_model_that_a_row_names(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(clean_clone.root)
+    keys = []
+    for content in ("one", "other"):
+        folder = clean_clone.root / "pretrained/parent"
+        folder.mkdir(exist_ok=True)
+        (folder / "spm.model").write_text(content)
+        clean_clone.commit(content)
+        keys += [job.key for job in plan("params", ["bpe.init_from=parent"], None, None, 1, None, None).jobs]
+    assert keys[0] != keys[1]
+
+
+def test_a_corpus_without_sums_is_refused_until_they_are_locked(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each workspace would fetch it anew."""
+    monkeypatch.chdir(clean_clone.root)
+    with pytest.raises(UserError, match=r"corpora/wmt14-en-de\.lock: missing"):
+        plan("table3", [], "wmt14-en-de-base", ["base"], 1, None, None)
+    (clean_clone.root / "corpora/wmt14-en-de.lock").write_text("{}")
+    clean_clone.commit("lock")
+    assert len(plan("table3", [], "wmt14-en-de-base", ["base"], 1, None, None).jobs) == 1
+
+
+def test_jobs_that_differ_after_the_training_alone_have_one_training(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(clean_clone.root)
+    jobs = plan("params", ["train.seed=1,2", "decode.beam=2,4"], None, None, 1, None, None).jobs
+    assert len({job.training for job in jobs}) == len({(job.seed, job.training) for job in jobs}) == 2
 
 
 def test_means_and_intervals_are_those_of_students_t() -> None:

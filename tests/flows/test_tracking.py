@@ -103,6 +103,16 @@ def test_an_evaluation_is_a_child_whichever_is_sent_first(client: MlflowClient, 
     assert points(client) == [(1, 1.0)]
 
 
+def test_a_run_that_was_deleted_on_its_page_is_sent_again_as_a_new_one(client: MlflowClient, mlflow_store: str) -> None:
+    journal = Journal("f00d")
+    journal.metrics(1, {"loss": 1.0})
+    sync(mlflow_store)
+    client.delete_run(training(client).info.run_id)
+    journal.metrics(2, {"loss": 0.9})
+    sync(mlflow_store)
+    assert points(client) == [(1, 1.0), (2, 0.9)]
+
+
 def test_a_resumed_run_is_running_until_it_ends(client: MlflowClient, mlflow_store: str) -> None:
     Journal("f00d").end("KILLED")
     sync(mlflow_store)

@@ -101,6 +101,18 @@ def test_a_stop_after_the_last_update_loses_no_update(place: Path, monkeypatch: 
     assert updates == [2]
 
 
+def test_a_training_whose_states_are_all_damaged_is_a_new_run_with_its_own_checkpoints(place: Path) -> None:
+    prepare("bpe")
+    assert stage_here("train").returncode == 0
+    for state in Path(".state").glob("*/state-*.pt"):
+        state.write_bytes(b"")
+        (state.parent / "finished").unlink(missing_ok=True)
+        (state.parent / "checkpoints/update-00000009.safetensors").write_bytes(b"")  # Of an earlier training that was longer.
+    assert "going on" not in stage_here("train").stderr
+    assert len(list(Path(".state/journal").glob("*.jsonl"))) == 2
+    assert "update-00000009.safetensors" not in {path.name for path in (place / "models/checkpoints").iterdir()}
+
+
 def test_a_finished_state_is_kept_until_dvc_has_recorded_the_outputs(place: Path) -> None:
     """DVC may fail to store them, and removes them before it runs the stage again."""
     prepare("bpe")

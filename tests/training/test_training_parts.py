@@ -120,7 +120,11 @@ def test_a_damaged_newest_state_is_passed_over_for_the_one_before(tmp_path: Path
     assert [state["update"] for state in states.states()] == [20]
     (tmp_path / "state-00000020.sha256").unlink()  # as if killed between the file and its sum
     assert not list(states.states())
-    states.save(10, {"value": torch.tensor(1)})  # The training has begun anew; what it saves goes before what is damaged.
+    states.save_checkpoint(30, {"value": torch.tensor(30.0)})
+    states.wait()
+    states.remove_after(0)  # The training begins anew.
+    assert not checkpoint_files(states.checkpoints)
+    states.save(10, {"value": torch.tensor(1)})
     states.wait()
     assert [state["update"] for state in states.states()] == [10]
     assert [update_of(file) for file in state_files(tmp_path)] == [10]
