@@ -1,4 +1,4 @@
-"""Fixtures of tests of several rooms: isolation from the user's own Prefect, MLflow and DVC, and one Prefect server for all."""
+"""Fixtures of tests of several components: isolation from the user's own Prefect, MLflow and DVC, and one Prefect server for all."""
 
 import os
 import shutil

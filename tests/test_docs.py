@@ -11,7 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.process.settings import settings_of_run
-from tests.test_walls import ROOMS
+from tests.test_walls import COMPONENTS
 from transformer_core import cli, recipes
 from transformer_core.config import Params, parse_yaml
 
@@ -130,10 +130,10 @@ def test_every_command_has_its_line_in_the_usage_and_no_other_is_named() -> None
         assert set(re.findall(r"(?:^|`|/|\| )transformer-core (\w+)", text_of(page), re.MULTILINE)) <= set(commands), page
 
 
-@pytest.mark.parametrize("package", ROOMS)
-def test_the_page_of_the_architecture_has_every_room(package: str) -> None:
+@pytest.mark.parametrize("package", COMPONENTS)
+def test_the_page_of_the_architecture_has_every_component(package: str) -> None:
     named = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`\w+`.*?) \|", text_of("docs/architecture.md"), re.MULTILINE))))
-    assert set().union(*ROOMS[package]) <= named
+    assert set().union(*COMPONENTS[package]) <= named
 
 
 def test_a_server_that_others_can_reach_has_a_link_to_what_it_needs() -> None:

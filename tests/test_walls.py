@@ -1,4 +1,4 @@
-"""Which module may import what: the rooms of the house, held apart."""
+"""Which module may import what."""
 
 import ast
 import subprocess
@@ -9,8 +9,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 MODULES = sorted(path.relative_to(REPOSITORY) for package in ("transformer_core", "flows") for path in (REPOSITORY / package).rglob("*.py"))
 
-# In this order: a room imports from itself and from rooms on earlier lines.
-ROOMS = {
+# In this order: a component imports from itself and from components on earlier lines.
+COMPONENTS = {
     "transformer_core": [
         {"errors"},
         {"files", "processes"},
@@ -63,10 +63,10 @@ def packages_of(module: Path) -> set[str]:
 
 
 def test_every_room_has_its_place() -> None:
-    for package in ROOMS:
+    for package in COMPONENTS:
         folder = REPOSITORY.joinpath(*package.split("."))
-        rooms = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-        assert rooms - {"__init__"} == set().union(*ROOMS[package]), package
+        components = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+        assert components - {"__init__"} == set().union(*COMPONENTS[package]), package
 
 
 def test_the_core_knows_no_orchestrator_no_cache_and_no_tracker() -> None:
@@ -76,13 +76,13 @@ def test_the_core_knows_no_orchestrator_no_cache_and_no_tracker() -> None:
 
 def test_imports_run_one_way() -> None:
     upward = []
-    for package, order in ROOMS.items():
+    for package, order in COMPONENTS.items():
         depth = len(package.split("."))
         for module in (module for module in MODULES if ".".join(module.parts[:depth]) == package):
             own = module.with_suffix("").parts[depth]
-            place = next((index for index, rooms in enumerate(order) if own in rooms), 0)
+            place = next((index for index, components in enumerate(order) if own in components), 0)
             imported = {name.split(".")[depth] for name in imports_of(module) if name.startswith(f"{package}.")}
-            upward += [f"{module} imports {room}" for room in sorted(imported - {own}.union(*order[:place]))]
+            upward += [f"{module} imports {other}" for other in sorted(imported - {own}.union(*order[:place]))]
     assert not upward
 
 

@@ -1,4 +1,4 @@
-"""Small models, and directories of them, for tests of many rooms."""
+"""Small models, and directories of them, for tests of many components."""
 
 from collections.abc import Sequence
 from pathlib import Path
