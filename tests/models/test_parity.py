@@ -1,4 +1,4 @@
-"""The Transformer against independent code: PyTorch's own layers, and the Marian model of Hugging Face's transformers."""
+"""The Transformer against independent code: PyTorch's own layers, and Marian and M2M100 of Hugging Face's transformers."""
 
 from typing import Literal
 
@@ -107,63 +107,16 @@ def test_outputs_and_gradients_equal_those_of_pytorchs_transformer(norm: Literal
         assert torch.allclose(layer.feed_forward.inner.weight.grad, theirs_layer.linear1.weight.grad, atol=1e-9)
 
 
-def test_logits_and_gradients_equal_those_of_hugging_faces_marian() -> None:
-    import transformers  # Here, for it takes seconds.
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_logits_and_gradients_equal_those_of_hugging_faces_models(norm: Literal["post", "pre"]) -> None:
+    from peers.hugging_face import converted  # Here, for it takes seconds.
 
-    model = ours("post")
-    config = transformers.MarianConfig(
-        vocab_size=VOCAB, d_model=D, encoder_layers=3, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=4,
-        encoder_ffn_dim=40, decoder_ffn_dim=40, activation_function="relu", scale_embedding=True, max_position_embeddings=64,
-        dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, pad_token_id=0, eos_token_id=3, decoder_start_token_id=0,
-        share_encoder_decoder_embeddings=True, tie_word_embeddings=True, attn_implementation="eager",
-    )  # fmt: skip
-    marian = transformers.MarianMTModel(config).eval()
-    # Marian's positions hold all sines, then all cosines; ours alternate. So our dimension j is place[j] in theirs.
-    place = torch.cat([torch.tensor([i, D // 2 + i]) for i in range(D // 2)])
-    weights = {name: tensor.detach() for name, tensor in model.named_parameters()}
-    state = dict(marian.named_parameters())
-    with torch.no_grad():
-        state["model.shared.weight"][:, place] = weights["embedding.weight"]
-        for name, tensor in state.items():
-            if name == "model.shared.weight" or "embed_positions" in name:
-                continue
-            _, stack, _, number, part, *rest = name.split(".")
-            names = NAMES[stack]
-            mine = f"{stack}.{number}.{names.get('.'.join((part, *rest[:-1])), '')}.{rest[-1]}"
-            if mine not in weights:
-                assert (rest[-1], "attn" in part) == ("bias", True), name
-                tensor.zero_()
-            elif tensor.dim() == 1:
-                tensor.copy_(weights[mine] if part == "fc1" else _placed(weights[mine], place, 0))
-            else:
-                inward, outward = (rest[0] != "out_proj" and part != "fc2"), (rest[0] == "out_proj" or part == "fc2")
-                tensor.copy_(_placed(weights[mine], place, 1) if inward else _placed(weights[mine], place, 0) if outward else weights[mine])
-    source, mask, target = batch()
-    mine_logits = model.project(model(source, mask, target))
-    theirs = marian(input_ids=source, attention_mask=mask.long(), decoder_input_ids=target).logits
-    assert torch.allclose(mine_logits, theirs, atol=1e-5)
-    picked = torch.randn(mine_logits.shape, generator=torch.Generator().manual_seed(3)) / mine_logits.numel()
-    (mine_logits * picked).sum().backward()
-    (theirs * picked).sum().backward()
-    gradient = state["model.shared.weight"].grad[:, place]
-    assert torch.allclose(model.embedding.weight.grad, gradient, atol=1e-5)
-
-
-PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
-ATTENTIONS = {"encoder": {"self_attn": "self_attention"}, "decoder": {"self_attn": "self_attention", "encoder_attn": "cross_attention"}}
-NAMES = {
-    stack: {
-        **{f"{theirs}.{part}": f"{ours}.{name}" for theirs, ours in attentions.items() for part, name in PROJECTIONS.items()},
-        **{f"{theirs}_layer_norm": f"round_{ours if stack == 'decoder' else 'attention'}.norm" for theirs, ours in attentions.items()},
-        "fc1": "feed_forward.inner",
-        "fc2": "feed_forward.outer",
-        "final_layer_norm": "round_feed_forward.norm",
-    }
-    for stack, attentions in ATTENTIONS.items()
-}
-
-
-def _placed(tensor: Tensor, place: Tensor, dimension: int) -> Tensor:
-    moved = torch.empty_like(tensor)
-    moved.index_copy_(dimension, place, tensor)
-    return moved
+    model, (source, mask, target) = ours(norm), batch()
+    theirs = converted(model)
+    mine = model.project(model(source, mask, target))
+    logits = theirs(input_ids=source, attention_mask=mask.long(), decoder_input_ids=target).logits
+    assert torch.allclose(mine, logits, atol=1e-5)
+    picked = torch.randn(mine.shape, generator=torch.Generator().manual_seed(3)) / mine.numel()
+    (mine * picked).sum().backward()
+    (logits * picked).sum().backward()
+    assert torch.allclose(model.embedding.weight.grad, theirs.model.shared.weight.grad, atol=1e-5)
