@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_core.models.attention import MultiHeadAttention, attention_weights
 from transformer_core.models.embeddings import sinusoidal_positions
-from transformer_core.models.layers import EncoderLayer, FeedForward
+from transformer_core.models.layers import FeedForward
 from transformer_core.presets import BASE, TransformerSize
 from transformer_core.training.loss import cross_entropy
 
@@ -83,30 +83,10 @@ def test_3_3_the_feed_forward_network_is_two_convolutions_of_kernel_size_1() -> 
     assert torch.allclose(network(x), outer(functional.relu(inner(x.mT))).mT, atol=1e-12)
 
 
-def test_3_5_without_positions_the_order_of_the_words_is_lost() -> None:
-    torch.manual_seed(2)
-    layer = EncoderLayer(SMALL).double().eval()
-    x, order = torch.randn(1, 6, 8, dtype=torch.float64), torch.tensor([4, 0, 5, 2, 1, 3])
-    assert torch.allclose(layer(x[:, order], None), layer(x, None)[:, order], atol=1e-12)
-    positions = sinusoidal_positions(6, 8).double()
-    assert not torch.allclose(layer(x[:, order] + positions, None), layer(x + positions, None)[:, order], atol=1e-2)
-
-
 def test_3_5_the_first_two_positions_of_width_4() -> None:
     # Angles 0 and 0, then 1 and 1 / 10000^(2/4) = 0.01.
     expected = [[0.0, 1.0, 0.0, 1.0], [0.8414709848, 0.5403023059, 0.0099998333, 0.9999500004]]
     assert sinusoidal_positions(2, 4).tolist() == [pytest.approx(row, abs=1e-7) for row in expected]
-
-
-def test_3_5_the_product_of_two_encodings_depends_on_their_distance_alone() -> None:
-    table = sinusoidal_positions(200, 16).double()
-    frequencies = [10000 ** (-2 * i / 16) for i in range(8)]
-    for distance in (0, 1, 50):
-        # sin a sin b + cos a cos b = cos(a - b), summed over the pairs.
-        by_hand = sum(math.cos(distance * frequency) for frequency in frequencies)
-        products = (table[: 200 - distance] * table[distance:]).sum(dim=1)
-        # Float32 angles below 200 are off by 200 * 2^-24 = 1.2e-5 at most, in each of 8 pairs.
-        assert products.tolist() == pytest.approx([by_hand] * (200 - distance), abs=2e-4)
 
 
 def test_5_4_label_smoothing_prefers_a_model_of_worse_perplexity() -> None:
