@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import random
 import re
 import resource
@@ -125,7 +124,7 @@ def _mutate(data: bytearray, draw: random.Random, examples: Sequence[bytes]) -> 
 def run(reader: Reader, numbers: range, seed: int, folder: Path) -> Outcome:
     """Read inputs of these numbers, each in the folder, which is emptied before."""
     outcome, examples = Outcome(), reader.examples()
-    with _inside(folder), contextlib.ExitStack() as bounds:
+    with contextlib.chdir(folder), contextlib.ExitStack() as bounds:
         _read(reader.read, examples[0], folder, 0, Outcome())  # What it imports can be large, and is none of an input's.
         bounds.enter_context(_memory_bound())
         for number in numbers:
@@ -204,16 +203,6 @@ def _memory_bound() -> Iterator[None]:
 
 def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-@contextlib.contextmanager
-def _inside(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def _empty(folder: Path) -> None:
