@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -38,6 +39,7 @@ from scipy import stats
 
 from flows.cluster.group import free_port
 from flows.process.paths import PUBLISHED
+from flows.process.runner import in_background
 from transformer_core.files import read_json
 from transformer_core.project import new_project
 from transformer_core.synthetic import generate
@@ -170,19 +172,6 @@ def watch(csv: Path, roots: Sequence[psutil.Process], folders: Mapping[str, Path
 
 
 @contextmanager
-def watching(csv: Path, roots: Sequence[psutil.Process], folders: Mapping[str, Path]) -> Iterator[None]:
-    """Watch in a thread while the block runs."""
-    ended = threading.Event()
-    watcher = threading.Thread(target=watch, args=(csv, roots, folders, ended))
-    watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        watcher.join()
-
-
-@contextmanager
 def running(command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path) -> Iterator[psutil.Process]:
     """Run a program in a process group of its own, all of which is ended after the block."""
     with log.open("wb") as output:
@@ -253,7 +242,8 @@ def served(options: argparse.Namespace) -> str:
         command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", model, "--env-manager", "local", "--port", str(port)]
         with running(command, project, environment, log) as server:
             wait_until_up(f"{address}/ping", log)
-            with watching(options.csv, [server], {".state": project / ".state", "temporary folder": folder / "tmp"}):
+            folders = {".state": project / ".state", "temporary folder": folder / "tmp"}
+            with in_background(partial(watch, options.csv, [server], folders), "watch", 10.0):
                 asked, answers = ask(f"{address}/invocations", options.requests, time.monotonic() + options.hours * 3600)
     return f"{asked:,} requests; {len(answers)} sentences were repeated and got {len(set(answers.values()))} different answers"
 
@@ -321,7 +311,8 @@ def flows(options: argparse.Namespace) -> str:
             for command in (["work-pool", "create", "local", "--type", "process"], ["--no-prompt", "deploy", "--all"]):
                 subprocess.run([*prefect, *command], cwd=project, env=environment, check=True, stdout=sys.stderr)
             worker = running([*prefect, "worker", "start", "--pool", "local"], project, environment, folder / "worker.log")
-            with worker as process, watching(options.csv, [server, process], folders), temporary_settings({PREFECT_API_URL: api}):
+            settings = temporary_settings({PREFECT_API_URL: api})
+            with worker as process, settings, in_background(partial(watch, options.csv, [server, process], folders), "watch", 10.0):
                 done = 0
                 while done < options.runs and time.monotonic() < deadline:
                     overrides = {"train.seed": done} if done % NEW_SEED_EVERY == NEW_SEED_EVERY - 1 else {}
