@@ -5,41 +5,43 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tests.serving import Quiet, serving
 
 # Longer than the client waits (flows/record/server.py), so that a request may have been done all the same.
 SLOW_SECONDS = 11
 SLOW_REQUESTS = 10
 
 
-class Trouble(ThreadingHTTPServer):
-    """Hands requests on to a server on the loopback; `how` is its trouble: slow for some requests, 500, garbage, or none."""
+@dataclass
+class Trouble:
+    """A proxy hands requests on to a server on the loopback; `how` is its trouble: slow for some requests, 500, garbage, or none."""
 
-    daemon_threads = True
-
-    def __init__(self, port: int) -> None:
-        super().__init__(("127.0.0.1", 0), _Proxy)
-        self.behind = f"http://127.0.0.1:{port}"
-        self.address = f"http://127.0.0.1:{self.server_address[1]}"
-        self.how = ""
-        self.slow_requests = SLOW_REQUESTS
+    port: int
+    how: str = ""
+    slow_requests: int = SLOW_REQUESTS
+    address: str = ""
 
 
-class _Proxy(BaseHTTPRequestHandler):
-    server: Trouble
+class _Proxy(Quiet):
+    def __init__(self, trouble: Trouble, *connection: Any) -> None:
+        self.trouble = trouble
+        super().__init__(*connection)  # Answers.
 
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.server.how == "500":
+        if self.trouble.how == "500":
             return self.send(500, "text/html", b"<h1>Internal Server Error</h1>")
-        if self.server.how == "garbage":
+        if self.trouble.how == "garbage":
             return self.send(200, "application/json", b"\x00\xff{]")
-        if self.server.how == "slow" and self.server.slow_requests:
-            self.server.slow_requests -= 1
+        if self.trouble.how == "slow" and self.trouble.slow_requests:
+            self.trouble.slow_requests -= 1
             time.sleep(SLOW_SECONDS)
         headers = {"Content-Type": self.headers.get("Content-Type", "application/json")}
-        request = urllib.request.Request(self.server.behind + self.path, body or None, headers, method=self.command)
+        request = urllib.request.Request(f"http://127.0.0.1:{self.trouble.port}{self.path}", body or None, headers, method=self.command)
         try:
             with urllib.request.urlopen(request, timeout=60) as reply:
                 return self.send(reply.status, reply.headers.get("Content-Type", ""), reply.read())
@@ -55,17 +57,10 @@ class _Proxy(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def log_message(self, format: str, *arguments: object) -> None:
-        del format, arguments
-
 
 @contextmanager
 def troubled(port: int) -> Iterator[Trouble]:
-    with Trouble(port) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    trouble = Trouble(port)
+    with serving(partial(_Proxy, trouble)) as host:
+        trouble.address = f"http://{host}"
+        yield trouble
