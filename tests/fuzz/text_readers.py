@@ -240,18 +240,8 @@ def _state(path: Path, read: Callable[[Path], object]) -> Read:
     return write_and_read
 
 
-_JOURNAL = b"".join(
-    json.dumps({**event, "timestamp_ms": 1_700_000_000_000}).encode() + b"\n"
-    for event in (
-        {"type": "run", "id": "9f1c00112233", "run": "r", "parent": ""},
-        {"type": "status", "status": "RUNNING"},
-        {"type": "parameters", "values": {"train.warmup": "400"}},
-        {"type": "tags", "values": {"corpus": "synthetic"}},
-        {"type": "metrics", "step": 100, "values": {"train/loss": 3.2}},
-        {"type": "inputs", "values": [{"name": "n", "digest": "d", "source": "s", "pairs": 1, "context": "training"}]},
-        {"type": "artifact", "path": ".state/journal/files/8d/report.html", "folder": ""},
-    )
-)
+_ARTIFACT = {"type": "artifact", "path": ".state/journal/files/8d/report.html", "folder": "", "timestamp_ms": 1_700_000_000_000}
+_JOURNAL = Path(__file__).parents[1].joinpath("upgrade/files/state/journal/f00d.jsonl").read_bytes() + f"{json.dumps(_ARTIFACT)}\n".encode()
 
 
 def _read_journal(_: Path) -> None:
