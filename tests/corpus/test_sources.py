@@ -79,7 +79,7 @@ def test_a_folder_is_read_by_stem(reader: SourceReader, tmp_path: Path) -> None:
     (tmp_path / "folder/val.en").write_bytes(ENGLISH)
     (tmp_path / "folder/val.de.gz").write_bytes(gzip.compress(GERMAN))
     assert list(reader.open(Source(folder=Folder(path="folder", stem="val")), "valid").pairs) == PAIRS
-    with pytest.raises(UserError, match=r"folder/train\.en: no such file\. .*tiny\.yaml names it"):
+    with refused(65, r"folder/train\.en: no such file\. .*tiny\.yaml names it"):
         reader.open(Source(folder=Folder(path="folder", stem="train")), "train")
 
 
