@@ -19,7 +19,6 @@ from flows.record.tasks import PARSING, TRANSLATION, read_scores
 from flows.scores import main as scores
 from flows.stages import evaluate, publish
 from tests.flows.publishing import FIGURES, before_publish, random_model
-from tests.flows.stages import stage_here
 from tests.flows.test_evaluate_stage import lay_out
 from tests.refusals import refused
 from transformer_core.config import load_params
@@ -96,15 +95,6 @@ def test_stage_publish_refuses_a_wrong_file_of_an_earlier_stage(path: Path, plac
     before_publish(random_model(tmp_path_factory.mktemp("model")))
     params = load_params()
     refused_of_each(path, place, lambda: publish.run(params))
-
-
-def test_a_stage_ends_with_65_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lay_out(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    write_json(DECODING, {**read_json(DECODING), "beam": "four"})
-    done = stage_here("evaluate")
-    line = f"{DECODING}: beam: must be a whole number above 0, got 'four'. Make it again with: dvc repro --force --single-item decode\n"
-    assert (done.returncode, done.stderr) == (ExitCode.BAD_DATA, line)
 
 
 @pytest.mark.usefixtures("empty_directory")
