@@ -79,7 +79,9 @@ def test_languages_and_held_out_lines_can_be_said(call: Call, own_files: Path) -
     assert "holdout: 9" in entry
 
 
-def test_own_data_does_not_replace_an_edited_params_file(call: Call, own_files: Path) -> None:
+def test_a_refusal_writes_no_params_file_and_replaces_no_edited_one(call: Call, own_files: Path) -> None:
+    assert call("data", "new", "mine", "text.en", "none.de").refusal()[0] == 65
+    assert not (own_files / "params.yaml").exists()
     (own_files / "params.yaml").write_text("mine: 1\n", encoding="utf-8")
     code, line = call("data", "new", "mine", "text.en", "text.de").refusal()
     assert (code, line.split(". ")[0]) == (78, "params.yaml: differs from every recipe and would be lost")
@@ -109,14 +111,6 @@ def test_files_of_validation_and_test_can_be_given(call: Call, own_files: Path) 
     assert call("data", "new", "mine", "text.en", "text.de", *given).code == 0
     entry = (own_files / "corpora" / "mine.yaml").read_text(encoding="utf-8")
     assert (entry.count("path: ../text.en"), "holdout: 7" in entry) == (2, True)
-
-
-def test_sides_of_unequal_length_leave_nothing_behind(call: Call, own_files: Path) -> None:
-    with (own_files / "text.de").open("a", encoding="utf-8") as file:
-        file.write("einer mehr\n")
-    code, line = call("data", "new", "mine", "text.en", "text.de").refusal()
-    assert (code, line.split(". ")[0]) == (65, "text.en: 100 lines, but text.de has 101")
-    assert sorted(path.name for path in own_files.iterdir() if not path.is_symlink()) == ["text.de", "text.en"]
 
 
 @pytest.mark.slow  # about 30 seconds: nine stages, most of it importing torch and mlflow
