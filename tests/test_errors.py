@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 
 from tests.refusals import refused
-from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, first_line, machine_errors, without_logins
+from transformer_core.errors import ExitCode, UserError, first_line, machine_errors, without_logins
 
 TOO_MUCH = 1 << 58  # Bytes; more than any machine's address space.
 
@@ -72,17 +72,6 @@ def test_an_error_reads_as_one_line_of_fault_and_remedy() -> None:
     assert str(UserError("a.txt:3: not valid UTF-8", "Re-encode it.")) == "a.txt:3: not valid UTF-8. Re-encode it."
     assert str(UserError("It failed.", "Try again.")) == "It failed. Try again."
     assert str(UserError("a.txt: no such file")) == "a.txt: no such file"
-
-
-def test_exit_codes_are_those_of_sysexits() -> None:
-    codes = {"DONE": 0, "BAD_DATA": 65, "UNAVAILABLE": 69, "INTERRUPTED": 75, "BAD_CONFIGURATION": 78}
-    assert {code.name: code.value for code in ExitCode} == codes
-    assert UserError("x").exit_code == ExitCode.BAD_DATA
-    assert configuration_error("x").exit_code == ExitCode.BAD_CONFIGURATION
-
-
-def test_a_request_to_stop_is_caught_by_no_handler_of_failures() -> None:
-    assert not issubclass(Interrupted, Exception)
 
 
 @pytest.mark.parametrize(
