@@ -1,6 +1,7 @@
 """A training and its record, with a real server of MLflow that goes away while it trains."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.flows.servers import mlflow_server
 from tests.flows.test_train_stage import prepare
 from tests.waiting import wait_for
 
-UPDATES = 900
+UPDATES = 1800
 
 
 def points(client: MlflowClient, name: str) -> list[tuple[int, float]]:
@@ -33,7 +34,7 @@ def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_eve
     """About two minutes, several on a busy machine: two starts of the server and a training beside it."""
     monkeypatch.chdir(tmp_path)
     # A cooldown over all updates gives each point a value of its own.
-    prepare("bpe", updates=UPDATES, save_every=300, validate_every=300, tokens_per_update=128, tokens_per_microbatch=128, cooldown=1)
+    prepare("bpe", updates=UPDATES, save_every=600, validate_every=600, tokens_per_update=128, tokens_per_microbatch=128, cooldown=1)
     port = free_port("127.0.0.1")
     uri = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path]), "MLFLOW_TRACKING_URI": uri}
@@ -42,7 +43,9 @@ def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_eve
         training = subprocess.Popen(stage, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         client = connect(uri)
         wait_for(lambda: client.search_runs([experiment_id(client)]) and points(client, "train/loss"), pause=0.2, process=training)
+        training.send_signal(signal.SIGSTOP)  # The server needs a moment to end, and the training could end before it.
         assert training.poll() is None
+    training.send_signal(signal.SIGCONT)
     _, output = training.communicate(timeout=300)
     assert training.returncode == 0, output
     assert f"MLflow at {uri}: " in output
@@ -58,7 +61,7 @@ def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_eve
         trained = pd.read_csv("results/training/updates.csv")["update"].tolist()
         assert trained[-1] == UPDATES
         assert [step for step, _ in points(client, "train/loss")] == trained
-        assert [step for step, _ in points(client, "valid/bleu")] == [300, 600, 900]
+        assert [step for step, _ in points(client, "valid/bleu")] == [600, 1200, 1800]
         (journal,) = JOURNALS.glob("*.jsonl")
         written = [(e["step"], name, value) for e in read_events(journal) if e["type"] == "metrics" for name, value in e["values"].items()]
         there = [(step, name, value) for name in {name for _, name, _ in written} for step, value in points(client, name)]
