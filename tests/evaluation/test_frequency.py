@@ -27,7 +27,7 @@ def test_words_are_compared_without_punctuation_around_them() -> None:
 
 
 def test_text_without_spaces_has_no_words_to_count() -> None:
-    assert f1_by_frequency(["狗在"], ["猫在"], []) == []
+    assert f1_by_frequency(["一只狗在草地上奔跑、一个孩子看着它。"], ["一只 猫在草地上奔跑、一个孩子看着它。"], []) == []
 
 
 def test_lists_of_unequal_length_are_refused() -> None:

@@ -197,6 +197,10 @@ def test_buckets_of_length_end_after_every_tenth_word_and_at_fifty() -> None:
     assert [(group.label, group.size) for group in groups] == [("0", 1), ("1-10", 2), ("11-20", 2), ("41-50", 2), ("51+", 2)]
 
 
+def test_text_without_spaces_is_measured_in_characters() -> None:
+    assert length_labels(["一只狗在草地上奔跑、一个孩子看着它。", "一只 狗 在 草地 上 奔跑"]) == {"1-10": [1], "11-20": [0]}
+
+
 def test_bleu_of_a_bucket_is_that_of_its_sentences_alone() -> None:
     sources = ["short", "word " * 11, "short", "word " * 12]
     long = score(HYPOTHESES[1::2], REFERENCES[1::2], "de").bleu

@@ -67,6 +67,12 @@ def lacks_spaces(text: str) -> bool:
     return sum(map(is_unspaced, text)) > _MOST_IN_A_WORD * len(text.split())
 
 
+def length_in_words(text: str) -> int:
+    """Return the number of words, split at white space; of text without spaces between words the number of characters."""
+    words = text.split()
+    return sum(map(len, words)) if lacks_spaces(text) else len(words)
+
+
 def composed(text: str) -> str:
     """Return the text in Unicode's normal form C."""
     return unicodedata.normalize("NFC", text)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
+from transformer_core.corpus.text import lacks_spaces
 from transformer_core.evaluation.metrics import GroupScore
 
 # The least number of occurrences of each bin's words, and the bins' labels.
@@ -24,7 +25,7 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str], traini
     """Return F1 of words, in percent, by their number of occurrences in the training; each group's size is its words in the references.
 
     A word of a hypothesis is right if the reference of the same sentence has it, as often as it has it. Words are parted by spaces and
-    compared without the punctuation around them. Bins without a word are left out; so are all if no reference has a space, as in Chinese.
+    compared without the punctuation around them. Bins without a word are left out; so are all if references have no spaces between words.
 
     Args:
         training: the target sentences of the training; read once.
@@ -32,7 +33,7 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str], traini
     Raises:
         ValueError: hypotheses and references differ in length.
     """
-    if not any(" " in reference for reference in references):
+    if lacks_spaces(" ".join(references)):
         return []
     pairs = [(_words(hypothesis), _words(reference)) for hypothesis, reference in zip(hypotheses, references, strict=True)]
     occurrences = count_words(training, {word for pair in pairs for words in pair for word in words})

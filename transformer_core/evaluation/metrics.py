@@ -12,7 +12,7 @@ import numpy as np
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from transformer_core.corpus.text import lacks_spaces, read_lines, unequal_sides, with_single_spaces
+from transformer_core.corpus.text import lacks_spaces, length_in_words, read_lines, unequal_sides, with_single_spaces
 from transformer_core.errors import UserError
 from transformer_core.evaluation.bleu import bleu_metric
 from transformer_core.evaluation.moses_bleu import NAMED, MosesBleu, paper_bleu
@@ -212,13 +212,13 @@ def bleu_by_group(groups: Mapping[str, Sequence[int]], hypotheses: Sequence[str]
 
 
 def length_labels(sources: Sequence[str]) -> dict[str, list[int]]:
-    """Return the indices of sentences by number of words of the source, split at white space.
+    """Return the indices of sentences by the length of the source, see `length_in_words`.
 
     The groups are 0, 1-10, 11-20, ... 51+, in this order; empty groups are left out.
     """
     import pandas as pd
 
-    lengths = pd.Series([len(source.split()) for source in sources], dtype=int)
+    lengths = pd.Series([length_in_words(source) for source in sources], dtype=int)
     ends = range(0, LAST_BUCKET, BUCKET_WORDS)
     labels = ["0", *(f"{end + 1}-{end + BUCKET_WORDS}" for end in ends[:-1]), f"{LAST_BUCKET}+"]
     buckets = pd.cut(lengths, [-1, *ends, np.inf], labels=labels)

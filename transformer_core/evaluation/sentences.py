@@ -8,6 +8,7 @@ from __future__ import annotations
 from base64 import b64encode
 from hashlib import sha256
 
+from transformer_core.corpus.text import length_in_words
 from transformer_core.evaluation.metrics import FULL_SCORE
 from transformer_core.evaluation.pages import page, script
 from transformer_core.evaluation.report import Run
@@ -20,5 +21,6 @@ def render_sentences(report: Run, metric: str) -> str:
     code = script(_SCRIPT)
     digest = b64encode(sha256(code.encode()).digest()).decode()
     phenomena = report.phenomena or [""] * len(report.sources)
-    rows = zip(report.sentence_scores, report.sources, report.references, report.hypotheses, phenomena, strict=True)
+    lengths = map(length_in_words, report.sources)
+    rows = zip(report.sentence_scores, lengths, report.sources, report.references, report.hypotheses, phenomena, strict=True)
     return page("sentences.html", manifest=report.manifest, metric=metric, rows=rows, full=FULL_SCORE, script=code, digest=digest)
