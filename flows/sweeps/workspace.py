@@ -6,6 +6,7 @@ until its training has ended, and the next start continues in it.
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from flows.record.documents import read_output
 from flows.record.journal import JOURNALS
 from flows.record.tasks import read_scores, task_of
 from transformer_core.config import PARAMS_FILE, PRETRAINED, SQLITE, Machine, load_params, read_yaml, tracking_uri, yaml_text
+from transformer_core.corpus.sources.fetching import MIRROR_VARIABLE
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.files import write_json, write_text
 
@@ -123,13 +125,19 @@ def run_job(job: Job, repository: Repository, log: StageLog) -> None:
     _prepare(clone, job, repository)
     in_pools = bool(repository.machine["pools"])
     command = [sys.executable, "-m", "flows.pipeline", "--last-stage", LAST_STAGE] if in_pools else dvc("repro", LAST_STAGE)
-    code = run_child(command, log, environment={"PATH": search_path()}, directory=clone)
+    code = run_child(command, log, environment=environment(), directory=clone)
     if code:
         raise StageError(code, f"{job.name}: {log.last_line}") if in_pools else StageError(*_reason(job, code, log.last_line))
     if (clone / JOURNALS).exists():  # So that events not sent yet are sent from this repository.
         shutil.copytree(clone / JOURNALS, JOURNALS, dirs_exist_ok=True)
     write_json(job.result, _figures(job, clone))
     shutil.rmtree(clone)
+
+
+def environment() -> dict[str, str]:
+    """Return the variables of a process in a workspace that differ from this one's: a relative path is one from this directory."""
+    mirror = os.environ.get(MIRROR_VARIABLE)
+    return {"PATH": search_path()} | ({MIRROR_VARIABLE: str(Path(mirror).expanduser().resolve())} if mirror else {})
 
 
 def _prepare(clone: Path, job: Job, repository: Repository) -> None:

@@ -16,7 +16,7 @@ from flows.record.server import PARENT_TAG, connect, experiment_id
 from flows.sweep import main, plan
 from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
 from flows.sweeps.table import About, beside_the_paper, markdown, summarize, write
-from flows.sweeps.workspace import Repository
+from flows.sweeps.workspace import Repository, environment
 from tests.clone import Clone, tiny_clone
 from tests.waiting import processes, runs_stage, wait_for
 from transformer_core import recipes
@@ -64,6 +64,8 @@ def test_the_address_of_a_server_in_the_environment_is_in_no_file_of_a_workspace
     assert Repository.here("url", "commit", Machine()).machine == Machine().model_dump()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mine.db")
     assert Repository.here("url", "commit", Machine(mirror="files")).machine["mirror"] == f"{Path.cwd()}/files"
+    monkeypatch.setenv("TRANSFORMER_MIRROR", "others")
+    assert environment()["TRANSFORMER_MIRROR"] == f"{Path.cwd()}/others"
     assert Repository.here("url", "commit", Machine()).machine["tracking_uri"] == f"sqlite:///{Path.cwd()}/mine.db"
 
 

@@ -59,7 +59,7 @@ def test_a_row_twice_in_a_batch_is_dropped_out_differently(model: TranslationMod
     """R-Drop needs it of every architecture."""
     source, target = tokens(2, 5).repeat(2, 1), tokens(2, 7).repeat(2, 1)
     first, second = model(source, source > 0, target).chunk(2)
-    assert torch.allclose(first, second, atol=1e-12)
+    assert torch.allclose(first, second, rtol=0, atol=1e-12)
     first, second = model.train()(source, source > 0, target).chunk(2)
     assert bool((first != second).any(dim=-1).all())
 
@@ -80,7 +80,7 @@ def test_padding_and_batch_mates_change_no_output(model: TranslationModel) -> No
     padded = torch.cat((source, torch.zeros(1, 4, dtype=torch.long)), dim=1)
     together = torch.cat((tokens(1, 9, seed=2), padded))
     out = model(together, together > 0, torch.cat((tokens(1, 6, seed=3), target)))
-    assert torch.allclose(alone, out[1:], atol=1e-12)
+    assert torch.allclose(alone, out[1:], rtol=0, atol=1e-12)
 
 
 def test_decoding_a_step_at_a_time_gives_the_logits_of_the_whole_target(model: TranslationModel) -> None:
@@ -91,7 +91,7 @@ def test_decoding_a_step_at_a_time_gives_the_logits_of_the_whole_target(model: T
         whole = model.project(model(source, mask, target))
         state = model.start(source, mask)
         steps = [model.step(target[:, position], state) for position in range(7)]
-    assert torch.allclose(torch.stack(steps, dim=1), whole, atol=1e-12)
+    assert torch.allclose(torch.stack(steps, dim=1), whole, rtol=0, atol=1e-12)
 
 
 def test_beams_of_a_sentence_share_its_source_and_can_be_reordered(model: TranslationModel) -> None:
@@ -107,7 +107,7 @@ def test_beams_of_a_sentence_share_its_source_and_can_be_reordered(model: Transl
         beams = model.step(target[order, 2], state)
         alone = source[kept].expand(3, -1)
         whole = model.project(model(alone, alone > 0, target[order]))[:, 2]
-    assert torch.allclose(beams, whole, atol=1e-12)
+    assert torch.allclose(beams, whole, rtol=0, atol=1e-12)
 
 
 def test_every_parameter_learns(model: TranslationModel) -> None:
