@@ -125,5 +125,5 @@ def _library() -> Any:
     try:
         import systran_align  # type: ignore[import-not-found]
     except ModuleNotFoundError:
-        raise configuration_error("systran-align is not installed", "pip install 'transformer-pipeline[shortlist]'") from None
+        raise configuration_error("systran-align is not installed", "pip install systran-align") from None
     return systran_align
