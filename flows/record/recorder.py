@@ -31,17 +31,20 @@ from transformer_core.training.devices import Devices
 from transformer_core.training.records import Observer, UpdateRecord
 
 TABLES = (UPDATES, VALIDATION, SKIPPED)
+# Settings of a training that change no weights: when it ends, what is kept, and what is measured. `updates` is one without a cooldown.
+_CHANGEABLE = {"patience", "keep", "keep_best", "validate_every", "bleu_sentences"}
 
 
 def fingerprint_of(params: Params) -> str:
-    """Return the SHA-256 of a training's inputs: settings of the model and of the training, vocabulary, data, and the format of its state.
+    """Return the SHA-256 of what the weights after an update depend on: settings, vocabulary, data, and the format of the state.
 
-    Settings that are null are left out, so that trainings in progress can continue after a new optional setting was added. The code is no
-    part of it.
+    A training that was stopped goes on with another value of a setting that changes no weights, such as `train.patience`. Settings that are
+    null are left out, so that trainings in progress can continue after a new optional setting was added. The code is no part of it.
     """
     meta = read_meta(BINARIZED)
     data = {split: meta.splits[split].files for split in ("train", "valid")}
-    settings = params.train.model_dump(exclude_none=True)
+    changeable = _CHANGEABLE if params.train.cooldown else _CHANGEABLE | {"updates"}
+    settings = params.train.model_dump(exclude_none=True, exclude=changeable)
     if params.train.init_from is not None:
         settings["init_from"] = sha256_of(PRETRAINED / params.train.init_from / WEIGHTS)
     tracked = {
@@ -65,8 +68,14 @@ def recording(params: Params, fingerprint: str, state: Path, devices: Devices, p
     describe_training(journal, params)
     device = torch.cuda.get_device_name(devices.device) if devices.device.type == "cuda" else cpu_name()
     journal.tags({**lineage(), "device": device, "ranks": str(devices.world_size)})
-    recorder = Recorder(state, journal, params.train.updates, score)
-    echo(f"training {parameters:,} parameters on {devices.world_size} x {devices.device.type}", sys.stderr)
+    splits, settings = read_meta(BINARIZED).splits, params.train
+    recorder = Recorder(state, journal, settings.updates, score, min(settings.bleu_sentences, splits["valid"].pairs))
+    epochs = settings.updates * settings.tokens_per_update / splits["train"].target_tokens
+    echo(
+        f"training {parameters:,} parameters on {devices.world_size} x {devices.device.type}: {settings.updates:,} updates of up to "
+        f"{settings.tokens_per_update:,} target tokens, about {epochs:,.1f} epochs",
+        sys.stderr,
+    )
     status = "FAILED"
     try:
         with background_sender(journal.path, tracking_uri(params.machine)):
@@ -86,11 +95,19 @@ def recording(params: Params, fingerprint: str, state: Path, devices: Devices, p
 
 
 class Recorder(Observer):
-    """An observer of the trainer (transformer_core/training/trainer.py) on rank 0. Its CSV files are in the training's state directory."""
+    """An observer of the trainer (transformer_core/training/trainer.py) on rank 0.
 
-    def __init__(self, directory: Path, journal: Journal, updates: int, score: str) -> None:
+    Args:
+        directory: the training's state directory, for the CSV files.
+        updates: number of updates of the whole training.
+        score: name of the score of greedy outputs in a validation.
+        sentences: number of sentences of valid that are translated for it.
+    """
+
+    def __init__(self, directory: Path, journal: Journal, updates: int, score: str, sentences: int) -> None:
         self._journal = journal
         self._score = score
+        self._sentences = sentences
         self._updates = _Table(directory / UPDATES.name, [field.name for field in fields(UpdateRecord)])
         self._validation = _Table(directory / VALIDATION.name, ["update", "nll", "perplexity", "accuracy", VALIDATION_SCORE, "seconds"])
         self._skipped = _Table(directory / SKIPPED.name, ["update", "line"])
@@ -122,7 +139,7 @@ class Recorder(Observer):
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
         self._validation.append({"update": update, **scores, VALIDATION_SCORE: scores[self._score], "seconds": seconds})
         self._journal.metrics(update, scores, context="valid")
-        score = f"{self._score.upper()} {scores[self._score]:.1f} (greedy)"
+        score = f"{self._score.upper()} {scores[self._score]:.1f} (greedy, {self._sentences:,} sentences)"
         self._progress.write(f"update {update:,}: valid PPL {scores['perplexity']:.2f}, {score}")
 
     def state(self) -> dict[str, Any]:

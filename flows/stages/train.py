@@ -44,13 +44,13 @@ from transformer_core.decoding.translator import Translator
 from transformer_core.errors import Interrupted, UserError, configuration_error
 from transformer_core.evaluation.bleu import corpus_bleu
 from transformer_core.evaluation.brackets import corpus_f1
-from transformer_core.files import exclusive_lock, new_directory, read_json, read_numbers, write_json
+from transformer_core.files import exclusive_lock, is_locked, new_directory, read_json, read_numbers, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Training, Vocabulary, load_model
 from transformer_core.models.precision import weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize, resolve
-from transformer_core.training.checkpoint import FINISHED, TRAINING_LOCK, StateDirectory, state_of
+from transformer_core.training.checkpoint import FINISHED, TRAINING_LOCK, StateDirectory, state_of, state_root, stopped_trainings
 from transformer_core.training.devices import Devices, autocast, default_devices, matrix_rate, process_group
 from transformer_core.training.records import Observer, Progress
 from transformer_core.training.trainer import Trainer
@@ -77,7 +77,7 @@ def run(params: Params) -> str:
         echo(params.train.warning, sys.stderr)
     group, state = NodeGroup.from_environment(), state_of(fingerprint_of(params))
     first = group is None or group.rank == 0
-    if _only_outputs_are_missing(state, first):
+    if _only_outputs_are_missing(params, state, first):
         if first:
             train(params)
     else:
@@ -89,7 +89,9 @@ def run(params: Params) -> str:
     if group is not None and not first:
         return f"node {group.rank} of {group.nodes}: done; the outputs are on node 0"
     ignore_stop_signals()  # All outputs are there, and the rest takes no time. DVC takes no outputs of a stage that was stopped.
-    (state / FINISHED).write_text(md5(TRAINING_METRICS.read_bytes(), usedforsecurity=False).hexdigest(), encoding="utf-8")
+    (state / FINISHED).write_text(
+        f"{md5(TRAINING_METRICS.read_bytes(), usedforsecurity=False).hexdigest()} {_end(params)}", encoding="utf-8"
+    )
     metrics = read_json(TRAINING_METRICS)
     return (
         f"{CHECKPOINTS}: {metrics['updates']:,} updates in {metrics['minutes']:.1f} minutes, "
@@ -97,18 +99,27 @@ def run(params: Params) -> str:
     )
 
 
-def _only_outputs_are_missing(state: Path, first: bool) -> bool:
+def _end(params: Params) -> str:
+    """Return the settings that end a training."""
+    return f"{params.train.updates} {params.train.patience}"
+
+
+def _only_outputs_are_missing(params: Params, state: Path, first: bool) -> bool:
     """Return whether the training has finished and its outputs were lost: the first node writes them again, and needs no other node.
 
     DVC has failed to store them, for example on a full disk, and removes them before it runs the stage again. If it has recorded them, the
     training is forced to run again, and the first node removes the state. Else stage average, which runs when they are stored, does so.
+    A training that is now to end later goes on.
     """
     finished = state / FINISHED
     if not finished.exists():
         return False
+    metrics, _, end = finished.read_text(encoding="utf-8").partition(" ")
+    if end != _end(params):
+        return False
     stages = read_yaml(DVC_LOCK)["stages"] if DVC_LOCK.exists() else {}
     recorded = {output["path"]: output.get("md5") for output in stages.get("train", {}).get("outs", [])}
-    forced = recorded.get(TRAINING_METRICS.as_posix()) == finished.read_text(encoding="utf-8")
+    forced = recorded.get(TRAINING_METRICS.as_posix()) == metrics
     if forced and first:
         shutil.rmtree(state)
     return not forced
@@ -186,10 +197,19 @@ def _train(params: Params, fingerprint: str, devices: Devices, stop_asked: Calla
             echo(f"going on after update {trainer.progress.update:,}", sys.stderr)
         elif recorder is not None:
             recorder.begin()
+            _name_others(state)
         trainer.try_largest()
         progress = trainer.run()
         if devices.rank == 0:
             _write_outputs(params, fingerprint, state, progress, parameters)
+
+
+def _name_others(state: Path) -> None:
+    """Say that a training with other settings or data was stopped: perhaps it was meant to go on."""
+    others = [found for found in stopped_trainings(state_root()) if found.name != state.name and not is_locked(found / TRAINING_LOCK)]
+    if others:
+        message = f"starting from update 0; {len(others)} stopped with other settings or data, the last one {others[0].name}"
+        echo(f"{message} (transformer-core states)", sys.stderr)
 
 
 def _check_same_start(update: int, devices: Devices) -> None:
@@ -235,7 +255,8 @@ def _validation(
     valid, translator = open_split(BINARIZED, "valid"), Translator(model, subword)
     chosen = np.linspace(0, len(valid) - 1, min(params.train.bleu_sentences, len(valid)), dtype=np.int64).tolist()
     lines = list(read_lines(RAW / f"valid.{params.download.target}"))
-    references = [lines[number] for number in chosen]
+    # A model of lowercase text outputs lowercase text.
+    references = [lines[number].lower() if params.bpe.lowercase else lines[number] for number in chosen]
     precision, ranks = params.train.precision, devices.world_size
 
     def validate() -> dict[str, float] | None:

@@ -17,7 +17,7 @@ def record(update: int) -> UpdateRecord:
 
 
 def recorder() -> Recorder:
-    return Recorder(Path(), Journal("run"), updates=100, score="bleu")
+    return Recorder(Path(), Journal("run"), updates=100, score="bleu", sentences=50)
 
 
 def updates() -> list[int]:

@@ -33,6 +33,7 @@ def place(tmp_path: Path, mlflow_store: str) -> Path:
 
 def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
     """Write the inputs of stage train, 60 pairs in subwords of this kind, and params.yaml; return the target tokens of an epoch."""
+    shutil.rmtree("data", ignore_errors=True)
     subword = learnt_subword([*SOURCES, *TARGETS], Path("data/bpe/spm.model"), vocab_size=45, type=kind)
     pairs = subword.encode_clean(SOURCES), subword.encode_clean(TARGETS)
     counts = write_binarized(Path("data/binarized"), *pairs, subword, ("train", "valid"))
@@ -65,6 +66,26 @@ def test_a_model_to_start_from_that_is_not_there_is_refused_in_one_line(place: P
     assert ended.stderr == "train.init_from: pretrained/frist holds no model.safetensors. See pretrained/README.md.\n"
     assert ended.returncode == 78
     assert not list(place.glob(".state/*/state-*.pt"))
+
+
+def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_anew(place: Path) -> None:
+    prepare("bpe")
+    assert stage_here("train").returncode == 0
+    prepare("bpe", updates=4, patience=9, keep=3)
+    longer = stage_here("train")
+    assert "going on after update 2" in longer.stderr
+    assert "update 4 of 4" in longer.stderr
+    weights = (place / "models/checkpoints/update-00000004.safetensors").read_bytes()
+    prepare("bpe", updates=3)
+    shorter = stage_here("train")
+    assert "train.updates: 3, but this training is saved after update 4. Raise it, or start anew" in shorter.stderr
+    assert shorter.returncode == 78
+    shutil.rmtree(".state")
+    prepare("bpe", updates=4)
+    assert stage_here("train").returncode == 0
+    assert (place / "models/checkpoints/update-00000004.safetensors").read_bytes() == weights
+    prepare("bpe", updates=4, warmup=77)
+    assert "starting from update 0; 1 stopped with other settings or data, the last one" in stage_here("train").stderr
 
 
 def test_a_training_that_another_process_runs_is_not_started_again(place: Path) -> None:

@@ -86,10 +86,19 @@ class Trainer:
         self.progress = Progress()
 
     def resume(self) -> bool:
-        """Restore the newest undamaged state; return False if none exists."""
+        """Restore the newest undamaged state; return False if none exists.
+
+        Raises:
+            UserError: exit code 78; the state is of a later update than `settings.updates`.
+        """
         state = next(self._directory.states(), None)
         if state is None:
             return False
+        if state["progress"]["update"] > self._settings.updates:
+            raise configuration_error(
+                f"train.updates: {self._settings.updates:,}, but this training is saved after update {state['progress']['update']:,}",
+                "Raise it, or start anew: transformer-core states --remove NAME",
+            )
         self._updater.restore(state)
         self.progress = Progress(**state["progress"])
         self._interval = Interval(**state["interval"])
