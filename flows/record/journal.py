@@ -17,7 +17,6 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,20 +50,6 @@ SCORES_STEP = 0
 
 # The folders of the two sides of the test set among the artifacts of an evaluation.
 SOURCES, REFERENCES = "sources", "references"
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """Data that a run has read: name, digest, origin as JSON, number of sentence pairs, use (training, validation, test).
-
-    Two datasets with the same name and digest are the same data.
-    """
-
-    name: str
-    digest: str
-    source: str
-    pairs: int
-    context: str
 
 
 class Journal:
@@ -119,9 +104,9 @@ class Journal:
             self._tags.update(new)
             self._append(type="tags", values=new)
 
-    def inputs(self, datasets: Sequence[Dataset]) -> None:
-        """Record the data that the run reads."""
-        new = [value for value in map(asdict, datasets) if value not in self._inputs]
+    def inputs(self, values: Sequence[Mapping[str, Any]]) -> None:
+        """Record the data that the run reads, see `lineage.datasets`."""
+        new = [value for value in values if value not in self._inputs]
         if new:
             self._inputs += new
             self._append(type="inputs", values=new)

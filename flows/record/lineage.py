@@ -13,7 +13,7 @@ from typing import Any
 from flows.process.child import git
 from flows.process.paths import DVC_LOCK, MANIFEST
 from flows.record.documents import read_output
-from flows.record.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Dataset, Journal
+from flows.record.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Journal
 from transformer_core.config import Params
 from transformer_core.files import DVC_EXPERIMENT, sha256_of
 
@@ -53,7 +53,7 @@ def describe_training(journal: Journal, params: Params) -> None:
         {
             NAME: training_name(params),
             DESCRIPTION: f"A {model.architecture} of preset *{model.preset}*, trained from {manifest['source']} to {manifest['target']} on "
-            f"{corpus_label(manifest)}: {train.pairs:,} sentence pairs before cleaning, at most {settings.updates:,} updates of "
+            f"{corpus_label(manifest)}: {train['pairs']:,} sentence pairs before cleaning, at most {settings.updates:,} updates of "
             f"{settings.tokens_per_update:,} tokens. Its child runs are its evaluations.",
         }
     )
@@ -83,8 +83,12 @@ def git_state() -> tuple[str, bool]:
         return "", False
 
 
-def datasets(manifest: Mapping[str, Any], *splits: str) -> list[Dataset]:
-    """Return the datasets of splits (of test sets, too) in data/raw/manifest.json. The digest is a hash of the sums of both sides."""
+def datasets(manifest: Mapping[str, Any], *splits: str) -> list[dict[str, Any]]:
+    """Return splits (test sets, too) in data/raw/manifest.json as data that a run has read.
+
+    Each has a name, a digest of both sides, its origin as JSON, the number of sentence pairs, and its use (training, validation, test). Two
+    with the same name and digest are the same data.
+    """
     source, target = manifest["source"], manifest["target"]
     found = []
     for split in splits:
@@ -92,12 +96,12 @@ def datasets(manifest: Mapping[str, Any], *splits: str) -> list[Dataset]:
         sums = " ".join(record["files"][language]["sha256"] for language in (source, target))
         origin = [part for part in manifest["origin"] if part["split"] == split]
         found.append(
-            Dataset(
-                name=f"{manifest['corpus']} {split} {source}-{target}",
-                digest=sha256(sums.encode()).hexdigest()[:_DIGEST_LENGTH],
-                source=json.dumps(origin, ensure_ascii=False),
-                pairs=record["pairs"],
-                context=CONTEXTS.get(split, "test"),
-            )
+            {
+                "name": f"{manifest['corpus']} {split} {source}-{target}",
+                "digest": sha256(sums.encode()).hexdigest()[:_DIGEST_LENGTH],
+                "source": json.dumps(origin, ensure_ascii=False),
+                "pairs": record["pairs"],
+                "context": CONTEXTS.get(split, "test"),
+            }
         )
     return found

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.record.journal import JOURNALS, Dataset, Event, Journal, flatten, position_file, read_events
+from flows.record.journal import JOURNALS, Event, Journal, flatten, position_file, read_events
 from transformer_core.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
@@ -39,7 +39,7 @@ def test_every_event_is_a_line_with_its_time_on_disk_when_the_call_returns() -> 
 
 
 def test_a_resumed_run_records_each_dataset_once() -> None:
-    train, valid = (Dataset(f"tiny {split}", "0123", "[]", 60, use) for split, use in (("train", "training"), ("valid", "validation")))
+    train, valid = ({"name": f"tiny {split}", "digest": "0123", "pairs": 60} for split in ("train", "valid"))
     Journal("run").inputs([train])
     Journal("run").inputs([train, valid])
     assert [[value["name"] for value in event["values"]] for event in events("inputs")] == [["tiny train"], ["tiny valid"]]

@@ -12,7 +12,7 @@ from mlflow.entities import Run
 
 from flows import tracking
 from flows.record import sending
-from flows.record.journal import Dataset, Journal, position_file, read_events
+from flows.record.journal import Journal, position_file, read_events
 from flows.record.lineage import lineage
 from flows.record.sending import SENDER_LOCK, all_sent, background_sender, sync
 from flows.record.server import connect, experiment_id, find_training, run_link
@@ -21,7 +21,7 @@ from transformer_core.config import Machine, tracking_uri
 from transformer_core.files import write_json
 from transformer_core.training.checkpoint import state_root
 
-DATASET = Dataset("tiny train en-de", "0123abcd", "[]", 60, "training")
+DATASET = {"name": "tiny train en-de", "digest": "0123abcd", "source": "[]", "pairs": 60, "context": "training"}
 NOWHERE = "http://127.0.0.1:9"
 NOWHERE_WITH_LOGIN = "http://me:secret@127.0.0.1:9"
 
