@@ -9,12 +9,12 @@ import torch
 from tqdm import tqdm
 
 from flows.process.paths import AVERAGED, BINARIZED, DECODED
-from transformer_core.config import CTranslate2Precision, Params
+from transformer_core.config import Params
 from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.ctranslate2 import CTranslate2Engine
-from transformer_core.decoding.translator import Hypothesis, Translator
+from transformer_core.decoding.engine import DecodingRequest, Engine, load
+from transformer_core.decoding.translator import Hypothesis
 from transformer_core.errors import UserError
 from transformer_core.files import new_directory, write_json
 from transformer_core.processes import cores, cpu_name
@@ -23,7 +23,9 @@ from transformer_core.processes import cores, cpu_name
 def run(params: Params) -> str:
     """Translate valid and the test sets; write the hypotheses, the n-best lists and the statistics."""
     torch.set_num_threads(params.machine.threads or cores())
-    translator = _engine(params)
+    # Any search: `load` does not use it.
+    wanted = DecodingRequest([AVERAGED], Search(), params.decode.precision, shortlist=params.decode.shortlist)
+    translator = load(params.decode.engine, wanted)
     meta = read_meta(BINARIZED)
     if meta.vocabulary_hash != translator.subword.hash:
         raise UserError(
@@ -38,21 +40,13 @@ def run(params: Params) -> str:
     return f"{DECODED}: test in {test['seconds']:.1f} s, {test['tokens_per_second']:,} target tok/s"
 
 
-def _engine(params: Params) -> Translator | CTranslate2Engine:
-    if params.decode.engine == "torch":
-        return Translator.load(AVERAGED, precision=params.decode.precision, shortlist=params.decode.shortlist)
-    precision: CTranslate2Precision = "int8" if params.decode.precision == "int8" else "float32"
-    return CTranslate2Engine.load(AVERAGED, params.machine.threads or cores(), precision, shortlist=params.decode.shortlist)
-
-
-def _made(translator: Translator | CTranslate2Engine) -> dict[str, str]:
+def _made(translator: Engine) -> dict[str, str]:
     """Return the day of the translations, and the model of the GPU or CPU that made them."""
-    device = translator.model.device.type if isinstance(translator, Translator) else translator.translator.device
-    on_gpu = device == "cuda" and torch.cuda.is_available()
+    on_gpu = translator.device.type == "cuda" and torch.cuda.is_available()
     return {"made": datetime.now(UTC).date().isoformat(), "machine": torch.cuda.get_device_name() if on_gpu else cpu_name()}
 
 
-def _decode(translator: Translator | CTranslate2Engine, split: str, params: Params, folder: Path) -> dict[str, float]:
+def _decode(translator: Engine, split: str, params: Params, folder: Path) -> dict[str, float]:
     check_split(BINARIZED, split)
     sources = open_split(BINARIZED, split).source
     settings = params.decode
