@@ -68,7 +68,8 @@ def run(params: Params) -> str:
     """Score the outputs, write score files, report and journal, and print the table."""
     task, began = task_of(params.download.target), time.monotonic()
     report = gather(params)
-    report = with_times(report, {**report.seconds, "evaluate": time.monotonic() - began}, params.machine)
+    seconds = {**report.seconds, "evaluate": time.monotonic() - began}
+    report = replace(report, seconds=seconds, cost=cost_of(seconds, params.machine))
     page = render_parsing(report) if isinstance(report, ParsingReport) else render(report)
     scores = scores_document(report, task)
     write_json(SCORES, scores)
@@ -83,7 +84,7 @@ def run(params: Params) -> str:
 
 
 def gather(params: Params) -> Report | ParsingReport:
-    """Read the outputs of the earlier stages and score them; `with_times` adds this stage's own time and the cost.
+    """Read the outputs of the earlier stages and score them; `run` adds this stage's own time and the cost.
 
     Raises:
         UserError: exit code 65; a file is missing, wrong, not UTF-8, or has another number of lines than the files beside it; or
@@ -184,11 +185,6 @@ def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended 
     if index is None:
         return "No sentence of the test set is short enough for a figure, with a translation that is."
     return Attended(index, attention_maps(model, subword, *pairs[index]))
-
-
-def with_times(report: Report | ParsingReport, seconds: Mapping[str, float | None], machine: Machine) -> Report | ParsingReport:
-    """Return the report with the duration of each stage, this one so far, and their cost."""
-    return replace(report, seconds=seconds, cost=cost_of(seconds, machine))
 
 
 def cost_of(seconds: Mapping[str, float | None], machine: Machine) -> float | None:
