@@ -56,7 +56,7 @@ from transformer_core.evaluation.metrics import (
 )
 from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing
 from transformer_core.evaluation.sentences import render_sentences
-from transformer_core.files import new_file, read_numbers, sha256_of, write_json, write_text
+from transformer_core.files import read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model, read_config
 
 STAGES_BEFORE = ("download", "clean", "bpe", "binarize", "train", "average", "decode")
@@ -281,9 +281,8 @@ def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
     import pandas as pd
 
     rows = [(group.label, group.size, group.score) for group in groups]
-    with new_file(path) as temporary:
-        table = pd.DataFrame(rows, columns=[column, "sentences", "score"])
-        table.to_csv(temporary, index=False, float_format="%.2f", lineterminator="\n")
+    table = pd.DataFrame(rows, columns=[column, "sentences", "score"])
+    write_text(path, table.to_csv(index=False, float_format="%.2f", lineterminator="\n"))
 
 
 def record(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> None:
