@@ -5,7 +5,7 @@ import math
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from transformer_core.config import Model, Params, parse_yaml
@@ -127,5 +127,4 @@ def _scaled(model: Mapping[str, Any], size: ModelSize, scale: int) -> dict[str, 
     if scale == 1:
         return dict(model)
     widths = {name: getattr(size, name) // scale for name in (_WIDTHS if isinstance(size, TransformerSize) else ("d_model",))}
-    smaller = replace(size, **widths)
-    return {**model, **{name: getattr(smaller, name) for name in widths}}
+    return {**model, **widths}
