@@ -10,7 +10,6 @@ compare.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,6 +25,7 @@ from flows.record.tasks import PARSING, Task, corpus_name, task_of
 from transformer_core.corpus.text import read_lines
 from transformer_core.errors import configuration_error, first_line
 from transformer_core.evaluation.significance import SIGNIFICANT, Comparison
+from transformer_core.files import sha256_of
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 # MLflow's folder for the files of a logged model.
@@ -134,7 +134,7 @@ def stored_hypotheses(client: MlflowClient, version: ModelVersion) -> list[str] 
             return None
         with TemporaryDirectory() as temporary:
             file = Path(mlflow.artifacts.download_artifacts(f"{folder}/{HYPOTHESES}", dst_path=temporary, tracking_uri=client.tracking_uri))
-            if sha256(file.read_bytes()).hexdigest() != version.tags.get("hypotheses"):
+            if sha256_of(file) != version.tags.get("hypotheses"):
                 return None
             return list(read_lines(file))
     except MlflowException as error:
