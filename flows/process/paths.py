@@ -4,7 +4,6 @@ from pathlib import Path
 
 from transformer_core.errors import UserError
 
-CORPORA = Path("corpora")
 LOCAL_FILES = Path("local_files")
 RAW = Path("data/raw")
 MANIFEST = RAW / "manifest.json"

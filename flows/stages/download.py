@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from flows.process.paths import AVERAGED, CORPORA, RAW, STATE
+from flows.process.paths import AVERAGED, RAW, STATE
 from transformer_core.config import Params, tracking_uri
 from transformer_core.corpus.sources.catalogue import REGISTRY, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, mirror_folder
@@ -22,9 +22,9 @@ SHARDS, FETCHED = STATE / "translated", STATE / "teachers"
 def run(params: Params) -> str:
     """Write data/raw for `download.corpus`, from `download.source` to `download.target`."""
     wanted, machine = params.download, params.machine
-    found = find_entry(wanted.corpus, CORPORA)
+    found = find_entry(wanted.corpus)
     check_direction(found, wanted.source, wanted.target)
-    fetcher = Fetcher(found.entry.name, STATE / "downloads", mirror_folder(machine.mirror), lock_file(wanted.corpus, CORPORA))
+    fetcher = Fetcher(found.entry.name, STATE / "downloads", mirror_folder(machine.mirror), lock_file(wanted.corpus))
     reader = SourceReader(found, wanted.source, wanted.target, fetcher, machine.workers)
     translated = any(source.translated for source in found.entry.splits.train)
     with new_directory(RAW) as folder:

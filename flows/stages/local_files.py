@@ -6,7 +6,7 @@ the files (on another machine, in a clone) the other stages are restored from DV
 
 from pathlib import Path
 
-from flows.process.paths import CORPORA, LOCAL_FILES, MANIFEST, RAW, STATE
+from flows.process.paths import LOCAL_FILES, MANIFEST, RAW, STATE
 from transformer_core.config import Params
 from transformer_core.corpus.sources.catalogue import Source, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher
@@ -19,7 +19,7 @@ from transformer_core.errors import UserError
 def run(params: Params) -> str:
     """Check the local files of `download.corpus` that are on this machine, and link them."""
     wanted = params.download
-    found = find_entry(wanted.corpus, CORPORA)
+    found = find_entry(wanted.corpus)
     check_direction(found, wanted.source, wanted.target)
     reader = SourceReader(found, wanted.source, wanted.target, Fetcher(found.entry.name, STATE / "downloads"))
     linked: list[Path] = []
