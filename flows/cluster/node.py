@@ -20,11 +20,11 @@ from typing import Any
 
 from flows.cluster.group import NodeGroup
 from flows.process.child import StageLog, git, run_child
-from flows.process.paths import CHECKPOINTS
 from flows.process.repro import NOT_CACHED, ancestors, dvc, failure, repair, search_path
 from flows.process.runner import StageError, echo, exit_file, reports_errors
 from flows.process.settings import apply_settings
 from flows.process.signals import stop_on_signals
+from flows.record.documents import CHECKPOINT_CONFIG, read_output
 from transformer_core.config import read_yaml
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import exclusive_lock, read_json
@@ -74,10 +74,9 @@ def run(work: StageRun, clone: Path, log: StageLog, group: NodeGroup | None = No
 
 def _remove_state(clone: Path) -> None:
     """Remove the state of the training whose outputs are stored; stage average, which does so elsewhere, does not run here."""
-    from transformer_core.models.directory import CONFIG  # Here, because both import torch.
-    from transformer_core.training.checkpoint import remove_finished
+    from transformer_core.training.checkpoint import remove_finished  # Here, because it imports torch.
 
-    remove_finished(read_json(clone / CHECKPOINTS / CONFIG)["training"]["fingerprint"], clone)
+    remove_finished(read_output(CHECKPOINT_CONFIG, clone)["training"]["fingerprint"], clone)
 
 
 def clone_for(repository: str, rank: int) -> Path:
