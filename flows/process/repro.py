@@ -60,12 +60,11 @@ def ancestors(name: str, root: Path = Path()) -> list[str]:
     needed = _needed(root)
     if name not in needed:
         raise configuration_error(f"no stage is called {name!r}", f"Stages: {', '.join(needed)}.")
-    found, seen = {name}, [name]
-    while seen:
-        new = set(needed[seen.pop()]) - found
-        found |= new
-        seen += new
-    return [stage for stage in TopologicalSorter(needed).static_order() if stage in found - {name}]
+    order, found = list(TopologicalSorter(needed).static_order()), {name}
+    for stage in reversed(order):  # A stage comes after all that it needs.
+        if stage in found:
+            found.update(needed[stage])
+    return [stage for stage in order if stage in found - {name}]
 
 
 def _needed(root: Path) -> dict[str, list[str]]:
