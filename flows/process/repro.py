@@ -175,7 +175,11 @@ def restore(names: Sequence[str]) -> str | None:
             try:
                 with repo.lock:
                     (stage,) = repo.stage.collect(name)
-                    _check_inputs(name, [dep.def_path for dep in stage.deps if not dep.exists])
+                    # DVC would look its run up by the sum of each input; its own error does not say whose file is missing.
+                    if missing := next((dep.def_path for dep in stage.deps if not dep.exists), None):
+                        message = f"{missing}: no such file or folder here, and stage {name} depends on it"
+                        remedy = "Restore it with dvc pull or git checkout. If it is in neither: dvc add or git add it, then push."
+                        raise configuration_error(message, remedy)
                     if stage.changed():
                         repo.stage_cache.restore(stage, pull=True)
             except RunCacheNotFoundError:
@@ -194,14 +198,6 @@ def push(names: Sequence[str]) -> None:
 
     with _remote_errors(), Repo(_wait_for_lock=True) as repo:
         repo.push(targets=list(names), run_cache=True)
-
-
-def _check_inputs(stage: str, missing: Sequence[str]) -> None:
-    """Refuse a stage without an input, by whose sum DVC would look up its run: DVC's own error does not say whose file it is."""
-    for path in missing:
-        message = f"{path}: no such file or folder here, and stage {stage} depends on it"
-        remedy = "Restore it with dvc pull or git checkout. If it is in neither: dvc add or git add it, then push."
-        raise configuration_error(message, remedy)
 
 
 @contextmanager
