@@ -85,9 +85,9 @@ def plan(
     if scale and name == "params":
         raise configuration_error("--scale: params has no scale", "It is for table2 and table3.")
     url, commit = committed()
-    base = validate_document(Params, tracked() | {"machine": {}}, PARAMS_FILE) if recipe is None else recipes.load(recipe)
+    base = validate_document(Params, tracked(), PARAMS_FILE) if recipe is None else recipes.load(recipe)
     scale = scale or (1 if name == "params" else scale_for(base))
-    sections = base.model_dump(mode="json", exclude={"machine"}, exclude_none=False)
+    sections = base.model_dump(mode="json", exclude={"machine"})
     sections["model"] = base.model.model_dump(mode="json", exclude_none=True)
     chosen = choose(_rows(name, settings, scale), rows)
     digest, jobs = code_digest(commit), []
