@@ -105,14 +105,14 @@ def read_output(path: Path, root: Path = Path()) -> dict[str, Any]:
     return checked(_SCHEMAS[path], unchecked(path, root), path, root)
 
 
-def unchecked(path: Path, root: Path = Path()) -> Any:
+def unchecked(path: Path, root: Path) -> Any:
     """Return any JSON file of a stage. Raises `UserError` (65): it is missing or not JSON."""
     if root == Path():
         require(path)
     return read_json(root / path, again(path))
 
 
-def checked(schema: type[BaseModel], document: Any, path: Path, root: Path = Path()) -> dict[str, Any]:
+def checked(schema: type[BaseModel], document: Any, path: Path, root: Path) -> dict[str, Any]:
     """Return a document as it is. Raises `UserError` (65): a key of the schema is missing or wrong."""
     check_document(schema, document, root / path, again(path))
     return dict(document)

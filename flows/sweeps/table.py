@@ -30,8 +30,8 @@ class About:
     name: str
     recipe: str
     scale: int
-    settings: Sequence[str] = ()
-    price_per_hour: float | None = None
+    settings: Sequence[str]
+    price_per_hour: float | None
 
 
 def summarize(results: Sequence[dict[str, Any]]) -> "pd.DataFrame":

@@ -210,7 +210,7 @@ def test_means_and_intervals_are_those_of_students_t() -> None:
 def test_the_table_says_what_it_is_of_and_has_the_papers_figures(tmp_path: Path) -> None:
     results = [result("base", 1, 10.0), result("base", 2, 12.0), result("B-dk16", 1, 9.0)]
     table = beside_the_paper(summarize(results), "table3")
-    text = markdown(table, results, About("table3", "synthetic", 4))
+    text = markdown(table, results, About("table3", "synthetic", 4, (), None))
     assert "every width of the paper is divided by 4" in text
     assert "it says nothing about translation of real text" in text
     assert "| base | 2 | 2.40 | 1.5 | 2.5e+13 | 5.00 ± 0.00 | 11.00 ± 12.71 | 11.00 ± 12.71 | 65 | 4.92 | 25.8 |" in text
@@ -219,7 +219,7 @@ def test_the_table_says_what_it_is_of_and_has_the_papers_figures(tmp_path: Path)
     again = pd.read_csv(tmp_path / "out/table.csv")
     assert again["paper_perplexity"].tolist() == [4.92, 5.16]
     assert (tmp_path / "out/table.svg").read_text(encoding="utf-8").startswith("<?xml")
-    real = markdown(summarize(results), [{**one, "synthetic": False} for one in results], About("table2", "multi30k", 1))
+    real = markdown(summarize(results), [{**one, "synthetic": False} for one in results], About("table2", "multi30k", 1, (), None))
     assert "| GNMT + RL | 24.6 | 39.92 | 2.3e19 | 1.4e20 |" in real
     assert "generated text" not in real
 
