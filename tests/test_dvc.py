@@ -20,6 +20,7 @@ NO_RESULT = {
     "flows/process/child.py",
     "flows/process/paths.py",
     "flows/process/progress.py",
+    "flows/process/repro.py",
     "flows/process/runner.py",
     "flows/process/signals.py",
     "flows/record/documents.py",

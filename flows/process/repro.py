@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 from flows.process.paths import DVC_LOCK
 from flows.process.runner import BUG, exit_file, reports_errors
 from flows.process.signals import SIGNALLED, shell_code
+from transformer_core.config import read_yaml
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 from transformer_core.files import read_json
 
@@ -80,6 +82,11 @@ def _needed(root: Path) -> dict[str, list[str]]:
             return {name: [names[other] for other in graph.successors(stage)] for stage, name in names.items()}
     except DvcException as error:
         raise configuration_error(first_line(error), "Run this at the top of the repository; check it with: dvc status") from None
+
+
+def locked_stages() -> dict[str, Any]:
+    """Return the stages in dvc.lock, by name; none without the file."""
+    return dict(read_yaml(DVC_LOCK)["stages"]) if DVC_LOCK.exists() else {}
 
 
 def dvc(*arguments: str) -> list[str]:

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.process.paths import DVC_LOCK, SCORES
+from flows.process.paths import SCORES
+from flows.process.repro import locked_stages
 from flows.record.journal import NAME, Journal
 from flows.record.tasks import corpus_name, read_scores, task_scored
-from transformer_core.config import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,8 +33,7 @@ def table_of(outcomes: Mapping[str, Outcome], price_per_hour: float | None) -> "
     import pandas as pd
 
     table = pd.DataFrame([asdict(one) for one in outcomes.values()])
-    stages = read_yaml(DVC_LOCK)["stages"] if DVC_LOCK.exists() else {}
-    sizes = {name: sum(out.get("size", 0) for out in stage.get("outs", [])) for name, stage in stages.items()}
+    sizes = {name: sum(out.get("size", 0) for out in stage.get("outs", [])) for name, stage in locked_stages().items()}
     table["megabytes"] = [sizes.get(stage, 0) / 1e6 for stage in table["stage"]]
     columns = ["stage", "done", "seconds", "megabytes"]
     if price_per_hour is not None:

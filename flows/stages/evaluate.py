@@ -15,7 +15,6 @@ from flows.process.paths import (
     BY_PHENOMENON,
     CLEAN,
     DECODED,
-    DVC_LOCK,
     HYPOTHESES,
     MANIFEST,
     METRICS,
@@ -29,12 +28,13 @@ from flows.process.paths import (
     again,
     require,
 )
+from flows.process.repro import locked_stages
 from flows.process.runner import seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_output
 from flows.record.journal import DESCRIPTION, JOURNALS, NAME, REFERENCES, SCORES_STEP, SOURCES, Journal, read_events
 from flows.record.lineage import corpus_label, datasets, lineage
 from flows.record.tasks import PARSING, TRANSLATION, Task, corpus_name, score_table, task_of
-from transformer_core.config import TREES, Machine, Params, read_yaml
+from transformer_core.config import TREES, Machine, Params
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation import parsing
@@ -214,9 +214,7 @@ def without_mlflow_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 def locked_outputs() -> dict[str, str]:
     """Return DVC's hashes of the outputs of the earlier stages; empty if DVC does not run this stage, since they may differ."""
-    if "DVC_STAGE" not in os.environ or not DVC_LOCK.exists():
-        return {}
-    stages = read_yaml(DVC_LOCK)["stages"]
+    stages = locked_stages() if "DVC_STAGE" in os.environ else {}
     return {out["path"]: out["md5"] for stage in STAGES_BEFORE for out in stages.get(stage, {}).get("outs", [])}
 
 

@@ -22,7 +22,6 @@ from flows.process.paths import (
     BINARIZED,
     CHECKPOINT_SCORES,
     CHECKPOINTS,
-    DVC_LOCK,
     RAW,
     SUBWORD_MODEL,
     TRAINING,
@@ -30,11 +29,12 @@ from flows.process.paths import (
     VALIDATION,
     VALIDATION_SCORE,
 )
+from flows.process.repro import locked_stages
 from flows.process.runner import echo
 from flows.process.signals import handle_stop_signals, ignore_stop_signals
 from flows.record.recorder import TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
-from transformer_core.config import PRETRAINED, Params, read_yaml
+from transformer_core.config import PRETRAINED, Params
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
@@ -117,8 +117,7 @@ def _only_outputs_are_missing(params: Params, state: Path, first: bool) -> bool:
     metrics, _, end = finished.read_text(encoding="utf-8").partition(" ")
     if end != _end(params):
         return False
-    stages = read_yaml(DVC_LOCK)["stages"] if DVC_LOCK.exists() else {}
-    recorded = {output["path"]: output.get("md5") for output in stages.get("train", {}).get("outs", [])}
+    recorded = {output["path"]: output.get("md5") for output in locked_stages().get("train", {}).get("outs", [])}
     forced = recorded.get(TRAINING_METRICS.as_posix()) == metrics
     if forced and first:
         shutil.rmtree(state)
