@@ -51,7 +51,7 @@ def require(*paths: Path) -> None:
             raise UserError(f"{path}: no such file", f"Make it with: dvc repro {_made_by(path)}")
 
 
-def again(path: Path) -> str:
+def rerun_remedy(path: Path) -> str:
     """Return the remedy for an output that is wrong: the command that runs the stage that makes it, and no other, again."""
     return f"Make it again with: dvc repro --force --single-item {_made_by(path)}"
 

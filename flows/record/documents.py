@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from flows.process.paths import AVERAGED, CHECKPOINTS, CLEAN, DECODED, MANIFEST, PUBLISHED, TRAINING_METRICS, again, require
+from flows.process.paths import AVERAGED, CHECKPOINTS, CLEAN, DECODED, MANIFEST, PUBLISHED, TRAINING_METRICS, require, rerun_remedy
 from transformer_core.config import Name, PositiveInt, Quantity, Section, Total, check_document
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
 from transformer_core.corpus.sources.manifest import Manifest
@@ -109,10 +109,10 @@ def unchecked(path: Path, root: Path) -> Any:
     """Return any JSON file of a stage. Raises `UserError` (65): it is missing or not JSON."""
     if root == Path():
         require(path)
-    return read_json(root / path, again(path))
+    return read_json(root / path, rerun_remedy(path))
 
 
 def checked(schema: type[BaseModel], document: Any, path: Path, root: Path) -> dict[str, Any]:
     """Return a document as it is. Raises `UserError` (65): a key of the schema is missing or wrong."""
-    check_document(schema, document, root / path, again(path))
+    check_document(schema, document, root / path, rerun_remedy(path))
     return dict(document)

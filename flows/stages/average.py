@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 
 from pydantic import ConfigDict
 
-from flows.process.paths import AVERAGED, BINARIZED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL, again, require
+from flows.process.paths import AVERAGED, BINARIZED, CHECKPOINT_SCORES, CHECKPOINTS, SUBWORD_MODEL, require, rerun_remedy
 from transformer_core.config import Average, Measure, Params, Section, check_document
 from transformer_core.corpus.tokens.binary import check_split, open_split
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist, align
@@ -28,7 +28,7 @@ def run(params: Params) -> str:
     """Average the weights of `average.count` checkpoints, and write them with config, subword model and, if wanted, shortlist."""
     updates = _chosen(params.average)
     files = {update_of(file): file for file in checkpoint_files(CHECKPOINTS)}
-    trained = read_config(CHECKPOINTS / CONFIG, again(CHECKPOINTS))
+    trained = read_config(CHECKPOINTS / CONFIG, rerun_remedy(CHECKPOINTS))
     remove_finished(trained.training.fingerprint)
     config = trained.model_copy(update={"averaged": params.average.count})
     weights = average([files[update] for update in updates])
@@ -55,7 +55,7 @@ def _chosen(settings: Average) -> list[int]:
     there = [update_of(file) for file in checkpoint_files(CHECKPOINTS)]
     if settings.of == "best":
         require(CHECKPOINT_SCORES)
-        remedy = again(CHECKPOINT_SCORES)
+        remedy = rerun_remedy(CHECKPOINT_SCORES)
         record = check_document(_Scores, read_json(CHECKPOINT_SCORES, remedy), CHECKPOINT_SCORES, remedy)
         scores = {update: score for update, score in record.scores.items() if update in there}
         there = sorted(best_updates(scores, record.best_by, settings.count))

@@ -25,8 +25,8 @@ from flows.process.paths import (
     TRAINING_METRICS,
     UPDATES,
     VALIDATION,
-    again,
     require,
+    rerun_remedy,
 )
 from flows.process.repro import locked_stages
 from flows.process.runner import seconds_of
@@ -91,7 +91,7 @@ def gather(params: Params) -> Report | ParsingReport:
             references look tokenised and evaluate.allow_tokenised is off.
     """
     require(MANIFEST, CLEANING, TRAINING_METRICS, UPDATES, VALIDATION, MODEL_CONFIG, AVERAGED / SUBWORD, DECODING)
-    manifest, model = read_output(MANIFEST), read_config(MODEL_CONFIG, again(MODEL_CONFIG)).model_dump(mode="json")
+    manifest, model = read_output(MANIFEST), read_config(MODEL_CONFIG, rerun_remedy(MODEL_CONFIG)).model_dump(mode="json")
     source, target = manifest["source"], manifest["target"]
     labels = [path for path in [RAW / "test.phenomena"] if path.exists()]
     hypotheses, references, sources, *phenomena = read_aligned(
