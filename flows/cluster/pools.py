@@ -28,7 +28,7 @@ from prefect.states import Cancelling, Failed
 from flows.cluster.group import NodeGroup, address_for_others, free_port
 from flows.cluster.node import StageRun, check_pushed, clone_for, committed, push, restore, run
 from flows.process.child import GRACE_SECONDS, StageLog
-from flows.process.repro import KILLED, TRANSIENT, ancestors, named, without_advice
+from flows.process.repro import KILLED, TRANSIENT, ancestors, with_stage_name, without_advice
 from flows.process.runner import BUG, StageError
 from flows.process.settings import tracked
 from transformer_core.errors import ExitCode, UserError, configuration_error, did_you_mean, machine_errors, without_logins
@@ -61,7 +61,7 @@ def node(
             group = NodeGroup(nodes, rank, rendezvous or _publish_rendezvous()) if nodes > 1 else None
             run(StageRun(stage, repository, commit, settings), clone_for(repository, rank), log, group)
     except UserError as error:
-        return failed(named(stage, str(error)), error.exit_code)
+        return failed(with_stage_name(stage, str(error)), error.exit_code)
     except StageError as error:
         return failed(str(error), error.exit_code)
     return int(ExitCode.DONE)

@@ -134,7 +134,7 @@ def search_path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
-def named(stage: str, message: str) -> str:
+def with_stage_name(stage: str, message: str) -> str:
     """Return a message that begins with the name of the stage."""
     return message if message.startswith(f"{stage}:") else f"{stage}: {message}"
 
@@ -147,7 +147,7 @@ def failure(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tu
         found = read_json(exit_file(name, root))
         reason = str(UserError(str(found["message"]), str(found["remedy"])))
         if code := int(found["code"]):  # Otherwise DVC failed after the stage.
-            return code, named(name, reason)
+            return code, with_stage_name(name, reason)
     seen = _STAGE_ENDED.search(last_line)
     code = shell_code(int(seen.group(1)) if seen else dvc_code)
     return code or BUG, f"{name}: {last_line.removeprefix('ERROR: ') or 'DVC ended without a message'}"
