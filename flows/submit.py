@@ -23,7 +23,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from flows.cluster.node import check_pushed, committed, push
+from flows.cluster.node import check_pushed, committed, push_in_child
 from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import ancestors
 from flows.process.runner import reports_errors
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(job, end="")
         return ExitCode.DONE
     log = StageLog(lambda line: print(line, file=sys.stderr))
-    push(ancestors(STAGE), Path(), log)
+    push_in_child(ancestors(STAGE), Path(), log)
     submit(kind, job)
     return ExitCode.DONE
 

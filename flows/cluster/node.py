@@ -55,7 +55,7 @@ def run(work: StageRun, clone: Path, log: StageLog, group: NodeGroup | None = No
         check_out(work, clone)
         if work.settings is not None:
             apply_settings(work.settings, clone)
-        if not restore(ancestors(work.stage, clone), clone, log):
+        if not restore_in_child(ancestors(work.stage, clone), clone, log):
             message = f"{log.last_line}, neither here nor in the DVC remote, and {work.stage} needs it"
             raise configuration_error(message, "On the machine that has it: dvc push --run-cache")
         exit_file(work.stage, clone).unlink(missing_ok=True)
@@ -67,7 +67,7 @@ def run(work: StageRun, clone: Path, log: StageLog, group: NodeGroup | None = No
         if code:
             raise StageError(*failure(work.stage, code, log.last_line, clone))
         if first:
-            push([work.stage], clone, log)
+            push_in_child([work.stage], clone, log)
             if work.stage == "train":
                 _remove_state(clone)
 
@@ -104,7 +104,7 @@ def check_out(work: StageRun, clone: Path) -> None:
     repair(clone)
 
 
-def restore(stages: Sequence[str], clone: Path, log: StageLog) -> bool:
+def restore_in_child(stages: Sequence[str], clone: Path, log: StageLog) -> bool:
     """Restore the outputs of stages from the run-cache here or in the DVC remote, and return whether all were found.
 
     Raises:
@@ -116,7 +116,7 @@ def restore(stages: Sequence[str], clone: Path, log: StageLog) -> bool:
     return code == ExitCode.DONE
 
 
-def push(stages: Sequence[str], clone: Path, log: StageLog) -> None:
+def push_in_child(stages: Sequence[str], clone: Path, log: StageLog) -> None:
     """Push the outputs of stages and the run-cache to the DVC remote.
 
     Raises:
