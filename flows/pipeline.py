@@ -215,7 +215,7 @@ def is_transient(_task: Task[..., Any], task_run: TaskRun, state: State[Outcome]
 
 def run_in_pool(name: str, pool: str, nodes: int, machine: Machine) -> str:
     """Run a stage in a work pool, and fetch the outputs from there, so that the stage is up to date here; return what was done."""
-    elsewhere = pools.run_in_pool(name, pool, nodes)
+    elsewhere = pools.run_on_nodes(name, pool, nodes)
     done = _repro(name, machine, "--pull")
     return f"ran in {pool}" if elsewhere else done
 

@@ -87,7 +87,7 @@ def check_stages(chosen: Mapping[str, str], stages: Sequence[str]) -> None:
             raise configuration_error(f"machine.pools.{name}: this stage runs only where the flow runs", remedy)
 
 
-def run_in_pool(stage: str, pool: str, nodes: int) -> bool:
+def run_on_nodes(stage: str, pool: str, nodes: int) -> bool:
     """Run a stage on machines of a work pool, unless its outputs are here or in a run-cache. Return whether it ran.
 
     Its outputs are then in the DVC remote, from which `dvc repro --pull` fetches them.
