@@ -35,12 +35,12 @@ def run(params: Params) -> str:
     with new_directory(DECODED) as folder:
         statistics = {split: _decode(translator, split, params, folder) for split in meta.splits if split != "train"}
         settings = params.decode.model_dump(include={"engine", "precision", "beam", "penalty", "alpha"})
-        write_json(folder / "statistics.json", {**statistics, **settings, **_made(translator)})
+        write_json(folder / "statistics.json", {**statistics, **settings, **_provenance(translator)})
     test = statistics["test"]
     return f"{DECODED}: test in {test['seconds']:.1f} s, {test['tokens_per_second']:,} target tok/s"
 
 
-def _made(translator: Engine) -> dict[str, str]:
+def _provenance(translator: Engine) -> dict[str, str]:
     """Return the day of the translations, and the model of the GPU or CPU that made them."""
     on_gpu = translator.device.type == "cuda" and torch.cuda.is_available()
     return {"made": datetime.now(UTC).date().isoformat(), "machine": torch.cuda.get_device_name() if on_gpu else cpu_name()}

@@ -61,7 +61,7 @@ from transformer_core.models.directory import SUBWORD, load_model, read_config
 
 STAGES_BEFORE = ("download", "clean", "bpe", "binarize", "train", "average", "decode")
 # What statistics.json says of the day and the machine of decoding, which are no settings of it.
-MADE = ("made", "machine")
+PROVENANCE = ("made", "machine")
 
 
 def run(params: Params) -> str:
@@ -291,7 +291,7 @@ def record(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task
         digest.update(path.read_bytes())
     training, decoding = report.model["training"], report.decoding
     begun = next(read_events(JOURNALS / f"{training['fingerprint']}.jsonl"), {"id": ""})
-    settings = {name: value for name, value in decoding.items() if name not in (*report.scores, *MADE)}
+    settings = {name: value for name, value in decoding.items() if name not in (*report.scores, *PROVENANCE)}
     # With the training and its run, because two trainings, or two runs of one, whose outputs are all empty have the same hypotheses.
     digest.update(json.dumps([scores, settings, training["fingerprint"], begun["id"]], sort_keys=True).encode())
 
