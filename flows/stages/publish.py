@@ -76,7 +76,7 @@ def run(params: Params) -> str:
         finish_training(client, training, params, scores, task)
         link = run_link(uri, training)
         if experiment := os.environ.get(DVC_EXPERIMENT):
-            return _recorded(experiment, name, training, _where(scores, task, uri, link))
+            return _recorded(experiment, name, training, _summary(scores, task, uri, link))
         model = log_model(client, uri, params, training, made_by["updates"])
         score_model(client, training.info.run_id, str(model.model_id), task)
         tags = version_tags(scores, task, training)
@@ -93,14 +93,14 @@ def run(params: Params) -> str:
     model_uri = f"models:/{address}"
     published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": model_uri}
     write_json(PUBLISHED, {**published, **decision.tags()})
-    print(_where(scores, task, uri, link))
+    print(_summary(scores, task, uri, link))
     return f"{model_uri}: version {version.version}{'' if decision.alias else ', no alias'}, {decision.reason}"
 
 
-def _recorded(experiment: str, name: str, training: Run, where: str) -> str:
+def _recorded(experiment: str, name: str, training: Run, summary: str) -> str:
     """Write the output of the stage for an experiment, whose model is not registered; return the closing line."""
     write_json(PUBLISHED, {"name": name, "experiment": experiment, "run_id": training.info.run_id})
-    print(where)
+    print(summary)
     remedy = f"dvc exp apply {experiment} && dvc repro --force --single-item publish"
     return f"experiment {experiment} is in MLflow, its model is not in the registry. To register it: {remedy}"
 
@@ -206,7 +206,7 @@ def requirements() -> list[str]:
     return [f"{name}=={version(name).partition('+')[0]}" for name in REQUIRED]
 
 
-def _where(scores: dict[str, Any], task: Task, uri: str, link: str) -> str:
+def _summary(scores: dict[str, Any], task: Task, uri: str, link: str) -> str:
     command = ui_command(uri)
     see = f"{command}, then {link}" if command else link
     return f"{task.headline(scores)} on the test set of {corpus_name(scores)}\nreport: {REPORT}\ntraining: {see}"
