@@ -6,9 +6,11 @@ With them, one side would have more lines than the other, and every pair after t
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, AnyStr, BinaryIO, Generic, NamedTuple
@@ -47,12 +49,12 @@ class Pair(NamedTuple, Generic[AnyStr]):
     target: AnyStr
 
 
-def as_windows_1252(text: str) -> str:
+def _as_windows_1252(text: str) -> str:
     """Replace C1 control characters by the Windows-1252 characters of the same code."""
     return text if text.isprintable() else text.translate(_WINDOWS_1252)
 
 
-def without_controls(text: str) -> str:
+def _without_controls(text: str) -> str:
     """Remove control characters and characters without width, but no white space."""
     return text if text.isprintable() else text.translate(_REMOVED)
 
@@ -73,11 +75,6 @@ def length_in_words(text: str) -> int:
     return sum(map(len, words)) if lacks_spaces(text) else len(words)
 
 
-def composed(text: str) -> str:
-    """Return the text in Unicode's normal form C."""
-    return unicodedata.normalize("NFC", text)
-
-
 def with_single_spaces(text: str) -> str:
     """Replace every run of white space (also U+0085 and U+2028) by one space, and strip the edges."""
     return " ".join(text.split())
@@ -86,17 +83,11 @@ def with_single_spaces(text: str) -> str:
 # Name and function of each repair. In this order a second pass changes nothing: a character between a letter and its accent is removed
 # before composition, and spaces that composition makes (U+2000 becomes U+2002) are replaced after it.
 REPAIRS: tuple[tuple[str, Callable[[str], str]], ...] = (
-    ("mojibake", as_windows_1252),
-    ("control_characters", without_controls),
-    ("unicode_form", composed),
+    ("mojibake", _as_windows_1252),
+    ("control_characters", _without_controls),
+    ("unicode_form", partial(unicodedata.normalize, "NFC")),
     ("white_space", with_single_spaces),
 )
-
-
-def is_normal(text: str) -> bool:
-    """Return whether a fast test shows that `REPAIRS` do not change a text; after False they may or may not."""
-    # Printable text has no control characters, no characters without width, and no white space but U+0020.
-    return text.isprintable() and unicodedata.is_normalized("NFC", text) and "  " not in text and text[:1] != " " != text[-1:]
 
 
 def has_entity(text: str) -> bool:
@@ -104,11 +95,15 @@ def has_entity(text: str) -> bool:
     return "&" in text and _ENTITY.search(text) is not None
 
 
-def normalise(text: str) -> str:
-    """Apply all `REPAIRS`, as cleaning does to training text and translation to its input."""
-    if not is_normal(text):
-        for _, repair in REPAIRS:
-            text = repair(text)
+def normalise(text: str, counts: Counter[str] | None = None) -> str:
+    """Apply all `REPAIRS`, as cleaning does to training text and translation to its input; count those that change the text."""
+    # Printable text has no control characters, no characters without width, and no white space but U+0020.
+    if text.isprintable() and unicodedata.is_normalized("NFC", text) and "  " not in text and text[:1] != " " != text[-1:]:
+        return text
+    for name, repair in REPAIRS:
+        before, text = text, repair(text)
+        if counts is not None:
+            counts[name] += before != text
     return text
 
 

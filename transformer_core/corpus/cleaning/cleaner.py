@@ -23,7 +23,7 @@ from transformer_core.corpus.text import (
     Pair,
     decode_line,
     has_entity,
-    is_normal,
+    normalise,
     read_chunks,
     read_lines,
     read_pairs,
@@ -105,7 +105,7 @@ def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str)
     paths = raw / f"{split}.{source}", raw / f"{split}.{target}"
     pairs = []
     for number, raw_pair in enumerate(read_pairs(*paths), start=1):
-        pair = Pair(*(_repair(text, counts) for text in raw_pair))
+        pair = Pair(*(normalise(text, counts) for text in raw_pair))
         pairs.append(_with_symbols(pair, paths[1], number) if target == TREES else pair)
     write_pairs(folder / f"{split}.{source}", folder / f"{split}.{target}", pairs)
     return SplitReport(pairs=len(pairs), empty=sum(not (left and right) for left, right in pairs), repaired=_by_repair(counts))
@@ -212,7 +212,7 @@ class _Work:
                 raise
             tally.drop(INVALID_UTF8, Pair(pair.source.decode(errors="replace"), pair.target.decode(errors="replace")))
             return None
-        return Pair(_repair(source, tally.repaired), _repair(target, tally.repaired))
+        return Pair(normalise(source, tally.repaired), normalise(target, tally.repaired))
 
 
 class _Train:
@@ -326,16 +326,6 @@ def _histograms(words: NDArray[np.uint8]) -> NDArray[np.int64]:
         for side, some in enumerate(words[start : start + _ROWS_AT_ONCE].T):
             counted[side] += np.bincount(some, minlength=LONGEST_COUNTED + 1)
     return counted
-
-
-def _repair(text: str, counts: Counter[str]) -> str:
-    if is_normal(text):
-        return text
-    for name, repair in REPAIRS:
-        repaired = repair(text)
-        counts[name] += repaired != text
-        text = repaired
-    return text
 
 
 def _by_repair(counts: Counter[str]) -> dict[str, int]:
