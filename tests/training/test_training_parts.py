@@ -22,7 +22,7 @@ from transformer_core.training.checkpoint import (
     validations_since_best,
 )
 from transformer_core.training.devices import default_devices, default_threads
-from transformer_core.training.loss import cross_entropy, r_drop
+from transformer_core.training.loss import cross_entropy
 from transformer_core.training.update import cooled
 
 
@@ -87,7 +87,7 @@ def test_sliced_r_drop_is_half_of_the_papers_by_torch(
     # kl_div(x, y) is KL(y || x).
     divergences = [functional.kl_div(p, q, reduction="sum", log_target=True) for p, q in ((first, second), (second, first))]
     expected = smoothed + alpha / 4 * (divergences[0] + divergences[1])
-    loss = r_drop(hidden, weight, targets, label_smoothing, alpha)
+    loss = cross_entropy(hidden, weight, targets, label_smoothing, alpha)
     assert loss.objective.item() == pytest.approx(expected.item(), rel=1e-12)
     assert loss.smoothed.item() == pytest.approx(smoothed.item(), rel=1e-12)
     assert loss.nll.item() == pytest.approx(functional.cross_entropy(logits, both, reduction="sum").item() / 2, rel=1e-12)
@@ -103,7 +103,7 @@ def test_r_drop_of_two_equal_passes_is_the_cross_entropy() -> None:
     found = []
     for once in (True, False):
         given = hidden.clone().requires_grad_()
-        loss = cross_entropy(given, weight, targets, 0.1) if once else r_drop(torch.cat((given, given)), weight, targets, 0.1, 5.0)
+        loss = cross_entropy(given, weight, targets, 0.1) if once else cross_entropy(torch.cat((given, given)), weight, targets, 0.1, 5.0)
         found.append((loss.objective.detach(), loss.nll, *torch.autograd.grad(loss.objective, given)))
     for ours, theirs in zip(*found, strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5)

@@ -49,35 +49,20 @@ class Loss(NamedTuple):
     correct: Tensor
 
 
-def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float) -> Loss:
-    """Return the loss of the logits `hidden @ weight.T`.
+def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, r_drop: float = 0.0) -> Loss:
+    """Return the loss of the logits `hidden @ weight.T`; with two passes R-Drop's, halved (Liang et al. 2021, section 2).
 
     Args:
-        hidden: (n, D) decoder output at the n real target positions.
+        hidden: (n, D) decoder output at the n real target positions; (2n, D) of R-Drop's first pass and then of its second.
         weight: (V, D) matrix of the pre-softmax projection.
         targets: (n,) token ids.
         label_smoothing: eps_ls (paper 5.4); 0 for none.
+        r_drop: weight of the divergences of two passes (alpha of Liang et al.).
     """
-    return _summed(hidden[None], weight, targets, label_smoothing, 0.0)
-
-
-def r_drop(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, alpha: float) -> Loss:
-    """Return R-Drop's loss, halved, of the logits `hidden @ weight.T` (Liang et al. 2021, section 2).
-
-    Args:
-        hidden: (2n, D) decoder output at the n real target positions in the first pass, and then in the second.
-        weight, targets, label_smoothing: as in `cross_entropy`.
-        alpha: weight of the divergences (alpha of Liang et al.).
-    """
-    of_both = _summed(hidden.unflatten(0, (2, len(targets))), weight, targets, label_smoothing, alpha / 2)
-    return Loss(*(total / 2 for total in of_both))
-
-
-def _summed(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float, divergence: float) -> Loss:
-    """Return the loss of one or two passes, (P, n, D), summed over passes; `divergence` is the factor of J."""
+    passes = len(hidden) // len(targets)
     # The grad mode is an argument, since it is always off in `forward`, and `needs_input_grad` does not depend on it.
-    arguments = (hidden, weight, targets, label_smoothing, divergence, torch.is_grad_enabled())
-    return Loss(*_SlicedLoss.apply(*arguments))  # type: ignore[no-untyped-call]
+    arguments = (hidden.unflatten(0, (passes, len(targets))), weight, targets, label_smoothing, r_drop / 2, torch.is_grad_enabled())
+    return Loss(*(total / passes for total in _SlicedLoss.apply(*arguments)))  # type: ignore[no-untyped-call]
 
 
 class _SlicedLoss(Function):

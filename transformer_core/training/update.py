@@ -13,7 +13,7 @@ from transformer_core.corpus.tokens.batches import GlobalBatch
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Devices, autocast, loss_scaler
 from transformer_core.training.loader import Batch, Share
-from transformer_core.training.loss import Loss, cross_entropy, r_drop
+from transformer_core.training.loss import Loss, cross_entropy
 
 # Indices of an update's totals: smoothed loss and NLL, summed over tokens; stop requests; the gradient's norm; 1 if it was skipped.
 SMOOTHED, NLL, STOP, GRADIENT_NORM, SKIPPED = range(5)
@@ -151,9 +151,7 @@ class Updater:
         seen = batch.twice() if settings.r_drop else batch
         decoded = self._model(seen.source, seen.source_mask, seen.shifted)
         hidden = decoded.flatten(0, 1).index_select(0, seen.places)
-        if settings.r_drop:
-            return r_drop(hidden, self._model.output_weight, batch.targets, settings.label_smoothing, settings.r_drop)
-        return cross_entropy(hidden, self._model.output_weight, batch.targets, settings.label_smoothing)
+        return cross_entropy(hidden, self._model.output_weight, batch.targets, settings.label_smoothing, settings.r_drop)
 
     def _step(self, number: int, broken: Tensor) -> None:
         for group in self._optimizer.param_groups:
