@@ -9,7 +9,7 @@ from tests.models.on_disk import TEXT, write_drawn
 from transformer_core.corpus.text import Pair
 from transformer_core.decoding import dual
 from transformer_core.decoding.dual import DualScores
-from transformer_core.decoding.scoring import score_pairs
+from transformer_core.decoding.scoring import score_tokens
 from transformer_core.decoding.shards import Shards
 from transformer_core.decoding.translator import load_for_decoding
 from transformer_core.errors import UserError
@@ -31,8 +31,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def entropy(directory: Path, source: str, target: str) -> float:
     model, subword = load_for_decoding(directory)
-    (score,) = score_pairs(model, subword, [subword.encode(source)], [subword.encode(target)], 4096)
-    return -score.log_probability / len(score.pieces)
+    (logs,) = score_tokens(model, [subword.encode(source)], [subword.encode(target)], 4096)
+    return -sum(logs) / len(logs)
 
 
 def test_a_score_is_the_difference_of_the_cross_entropies_and_their_mean(models: Path, tmp_path: Path) -> None:

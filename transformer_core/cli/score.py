@@ -5,13 +5,9 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from transformer_core.cli.arguments import Commands, add_command, add_device_argument, chosen_device, positive_int
 from transformer_core.errors import UserError
-
-if TYPE_CHECKING:
-    from transformer_core.decoding.scoring import Score
 
 _PAIRS_AT_ONCE = 1_024  # Enough for batches of similar length.
 
@@ -42,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write log-probability and tokens of each pair, and to standard error the perplexity of all whose source is not empty."""
     from transformer_core.corpus.text import read_pairs
     from transformer_core.corpus.tokens.subword import EOS
-    from transformer_core.decoding.scoring import score_pairs
+    from transformer_core.decoding.scoring import score_tokens
     from transformer_core.decoding.translator import check_length, load_for_decoding
 
     pairs = list(read_pairs(arguments.source, arguments.target))  # At once, so that an error in the last line is raised before scoring.
@@ -56,30 +52,30 @@ def run(arguments: argparse.Namespace) -> int:
             for tokens, path in zip(pair, (arguments.source, arguments.target), strict=True):
                 check_length(tokens, model.most_positions, f"{path}:{line}")
         sources, targets = (list(side) for side in zip(*chunk, strict=True))
-        scores = score_pairs(model, subword, sources, targets, arguments.batch_tokens)
-        for score in scores:
-            text = _document(score) if arguments.json else _row(score, arguments.tokens)
+        found = score_tokens(model, sources, targets, arguments.batch_tokens)
+        for source, target, logs in zip(sources, targets, found, strict=True):
+            pieces = subword.processor.id_to_piece(target)
+            text = _document(pieces, logs) if arguments.json else _row(pieces, logs, arguments.tokens)
             sys.stdout.buffer.write(f"{text}\n".encode())
+            if source != [EOS]:
+                counted.append((math.fsum(logs), len(logs)))
         sys.stdout.flush()
-        counted += [(score.log_probability, len(score.pieces)) for source, score in zip(sources, scores, strict=True) if source != [EOS]]
     print(_summary(counted, len(pairs)), file=sys.stderr)
     return 0
 
 
-def _row(score: "Score", tokens: bool) -> str:
-    row = f"{score.log_probability:.4f}\t{len(score.pieces)}"
+def _row(pieces: list[str], logs: list[float], tokens: bool) -> str:
+    row = f"{math.fsum(logs):.4f}\t{len(logs)}"
     if not tokens:
         return row
-    each = " ".join(f"{piece} {found:.4f}" for piece, found in zip(score.pieces, score.log_probabilities, strict=True))
+    each = " ".join(f"{piece} {found:.4f}" for piece, found in zip(pieces, logs, strict=True))
     return f"{row}\t{each}"
 
 
-def _document(score: "Score") -> str:
-    """Return a score as JSON, with null for infinity."""
-    tokens = [
-        {"piece": piece, "log_probability": _finite(found)} for piece, found in zip(score.pieces, score.log_probabilities, strict=True)
-    ]
-    return json.dumps({"log_probability": _finite(score.log_probability), "tokens": tokens}, ensure_ascii=False)
+def _document(pieces: list[str], logs: list[float]) -> str:
+    """Return pieces and their log-probabilities as JSON, with null for infinity."""
+    tokens = [{"piece": piece, "log_probability": _finite(found)} for piece, found in zip(pieces, logs, strict=True)]
+    return json.dumps({"log_probability": _finite(math.fsum(logs)), "tokens": tokens}, ensure_ascii=False)
 
 
 def _finite(number: float) -> float | None:

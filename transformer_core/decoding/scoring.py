@@ -2,37 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, Subword, padded
+from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, padded
 from transformer_core.decoding.translator import batches_of
 from transformer_core.models.translation import TranslationModel
 
 _LOGITS_AT_ONCE = 1 << 22  # 16 MB in float32, and as much for their softmax.
-
-
-@dataclass(frozen=True)
-class Score:
-    """Pieces of a target, end token included, and the natural logarithm of the probability of each."""
-
-    pieces: list[str]
-    log_probabilities: list[float]
-
-    @property
-    def log_probability(self) -> float:
-        """Log-probability of the whole target."""
-        return math.fsum(self.log_probabilities)
-
-
-def score_pairs(
-    model: TranslationModel, subword: Subword, sources: Sequence[list[int]], targets: Sequence[list[int]], batch_tokens: int
-) -> list[Score]:
-    """Return the result of `score_tokens` together with the targets' pieces."""
-    scored = score_tokens(model, sources, targets, batch_tokens)
-    return [Score(subword.processor.id_to_piece(target), found) for target, found in zip(targets, scored, strict=True)]
 
 
 @torch.inference_mode()
