@@ -54,8 +54,7 @@ from transformer_core.evaluation.metrics import (
     score,
     sentence_chrf,
 )
-from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing
-from transformer_core.evaluation.sentences import render_sentences
+from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing, render_sentences
 from transformer_core.files import read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model, read_config
 

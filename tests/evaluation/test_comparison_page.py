@@ -5,7 +5,7 @@ from hashlib import sha256
 from tests.evaluation.test_report import ATTACK, HYPOTHESES, REFERENCES, SOURCES, Page, a_report, attacked, text_of
 from transformer_core.evaluation.comparison import side_by_side
 from transformer_core.evaluation.comparison_page import ComparedRun, render_comparison
-from transformer_core.evaluation.sentences import render_sentences
+from transformer_core.evaluation.report import render_sentences
 
 
 def a_run(name: str, **other: str) -> ComparedRun:

@@ -29,8 +29,7 @@ from transformer_core.evaluation.metrics import (
     sentence_chrf,
 )
 from transformer_core.evaluation.pages import differences, duration, in_rows_of
-from transformer_core.evaluation.report import Attended, Lineage, Report, render
-from transformer_core.evaluation.sentences import render_sentences
+from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
 from transformer_core.evaluation.verdict import PLACE, with_verdict
 
 ATTACK = '<script>alert(\'x\')</script><img src=https://example.org/x.png onerror="alert(1)"> & "quoted"'

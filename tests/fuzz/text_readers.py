@@ -45,7 +45,7 @@ from transformer_core.corpus.trees import leaves, read_tree, repaired
 from transformer_core.evaluation import parsing
 from transformer_core.evaluation.comparison import side_by_side
 from transformer_core.evaluation.metrics import read_aligned
-from transformer_core.evaluation.sentences import render_sentences
+from transformer_core.evaluation.report import render_sentences
 from transformer_core.files import new_directory, read_numbers, write_json
 from transformer_core.presets import resolve
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from difflib import SequenceMatcher
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,23 +14,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from transformer_core.evaluation.figures import COLOURS, SANS
 from transformer_core.evaluation.frequency import bare
 
-_TEMPLATES = "templates"
-
 
 def page(template: str, **content: Any) -> str:
     """Return a template filled with its content."""
     return _environment().get_template(template).render(colours=COLOURS, sans=SANS, differences=differences, **content)
 
 
-def script(name: str) -> str:
-    """Return the text of a script that a page contains."""
-    return resources.files("transformer_core.evaluation").joinpath(_TEMPLATES, name).read_text(encoding="utf-8")
-
-
 @cache
 def _environment() -> Environment:
     templates = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    templates.loader = PackageLoader("transformer_core.evaluation", _TEMPLATES)
+    templates.loader = PackageLoader("transformer_core.evaluation", "templates")
     templates.filters.update(grouped=grouped, duration=duration, words=words, setting=setting, in_rows_of=in_rows_of)
     return templates
 

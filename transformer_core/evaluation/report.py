@@ -1,16 +1,20 @@
-"""The report of a run: one self-contained HTML file with charts and figures as SVG.
+"""The report of a run: one self-contained HTML file with charts and figures as SVG, and one with all sentences of the test set.
 
-All text from the data is escaped. The page has no script and forbids loading anything, by a content security policy in its head.
-The same `Report` gives the same bytes.
+All text from the data is escaped. A content security policy in the head forbids loading anything, and any script but that of the page of
+sentences. The same `Report` gives the same bytes.
 """
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from importlib import resources
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from transformer_core.corpus.text import length_in_words
 from transformer_core.corpus.trees import leaves, read_tree, repaired
 from transformer_core.evaluation.attention_figures import (
     LayerFigures,
@@ -160,6 +164,19 @@ def render_parsing(report: ParsingReport) -> str:
         both, same = {"Gold tree": (gold, found), "The model's tree": (found, gold)}, {"Gold tree and the model's": (gold, found)}
         drawn[example.index] = {title: tree_figure(*pair, title) for title, pair in (both if example.score < 100 else same).items()}
     return _rendered("parsing.html", "F1", report, drawn=drawn)
+
+
+def render_sentences(report: Run, metric: str) -> str:
+    """Return a table of all sentences, which a small script in the page sorts and filters; without scripts it is a plain table.
+
+    `metric` is the name of the sentences' own scores, chrF2 or F1. The content security policy allows this script alone, by its hash.
+    """
+    code = resources.files("transformer_core.evaluation").joinpath("templates", "sentences.js").read_text(encoding="utf-8")
+    digest = b64encode(sha256(code.encode()).digest()).decode()
+    phenomena = report.phenomena or [""] * len(report.sources)
+    lengths = map(length_in_words, report.sources)
+    rows = zip(report.sentence_scores, lengths, report.sources, report.references, report.hypotheses, phenomena, strict=True)
+    return page("sentences.html", manifest=report.manifest, metric=metric, rows=rows, full=FULL_SCORE, script=code, digest=digest)
 
 
 def _rendered(template: str, score: str, report: Run, **own: object) -> str:
