@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from tests.clone import CORPUS, TINY, Clone, tiny_clone
 from tests.flows.publishing import random_model
-from transformer_core.files import exclusive_lock, read_json, write_json
+from transformer_core.files import locked, read_json, write_json
 
 pytestmark = pytest.mark.slow  # about 4 minutes all together
 
@@ -136,7 +136,7 @@ def test_a_stopped_training_saves_fails_and_goes_on(clone: Clone) -> None:
     name = listed.split()[0]
     states = (sys.executable, "-m", "transformer_core.cli", "states", "--remove")
     assert "no state of a stopped training" in clone.run(*states, "other", code=78)
-    with exclusive_lock(clone.root / ".state" / name / "lock", "this training"):
+    with locked(clone.root / ".state" / name / "lock", "this training"):
         assert "this training is running" in clone.run(*states, "all", code=69)
         assert f"update {stopped:,}, running, " in clone.run(sys.executable, "-m", "transformer_core.cli", "states")
     assert f"removed .state/{name}" in clone.run(*states, name, name)

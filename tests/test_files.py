@@ -10,7 +10,7 @@ import pytest
 
 from tests.refusals import refused
 from transformer_core.errors import UserError
-from transformer_core.files import exclusive_lock, new_directory, new_file, read_json, read_numbers, sha256_of, write_json, write_text
+from transformer_core.files import locked, new_directory, new_file, read_json, read_numbers, sha256_of, write_json, write_text
 
 
 def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(fcntl, "flock", flock)
     said = r"lock: this file system does not lock files \(flock: Function not implemented\)"
-    with refused(78, said), exclusive_lock(tmp_path / "lock", "this training"):
+    with refused(78, said), locked(tmp_path / "lock", "this training"):
         pass
 
 

@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -123,30 +123,22 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def exclusive_lock(path: Path, what: str) -> AbstractContextManager[None]:
+@contextmanager
+def locked(path: Path, what: str, shared: bool = False) -> Iterator[None]:
     """Hold the lock (flock) on a file; the kernel releases it however this process ends.
 
     Args:
         path: the file; it is created if needed and receives this process's id.
         what: name of the work done under the lock, for the message.
+        shared: whether other processes may hold it too, if it is shared for all of them.
 
     Raises:
         UserError: exit code 69 if another process holds the lock; 78 if the file system has no locks.
     """
-    return _locked(path, what, fcntl.LOCK_EX)
-
-
-def shared_lock(path: Path, what: str) -> AbstractContextManager[None]:
-    """Hold a lock that several processes may hold at a time, but none beside an `exclusive_lock`; arguments and errors are the same."""
-    return _locked(path, what, fcntl.LOCK_SH)
-
-
-@contextmanager
-def _locked(path: Path, what: str, operation: int) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         try:
-            fcntl.flock(file, operation | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "unknown"

@@ -27,7 +27,7 @@ from flows.process.signals import stop_on_signals
 from flows.record.documents import CHECKPOINT_CONFIG, read_output
 from transformer_core.config import read_yaml
 from transformer_core.errors import ExitCode, UserError, configuration_error
-from transformer_core.files import exclusive_lock, read_json
+from transformer_core.files import locked, read_json
 
 # Need not be committed: params.yaml is sent with the stage, and dvc.lock is a result.
 _NOT_COMMITTED = (":!params.yaml", ":!dvc.lock")
@@ -51,7 +51,7 @@ def run(work: StageRun, clone: Path, log: StageLog, group: NodeGroup | None = No
         UserError: 78 if the repository has no such commit or an input is in no run-cache; 69 if the repository is unavailable, or if the
             clone is in use, because a previous run is still saving.
     """
-    with exclusive_lock(clone.with_suffix(".lock"), "a stage of its clone"):
+    with locked(clone.with_suffix(".lock"), "a stage of its clone"):
         check_out(work, clone)
         if work.settings is not None:
             apply_settings(work.settings, clone)

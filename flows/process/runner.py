@@ -20,7 +20,7 @@ from flows.process.paths import STATE
 from flows.process.signals import SIGNALLED, ignore_stop_signals, stop_on_signals
 from transformer_core.config import Params, load_params
 from transformer_core.errors import ExitCode, Interrupted, UserError, for_terminal, machine_errors
-from transformer_core.files import discard, exclusive_lock, read_json, write_json
+from transformer_core.files import discard, locked, read_json, write_json
 
 BUG = 1
 EXITS = STATE / "exit"
@@ -93,7 +93,7 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
         exit_with_starters()
         with machine_errors(name, memory_remedy(name)):
             report.unlink(missing_ok=True)
-            with exclusive_lock(STATE / "locks" / name, f"stage {name}"):
+            with locked(STATE / "locks" / name, f"stage {name}"):
                 closing = _run_body(name, body)
     except (UserError, Interrupted) as error:
         if isinstance(error, Interrupted):

@@ -12,7 +12,7 @@ from flows.process.runner import echo
 from transformer_core import recipes
 from transformer_core.config import PARAMS_FILE, Params, check_across_sections, editable_yaml, read_yaml, validate_document, yaml_text
 from transformer_core.errors import UserError, configuration_error
-from transformer_core.files import exclusive_lock, new_file, shared_lock, write_text
+from transformer_core.files import locked, new_file, write_text
 from transformer_core.presets import resolve
 
 BACKUPS = STATE / "params"
@@ -36,12 +36,12 @@ def settings_of_run(recipe: str | None, overrides: Mapping[str, Any]) -> Iterato
         UserError: exit code 78; no such recipe or key, or an invalid value. 69; another run needs params.yaml as it is.
     """
     if recipe is None and not overrides:
-        with suppress(UserError), exclusive_lock(LOCK, RUN):  # Not beside others like it, which need the file as it is.
+        with suppress(UserError), locked(LOCK, RUN):  # Not beside others like it, which need the file as it is.
             _put_back()
-        with shared_lock(LOCK, RUN):
+        with locked(LOCK, RUN, shared=True):
             yield
     else:
-        with exclusive_lock(LOCK, RUN):
+        with locked(LOCK, RUN):
             _put_back()
             _write(recipe, overrides)
             try:

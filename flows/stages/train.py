@@ -44,7 +44,7 @@ from transformer_core.decoding.translator import Translator
 from transformer_core.errors import Interrupted, UserError, configuration_error
 from transformer_core.evaluation.bleu import corpus_bleu
 from transformer_core.evaluation.brackets import corpus_f1
-from transformer_core.files import exclusive_lock, is_locked, new_directory, read_json, read_numbers, write_json
+from transformer_core.files import is_locked, locked, new_directory, read_json, read_numbers, write_json
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Training, Vocabulary, load_model
 from transformer_core.models.precision import weights_dtype
@@ -161,7 +161,7 @@ def train(params: Params) -> None:
         if devices.rank > 0:
             _train(params, fingerprint, devices, stop_asked)
             return
-        with exclusive_lock(state_of(fingerprint) / TRAINING_LOCK, "this training"):
+        with locked(state_of(fingerprint) / TRAINING_LOCK, "this training"):
             _train(params, fingerprint, devices, stop_asked)
             if stop_asked():  # DVC may have been ended by the same signal.
                 raise Interrupted("training stopped after its last update, state saved")

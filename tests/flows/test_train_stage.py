@@ -18,7 +18,7 @@ from tests.flows.publishing import MANIFEST
 from tests.flows.stages import set_params, stage_here
 from transformer_core.config import load_params
 from transformer_core.corpus.text import write_lines
-from transformer_core.files import exclusive_lock, write_json
+from transformer_core.files import locked, write_json
 
 SOURCES = [f"the {noun} sees {number} {noun}s" for noun in ("dog", "horse", "other bird") for number in range(20)]
 TARGETS = [f"der {noun} sieht {number} davon" for noun in ("Hund", "Kater", "andere Vogel") for number in range(20)]
@@ -91,7 +91,7 @@ def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_ane
 def test_a_training_that_another_process_runs_is_not_started_again(place: Path) -> None:
     prepare("bpe")
     state = Path(".state") / fingerprint_of(load_params())[:16]
-    with exclusive_lock(place / state / "lock", "this training"):
+    with locked(place / state / "lock", "this training"):
         ended = stage_here("train")
     assert ended.stderr.endswith(
         f"{state}/lock: this training is running in process {os.getpid()}. Wait until it ends or stop it, then run again.\n"

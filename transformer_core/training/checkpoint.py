@@ -18,7 +18,7 @@ from transformer_core.files import new_file, repository, sha256_of
 from transformer_core.models.directory import check_finite, read_weights
 
 FORMAT = 2
-TRAINING_LOCK = "lock"  # File in a training's directory that the writing process locks (`exclusive_lock` of transformer_core/files.py).
+TRAINING_LOCK = "lock"  # File in a training's directory that the writing process locks (`locked` of transformer_core/files.py).
 FINISHED = "finished"  # File there once the stage's outputs are written; it holds the MD5 of their metrics.json, as DVC records it.
 _KEEP_STATES = 2
 _LESS_IS_BETTER = frozenset({"nll", "perplexity"})  # For the other measures, more is better.
