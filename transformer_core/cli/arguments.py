@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from transformer_core.errors import configuration_error
+
 if TYPE_CHECKING:
     import torch
 
@@ -66,8 +68,6 @@ def chosen_device(name: str | None) -> "torch.device | None":
     """Return the device of --device, None if not given. Raises `UserError` (78): the machine has no such GPU."""
     import torch
 
-    from transformer_core.errors import configuration_error
-
     if name is None:
         return None
     device = torch.device(name)
@@ -96,7 +96,6 @@ def chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int]
         UserError: exit code 78; no such model, or a --length beyond its learned positions.
     """
     from transformer_core.config import Model, load_params
-    from transformer_core.errors import configuration_error
     from transformer_core.presets import TransformerSize, resolve
 
     if arguments.preset:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_core.cli.arguments import Commands, add_command, add_device_argument, chosen_device, positive_int
+from transformer_core.corpus.text import normalise
 from transformer_core.errors import UserError, configuration_error
+from transformer_core.files import write_text
 
 if TYPE_CHECKING:
     from transformer_core.corpus.tokens.subword import Subword
@@ -92,7 +94,6 @@ def _draw_word(arguments: argparse.Namespace, maps: "AttentionMaps") -> int:
     """Write the picture of the attention of one word, and print its path."""
     from transformer_core.evaluation.attention_figures import shown_layer, word_figure
     from transformer_core.evaluation.words import words_of
-    from transformer_core.files import write_text
 
     if "encoder" not in maps.weights:
         raise configuration_error("--word: this model has no encoder attention", f"It has: {', '.join(maps.weights)}.")
@@ -112,8 +113,6 @@ def _draw_word(arguments: argparse.Namespace, maps: "AttentionMaps") -> int:
 
 def _place(words: list[str], wanted: str, occurrence: int) -> int:
     """Return the index of an occurrence (from 1) of the wanted word. Raises `UserError` (78): no such word or occurrence."""
-    from transformer_core.corpus.text import normalise
-
     places = [place for place, word in enumerate(words) if word == normalise(wanted)]
     if not places:
         raise configuration_error(f"--word: {wanted!r} is no word of the sentence", f"Its words: {' '.join(words)}")
@@ -127,7 +126,6 @@ def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int]
     """Write the pictures and the numbers, after all are drawn, and return the files' names."""
     from transformer_core.evaluation.attention_figures import readable
     from transformer_core.evaluation.heat_maps import find_fonts, heat_maps, save_png
-    from transformer_core.files import write_text
 
     pieces = [*maps.source, *maps.read, *maps.predicted]
     fonts = find_fonts([*pieces, *map(readable, pieces)])

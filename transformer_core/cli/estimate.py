@@ -14,6 +14,7 @@ from transformer_core.cli.arguments import (
     positive_float,
     positive_int,
 )
+from transformer_core.errors import configuration_error
 
 # From the paper's Table 2 and section 5.2: eight P100s, whose FLOPs the paper computes with 9.5 sustained TFLOPS each.
 _PAPER = {"base": "3.3e18 FLOPs, 12 hours", "big": "2.3e19 FLOPs, 3.5 days"}
@@ -44,7 +45,6 @@ def _in_words(hours: float) -> str:
 def run(arguments: argparse.Namespace) -> int:
     """Print the estimate."""
     from transformer_core.config import load_params
-    from transformer_core.errors import configuration_error
     from transformer_core.models.architectures import cost_of_training
     from transformer_core.presets import TABLE_3
     from transformer_core.training.devices import default_devices, default_threads

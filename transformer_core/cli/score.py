@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from transformer_core.cli.arguments import Commands, add_command, add_device_argument, chosen_device, positive_int
+from transformer_core.corpus.text import read_pairs
 from transformer_core.errors import UserError
 
 _PAIRS_AT_ONCE = 1_024  # Enough for batches of similar length.
@@ -36,7 +37,6 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write log-probability and tokens of each pair, and to standard error the perplexity of all whose source is not empty."""
-    from transformer_core.corpus.text import read_pairs
     from transformer_core.corpus.tokens.subword import EOS
     from transformer_core.decoding.scoring import score_tokens
     from transformer_core.decoding.translator import check_length, load_for_decoding

@@ -1,9 +1,13 @@
 """`transformer-core states`: list or remove the states of stopped trainings."""
 
 import argparse
+import shutil
+from datetime import datetime
 from pathlib import Path
 
 from transformer_core.cli.arguments import Commands, add_command
+from transformer_core.errors import ExitCode, UserError, configuration_error
+from transformer_core.files import is_locked
 
 
 def add_to(commands: Commands) -> None:
@@ -37,9 +41,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _described(directory: Path) -> str:
     """Return name, update, size and time of saving."""
-    from datetime import datetime
-
-    from transformer_core.files import is_locked
     from transformer_core.training.checkpoint import FINISHED, TRAINING_LOCK, is_whole, state_files, update_of
 
     whole = next((file for file in state_files(directory) if is_whole(file)), None)
@@ -53,10 +54,6 @@ def _described(directory: Path) -> str:
 
 
 def _remove(found: dict[str, Path], names: list[str], root: Path) -> None:
-    import shutil
-
-    from transformer_core.errors import ExitCode, UserError, configuration_error
-    from transformer_core.files import is_locked
     from transformer_core.training.checkpoint import TRAINING_LOCK
 
     chosen = list(found) if names == ["all"] else dict.fromkeys(names)

@@ -23,7 +23,9 @@ from transformer_core.cli.arguments import (
     up_to_10,
     up_to_100,
 )
+from transformer_core.corpus.text import decode_line, read_lines, read_raw_lines
 from transformer_core.errors import ExitCode, UserError, configuration_error
+from transformer_core.files import new_file
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -110,7 +112,6 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Translate all lines of the input; an empty line stays empty."""
-    from transformer_core.corpus.text import read_lines
     from transformer_core.decoding.engine import choose, load, translated
 
     if arguments.out and arguments.out.is_dir():
@@ -139,8 +140,6 @@ def run(arguments: argparse.Namespace) -> int:
 @contextmanager
 def _written(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces the one at `path`, or behind that link, at the end of the block; a device or a pipe is written to."""
-    from transformer_core.files import new_file
-
     if path.exists() and not path.is_file():
         with path.open("wb") as device:
             yield device
@@ -174,7 +173,6 @@ def _report(choice: "Choice", engine: "Engine", wanted: "DecodingRequest") -> No
 
 def _chunks(lines: Iterator[str], at_once: int, limit: "_Limit", prefixes: Path | None) -> "Iterator[Chunk]":
     """Yield up to `at_once` lines as token ids, with the beginnings of their translations if there is a file of these."""
-    from transformer_core.corpus.text import read_lines
     from transformer_core.decoding.engine import Chunk
 
     numbered = enumerate(lines, start=1)
@@ -234,8 +232,6 @@ def _bar(arguments: argparse.Namespace, at_once: int) -> "tqdm[Any]":
     """Return a bar of the lines, which stays as a closing line; a bar that is not shown if it would be among translations on a terminal."""
     from tqdm import tqdm
 
-    from transformer_core.corpus.text import read_raw_lines
-
     among = at_once == 1 or (arguments.out is None and sys.stdout.isatty())
     shown = sys.stderr.isatty() and not among
     countable = shown and arguments.input is not None and arguments.input.is_file()  # Counting would read a pipe to its end.
@@ -245,8 +241,6 @@ def _bar(arguments: argparse.Namespace, at_once: int) -> "tqdm[Any]":
 
 def _stdin_lines() -> Iterator[str]:
     """Yield the lines of standard input; a person at a terminal gets a prompt for each."""
-    from transformer_core.corpus.text import decode_line
-
     prompt = "> " if sys.stdin.isatty() and sys.stderr.isatty() else ""
     for number in count(1):
         print(prompt, end="", file=sys.stderr, flush=True)
