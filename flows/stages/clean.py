@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from flows.process.paths import CLEAN, RAW, STATE
+from flows.process.paths import CLEAN, MANIFEST, RAW, STATE
+from flows.record.documents import read_output
 from transformer_core.config import PRETRAINED, Params
 from transformer_core.corpus.cleaning.cleaner import PairScores, clean_corpus
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
-from transformer_core.corpus.sources.manifest import read_manifest
 from transformer_core.files import new_directory
 from transformer_core.processes import cores
 
@@ -25,7 +25,7 @@ def run(params: Params) -> str:
 def cleaned(params: Params, folder: Path, scores: PairScores | None = None) -> CleaningReport:
     """Clean data/raw into `folder`."""
     download, workers = params.download, params.machine.workers
-    tags = {origin["tag"] for origin in read_manifest(RAW).origin if "tag" in origin}
+    tags = {origin["tag"] for origin in read_output(MANIFEST)["origin"] if "tag" in origin}
     return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scores, tags)
 
 

@@ -7,10 +7,11 @@ the files (on another machine, in a clone) the other stages are restored from DV
 from pathlib import Path
 
 from flows.process.paths import LOCAL_FILES, MANIFEST, RAW, STATE
+from flows.record.documents import read_output
 from transformer_core.config import Params
 from transformer_core.corpus.sources.catalogue import Source, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher
-from transformer_core.corpus.sources.manifest import Origin, read_manifest
+from transformer_core.corpus.sources.manifest import Origin
 from transformer_core.corpus.sources.readers import SourceReader, named_from
 from transformer_core.corpus.sources.translated import TranslatedSource
 from transformer_core.errors import UserError
@@ -57,9 +58,9 @@ def check(reader: SourceReader, split: str, source: Source, origins: list[Origin
 
 def sums_in_raw(reader: SourceReader) -> dict[tuple[str, str], str]:
     """The sums of the local files that data/raw was made from, by split and name; empty if it is of another corpus."""
-    if not MANIFEST.exists() or (manifest := read_manifest(RAW)).corpus != reader.found.entry.name:
+    if not MANIFEST.exists() or (manifest := read_output(MANIFEST))["corpus"] != reader.found.entry.name:
         return {}
-    return {(origin["split"], name): origin["sha256"] for origin in manifest.origin if (name := _name(origin))}
+    return {(origin["split"], name): origin["sha256"] for origin in manifest["origin"] if (name := _name(origin))}
 
 
 def _name(origin: Origin) -> str:

@@ -35,7 +35,6 @@ from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Entry, F
 from transformer_core.corpus.sources.fetching import Fetcher, locked_sums
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, unpack
 from transformer_core.corpus.sources.holdout import listed_sentences
-from transformer_core.corpus.sources.manifest import read_manifest
 from transformer_core.corpus.sources.own import new_entry, update_entry
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
@@ -182,10 +181,10 @@ def _own_corpus(data: bytes, folder: Path) -> None:
     reader = SourceReader(found, "en", "de", Fetcher("mine", folder / "downloads"))
     with new_directory(folder / RAW) as raw:
         write_raw(reader, raw)
-    manifest = read_manifest(folder / RAW)
-    for split, record in manifest.splits.items():
+    manifest = read_output(MANIFEST, folder)
+    for split, record in manifest["splits"].items():
         pairs = list(read_pairs(folder / RAW / f"{split}.en", folder / RAW / f"{split}.de"))
-        assert len(pairs) == record.pairs
+        assert len(pairs) == record["pairs"]
     with new_directory(folder / "data/clean") as clean:
         clean_corpus(folder / RAW, clean, "en", "de", _CLEAN, workers=1)
 
@@ -273,8 +272,7 @@ _TRAINING_METRICS = json.dumps(
 ).encode()
 
 
-def _read_manifest(folder: Path) -> None:
-    read_manifest(folder / RAW)
+def _read_manifest(_: Path) -> None:
     manifest = read_output(MANIFEST)
     params = recipes.load("synthetic")
     describe_training(Journal("f00d"), params)

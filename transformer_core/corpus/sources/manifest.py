@@ -1,17 +1,13 @@
 """manifest.json of data/raw: the corpus, the sums of its files, and their origins."""
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from transformer_core.config import Language, Name, Section, Total, check_document
+from transformer_core.config import Language, Name, Section, Total
 from transformer_core.corpus.text import SPLITS
-from transformer_core.errors import UserError
-from transformer_core.files import read_json
 
 MANIFEST = "manifest.json"
-_REMEDY = "Make it again with: dvc repro --force --single-item download"
 
 Origin = dict[str, str]
 # Further scores, with which published figures on a corpus were computed (evaluation/moses_bleu.py).
@@ -63,11 +59,3 @@ class Manifest(Section):
             if origin.get("split") not in self.splits:
                 raise ValueError(f"origin.{number}.split: must be one of {', '.join(self.splits)}")
         return self
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """Read `folder/manifest.json`. Raises `UserError` (65): it is missing or wrong."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise UserError(f"{path}: no such file", "Make it with: dvc repro download")
-    return check_document(Manifest, read_json(path, _REMEDY), path, _REMEDY)
