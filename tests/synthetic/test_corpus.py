@@ -188,8 +188,8 @@ def test_splits_share_no_sentence_whatever_their_seeds(sample: list[SyntheticPai
 
 
 def test_an_unknown_split_is_refused() -> None:
-    with pytest.raises(ValueError, match="dev"):
-        next(generate("dev", 1, seed=1))  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="dev"):
+        next(generate("dev", 1, seed=1))
 
 
 def test_a_stream_left_early_leaves_no_process_behind() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from transformer_core.config import PARAMS_FILE, TREES
 from transformer_core.corpus.sources.catalogue import Address, Folder, Found, LocalFile, Source, Synthetic
@@ -184,14 +184,13 @@ class SourceReader:
         return Opened(_pairs_of_sacrebleu(dataset, archives, language_pair, self.fetcher), _origins(urls, fetched, sacrebleu=name))
 
     def _open_synthetic(self, settings: Synthetic, split: str) -> Opened:
-        from transformer_core.synthetic.stream import Split, generate
+        from transformer_core.synthetic.stream import generate
 
         if TREES in self.direction and self.direction != ("en", TREES):
             raise configuration_error(f"{PARAMS_FILE}: download.source: the trees of corpus synthetic are of en, got {self.source!r}")
 
         trees = self.target == TREES
-        stream = cast(Split, split if split in SPLITS else "test")
-        generated = generate(stream, settings.pairs, settings.seed, workers=self.workers, trees=trees)
+        generated = generate(split if split in SPLITS else "test", settings.pairs, settings.seed, workers=self.workers, trees=trees)
         rows, again = itertools.tee(generated)
 
         def pairs() -> Iterator[Pair[bytes]]:
