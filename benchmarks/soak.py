@@ -42,7 +42,7 @@ from flows.process.paths import PUBLISHED
 from flows.process.runner import in_background
 from transformer_core.files import read_json
 from transformer_core.project import new_project
-from transformer_core.synthetic import generate
+from transformer_core.synthetic.stream import generate
 
 SECONDS_BETWEEN_SAMPLES = 5.0
 START_SECONDS = 300.0  # After them a server that does not answer has failed to start.

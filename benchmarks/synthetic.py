@@ -4,7 +4,7 @@ import time
 
 from common import command_line
 
-from transformer_core.synthetic import generate
+from transformer_core.synthetic.stream import generate
 
 
 def main() -> None:

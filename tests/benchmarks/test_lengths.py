@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 from benchmarks.lengths import FORMS, TRAINED_WORDS, draw, group_of, score_tables, scores, write_settings
 from transformer_core.config import Params, validate_document
 from transformer_core.presets import resolve
-from transformer_core.synthetic import generate
+from transformer_core.synthetic.stream import generate
 
 
 def sentence(words: int) -> str:

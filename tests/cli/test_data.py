@@ -13,7 +13,7 @@ from transformer_core.config import load_params
 from transformer_core.corpus.text import write_lines
 from transformer_core.data_plan import plan_data
 from transformer_core.errors import UserError
-from transformer_core.synthetic import generate
+from transformer_core.synthetic.stream import generate
 
 
 def test_recipes_are_listed_with_what_they_are_for(call: Call) -> None:

@@ -12,10 +12,11 @@ import pytest
 
 from tests.synthetic.treebank import leaves, tokens
 from transformer_core.corpus.trees import bracketed, read_tree
-from transformer_core.synthetic import PHENOMENA, SyntheticPair, generate
 from transformer_core.synthetic.lexicon import adverbials, conjunctions, lexicon
+from transformer_core.synthetic.phenomena import PHENOMENA
 from transformer_core.synthetic.sampling import Sampler
 from transformer_core.synthetic.sentences import sentence
+from transformer_core.synthetic.stream import SyntheticPair, generate
 
 T = TypeVar("T")
 

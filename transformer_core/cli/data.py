@@ -125,7 +125,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
 
 def run_synthetic(arguments: argparse.Namespace) -> int:
     """Print pairs of the train split."""
-    from transformer_core.synthetic import generate
+    from transformer_core.synthetic.stream import generate
 
     for pair in generate("train", arguments.pairs, arguments.seed, trees=arguments.trees):
         print(pair.source, pair.target, *([pair.tree] if arguments.trees else []), sep="\t")

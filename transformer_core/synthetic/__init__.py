@@ -2,8 +2,3 @@
 
 The English sentence determines the German one, so a model that has learned the grammar can translate every sentence correctly.
 """
-
-from transformer_core.synthetic.phenomena import PHENOMENA
-from transformer_core.synthetic.stream import SyntheticPair, generate
-
-__all__ = ["PHENOMENA", "SyntheticPair", "generate"]
