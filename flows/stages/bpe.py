@@ -8,7 +8,6 @@ from flows.process.paths import CLEAN, SUBWORD_MODEL
 from transformer_core.config import PARAMS_FILE, PRETRAINED, Bpe, Params
 from transformer_core.corpus.text import read_lines, read_raw_lines
 from transformer_core.corpus.tokens.subword import SPACE_MARK, UNK, Subword, sampled, train_subword
-from transformer_core.corpus.trees import symbols_of
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory
 
@@ -18,7 +17,7 @@ def run(params: Params) -> str:
     settings, languages = params.bpe, [params.download.source, params.download.target]
     if params.download.task == "parsing":
         # A symbol of a tree is one token and not learnt from text; the mark is SentencePiece's for the space before it.
-        symbols = symbols_of(read_lines(CLEAN / f"train.{languages.pop()}"), mark=f"{SPACE_MARK}{{}}".format)
+        symbols = sorted({SPACE_MARK + symbol for line in read_lines(CLEAN / f"train.{languages.pop()}") for symbol in line.split()})
         settings = settings.model_copy(update={"user_symbols": [*settings.user_symbols, *symbols]})
     if settings.init_from is not None:
         return _copied_model(PRETRAINED / settings.init_from, settings)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_core.corpus.trees import Tree, bracketed, leaves, linearised, read_tree, read_trees, repaired, symbols_of, words
+from transformer_core.corpus.trees import Tree, bracketed, leaves, linearised, read_tree, read_trees, repaired, words
 
 DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
 LABELS = st.sampled_from(["S", "NP", "VP", "PP", "-LRB-", "X"])
@@ -92,7 +92,3 @@ def test_a_tree_deeper_than_pythons_stack_is_read_and_written() -> None:
     deep = "(S " * 20_000 + "(NN dog)" + ")" * 20_000
     assert bracketed(read_tree(deep)) == deep
     assert linearised(repaired("(S " * 20_000 + "XX", [Tree("NN", word="dog")]).tree).count("(S") == 20_000
-
-
-def test_symbols_are_listed_once_in_order() -> None:
-    assert symbols_of([linearised(read_tree(DOG))] * 2) == ["(NP", "(S", "(VP", ")NP", ")S", ")VP", "XX"]

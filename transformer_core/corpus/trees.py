@@ -5,7 +5,7 @@ The linearised form is that of Vinyals et al. (2015), "Grammar as a Foreign Lang
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -207,8 +207,3 @@ def _close_last(stack: list[_Open]) -> str:
     if node.children:
         stack[-1].children.append(Tree(node.label, tuple(node.children)))
     return node.label
-
-
-def symbols_of(lines: Iterable[str], mark: Callable[[str], str] = str) -> list[str]:
-    """Return the different symbols in linearised trees, sorted, each transformed by `mark`."""
-    return sorted({mark(symbol) for line in lines for symbol in line.split()})
