@@ -34,14 +34,6 @@ class _Side:
 _Sides = Mapping[str, _Side]
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """The size of aligned files, and for each language the ranks of its sentences in pairs that can be held out."""
-
-    size: Size
-    ranks: dict[str, set[bytes]]
-
-
 def new_entry(
     name: str,
     source_file: Path,
@@ -79,9 +71,8 @@ def new_entry(
     if languages[0] == languages[1]:
         raise configuration_error(f"{name}: both sides are {languages[0]}", "Set --source-language and --target-language.")
     train = _sides(languages, source_file, target_file)
-    measured = _measure([train])
-    pairs = measured.size.pairs
-    tenth = max(1, min(_MOST_HELD_OUT, pairs // 10))
+    size, ranks = _measure([train])
+    tenth = max(1, min(_MOST_HELD_OUT, size.pairs // 10))
     splits: dict[str, list[dict[str, Any]]] = {"train": [{"files": _files(train, path.parent)}]}
     sizes = {}
     for split, given in (("valid", valid), ("test", test)):
@@ -92,13 +83,13 @@ def new_entry(
         else:
             sizes[split] = given or tenth
             splits[split] = [{"holdout": sizes[split]}]
-    wanted, different = sum(sizes.values()), len(measured.ranks[languages[0]])
+    wanted, different = sum(sizes.values()), len(ranks[languages[0]])
     if wanted >= different:
         fault = f"{wanted:,} pairs are to be held out, but it has {different:,} different sentences with text on both sides"
         raise UserError(f"{source_file}: {fault}", "Hold out fewer or add text.")
-    size = measured.size.model_dump()
-    _list_held_out(path, measured, sizes, {})
-    write_text(path, yaml_text({"name": name, "languages": list(languages), "licence": None, "note": "", "size": size, "splits": splits}))
+    _list_held_out(path, ranks, sizes, {})
+    entry = {"name": name, "languages": list(languages), "licence": None, "note": "", "size": size.model_dump(), "splits": splits}
+    write_text(path, yaml_text(entry))
     return path
 
 
@@ -161,10 +152,9 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
                 _measure([sides])
     size = None
     if whole:
-        measured = _measure(train)
-        size = measured.size
+        size, ranks = _measure(train)
         document["size"] = size.model_dump()
-        _list_held_out(path, measured, entry.holdouts, {language: listed_sentences(path, language) for language in entry.languages})
+        _list_held_out(path, ranks, entry.holdouts, {language: listed_sentences(path, language) for language in entry.languages})
     write_text(path, yaml_text(document))
     return entry.size, size
 
@@ -191,8 +181,12 @@ def _language_of(file: Path, side: str) -> str:
     return language
 
 
-def _measure(parts: Iterable[_Sides]) -> _Measured:
-    """Check every line of aligned files, read one after the other, and return their size and ranks."""
+def _measure(parts: Iterable[_Sides]) -> tuple[Size, dict[str, set[bytes]]]:
+    """Check every line of aligned files, read one after the other.
+
+    Returns:
+        Their size, and for each language the ranks of its sentences in pairs that can be held out.
+    """
     total = text_bytes = 0
     ranks: dict[str, set[bytes]] = defaultdict(set)
     for sides in parts:
@@ -216,7 +210,7 @@ def _measure(parts: Iterable[_Sides]) -> _Measured:
             remedy = f"The languages in it are {', '.join(languages)}." if languages else "Look at the files."
             raise UserError(f"{source.file}: none of {number:,} pairs has text in {source_language} and {target_language}", remedy)
         total += number
-    return _Measured(Size(pairs=total, text_bytes=text_bytes, download_bytes=0), ranks)
+    return Size(pairs=total, text_bytes=text_bytes, download_bytes=0), ranks
 
 
 def _check_cells(table: Path) -> None:
@@ -237,10 +231,10 @@ def _sum_of(path: Path) -> str:
         return sha256_of(path)
 
 
-def _list_held_out(entry: Path, measured: _Measured, sizes: Mapping[str, int], listed: Mapping[str, HeldOut]) -> None:
+def _list_held_out(entry: Path, ranks: Mapping[str, set[bytes]], sizes: Mapping[str, int], listed: Mapping[str, HeldOut]) -> None:
     """Write the list of the held-out sentences for both directions; listed sentences stay on it."""
     if sizes:
-        write_list(entry, {language: choose(ranks, sizes, listed.get(language, {})) for language, ranks in measured.ranks.items()})
+        write_list(entry, {language: choose(own, sizes, listed.get(language, {})) for language, own in ranks.items()})
     else:
         list_file(entry).unlink(missing_ok=True)
 
