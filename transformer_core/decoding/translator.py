@@ -195,7 +195,10 @@ class Translator:
                 return _decoded(model, tokens, search, prefix, most)
             assert isinstance(model, TranslationModel)
             lists = [self.shortlist.of(sources[number], start) for number, start in zip(numbers, starts, strict=True)]
-            return _decoded_from(Shortlisted(model, lists), tokens, search, prefix, most)
+            shortlisted = Shortlisted(model, lists)
+            outputs = _decoded(shortlisted, tokens, search, None if prefix is None else shortlisted.columns(prefix), most)
+            ids = shortlisted.ids.tolist()  # Outputs are columns of the shortlists.
+            return [[one._replace(tokens=[ids[column] for column in one.tokens]) for one in finished] for finished in outputs]
 
         batches = batches_of([len(source) for source in sources], batch_tokens)
         # The coverage penalty reads the model's record of attention, which parallel batches on a CPU would share.
@@ -212,15 +215,6 @@ def _decoded(model: StepModel, tokens: Tensor, search: Search | Sampling, prefix
     if isinstance(search, Search):
         return beam_search(model, tokens, tokens != PAD, search, prefix, most)
     return sample(model, tokens, tokens != PAD, search, prefix, most)
-
-
-def _decoded_from(
-    model: Shortlisted, tokens: Tensor, search: Search | Sampling, prefix: Tensor | None, most: int | None
-) -> list[list[Finished]]:
-    """Decode as `_decoded`, and turn the columns of the shortlists to token ids."""
-    ids = model.ids.tolist()
-    outputs = _decoded(model, tokens, search, None if prefix is None else model.columns(prefix), most)
-    return [[one._replace(tokens=[ids[column] for column in one.tokens]) for one in finished] for finished in outputs]
 
 
 def check_shortlist(directories: Sequence[Path]) -> Path:
