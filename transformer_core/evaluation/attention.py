@@ -91,21 +91,19 @@ def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[i
         )
     read = [BOS, *target[:-1]]
     with torch.inference_mode():
-        weights = _weights(model, *(torch.tensor([tokens], device=model.output_weight.device) for tokens in (source, read)))
+        ids = [torch.tensor([tokens], device=model.output_weight.device) for tokens in (source, read)]
+        if isinstance(model, Transformer):
+            weights = _transformer_weights(model, *ids)
+        else:
+            assert isinstance(model, Recurrent)
+            weights = {"cross": _recurrent_weights(model, *ids)}
     source_pieces, read_pieces, predicted_pieces = (subword.processor.id_to_piece(list(tokens)) for tokens in (source, read, target))
     arrays = {kind: found.float().cpu().numpy() for kind, found in weights.items()}
     return AttentionMaps(source_pieces, read_pieces, predicted_pieces, arrays)
 
 
-def _weights(model: TranslationModel, source: Tensor, read: Tensor) -> dict[Kind, Tensor]:
-    """Return the weights of each kind, (N, H, rows, columns), for (1, S) and (1, T) token ids."""
-    if isinstance(model, Transformer):
-        return _transformer_weights(model, source, read)
-    assert isinstance(model, Recurrent)
-    return {"cross": _recurrent_weights(model, source, read)}
-
-
 def _transformer_weights(model: Transformer, source: Tensor, read: Tensor) -> dict[Kind, Tensor]:
+    """Return the weights of each kind, (N, H, rows, columns), for (1, S) and (1, T) token ids."""
     decoder = [layer for layer in model.decoder if isinstance(layer, DecoderLayer)]
     attentions: dict[Kind, list[MultiHeadAttention]] = {
         "encoder": [layer.self_attention for layer in model.encoder if isinstance(layer, EncoderLayer)],
