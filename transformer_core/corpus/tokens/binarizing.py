@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import cast
@@ -66,7 +67,7 @@ def encode_split(
     Raises:
         UserError: exit code 65; a file is missing or not valid UTF-8, or the sides differ in length.
     """
-    work = _Encode(subword, max_tokens, source, target)
+    work = partial(_encode, subword, max_tokens, source, target)
     # disable=None: no bar where there is no terminal.
     with tqdm(desc=f"binarize {source.stem}", unit=" pairs", leave=False, disable=None) as bar:
         for part in in_order(work, read_chunks(source, target), workers or workers_for(source)):
@@ -107,19 +108,11 @@ def _shards(parts: Iterable[EncodedPairs]) -> Iterator[EncodedPairs]:
         yield EncodedPairs.joined(waiting)
 
 
-@dataclass(frozen=True)
-class _Encode:
-    """The function that workers apply to a chunk of text."""
-
-    subword: Subword
-    max_tokens: int | None
-    source: Path
-    target: Path
-
-    def __call__(self, chunk: Chunk) -> EncodedPairs:
-        sources = self.subword.encode_clean(_lines(chunk.source, self.source, chunk.first))
-        targets = self.subword.encode_clean(_lines(chunk.target, self.target, chunk.first))
-        return EncodedPairs.of(sources, targets, chunk.first, self.subword.vocab_size, self.max_tokens)
+def _encode(subword: Subword, max_tokens: int | None, source: Path, target: Path, chunk: Chunk) -> EncodedPairs:
+    """Encode a chunk of the text of two files; workers apply it."""
+    sources = subword.encode_clean(_lines(chunk.source, source, chunk.first))
+    targets = subword.encode_clean(_lines(chunk.target, target, chunk.first))
+    return EncodedPairs.of(sources, targets, chunk.first, subword.vocab_size, max_tokens)
 
 
 def _lines(text: bytes, path: Path, first: int) -> list[str]:
