@@ -4,7 +4,7 @@ Validation and test are repaired in the same way but not filtered: line i stays 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress, islice, repeat
 from pathlib import Path
@@ -73,7 +73,9 @@ def clean_corpus(
     held_out = [split for split in splits_of(raw, source) if split != "train"]
     splits = {split: _repair_split(raw, folder, split, source, target) for split in held_out}
     paths = raw / f"train.{source}", raw / f"train.{target}"
-    sources, targets = (_sentences(folder, held_out, language) for language in (source, target))
+    sources, targets = (
+        HeldOut.of(line for split in held_out for line in read_lines(folder / f"{split}.{language}")) for language in (source, target)
+    )
     if target == TREES:  # A tree of train has the source's words, which the symbols of valid and test have not.
         targets = replace(targets, scripts=sources.scripts | targets.scripts)
     work = _Work(settings, *paths, sources, targets, target == TREES, frozenset(tags))
@@ -109,10 +111,6 @@ def _repair_split(raw: Path, folder: Path, split: str, source: str, target: str)
         pairs.append(_with_symbols(pair, paths[1], number) if target == TREES else pair)
     write_pairs(folder / f"{split}.{source}", folder / f"{split}.{target}", pairs)
     return SplitReport(pairs=len(pairs), empty=sum(not (left and right) for left, right in pairs), repaired=_by_repair(counts))
-
-
-def _sentences(folder: Path, splits: Sequence[str], language: str) -> HeldOut:
-    return HeldOut.of(line for split in splits for line in read_lines(folder / f"{split}.{language}"))
 
 
 @dataclass
@@ -205,8 +203,10 @@ class _Work:
 
     def _repaired(self, tally: _Tally, pair: Pair[bytes], number: int) -> Pair[str] | None:
         """Return the pair as repaired text; None if it is dropped because it is not valid UTF-8."""
+        remedy = "Re-encode the file or set clean.on_invalid_utf8: drop."
         try:
-            source, target = _decode(pair.source, self.source_path, number), _decode(pair.target, self.target_path, number)
+            source = decode_line(pair.source, self.source_path, number, remedy)
+            target = decode_line(pair.target, self.target_path, number, remedy)
         except UserError:
             if self.settings.on_invalid_utf8 == "stop":
                 raise
@@ -330,10 +330,6 @@ def _histograms(words: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 def _by_repair(counts: Counter[str]) -> dict[str, int]:
     return {name: counts[name] for name, _ in REPAIRS}
-
-
-def _decode(line: bytes, path: Path, number: int) -> str:
-    return decode_line(line, path, number, "Re-encode the file or set clean.on_invalid_utf8: drop.")
 
 
 def _shortened(text: str) -> str:
