@@ -50,7 +50,10 @@ def _kept(directory: Path, stack: ExitStack) -> Path:
     fcntl.flock(stack.enter_context((cache / _LOCK).open("w")), fcntl.LOCK_EX)
     export = cache / _key(directory)
     if not _is_whole(export):
-        _make(directory, export)
+        model, _ = load_model(directory)
+        with new_directory(export) as temporary:
+            export_model(model, directory, temporary)
+            write_json(temporary / _SUMS, _sums(temporary))
     os.utime(export)
     for unused in sorted(cache.glob("[0-9a-f]*"), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
         shutil.rmtree(unused)
@@ -70,13 +73,6 @@ def _key(directory: Path) -> str:
     names = [WEIGHTS, CONFIG, SUBWORD, *([SHORTLIST] if (directory / SHORTLIST).is_file() else [])]
     parts = [str(_FORMAT), library().__version__, *(sha256_of(directory / name) for name in names)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
-
-
-def _make(directory: Path, export: Path) -> None:
-    model, _ = load_model(directory)
-    with new_directory(export) as temporary:
-        export_model(model, directory, temporary)
-        write_json(temporary / _SUMS, _sums(temporary))
 
 
 def _is_whole(export: Path) -> bool:
