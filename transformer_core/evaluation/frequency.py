@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 from transformer_core.corpus.text import lacks_spaces
@@ -47,8 +47,8 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str], traini
 
 def count_words(lines: Iterable[str], wanted: Collection[str]) -> Counter[str]:
     """Count the wanted words in lines of text; memory is bounded by them and by the words of some lines."""
-    counts = Counter[str]()
-    for block in _blocks(lines):
+    counts, rest = Counter[str](), iter(lines)
+    while block := list(islice(rest, _LINES_AT_ONCE)):
         # First by their spelling with punctuation, because a counter is many times faster than a search for punctuation in each word.
         for spelling, times in Counter(word for line in block for word in line.split()).items():
             if (word := bare(spelling)) in wanted:
@@ -58,9 +58,3 @@ def count_words(lines: Iterable[str], wanted: Collection[str]) -> Counter[str]:
 
 def _words(sentence: str) -> Counter[str]:
     return Counter(bare(word) for word in sentence.split())
-
-
-def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
-    rest = iter(lines)
-    while block := list(islice(rest, _LINES_AT_ONCE)):
-        yield block
