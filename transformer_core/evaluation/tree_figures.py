@@ -12,7 +12,7 @@ _TEXT, _TAG_TEXT = 11, 9
 
 def tree_figure(tree: Tree, beside: Tree, title: str) -> str:
     """Draw a tree as SVG; constituents that count in the score but are not in `beside`, a tree over the same words, are marked."""
-    known, _ = spans(beside)
+    known = spans(beside)
     depth = deepest = 0
     for kind, _ in events(tree):
         depth += {"open": 1, "word": 0, "close": -1}[kind]
