@@ -149,11 +149,9 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str, n
     Raises:
         ValueError: the two differ in length (sacreBLEU would silently truncate the longer one) or are empty.
     """
-    if len(hypotheses) != len(references) or not hypotheses:
-        raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
     metric, chrf_metric, ter_metric = bleu_metric(references), CHRF(), TER()
-    bleu = metric.corpus_score(hypotheses, [references])
     found = intervals({"bleu": bleu_metric(references, force=True), "chrf": chrf_metric, "ter": ter_metric}, hypotheses, references)
+    bleu = metric.corpus_score(hypotheses, [references])
     return Scores(
         bleu=bleu.score,
         bleu_low=found["bleu"].low,
