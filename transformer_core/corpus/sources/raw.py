@@ -35,8 +35,7 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
             raise UserError(f"{path}: {entry.key_of(split)}: holds no sentence pair", "Look at the files that it names.")
     held_out = _hold_out(reader, folder) if entry.holdouts else {}
     if by_model:
-        if teachers is None:
-            raise ValueError(f"{path} has sources `translated`, and nothing translates them")
+        assert teachers is not None
         origins += _write_split(reader, "train", [(source.open(teachers), weight) for source, weight in by_model], folder, "ab")
     manifest = Manifest(
         corpus=entry.name,

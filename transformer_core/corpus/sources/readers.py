@@ -71,9 +71,8 @@ class SourceReader:
             return self._open_sacrebleu(wanted.sacrebleu)
         if wanted.synthetic is not None:
             return self._open_synthetic(wanted.synthetic, split)
-        if wanted.trees is not None:
-            return self._open_trees(wanted.trees)
-        raise ValueError(f"a source of kind {wanted.kinds} is taken from train, not read")
+        assert wanted.trees is not None  # Sources of the other kinds are taken from train, not read.
+        return self._open_trees(wanted.trees)
 
     @property
     def direction(self) -> tuple[str, str]:
