@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from transformer_core.errors import UserError, is_out_of_memory
-from transformer_core.files import new_file, repository, sha256_of
+from transformer_core.files import new_file, repository, sha256_of, write_text
 from transformer_core.models.directory import check_finite, read_weights
 
 FORMAT = 2
@@ -106,8 +106,7 @@ class StateDirectory:
         file = self.path / f"state-{update:08d}.pt"
         with new_file(file) as temporary:
             torch.save({"format": FORMAT, "update": update} | state, temporary)
-        with new_file(file.with_suffix(".sha256")) as temporary:
-            temporary.write_text(sha256_of(file), encoding="ascii")
+        write_text(file.with_suffix(".sha256"), sha256_of(file))
         for old in state_files(self.path)[_KEEP_STATES:]:
             _remove_state(old)
 
