@@ -3,9 +3,9 @@
 Words are compared by identity, because they are keys of caches; each entry has one object.
 """
 
+import csv
 from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -141,8 +141,8 @@ def lexicon() -> Lexicon:
 def rows(table: str) -> list[dict[str, str]]:
     """Return the rows of a table of words, by column."""
     text = Path(__file__).with_name("words").joinpath(f"{table}.tsv").read_text(encoding="utf-8")
-    header, *lines = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
-    return [dict(zip_longest(header, line, fillvalue="")) for line in lines]  # The files leave out empty cells at the end of a line.
+    lines = (line for line in text.splitlines() if not line.startswith("#"))
+    return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE, restval=""))  # Empty cells at the end of a line are left out.
 
 
 @cache
