@@ -134,7 +134,8 @@ def _specification(specs: Any, model: Transformer, subword: Subword) -> Any:
 def _fill_encoder(spec: Any, model: Transformer) -> None:
     spec.embeddings[0].weight = _plain(model.embedding.weight)
     spec.position_encodings.encodings = _encodings(model.source_positions, model.d_model)
-    _fill_last_norm(spec, model.encoder_norm)
+    if model.encoder_norm is not None:
+        _fill_norm(spec.layer_norm, model.encoder_norm)
     for theirs, ours in zip(spec.layer, model.encoder, strict=True):
         assert isinstance(ours, EncoderLayer)
         _fill_attention(theirs.self_attention, ours.self_attention, ours.round_attention, _head_width(model))
@@ -145,7 +146,8 @@ def _fill_decoder(spec: Any, model: Transformer) -> None:
     spec.embeddings.weight = _plain((model.target_embedding or model.embedding).weight)
     spec.projection.weight = _plain(model.output_weight)
     spec.position_encodings.encodings = _encodings(model.target_positions, model.d_model)
-    _fill_last_norm(spec, model.decoder_norm)
+    if model.decoder_norm is not None:
+        _fill_norm(spec.layer_norm, model.decoder_norm)
     for theirs, ours in zip(spec.layer, model.decoder, strict=True):
         assert isinstance(ours, DecoderLayer)
         _fill_attention(theirs.self_attention, ours.self_attention, ours.round_self_attention, _head_width(model))
@@ -170,11 +172,6 @@ def _fill_feed_forward(spec: Any, network: FeedForward, around: Residual) -> Non
     for theirs, ours in ((spec.linear_0, network.inner), (spec.linear_1, network.outer)):
         theirs.weight, theirs.bias = _plain(ours.weight), _plain(ours.bias)
     _fill_norm(spec.layer_norm, around.norm)
-
-
-def _fill_last_norm(spec: Any, norm: nn.LayerNorm | None) -> None:
-    if norm is not None:
-        _fill_norm(spec.layer_norm, norm)
 
 
 def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
