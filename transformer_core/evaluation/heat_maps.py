@@ -63,7 +63,10 @@ def heat_maps(maps: AttentionMaps, kind: Kind, layers: Sequence[int], heads: Seq
     panel_width, panel_height = beside + map_width + _GAP, _TITLE + map_height + _label_width(columns, fonts)
     scale_left = len(heads) * panel_width
     width, height = max(_LEAST_WIDTH, scale_left + _SCALE_AND_LABELS), max(_LEAST_HEIGHT, _HEADING + len(layers) * panel_height)
-    _check_size(width, height)
+    megapixels = width * height / 1e6
+    if megapixels > MOST_MEGAPIXELS:
+        fault = f"a picture of so many maps would have {megapixels:,.0f} megapixels, more than {MOST_MEGAPIXELS}"
+        raise configuration_error(fault, "Choose fewer layers or heads.")
     figure = Figure((width / DOTS_PER_INCH, height / DOTS_PER_INCH), dpi=DOTS_PER_INCH)
     # All maps share one coordinate system, and labels are plain text: with axes and ticks for each map, drawing takes 1.5 times as long.
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
@@ -143,10 +146,3 @@ def _label_width(labels: Iterable[str], fonts: Fonts) -> float:
     figure = Figure(dpi=DOTS_PER_INCH)
     longest: float = max(figure.text(0, 0, label, **_style(fonts)).get_window_extent().width for label in set(labels))
     return 2 * _LABEL_GAP + longest
-
-
-def _check_size(width: float, height: float) -> None:
-    megapixels = width * height / 1e6
-    if megapixels > MOST_MEGAPIXELS:
-        fault = f"a picture of so many maps would have {megapixels:,.0f} megapixels, more than {MOST_MEGAPIXELS}"
-        raise configuration_error(fault, "Choose fewer layers or heads.")
