@@ -77,7 +77,7 @@ def choose_word(words: Sequence[Word], weights: NDArray[np.floating], language: 
     for place, word in enumerate(words):
         if word.text.lower() in pronouns:
             return place, "the first pronoun of the sentence"
-    real = np.array([_is_word(word.text) for word in words])
+    real = np.array([word.text not in (*_MARKERS, SPACE_MARK) and not _is_punctuation(word.text) for word in words])
     others = real & ~np.eye(len(words), dtype=bool)
     strongest = np.where(others, weights, 0).max(axis=2).mean(axis=0)
     return int(np.where(real, strongest, -1).argmax()), "the word whose heads give, on average, the greatest weight to one other word"
@@ -115,10 +115,6 @@ def _without_punctuation(group: list[int], pieces: Sequence[str]) -> Iterator[li
 
 def _text(places: Sequence[int], pieces: Sequence[str]) -> str:
     return "".join(pieces[place] for place in places).replace(SPACE_MARK, "") or SPACE_MARK
-
-
-def _is_word(text: str) -> bool:
-    return text not in _MARKERS and text != SPACE_MARK and not _is_punctuation(text)
 
 
 def _is_punctuation(text: str) -> bool:
