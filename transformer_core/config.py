@@ -42,8 +42,7 @@ PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
 Count = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 # Most hypotheses of a beam search; memory grows with them.
-MOST_BEAMS = 100
-Beam = Annotated[int, Field(gt=0, le=MOST_BEAMS)]
+Beam = Annotated[int, Field(gt=0, le=100)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 # An exponent of the length penalty: the paper's is 0.6, and larger ones lead to numbers that overflow.
