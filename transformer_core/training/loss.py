@@ -21,6 +21,7 @@ respect to a softmax p is p * (h - sum(p * h)) with respect to its logits, where
 No logarithm of a probability is computed.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ from torch.nn import functional
 _ROWS_PER_SLICE = 2048
 _ROUND = 64
 _CACHED = 1 << 19  # float32 logits that a CPU works on at a time: 2 MiB.
+_MOST_NLL = 100.0  # Of a model that is far worse than chance; `math.exp` overflows at 710.
 
 
 class Loss(NamedTuple):
@@ -63,6 +65,11 @@ def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothi
     # The grad mode is an argument, since it is always off in `forward`, and `needs_input_grad` does not depend on it.
     arguments = (hidden.unflatten(0, (passes, len(targets))), weight, targets, label_smoothing, r_drop / 2, torch.is_grad_enabled())
     return Loss(*(total / passes for total in _SlicedLoss.apply(*arguments)))  # type: ignore[no-untyped-call]
+
+
+def perplexity(nll: float) -> float:
+    """Return exp of a negative log-likelihood per token, at most exp(`_MOST_NLL`)."""
+    return math.exp(min(nll, _MOST_NLL))
 
 
 class _SlicedLoss(Function):

@@ -1,11 +1,11 @@
 """Records of a training, the observer that receives them, and its progress."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from transformer_core.corpus.tokens.batches import Cursor, GlobalBatch
+from transformer_core.training.loss import perplexity
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Interval:
             update=progress.update,
             epoch=progress.epoch + 1,
             loss=self.smoothed / self.target_tokens,
-            perplexity=math.exp(min(self.nll / self.target_tokens, 100.0)),
+            perplexity=perplexity(self.nll / self.target_tokens),
             learning_rate=learning_rate,
             gradient_norm=self.gradient_norms / self.updates,
             tokens_per_second=self.target_tokens / self.seconds,

@@ -1,6 +1,5 @@
 """Scores of a model on a held-out split, with teacher forcing and without dropout."""
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -11,7 +10,7 @@ from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Devices, autocast
 from transformer_core.training.loader import make_batch
-from transformer_core.training.loss import cross_entropy
+from transformer_core.training.loss import cross_entropy, perplexity
 
 _TOKENS_PER_BATCH = 8192
 
@@ -41,4 +40,4 @@ def score_split(
     (nll, correct, stopped), tokens = totals.tolist(), int(split.target.lengths.sum())
     if stopped:
         return None
-    return {"nll": nll / tokens, "perplexity": math.exp(min(nll / tokens, 100.0)), "accuracy": correct / tokens}
+    return {"nll": nll / tokens, "perplexity": perplexity(nll / tokens), "accuracy": correct / tokens}
