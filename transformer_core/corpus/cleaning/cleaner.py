@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from transformer_core.config import TREES, Clean
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
-from transformer_core.corpus.cleaning.rules import HeldOut, Repeats, digest, rules, words_in
+from transformer_core.corpus.cleaning.rules import EvaluationSide, Repeats, digest, rules, words_in
 from transformer_core.corpus.text import (
     REPAIRS,
     WEIGHTS,
@@ -74,7 +74,8 @@ def clean_corpus(
     splits = {split: _repair_split(raw, folder, split, source, target) for split in held_out}
     paths = raw / f"train.{source}", raw / f"train.{target}"
     sources, targets = (
-        HeldOut.of(line for split in held_out for line in read_lines(folder / f"{split}.{language}")) for language in (source, target)
+        EvaluationSide.of(line for split in held_out for line in read_lines(folder / f"{split}.{language}"))
+        for language in (source, target)
     )
     if target == TREES:  # A tree of train has the source's words, which the symbols of valid and test have not.
         targets = replace(targets, scripts=sources.scripts | targets.scripts)
@@ -168,8 +169,8 @@ class _Work:
     settings: Clean
     source_path: Path
     target_path: Path
-    source: HeldOut
-    target: HeldOut
+    source: EvaluationSide
+    target: EvaluationSide
     to_symbols: bool
     tags: frozenset[str]
 
@@ -230,7 +231,7 @@ class _Train:
         invalid = [INVALID_UTF8] if settings.on_invalid_utf8 == "drop" else []
         self._drop_worst = settings.drop_worst
         scored = [LOW_SCORE] if settings.drop_worst else []
-        self._rules = [*invalid, *rules(settings, HeldOut.of(()), HeldOut.of(())), *self._repeats, *scored]
+        self._rules = [*invalid, *rules(settings, EvaluationSide.of(()), EvaluationSide.of(())), *self._repeats, *scored]
         self._tally = _Tally()
         self._lengths = np.zeros((2, LONGEST_COUNTED + 1), np.int64)
         self._words = [np.zeros((0, 2), np.uint8)]

@@ -27,14 +27,14 @@ Rule = Callable[[Pair[str], tuple[int, int]], bool]
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class EvaluationSide:
     """One side of validation and test: its sentences, case-folded, and the scripts of its letters."""
 
     sentences: frozenset[str]
     scripts: frozenset[str]
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> "HeldOut":
+    def of(cls, texts: Iterable[str]) -> "EvaluationSide":
         """Collect the texts of one side; a script counts if at least one in a hundred letters is from it."""
         texts = list(texts)
         letters: Counter[str] = Counter()
@@ -45,7 +45,7 @@ class HeldOut:
         return cls(frozenset(map(str.casefold, texts)), frozenset(script for script, count in letters.items() if count >= least))
 
 
-def rules(settings: Clean, source: HeldOut, target: HeldOut) -> dict[str, Rule]:
+def rules(settings: Clean, source: EvaluationSide, target: EvaluationSide) -> dict[str, Rule]:
     """Return the rules for one pair alone, by name, in the order of application."""
     chosen: dict[str, Rule] = {"empty": lambda pair, _: not (pair.source and pair.target)}
     if (most := settings.max_words) is not None:

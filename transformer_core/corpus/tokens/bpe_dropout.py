@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import Cursor, GlobalBatch, even_microbatch_starts
-from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs, TokenIds
+from transformer_core.corpus.tokens.binary import BinarizedSplit, PackedIds, Pairs
 from transformer_core.corpus.tokens.subword import EOS, PAD, SPACE_MARK, Subword
 
 Tokens = NDArray[np.int64]
@@ -138,7 +138,7 @@ class BpeDropout:
         return [pairs.take(rows) for rows in np.split(order, starts[1:])]
 
 
-def resegmented(sentences: Sequence[TokenIds], merges: Merges, probability: float, random: np.random.Generator) -> list[TokenIds]:
+def resegmented(sentences: Sequence[PackedIds], merges: Merges, probability: float, random: np.random.Generator) -> list[PackedIds]:
     """Segment sentences with BPE-dropout.
 
     Args:
