@@ -48,7 +48,7 @@ class Batch(NamedTuple):
         return Batch(source, mask, shifted, places, targets)
 
 
-class Share(NamedTuple):
+class RankBatch(NamedTuple):
     """A rank's part of an update: the update, the cursor after it, and the rank's micro-batches by their position in the update."""
 
     update: GlobalBatch
@@ -67,7 +67,7 @@ def make_batch(pairs: Pairs) -> Batch:
 
 def shares(
     plan: BatchPlan, split: BinarizedSplit, devices: Devices, cursor: Cursor, bpe_dropout: BpeDropout | None = None
-) -> Generator[Share]:
+) -> Generator[RankBatch]:
     """Yield this rank's shares of the updates from `cursor` on, without end; a few are prepared ahead, in pinned memory for a GPU.
 
     With `bpe_dropout` every rank segments the whole update, since all ranks need its number of tokens, and makes tensors of its own part.
@@ -75,7 +75,7 @@ def shares(
     updates = plan.updates_from(cursor)
     mine = slice(devices.rank, None, devices.world_size)
 
-    def make() -> Share:
+    def make() -> RankBatch:
         update, after = next(updates)
         if bpe_dropout is None:
             pairs = list(map(split.pairs, update.microbatches[mine]))
@@ -85,7 +85,7 @@ def shares(
         batches = dict(zip(range(len(update.microbatches))[mine], map(make_batch, pairs), strict=True))
         if devices.device.type == "cuda":
             batches = {position: Batch(*(tensor.pin_memory() for tensor in batch)) for position, batch in batches.items()}
-        return Share(update, after, batches)
+        return RankBatch(update, after, batches)
 
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")
     try:

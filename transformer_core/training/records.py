@@ -96,7 +96,7 @@ class Progress:
 
 
 @dataclass
-class Interval:
+class LogWindow:
     """Sums over the updates since the last record, without skipped ones, which are only counted.
 
     Attributes:
@@ -131,7 +131,7 @@ class Interval:
     def record(
         self, progress: Progress, learning_rate: float, flops_a_token: tuple[int, int], machine_flops: float, seconds: float
     ) -> UpdateRecord:
-        """Return the record of the interval, after `seconds` of training; `flops_a_token` is per source and per target token."""
+        """Return the record of the window, after `seconds` of training; `flops_a_token` is per source and per target token."""
         of_source, of_target = flops_a_token
         flops = of_source * self.source_tokens + of_target * self.target_tokens
         return UpdateRecord(

@@ -20,7 +20,7 @@ from transformer_core.models.translation import TranslationModel
 from transformer_core.training.checkpoint import StateDirectory, best_updates, validations_since_best
 from transformer_core.training.devices import Devices
 from transformer_core.training.loader import make_batch, shares
-from transformer_core.training.records import Interval, Observer, Progress
+from transformer_core.training.records import LogWindow, Observer, Progress
 from transformer_core.training.update import GRADIENT_NORM, NLL, SKIPPED, SMOOTHED, STOP, Updater
 
 LOG_EVERY = 20  # Updates.
@@ -80,8 +80,8 @@ class Trainer:
         self._updater = Updater(model, settings, devices)
         of_source, of_target = flops_a_token(model)
         self._flops_a_token = settings.passes * of_source, settings.passes * of_target
-        self._interval = Interval()
-        self._clock_began = self._interval_began = time.monotonic()
+        self._window = LogWindow()
+        self._clock_began = self._window_began = time.monotonic()
         self._stopping = False
         self.progress = Progress()
 
@@ -101,7 +101,7 @@ class Trainer:
             )
         self._updater.restore(state)
         self.progress = Progress(**state["progress"])
-        self._interval = Interval(**state["interval"])
+        self._window = LogWindow(**state["interval"])
         if self._devices.rank == 0:
             self._observer.restore(state["observer"])
         return True
@@ -138,7 +138,7 @@ class Trainer:
         if self._devices.rank == 0:
             self._directory.remove_after(self.progress.update)
         self._clock_began = time.monotonic()
-        self._interval_began = self._clock_began - self._interval.seconds
+        self._window_began = self._clock_began - self._window.seconds
         cursor = Cursor(self.progress.epoch, self.progress.done_in_epoch)
         with closing(shares(self._plan, self._split, self._devices, cursor, self._bpe_dropout)) as coming:
             if self._validation_is_due():  # The restored state was saved before a validation that was interrupted.
@@ -146,7 +146,7 @@ class Trainer:
             while not self._ended():
                 began = time.monotonic()
                 share = next(coming)
-                self._interval.waited += time.monotonic() - began
+                self._window.waited += time.monotonic() - began
                 self._updater.run(self.progress.update + 1, share, self._stop_asked)
                 self.progress.count(share.update, share.after)
                 if self._devices.rank == 0:
@@ -179,10 +179,10 @@ class Trainer:
                 self._count_skipped(number, update)
             else:
                 self.progress.skipped_in_row = 0
-                self._interval.add(update, totals[SMOOTHED], totals[NLL], totals[GRADIENT_NORM])
+                self._window.add(update, totals[SMOOTHED], totals[NLL], totals[GRADIENT_NORM])
 
     def _count_skipped(self, number: int, update: GlobalBatch) -> None:
-        self._interval.skipped += 1
+        self._window.skipped += 1
         self.progress.skipped_in_row += 1
         if self._devices.rank == 0:
             pairs = np.concatenate(update.microbatches)
@@ -231,13 +231,13 @@ class Trainer:
     def _record(self) -> None:
         self._read_totals(leave=0)
         now = time.monotonic()
-        self._interval.seconds = now - self._interval_began
-        if not self._interval.updates:
+        self._window.seconds = now - self._window_began
+        if not self._window.updates:
             return
         if self._devices.rank == 0:
             rate = self._updater.learning_rate(self.progress.update)
-            self._observer.on_update(self._interval.record(self.progress, rate, self._flops_a_token, self._machine_flops, self._seconds()))
-        self._interval, self._interval_began = Interval(), now
+            self._observer.on_update(self._window.record(self.progress, rate, self._flops_a_token, self._machine_flops, self._seconds()))
+        self._window, self._window_began = LogWindow(), now
 
     def _validate_and_keep(self) -> None:
         """Validate the model if due, and write its weights as a checkpoint if due.
@@ -265,7 +265,7 @@ class Trainer:
         self.progress.scores[self.progress.update] = scores[self._settings.best_by]
         if self._devices.rank == 0:
             self._observer.on_validation(self.progress.update, self._seconds(), scores)
-        self._interval_began += time.monotonic() - began
+        self._window_began += time.monotonic() - began
 
     # States.
 
@@ -274,11 +274,11 @@ class Trainer:
         self._read_totals(leave=0)
         now = time.monotonic()
         self.progress.seconds, self._clock_began = self._seconds(), now
-        self._interval.seconds = now - self._interval_began
+        self._window.seconds = now - self._window_began
         if self._devices.rank == 0:
             state: dict[str, Any] = {
                 "progress": asdict(self.progress),
-                "interval": asdict(self._interval),
+                "interval": asdict(self._window),
                 "observer": self._observer.state(),
             }
             self._directory.save(self.progress.update, self._updater.state() | state)

@@ -12,7 +12,7 @@ from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import GlobalBatch
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Devices, autocast, loss_scaler
-from transformer_core.training.loader import Batch, Share
+from transformer_core.training.loader import Batch, RankBatch
 from transformer_core.training.loss import Loss, cross_entropy
 
 # Indices of an update's totals: smoothed loss and NLL, summed over tokens; stop requests; the gradient's norm; 1 if it was skipped.
@@ -97,7 +97,7 @@ class Updater:
         self._buffer = ReductionBuffer(model, devices.device)
         self.pending = PendingTotals(devices.device)
 
-    def run(self, number: int, share: Share, stop_asked: Callable[[], bool]) -> None:
+    def run(self, number: int, share: RankBatch, stop_asked: Callable[[], bool]) -> None:
         """Make update `number`, from 1, on this rank's share. If the loss or a gradient is not finite, the model is unchanged."""
         self._buffer.flat.zero_()
         for position, batch in share.microbatches.items():
