@@ -20,7 +20,7 @@ SIGNIFICANT = 0.05
 _SEED_VARIABLE = "SACREBLEU_SEED"
 
 
-class Interval(NamedTuple):
+class ConfidenceInterval(NamedTuple):
     """A score and the ends of its 95% bootstrap interval, in percent."""
 
     score: float
@@ -69,7 +69,7 @@ def compare_scores(baseline: Sequence[str], candidate: Sequence[str], references
     return _comparisons({"BLEU": bleu_metric(references, force=True), "chrF2": CHRF(), "TER": TER()}, baseline, candidate, references)
 
 
-def intervals(metrics: Mapping[str, Metric], hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Interval]:
+def intervals(metrics: Mapping[str, Metric], hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, ConfidenceInterval]:
     """Return each metric's score with the 95% interval around the bootstrap's mean; all metrics are of the same resamples.
 
     The resamples are those of `sacrebleu --confidence`. An interval is limited to the range from 0 to 100; that of TER, which
@@ -92,7 +92,7 @@ def intervals(metrics: Mapping[str, Metric], hypotheses: Sequence[str], referenc
         mean, half = estimate_ci(np.array([metric._compute_score_from_stats(sums).score for sums in (times @ statistics).tolist()]))
         most = np.inf if isinstance(metric, TER) else 100.0
         low, high = (min(max(float(end), 0.0), most) for end in (mean - half, mean + half))
-        found[name] = Interval(float(metric._compute_score_from_stats(statistics.sum(0, np.float64).tolist()).score), low, high)
+        found[name] = ConfidenceInterval(float(metric._compute_score_from_stats(statistics.sum(0, np.float64).tolist()).score), low, high)
     return found
 
 
