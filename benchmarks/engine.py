@@ -36,7 +36,7 @@ from transformer_core.config import CTranslate2Precision
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import Chunk, DecodingRequest, Engine, load, translated
+from transformer_core.decoding.engine import DecodingRequest, Engine, SourceChunk, load, translated
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis
 from transformer_core.export.cache import cached_export
 from transformer_core.models.directory import SUBWORD
@@ -126,7 +126,9 @@ def by_us(engine: Engine, wanted: DecodingRequest, lines: list[str]) -> list[str
 
 def best_translations(engine: Engine, wanted: DecodingRequest, lines: list[str], at_once: int) -> list[Hypothesis]:
     """Return the best translation of each line; `at_once` lines are in a chunk."""
-    chunks = (Chunk([engine.subword.encode(line) for line in lines[first : first + at_once]]) for first in range(0, len(lines), at_once))
+    chunks = (
+        SourceChunk([engine.subword.encode(line) for line in lines[first : first + at_once]]) for first in range(0, len(lines), at_once)
+    )
     return [best for found in translated(engine, chunks, wanted, BATCH_TOKENS, ahead=0 if at_once == 1 else 1) for best, *_ in found]
 
 

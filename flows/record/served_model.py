@@ -18,14 +18,14 @@ from transformer_core.config import Alpha, Beam, Penalty, validate_document
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
-from transformer_core.decoding.engine import Chunk, DecodingRequest, Engine, EngineOption, choose, translated
+from transformer_core.decoding.engine import DecodingRequest, Engine, EngineOption, SourceChunk, choose, translated
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_for_decoding
 from transformer_core.errors import UserError, machine_errors
 
 Scored = dict[str, str | float]
 Answer = str | Scored | list[Scored]
 
-MOST_TOKENS = 1024
+MOST_LINE_TOKENS = 1024
 # More than 1,024 tokens of any language have, and few enough to be tokenised without delay.
 MOST_CHARACTERS = 20_000
 _USUAL_BEAM = Search.beam
@@ -46,7 +46,7 @@ class RequestParams(BaseModel):
     beam: Beam = _USUAL_BEAM
     alpha: Alpha = Search.alpha
     penalty: Penalty = Search.penalty
-    max_extra: int = Field(Search.max_extra, ge=1, le=MOST_TOKENS)
+    max_extra: int = Field(Search.max_extra, ge=1, le=MOST_LINE_TOKENS)
     engine: EngineOption = "auto"
     shortlist: bool = False
     nbest: bool = False
@@ -83,7 +83,7 @@ class ServedTranslator(PythonModel):
 
         Args:
             context: MLflow's context, not used.
-            model_input: lines of the source language, of at most `MOST_TOKENS` tokens.
+            model_input: lines of the source language, of at most `MOST_LINE_TOKENS` tokens.
             params: the fields of `RequestParams`.
 
         Raises:
@@ -98,7 +98,7 @@ class ServedTranslator(PythonModel):
         wanted = DecodingRequest([self.directory], search, scored=asked.nbest or asked.scores, shortlist=asked.shortlist)
         try:
             with machine_errors("this server", "Send shorter lines, fewer at a time, or a smaller params.beam."):
-                (found,) = translated(self._engine(asked.engine, wanted), [Chunk(tokens)], wanted, batch_tokens, ahead=0)
+                (found,) = translated(self._engine(asked.engine, wanted), [SourceChunk(tokens)], wanted, batch_tokens, ahead=0)
         except UserError as error:
             raise Refused(str(error), TEMPORARILY_UNAVAILABLE) from None
         if asked.nbest:
@@ -126,7 +126,7 @@ class ServedTranslator(PythonModel):
             raise _too_long(number, len(line), "characters", MOST_CHARACTERS)
         tokens = self.translator.subword.encode(line)
         learned = self.translator.model.most_positions
-        most = MOST_TOKENS if learned is None else min(MOST_TOKENS, learned - 1)
+        most = MOST_LINE_TOKENS if learned is None else min(MOST_LINE_TOKENS, learned - 1)
         if len(tokens) - 1 > most:
             raise _too_long(number, len(tokens) - 1, "tokens", most)
         return tokens

@@ -44,7 +44,7 @@ def counted_lines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
     translate = engine.translated
 
-    def counted(loaded: engine.Engine, chunks: list[engine.Chunk], *rest: Any, **named: Any) -> object:
+    def counted(loaded: engine.Engine, chunks: list[engine.SourceChunk], *rest: Any, **named: Any) -> object:
         calls.extend(len(chunk.sources) for chunk in chunks)
         return translate(loaded, chunks, *rest, **named)
 
@@ -57,7 +57,7 @@ def hypotheses_of(teacher: Path, scored: bool) -> list[list[Hypothesis]]:
     wanted = engine.DecodingRequest([teacher], Search(3, 0.6, nbest=3))
     loaded = engine.load(engine.choose("auto", wanted).engine, wanted)
     sources = [loaded.subword.encode(text) for text in TEXTS]
-    return next(engine.translated(loaded, [engine.Chunk(sources)], replace(wanted, scored=scored), 4096, ahead=0))
+    return next(engine.translated(loaded, [engine.SourceChunk(sources)], replace(wanted, scored=scored), 4096, ahead=0))
 
 
 def test_the_translations_are_those_of_the_model_in_the_order_of_the_text(tmp_path: Path, teacher: Path) -> None:

@@ -14,7 +14,7 @@ from tests.models.on_disk import SMALL, write_drawn, write_model
 from tests.refusals import refused
 from transformer_core.corpus.tokens.subword import EOS
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import Choice, Chunk, DecodingRequest, choose, load, translated
+from transformer_core.decoding.engine import Choice, DecodingRequest, SourceChunk, choose, load, translated
 from transformer_core.decoding.sampling import Sampling
 from transformer_core.decoding.translator import Translator
 from transformer_core.presets import RecurrentSize
@@ -103,7 +103,7 @@ def test_ctranslate2_is_taken_by_name_where_it_differs(options: dict[str, Any], 
 @pytest.mark.parametrize("search", [POWER, replace(POWER, beam=1)], ids=["beam 4", "greedy"])
 def test_either_engine_gives_the_same_text_chunk_by_chunk_in_order(search: Search, model: WordsOnly, directory: Path) -> None:
     asked = DecodingRequest([directory], search)
-    chunks = [Chunk(SOURCES[:20]), Chunk([[EOS]]), Chunk([]), Chunk(SOURCES[20:])]
+    chunks = [SourceChunk(SOURCES[:20]), SourceChunk([[EOS]]), SourceChunk([]), SourceChunk(SOURCES[20:])]
     fast = load("ctranslate2", asked)
     texts, done = [], list[int]()
     for engine in (fast, Translator(model, fast.subword)):
@@ -120,10 +120,10 @@ def test_either_engine_gives_the_same_text_chunk_by_chunk_in_order(search: Searc
 def test_ctranslate2_begins_a_chunk_before_the_one_before_is_waited_for(directory: Path) -> None:
     taken = []
 
-    def chunks() -> Iterator[Chunk]:
+    def chunks() -> Iterator[SourceChunk]:
         for number in range(4):
             taken.append(number)
-            yield Chunk(SOURCES[number : number + 1])
+            yield SourceChunk(SOURCES[number : number + 1])
 
     asked = DecodingRequest([directory], POWER)
     for name, ahead, expected in (("ctranslate2", 1, [0, 1]), ("ctranslate2", 0, [0]), ("torch", 1, [0])):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from transformer_core.decoding.beam import Search
-    from transformer_core.decoding.engine import Choice, Chunk, DecodingRequest, Engine
+    from transformer_core.decoding.engine import Choice, DecodingRequest, Engine, SourceChunk
     from transformer_core.decoding.sampling import Sampling
     from transformer_core.decoding.translator import Hypothesis
 
@@ -171,15 +171,15 @@ def _report(choice: "Choice", engine: "Engine", wanted: "DecodingRequest") -> No
     print(f"engine {choice.engine}, {wanted.precision}, on {engine.device}, {threads} CPU threads: {choice.reason}", file=sys.stderr)
 
 
-def _chunks(lines: Iterator[str], at_once: int, limit: "_Limit", prefixes: Path | None) -> "Iterator[Chunk]":
+def _chunks(lines: Iterator[str], at_once: int, limit: "_Limit", prefixes: Path | None) -> "Iterator[SourceChunk]":
     """Yield up to `at_once` lines as token ids, with the beginnings of their translations if there is a file of these."""
-    from transformer_core.decoding.engine import Chunk
+    from transformer_core.decoding.engine import SourceChunk
 
     numbered = enumerate(lines, start=1)
     beginnings = None if prefixes is None else read_lines(prefixes)
     while chunk := list(islice(numbered, at_once)):
         starts = None if beginnings is None else _starts(beginnings, chunk, prefixes, limit.engine)
-        yield Chunk([limit.tokens(line, number) for number, line in chunk], starts)
+        yield SourceChunk([limit.tokens(line, number) for number, line in chunk], starts)
     if beginnings is not None and next(beginnings, None) is not None:
         raise UserError(f"{prefixes}: has more lines than the input", "Give one line for each line of the input.")
 

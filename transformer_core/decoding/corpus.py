@@ -14,8 +14,8 @@ from tqdm import tqdm
 from transformer_core.corpus.sources.catalogue import Translated
 from transformer_core.corpus.text import Pair, decode_line
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import Chunk, DecodingRequest, Engine, choose, load, translated
-from transformer_core.decoding.shards import MOST_TOKENS, PAIRS_PER_SHARD, Shards
+from transformer_core.decoding.engine import DecodingRequest, Engine, SourceChunk, choose, load, translated
+from transformer_core.decoding.shards import MOST_SENTENCE_TOKENS, PAIRS_PER_SHARD, Shards
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis
 from transformer_core.files import sha256_of
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, check_languages
@@ -37,7 +37,7 @@ class CorpusTranslator:
     direction: tuple[str, str]
 
     def __call__(self, wanted: Translated, directory: Path, pairs: Iterator[Pair[bytes]]) -> Iterator[Pair[bytes]]:
-        """Yield pairs of a text and its translation, which is empty for an empty text and for one of more than `MOST_TOKENS` tokens.
+        """Yield pairs of a text and its translation, which is empty for an empty text and for more than `MOST_SENTENCE_TOKENS` tokens.
 
         Args:
             wanted: settings of the source in the catalogue's entry.
@@ -51,10 +51,10 @@ class CorpusTranslator:
         check_languages(directory, needed, f"translated.side is {wanted.side}.")
         settings = wanted.model_dump(include={"beam", "alpha", "pick", "precision"})
         search = Search(wanted.beam, wanted.alpha, nbest=wanted.beam if wanted.pick == "nearest" else 1)
-        asked = DecodingRequest([directory], search, wanted.precision, longest=MOST_TOKENS + search.max_extra)
+        asked = DecodingRequest([directory], search, wanted.precision, longest=MOST_SENTENCE_TOKENS + search.max_extra)
         engine = choose("auto", asked).engine
         model = [sha256_of(directory / name) for name in (WEIGHTS, CONFIG, SUBWORD)]
-        key = json.dumps([FORMAT, MOST_TOKENS, settings, engine, model], sort_keys=True).encode()
+        key = json.dumps([FORMAT, MOST_SENTENCE_TOKENS, settings, engine, model], sort_keys=True).encode()
         loaded = cache(lambda: load(engine, asked))
         first = 1
         with tqdm(desc=f"translate {wanted.corpus}", unit=" lines", disable=None) as bar:
@@ -79,10 +79,10 @@ def _translations(
     engine, where = loaded(), Path(f"train of {wanted.corpus}")
     texts = [decode_line(pair.source, where, number) for number, pair in enumerate(shard, first)]
     sources = [engine.subword.encode(text) for text in texts]
-    most = min(MOST_TOKENS, engine.most_positions or MOST_TOKENS)
+    most = min(MOST_SENTENCE_TOKENS, engine.most_positions or MOST_SENTENCE_TOKENS)
     sources = [source if len(source) <= most else source[-1:] for source in sources]
     nearest = wanted.pick == "nearest"
-    (found,) = translated(engine, [Chunk(sources)], replace(asked, scored=nearest), BATCH_TOKENS, ahead=0, done=bar.update)
+    (found,) = translated(engine, [SourceChunk(sources)], replace(asked, scored=nearest), BATCH_TOKENS, ahead=0, done=bar.update)
     if not nearest:
         return [hypotheses[0].text for hypotheses in found]
     return [_nearest(hypotheses, pair.target.decode(errors="replace")) for pair, hypotheses in zip(shard, found, strict=True)]

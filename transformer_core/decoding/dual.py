@@ -13,7 +13,7 @@ from tqdm import tqdm
 from transformer_core.corpus.text import Pair
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.scoring import score_tokens
-from transformer_core.decoding.shards import MOST_TOKENS, PAIRS_PER_SHARD, Shards
+from transformer_core.decoding.shards import MOST_SENTENCE_TOKENS, PAIRS_PER_SHARD, Shards
 from transformer_core.decoding.translator import BATCH_TOKENS, load_for_decoding
 from transformer_core.files import sha256_of
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, check_languages
@@ -42,7 +42,7 @@ class DualScores:
     direction: tuple[str, str]
 
     def __call__(self, pairs: Iterator[Pair[str]]) -> Iterator[float]:
-        """Yield the score of each pair, infinity for a side of more than `MOST_TOKENS` tokens; at most a shard of pairs is in memory.
+        """Yield the score of each pair, infinity for a side of more than `MOST_SENTENCE_TOKENS`; at most a shard of pairs is in memory.
 
         Raises:
             UserError: exit code 65; a model is missing, damaged or of other languages.
@@ -80,7 +80,7 @@ def _score(forward: float, backward: float) -> float:
 def _cross_entropies(model: TranslationModel, subword: Subword, pairs: list[Pair[str]]) -> list[float]:
     """Return the cross-entropy of each target given its source, in nats a token, end token included; infinity if a side is too long."""
     tokens = [(subword.encode(pair.source), subword.encode(pair.target)) for pair in pairs]
-    most = min(MOST_TOKENS, model.most_positions or MOST_TOKENS)
+    most = min(MOST_SENTENCE_TOKENS, model.most_positions or MOST_SENTENCE_TOKENS)
     short = [number for number, sides in enumerate(tokens) if max(map(len, sides)) <= most]
     found = score_tokens(model, [tokens[number][0] for number in short], [tokens[number][1] for number in short], BATCH_TOKENS)
     results = [math.inf] * len(pairs)

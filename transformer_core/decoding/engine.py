@@ -122,7 +122,7 @@ def load(engine: EngineName, wanted: DecodingRequest) -> Engine:
     return CTranslate2Engine.load(wanted.models[0], torch.get_num_threads(), precision, wanted.device, wanted.shortlist)
 
 
-class Chunk(NamedTuple):
+class SourceChunk(NamedTuple):
     """Sources that are translated together, and for each, if there are prefixes, the beginning of its translation; see `Translator`."""
 
     sources: Sequence[TokenIds]
@@ -130,7 +130,12 @@ class Chunk(NamedTuple):
 
 
 def translated(
-    engine: Engine, chunks: Iterable[Chunk], wanted: DecodingRequest, batch_tokens: int, ahead: int, done: Callable[[int], object] = int
+    engine: Engine,
+    chunks: Iterable[SourceChunk],
+    wanted: DecodingRequest,
+    batch_tokens: int,
+    ahead: int,
+    done: Callable[[int], object] = int,
 ) -> Iterator[list[list[Hypothesis]]]:
     """Yield the translations of each chunk, in order, best first. They have scores if these are wanted.
 
@@ -150,7 +155,7 @@ def translated(
 
 
 def _begin(
-    engine: Engine, chunk: Chunk, wanted: DecodingRequest, batch_tokens: int, done: Callable[[int], object]
+    engine: Engine, chunk: SourceChunk, wanted: DecodingRequest, batch_tokens: int, done: Callable[[int], object]
 ) -> Callable[[], list[list[Hypothesis]]]:
     if isinstance(engine, Translator):
         return partial(engine.translate_tokens, chunk.sources, wanted.search, batch_tokens, chunk.prefixes, done)

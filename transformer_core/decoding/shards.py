@@ -9,7 +9,7 @@ from transformer_core.corpus.text import write_lines
 
 PAIRS_PER_SHARD = 8_192
 # A longer side is no sentence, and would take the memory of hundreds.
-MOST_TOKENS = 512
+MOST_SENTENCE_TOKENS = 512
 
 
 @dataclass
