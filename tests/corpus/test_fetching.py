@@ -14,7 +14,7 @@ import pytest
 
 from tests.refusals import refused
 from tests.serving import Quiet, serving
-from transformer_core.corpus.sources.catalogue import Address, Entry, Found, Source, Splits
+from transformer_core.corpus.sources.catalogue import Address, Entry, FoundEntry, Source, Splits
 from transformer_core.corpus.sources.fetching import Fetcher, Sum, locked_sums, mirror_folder, name_of_address
 from transformer_core.corpus.sources.http import TRIES
 from transformer_core.corpus.sources.raw import write_raw
@@ -207,7 +207,9 @@ def reader_of(side: Address, folder: Path) -> SourceReader:
     splits = Splits(train=[Source(https=sides)], valid=[Source(holdout=1)], test=[Source(holdout=1)])
     entry = Entry(name="tiny", languages=["en", "de"], licence=None, note="", splits=splits)
     (folder / "raw").mkdir(exist_ok=True)
-    return SourceReader(Found(entry, folder / "tiny.yaml"), "en", "de", Fetcher("tiny", folder / "downloads", lock=folder / "tiny.lock"))
+    return SourceReader(
+        FoundEntry(entry, folder / "tiny.yaml"), "en", "de", Fetcher("tiny", folder / "downloads", lock=folder / "tiny.lock")
+    )
 
 
 def test_a_download_that_cannot_be_read_is_neither_kept_nor_locked(site: Site, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.refusals import refused
-from transformer_core.corpus.sources.catalogue import Entry, Found, LocalFile, Source, Splits
+from transformer_core.corpus.sources.catalogue import Entry, FoundEntry, LocalFile, Source, Splits
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.manifest import Manifest
 from transformer_core.corpus.sources.raw import write_raw
@@ -31,7 +31,7 @@ def reader_of(folder: Path, train: list[Pair], valid: int | None = 2, test: int 
     files, other = (Source(files={lang: LocalFile(path=f"{name}.{lang}") for lang in ("en", "de")}) for name in ("train", "other"))
     splits = Splits(train=[files], valid=[Source(holdout=valid) if valid else other], test=[Source(holdout=test) if test else other])
     entry = Entry(name="tiny", languages=["en", "de"], licence="CC0", note="", splits=splits)
-    return SourceReader(Found(entry, folder / "tiny.yaml"), "en", "de", Fetcher("tiny", folder / "downloads"))
+    return SourceReader(FoundEntry(entry, folder / "tiny.yaml"), "en", "de", Fetcher("tiny", folder / "downloads"))
 
 
 def written(folder: Path, reader: SourceReader, name: str = "raw") -> tuple[Manifest, dict[str, list[Pair]]]:

@@ -17,7 +17,17 @@ from mtdata.entry import Entry as MtdataEntry  # type: ignore[import-untyped]
 from tests.corpus.archives import archive_bytes
 from tests.refusals import refused
 from transformer_core.config import TREES
-from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Address, Entry, Folder, Found, LocalFile, Source, Splits, Synthetic
+from transformer_core.corpus.sources.catalogue import (
+    PACKAGED_ENTRIES,
+    Address,
+    Entry,
+    Folder,
+    FoundEntry,
+    LocalFile,
+    Source,
+    Splits,
+    Synthetic,
+)
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import unpack
 from transformer_core.corpus.sources.readers import SourceReader, _pairs_of_mtdata, located, named_from
@@ -36,7 +46,7 @@ def reader(tmp_path: Path) -> SourceReader:
     splits = Splits(train=anything, valid=anything, test=anything)
     entry = Entry(name="tiny", languages=["en", "de"], licence=None, note="", splits=splits)
     fetcher = Fetcher("tiny", tmp_path / "downloads", tmp_path / "mirror", pause_seconds=0.01)
-    return SourceReader(Found(entry, tmp_path / "tiny.yaml"), "en", "de", fetcher)
+    return SourceReader(FoundEntry(entry, tmp_path / "tiny.yaml"), "en", "de", fetcher)
 
 
 def sum_of(content: bytes) -> str:
@@ -123,7 +133,7 @@ def test_a_mirrored_file_is_not_read_for_two_addresses_of_an_entry(reader: Sourc
         for folder in ("train", "test")
     )
     entry = reader.found.entry.model_copy(update={"splits": Splits(train=[train], valid=[Source(holdout=1)], test=[test])})
-    both = replace(reader, found=Found(entry, reader.found.path))
+    both = replace(reader, found=FoundEntry(entry, reader.found.path))
     for language, content in (("en", ENGLISH), ("de", GERMAN)):
         (tmp_path / f"mirror/tiny/text.{language}").write_bytes(content)
     for source, split in ((train, "train"), (test, "test")):
@@ -241,7 +251,7 @@ def test_a_corpus_of_mtdata_in_other_languages_is_refused(
 MTDATA = """
 import sys
 from pathlib import Path
-from transformer_core.corpus.sources.catalogue import Entry, Found, Source, Splits, find_entry
+from transformer_core.corpus.sources.catalogue import Entry, FoundEntry, Source, Splits, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.errors import UserError
@@ -290,7 +300,7 @@ def test_the_corpora_of_wmt14_are_read_by_their_names_in_mtdata(tmp_path: Path) 
 def of_trees(reader: SourceReader) -> SourceReader:
     """The same reader of an entry whose languages are en and tree."""
     entry = reader.found.entry.model_copy(update={"languages": ["en", TREES], "note": "Copy the trees there."})
-    return replace(reader, found=Found(entry, reader.found.path), target=TREES)
+    return replace(reader, found=FoundEntry(entry, reader.found.path), target=TREES)
 
 
 def test_files_of_bracketed_trees_are_read_in_order_without_traces_and_functions(reader: SourceReader, tmp_path: Path) -> None:

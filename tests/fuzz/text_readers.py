@@ -31,7 +31,7 @@ from transformer_core import recipes
 from transformer_core.cli import _parser
 from transformer_core.config import TREES, load_params
 from transformer_core.corpus.cleaning.cleaner import clean_corpus
-from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Entry, Found, Source, Splits, check_direction, load_entry
+from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Entry, FoundEntry, Source, Splits, check_direction, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher, locked_sums
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, unpack
 from transformer_core.corpus.sources.holdout import listed_sentences
@@ -116,7 +116,7 @@ def _read_entry(data: bytes, folder: Path) -> None:
         (folder / name).write_bytes(content)
     entry = load_entry(path)
     source, target = entry.languages[0], entry.languages[-1]
-    found = Found(entry, path)
+    found = FoundEntry(entry, path)
     check_direction(found, source, target)
     reader = SourceReader(found, source, target, Fetcher("own", folder / "downloads", lock=None))
     for split, sources in entry.sources.items():
@@ -177,7 +177,7 @@ def _own_corpus(data: bytes, folder: Path) -> None:
         path = new_entry("mine", folder / "mine.tsv", folder / "mine.tsv", source_language="en", target_language="de")
     finally:
         assert (folder / "corpora/mine.yaml").exists() or not list(folder.glob("corpora/*"))
-    found = Found(load_entry(path), path)
+    found = FoundEntry(load_entry(path), path)
     reader = SourceReader(found, "en", "de", Fetcher("mine", folder / "downloads"))
     with new_directory(folder / RAW) as raw:
         write_raw(reader, raw)
@@ -196,7 +196,7 @@ def _corpus_of_any_bytes(data: bytes, folder: Path) -> None:
     source = [Source.model_validate({"files": {language: {"path": f"t.{language}"} for language in ("en", "de")}})]
     splits = Splits(train=source, valid=[Source(holdout=1)], test=[Source(holdout=1)])
     entry = Entry(name="any", languages=["en", "de"], licence=None, note="", splits=splits)
-    reader = SourceReader(Found(entry, folder / "any.yaml"), "en", "de", Fetcher("any", folder / "downloads"))
+    reader = SourceReader(FoundEntry(entry, folder / "any.yaml"), "en", "de", Fetcher("any", folder / "downloads"))
     with new_directory(folder / RAW) as raw:
         write_raw(reader, raw)
     with new_directory(folder / "data/clean") as clean:
@@ -207,7 +207,7 @@ def _read_trees(data: bytes, folder: Path) -> None:
     (folder / "bank.mrg").write_bytes(data)
     source = [Source(trees="*.mrg")]
     entry = Entry(name="bank", languages=["en", TREES], licence=None, note="", splits=Splits(train=source, valid=source, test=source))
-    for pair in SourceReader(Found(entry, folder / "bank.yaml"), "en", TREES, Fetcher("bank", folder)).open(source[0], "train").pairs:
+    for pair in SourceReader(FoundEntry(entry, folder / "bank.yaml"), "en", TREES, Fetcher("bank", folder)).open(source[0], "train").pairs:
         read_tree(pair.target.decode())
 
 

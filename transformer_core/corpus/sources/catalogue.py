@@ -233,7 +233,7 @@ class Entry(Section):
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundEntry:
     """An entry and its file."""
 
     entry: Entry
@@ -245,7 +245,7 @@ class Found:
         return OWN_ENTRIES if self.path.parent == PACKAGED_ENTRIES else self.path.parent
 
 
-def find_entry(name: str, own: Path = OWN_ENTRIES, named_in: str = f"{PARAMS_FILE}: download.corpus") -> Found:
+def find_entry(name: str, own: Path = OWN_ENTRIES, named_in: str = f"{PARAMS_FILE}: download.corpus") -> FoundEntry:
     """Find an entry by name, first in the folder `own`, then in the package. `named_in` is the place of the name, for messages.
 
     Raises:
@@ -254,7 +254,7 @@ def find_entry(name: str, own: Path = OWN_ENTRIES, named_in: str = f"{PARAMS_FIL
     for folder in (own, PACKAGED_ENTRIES):
         path = folder / f"{name}.yaml"
         if re.fullmatch(r"\w[\w.-]*", name) and path.is_file():
-            return Found(load_entry(path), path)
+            return FoundEntry(load_entry(path), path)
     known = entry_names(own)
     remedy = did_you_mean(name, known, f"Known: {', '.join(known)}.")
     raise configuration_error(f"{named_in}: no corpus is called {name!r}", remedy)
@@ -330,7 +330,7 @@ def _holds_languages(file: LocalFile | Address) -> bool:
     return ".tmx" in PurePosixPath(name).suffixes
 
 
-def check_direction(found: Found, source: str, target: str, asked_by: Path = PARAMS_FILE) -> None:
+def check_direction(found: FoundEntry, source: str, target: str, asked_by: Path = PARAMS_FILE) -> None:
     """Check that the entry has both languages. Raises `UserError` (78); `asked_by` is the file that asks for them, for the message."""
     for key, language in (("source", source), ("target", target)):
         if language not in found.entry.languages:

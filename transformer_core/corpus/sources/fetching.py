@@ -30,11 +30,11 @@ class Sum:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A local file and its SHA-256, which was compared with the expected sum if there is one (`known`)."""
+    """A local file and its SHA-256, which was compared with the expected sum if there is one (`verified`)."""
 
     path: Path
     sha256: str
-    known: bool
+    verified: bool
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Fetcher:
     def discard(self, damaged: Iterable[Fetched]) -> None:
         """Remove downloads whose sum was not known, so that the next run fetches them again."""
         for file in damaged:
-            if not file.known and file.path.is_relative_to(self.downloads):
+            if not file.verified and file.path.is_relative_to(self.downloads):
                 file.path.unlink(missing_ok=True)
 
     def _fetch(self, url: str, published: Sum | None, expected: Sum | None, mirrored: list[str]) -> Fetched:
@@ -198,4 +198,4 @@ def check_sum(path: Path, expected: Sum | None, name: str = "") -> Fetched:
                 f"{name or path}: wrong {expected.algorithm}: wanted {expected.digest}, found {found}",
                 f"The file was changed or damaged: get it again, or correct the sum in {expected.given_in}.",
             )
-    return Fetched(path, sha256, known=expected is not None)
+    return Fetched(path, sha256, verified=expected is not None)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from transformer_core.corpus.sources.holdout import choose, is_usable, listed_sentences, rank
 from transformer_core.corpus.sources.manifest import MANIFEST, Manifest, Origin, SideRecord, SplitRecord
-from transformer_core.corpus.sources.readers import Opened, SourceReader
+from transformer_core.corpus.sources.readers import OpenedSource, SourceReader
 from transformer_core.corpus.sources.translated import Teachers, TranslatedSource
 from transformer_core.corpus.text import WEIGHTS, Pair, read_chunks, read_raw_lines
 from transformer_core.errors import UserError
@@ -62,7 +62,7 @@ def _record(folder: Path, split: str, direction: tuple[str, str]) -> SplitRecord
 
 
 def _write_split(
-    reader: SourceReader, split: str, opened: list[tuple[Opened, float]], folder: Path, mode: Literal["wb", "ab"] = "wb"
+    reader: SourceReader, split: str, opened: list[tuple[OpenedSource, float]], folder: Path, mode: Literal["wb", "ab"] = "wb"
 ) -> list[Origin]:
     """Write or append opened sources, each with its weight, to a split, and return their origins."""
     sources = reader.found.entry.sources[split]

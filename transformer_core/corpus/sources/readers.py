@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_core.config import PARAMS_FILE, TREES
-from transformer_core.corpus.sources.catalogue import Address, Folder, Found, LocalFile, Source, Synthetic
+from transformer_core.corpus.sources.catalogue import Address, Folder, FoundEntry, LocalFile, Source, Synthetic
 from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, check_sum
 from transformer_core.corpus.sources.formats import NoMember, file_pairs, unpack
 from transformer_core.corpus.sources.manifest import Origin
@@ -22,7 +22,7 @@ from transformer_core.errors import UserError, configuration_error, did_you_mean
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedSource:
     """The pairs of a source, which can be read once.
 
     Attributes:
@@ -46,13 +46,13 @@ class SourceReader:
         workers: number of processes of the synthetic generator; None for its default.
     """
 
-    found: Found
+    found: FoundEntry
     source: str
     target: str
     fetcher: Fetcher
     workers: int | None = None
 
-    def open(self, wanted: Source, split: str) -> Opened:
+    def open(self, wanted: Source, split: str) -> OpenedSource:
         """Open one source of a split. Files that are not local are fetched before this returns.
 
         Raises:
@@ -112,7 +112,7 @@ class SourceReader:
     def _fetch(self, url: str, published: Sum | None = None) -> Fetched:
         return self.fetcher.fetch(url, published, self._addresses)
 
-    def _open_files(self, files: dict[str, LocalFile]) -> Opened:
+    def _open_files(self, files: dict[str, LocalFile]) -> OpenedSource:
         chosen = [files[language] for language in self.direction]
         paths = [located(self.found.path.parent, file.path) for file in chosen]
         given_in = f"{self.found.path}: transformer-core data update {self.found.entry.name}"
@@ -122,7 +122,7 @@ class SourceReader:
                 raise UserError(f"{path}: no such file", f"{self.found.path} names it.")
             checked = check_sum(path, Sum(file.sha256, given_in=given_in) if file.sha256 else None)
             origins.append({"file": file.path, "sha256": checked.sha256})
-        return Opened(file_pairs(paths, self.direction, [file.column for file in chosen]), origins)
+        return OpenedSource(file_pairs(paths, self.direction, [file.column for file in chosen]), origins)
 
     def _files_in(self, folder: Folder) -> dict[str, LocalFile]:
         files = {}
@@ -132,11 +132,11 @@ class SourceReader:
             files[language] = LocalFile(path=(there or names[-1:])[0])
         return files
 
-    def _open_https(self, addresses: dict[str, Address]) -> Opened:
+    def _open_https(self, addresses: dict[str, Address]) -> OpenedSource:
         chosen = [addresses[language] for language in self.direction]
         fetched = [self._fetch(address.url, Sum(address.sha256) if address.sha256 else None) for address in chosen]
         pairs = self._undamaged(self._pairs_of_addresses(chosen, [file.path for file in fetched]), fetched)
-        return Opened(pairs, _origins([one.url for one in chosen], fetched))
+        return OpenedSource(pairs, _origins([one.url for one in chosen], fetched))
 
     def _undamaged(self, pairs: Iterator[Pair[bytes]], fetched: list[Fetched]) -> Iterator[Pair[bytes]]:
         """Yield the pairs of fetched files. Files that cannot be read are discarded, unless the entry's pattern for a member is wrong."""
@@ -157,11 +157,11 @@ class SourceReader:
                     (paths[number],) = unpack(path, [address.member], folder)
             yield from file_pairs(paths, self.direction, [address.column for address in addresses])
 
-    def _open_mtdata(self, name: str) -> Opened:
+    def _open_mtdata(self, name: str) -> OpenedSource:
         entry, urls, swapped = _mtdata_corpus(name, self.direction, self.found.path)
         fetched = [self._fetch(url) for url in urls]
         pairs = _pairs_of_mtdata(entry, swapped, [file.path for file in fetched], self.fetcher)
-        return Opened(self._undamaged(pairs, fetched), _origins(urls, fetched, mtdata=name))
+        return OpenedSource(self._undamaged(pairs, fetched), _origins(urls, fetched, mtdata=name))
 
     def _sacrebleu_dataset(self, name: str) -> Any:
         from sacrebleu.dataset import DATASETS
@@ -175,14 +175,14 @@ class SourceReader:
             raise configuration_error(f"{where}: has no direction {language_pair}", f"It has {', '.join(dataset.langpairs)}.")
         return dataset
 
-    def _open_sacrebleu(self, name: str) -> Opened:
+    def _open_sacrebleu(self, name: str) -> OpenedSource:
         dataset, language_pair = self._sacrebleu_dataset(name), "-".join(self.direction)
         urls, digests = dataset.data or [], dataset.md5 or []
         fetched = [self._fetch(url, Sum(digest, "md5")) for url, digest in zip(urls, digests, strict=True)]
         archives = [file.path.resolve().as_uri() for file in fetched]
-        return Opened(_pairs_of_sacrebleu(dataset, archives, language_pair, self.fetcher), _origins(urls, fetched, sacrebleu=name))
+        return OpenedSource(_pairs_of_sacrebleu(dataset, archives, language_pair, self.fetcher), _origins(urls, fetched, sacrebleu=name))
 
-    def _open_synthetic(self, settings: Synthetic, split: str) -> Opened:
+    def _open_synthetic(self, settings: Synthetic, split: str) -> OpenedSource:
         from transformer_core.synthetic.stream import generate
 
         if TREES in self.direction and self.direction != ("en", TREES):
@@ -200,20 +200,20 @@ class SourceReader:
                 yield Pair(sides[self.source].encode(), sides[self.target].encode())
 
         origin = {"generator": "synthetic", "pairs": str(settings.pairs), "seed": str(settings.seed)}
-        return Opened(pairs(), [origin], (" ".join(row.phenomena) for row in again))
+        return OpenedSource(pairs(), [origin], (" ".join(row.phenomena) for row in again))
 
     def _tree_files(self, pattern: str) -> list[Path]:
         absolute = Path(pattern)
         root = Path(absolute.anchor) if absolute.is_absolute() else self.found.folder
         return sorted(path for path in root.glob(str(absolute.relative_to(absolute.anchor))) if path.is_file())
 
-    def _open_trees(self, pattern: str) -> Opened:
+    def _open_trees(self, pattern: str) -> OpenedSource:
         files = self._tree_files(pattern)
         if not files:
             raise UserError(f"{self.found.folder / pattern}: no such file", self.found.entry.note)
         sums = "".join(check_sum(path, None).sha256 for path in files)
         origin = {"trees": pattern, "files": str(len(files)), "sha256": sha256(sums.encode()).hexdigest()}
-        return Opened(itertools.chain.from_iterable(map(_pairs_of_trees, files)), [origin])
+        return OpenedSource(itertools.chain.from_iterable(map(_pairs_of_trees, files)), [origin])
 
 
 def _origins(urls: list[str], fetched: list[Fetched], **kind: str) -> list[Origin]:

@@ -12,11 +12,11 @@ from itertools import chain
 from pathlib import Path
 
 from transformer_core.config import PARAMS_FILE
-from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Found, Source, Translated, check_direction, find_entry
+from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, FoundEntry, Source, Translated, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import lock_file
 from transformer_core.corpus.sources.holdout import choose, is_usable, listed_sentences, rank
 from transformer_core.corpus.sources.manifest import Origin
-from transformer_core.corpus.sources.readers import Opened, SourceReader, located
+from transformer_core.corpus.sources.readers import OpenedSource, SourceReader, located
 from transformer_core.corpus.text import Pair
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of
@@ -93,7 +93,7 @@ class TranslatedSource:
         texts = [origin for source in local for origin in self.text.open(source, "train").origins]
         return texts + ([self._origin(self.model)] if self.model else [])
 
-    def open(self, teachers: Teachers) -> Opened:
+    def open(self, teachers: Teachers) -> OpenedSource:
         """Open the source. The text is translated as the pairs are read.
 
         Raises:
@@ -105,7 +105,7 @@ class TranslatedSource:
         if self.wanted.registered:
             self.reader.fetcher.check_locked(self.wanted.model, origin["sha256"])
         origins = [other for source in self._sources for other in self.text.open(source, "train").origins]
-        return Opened(self._pairs(teachers, directory), [*origins, origin])
+        return OpenedSource(self._pairs(teachers, directory), [*origins, origin])
 
     def _origin(self, directory: Path) -> Origin:
         files = _files_of(directory)
@@ -139,13 +139,13 @@ class TranslatedSource:
         return chain.from_iterable(self.text.open(source, "train").pairs for source in self._sources)
 
 
-def registered_models(found: Found) -> list[str]:
+def registered_models(found: FoundEntry) -> list[str]:
     """Return the names of the models of the registry that an entry needs."""
     wanted = [source.translated for source in found.entry.splits.train if source.translated]
     return sorted({one.model for one in wanted if one.registered})
 
 
-def check_tags(found: Found, symbols: list[str]) -> None:
+def check_tags(found: FoundEntry, symbols: list[str]) -> None:
     """Check that the tags of an entry are symbols of the vocabulary. Raises `UserError` (78): one is not among `bpe.user_symbols`."""
     for source in found.entry.splits.train:
         if source.translated and source.translated.tag and source.translated.tag not in symbols:
