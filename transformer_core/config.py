@@ -114,7 +114,7 @@ class Clean(Section):
         drop_case_duplicates: drop repeated pairs, ignoring case.
         on_invalid_utf8: stop with an error, or drop the pair.
         drop_worst: share of the pairs left that is dropped for the worst scores by the models of `score_by`.
-        score_by: folder in `pretrained/` with two models, forward/ and backward/ (decoding/dual.py).
+        score_by: folder in `pretrained/` with two models, forward/ and backward/ (decoding/dual_cross_entropy.py).
     """
 
     max_words: PositiveInt | None

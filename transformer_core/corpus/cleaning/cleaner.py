@@ -43,7 +43,7 @@ LONGEST_COUNTED = 200
 _EXAMPLE_CHARACTERS = 300
 _ROWS_AT_ONCE = 10_000  # `bincount` converts each byte to 8.
 
-# What scores pairs (decoding/dual.py): a number for each, the lower the better.
+# What scores pairs (decoding/dual_cross_entropy.py): a number for each, the lower the better.
 PairScores = Callable[[Iterator[Pair[str]]], Iterator[float]]
 
 
