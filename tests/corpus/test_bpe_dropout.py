@@ -191,7 +191,7 @@ def anew(subword: Subword, merges: Merges, texts: list[str], probability: float,
 @given(texts)
 def test_all_merges_made_are_the_segmentation_of_sentencepiece(subword: Subword, merges: Merges, text: str) -> None:
     (ids,) = map(np.array, subword.encode_clean([text]))
-    for begin, end in pairwise([*np.flatnonzero(merges.begins[ids]), len(ids)]):
+    for begin, end in pairwise([*np.flatnonzero(merges.word_initial[ids]), len(ids)]):
         word = ids[begin:end]
         characters = np.pad(merges.characters_of(word), 1)[None]
         assert characters.size == 2 + len(word) + merges.counts[word].sum()

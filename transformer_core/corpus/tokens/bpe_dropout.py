@@ -21,7 +21,7 @@ class Merges:
 
     Attributes:
         counts: (V,) number of merges that make each token from characters; 0 for unk, eos and a user's symbols.
-        begins: (V,) whether this token begins a word.
+        word_initial: (V,) whether this token begins a word.
     """
 
     def __init__(self, subword: Subword) -> None:
@@ -34,7 +34,7 @@ class Merges:
         parts = processor.encode(texts, enable_sampling=True, alpha=1.0, nbest_size=-1, num_threads=1)
         characters = [_characters(token, parts[token], spelt) for token in tokens]
         self.counts = np.array([len(own) - 1 for own in characters])
-        self.begins = np.array(textless) | [piece.startswith(SPACE_MARK) for piece in spelt]
+        self.word_initial = np.array(textless) | [piece.startswith(SPACE_MARK) for piece in spelt]
         self._characters: Tokens = np.concatenate(characters)
         self._first_character = np.cumsum(self.counts + 1) - self.counts - 1
         self._best_first = np.array(sorted(tokens, key=processor.get_score, reverse=True))
@@ -47,7 +47,7 @@ class Merges:
         characters: Tokens = self._characters[np.repeat(self._first_character[tokens] - begins, lengths) + np.arange(lengths.sum())]
         return characters
 
-    def merge(self, words: Tokens, made: Tokens, probability: float, random: np.random.Generator) -> Tokens:
+    def merge(self, words: Tokens, kept_merges: Tokens, probability: float, random: np.random.Generator) -> Tokens:
         """Merge the characters of words with BPE-dropout (Provilkov et al. 2020, algorithm 1).
 
         In each step, every possible merge of a word is left out with a probability, and the best of the others, the leftmost of equals, is
@@ -55,7 +55,7 @@ class Merges:
 
         Args:
             words: (W, L) characters, with PAD before and after.
-            made: (W,) number of merges to make without dropout; the next one is always left out.
+            kept_merges: (W,) number of merges to make without dropout; the next one is always left out.
             probability: of leaving out a merge after these.
 
         Returns:
@@ -66,13 +66,13 @@ class Merges:
         ranks = self._rank(words[:, :-1], words[:, 1:])
         while len(words):
             left_out = random.random(ranks.shape) < probability
-            left_out[made > 0] = False
-            left_out[made == 0, ranks[made == 0].argmin(axis=1)] = True
+            left_out[kept_merges > 0] = False
+            left_out[kept_merges == 0, ranks[kept_merges == 0].argmin(axis=1)] = True
             possible = np.where(left_out, _NONE, ranks)
             place, rank = possible.argmin(axis=1), possible.min(axis=1)
             merges = rank < _NONE
             done[rows[~merges], : words.shape[1]] = words[~merges]
-            words, ranks, rows, made, place, rank = (of[merges] for of in (words, ranks, rows, made - 1, place, rank))
+            words, ranks, rows, kept_merges, place, rank = (of[merges] for of in (words, ranks, rows, kept_merges - 1, place, rank))
             every = np.arange(len(words))
             words[every, place] = self._best_first[rank]
             words, ranks = _without(words, place + 1), _without(ranks, place)
@@ -146,16 +146,16 @@ def resegmented(sentences: Sequence[PackedIds], merges: Merges, probability: flo
         probability: of leaving out a merge.
     """
     tokens = np.concatenate(sentences).astype(np.int64)
-    begins = np.flatnonzero(np.append(True, merges.begins[tokens[1:]]))
+    begins = np.flatnonzero(np.append(True, merges.word_initial[tokens[1:]]))
     lengths, merged = np.diff(begins, append=len(tokens)), np.add.reduceat(merges.counts[tokens], begins)
-    made, characters = _until_left_out(merged, probability, random), lengths + merged
+    kept_merges, characters = _until_left_out(merged, probability, random), lengths + merged
     # Words are grouped by the bits of their length, so that a few long ones do not widen all rows; group 0 keeps its segmentation.
-    sizes = np.where(made == merged, 0, np.maximum(np.frexp(characters - 1)[1], 4))
+    sizes = np.where(kept_merges == merged, 0, np.maximum(np.frexp(characters - 1)[1], 4))
     parts, anew_lengths = {0: tokens[np.repeat(sizes == 0, lengths)]}, lengths.copy()
     for size in np.unique(sizes[sizes > 0]).tolist():
         words = sizes == size
         rows = _rows(merges.characters_of(tokens[np.repeat(words, lengths)]), characters[words])
-        rows = merges.merge(rows, made[words], probability, random)
+        rows = merges.merge(rows, kept_merges[words], probability, random)
         parts[size], anew_lengths[words] = rows[rows != PAD], np.count_nonzero(rows != PAD, axis=1)
     whose = np.repeat(sizes, anew_lengths)
     anew = np.empty(len(whose), sentences[0].dtype)
@@ -173,9 +173,9 @@ def _until_left_out(merged: Tokens, probability: float, random: np.random.Genera
     upto = np.cumsum(merged)
     left_out = np.flatnonzero(random.random(upto[-1]) < probability)
     words, first = np.unique(np.searchsorted(upto, left_out, side="right"), return_index=True)
-    made = merged.copy()
-    made[words] = left_out[first] - (upto - merged)[words]
-    return made
+    kept_merges = merged.copy()
+    kept_merges[words] = left_out[first] - (upto - merged)[words]
+    return kept_merges
 
 
 def _rows(tokens: Tokens, lengths: Tokens) -> Tokens:
