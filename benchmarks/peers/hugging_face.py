@@ -91,7 +91,7 @@ def _train(model: MarianMTModel, split: BinarizedSplit, updates: Updates, device
 
 def _summed_loss(model: MarianMTModel, split: BinarizedSplit, pairs: list[int], device: torch.device) -> Tensor:
     batch = make_batch(split.pairs(np.array(pairs))).to(device)
-    target = torch.full((batch.shifted.numel(),), PAD, device=device).index_copy(0, batch.places, batch.targets)
+    target = torch.full((batch.shifted.numel(),), PAD, device=device).index_copy(0, batch.target_positions, batch.targets)
     with autocast(device, "auto"):
         mask = batch.source_mask.long()
         logits = model(input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.shifted, use_cache=False).logits

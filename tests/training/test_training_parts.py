@@ -23,13 +23,13 @@ from transformer_core.training.checkpoint import (
 )
 from transformer_core.training.devices import default_devices, default_threads
 from transformer_core.training.loss import cross_entropy
-from transformer_core.training.update import cooled
+from transformer_core.training.update import cooldown_factor
 
 
 def test_the_rate_falls_in_equal_steps_over_the_last_updates() -> None:
-    assert [cooled(update, updates=10, share=0.4) for update in range(1, 7)] == [1.0] * 6
-    assert [cooled(update, updates=10, share=0.4) for update in range(7, 11)] == pytest.approx([0.8, 0.6, 0.4, 0.2])
-    assert [cooled(update, updates=10, share=0.0) for update in range(1, 11)] == [1.0] * 10
+    assert [cooldown_factor(update, updates=10, share=0.4) for update in range(1, 7)] == [1.0] * 6
+    assert [cooldown_factor(update, updates=10, share=0.4) for update in range(7, 11)] == pytest.approx([0.8, 0.6, 0.4, 0.2])
+    assert [cooldown_factor(update, updates=10, share=0.0) for update in range(1, 11)] == [1.0] * 10
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

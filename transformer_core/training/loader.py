@@ -25,14 +25,14 @@ class Batch(NamedTuple):
         source: (B, S) token ids, end tokens included.
         source_mask: (B, S), True at real tokens.
         shifted: (B, T) target ids moved one to the right behind the begin token: the decoder's input.
-        places: (n,) indices of the real target tokens among the B*T positions; no mask, since counting a mask would wait for the device.
-        targets: (n,) target ids at these places, end tokens included: the tokens to predict.
+        target_positions: (n,) indices of the real target tokens among all B*T; no mask, since counting a mask would wait for the device.
+        targets: (n,) target ids at these positions, end tokens included: the tokens to predict.
     """
 
     source: Tensor
     source_mask: Tensor
     shifted: Tensor
-    places: Tensor
+    target_positions: Tensor
     targets: Tensor
 
     def to(self, device: torch.device) -> "Batch":
@@ -41,11 +41,11 @@ class Batch(NamedTuple):
 
     def twice(self) -> "Batch":
         """Return a batch of all pairs and then of all pairs again: 2B rows and 2n real target tokens."""
-        places = torch.cat((self.places, self.places + self.shifted.numel()))
+        positions = torch.cat((self.target_positions, self.target_positions + self.shifted.numel()))
         source, mask, shifted, targets = (
             torch.cat((tensor, tensor)) for tensor in (self.source, self.source_mask, self.shifted, self.targets)
         )
-        return Batch(source, mask, shifted, places, targets)
+        return Batch(source, mask, shifted, positions, targets)
 
 
 class RankBatch(NamedTuple):
@@ -61,8 +61,8 @@ def make_batch(pairs: Pairs) -> Batch:
     source, target = padded(pairs.sources), padded(pairs.targets)
     shifted = np.full_like(target, BOS)
     shifted[:, 1:] = target[:, :-1]
-    places = np.flatnonzero(target != PAD)
-    return Batch(*map(torch.from_numpy, (source, source != PAD, shifted, places, target.ravel()[places])))
+    positions = np.flatnonzero(target != PAD)
+    return Batch(*map(torch.from_numpy, (source, source != PAD, shifted, positions, target.ravel()[positions])))
 
 
 def shares(

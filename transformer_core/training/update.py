@@ -25,7 +25,7 @@ def learning_rate(update: int, d_model: int, warmup: int, factor: float) -> floa
     return factor * d_model**-0.5 * min(update**-0.5, update * warmup**-1.5)
 
 
-def cooled(update: int, updates: int, share: float) -> float:
+def cooldown_factor(update: int, updates: int, share: float) -> float:
     """Return the cooldown's factor of the learning rate: 1, then equal steps down to almost 0 over the last `share` of the updates."""
     return min(1.0, (updates - update + 1) / (round(share * updates) + 1))
 
@@ -124,7 +124,7 @@ class Updater:
         """Return the learning rate of an update."""
         settings = self._settings
         rate = learning_rate(number, self._model.d_model, settings.warmup, settings.learning_rate_factor)
-        return rate * cooled(number, settings.updates, settings.cooldown)
+        return rate * cooldown_factor(number, settings.updates, settings.cooldown)
 
     def state(self) -> dict[str, Any]:
         """Return the state of weights, optimiser and scaler; its tensors are not copies."""
@@ -150,7 +150,7 @@ class Updater:
         settings = self._settings
         seen = batch.twice() if settings.r_drop else batch
         decoded = self._model(seen.source, seen.source_mask, seen.shifted)
-        hidden = decoded.flatten(0, 1).index_select(0, seen.places)
+        hidden = decoded.flatten(0, 1).index_select(0, seen.target_positions)
         return cross_entropy(hidden, self._model.output_weight, batch.targets, settings.label_smoothing, settings.r_drop)
 
     def _step(self, number: int, broken: Tensor) -> None:
