@@ -197,7 +197,7 @@ def _train(params: Params, fingerprint: str, devices: Devices, stop_asked: Calla
         elif recorder is not None:
             recorder.begin()
             _name_others(state)
-        trainer.try_largest()
+        trainer.check_memory()
         progress = trainer.run()
         if devices.rank == 0:
             _write_outputs(params, fingerprint, state, progress, parameters)

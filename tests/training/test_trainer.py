@@ -189,7 +189,7 @@ def assert_resumes_to_the_bit(
     with pytest.raises(Interrupted, match=f"after update {stop_after}, state saved"):
         trainer_of(build(device=device), split, path / "stopped", settings, stop_after=stop_after, bpe_dropout=new_dropout()).run()
     trainer = resumed(split, path / "stopped", settings, device, watcher=second, bpe_dropout=new_dropout())
-    trainer.try_largest()  # It changes nothing.
+    trainer.check_memory()  # It changes nothing.
     trainer.run()
     assert torch.equal(weights(straight), weights(trainer._model))
     assert trainer.progress.update == settings.updates
@@ -567,7 +567,7 @@ trainer = trainer_of(build(torch.float32, size), split, Path(sys.argv[3]), setti
 here = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (here + 700_000_000,) * 2)
 try:
-    trainer.try_largest()
+    trainer.check_memory()
     trainer.run()
 except UserError as error:
     print(error.exit_code, trainer.progress.update, error)
@@ -596,7 +596,7 @@ def test_gpu_memory_runs_out_before_the_first_update(split: BinarizedSplit, tmp_
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + 100_000_000) / total)
     try:
         with pytest.raises(UserError, match="4,000 tokens do not fit the memory of this cuda") as caught:
-            trainer.try_largest()
+            trainer.check_memory()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert caught.value.exit_code == 78

@@ -106,7 +106,7 @@ class Trainer:
             self._observer.restore(state["observer"])
         return True
 
-    def try_largest(self) -> None:
+    def check_memory(self) -> None:
         """Make a dry-run step on the largest micro-batches, to find out-of-memory before the first update.
 
         Raises:
