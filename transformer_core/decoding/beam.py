@@ -169,8 +169,8 @@ class _BeamSearch(Hypotheses):
         """Return the likeliest tokens after each hypothesis: log-probability and token id, both (B*K, count)."""
         forced = self.forced()
         only = None if forced is None else forced.repeat_interleave(self.live.shape[1])[:, None]
-        logit_of_forced = None if only is None else logits.gather(1, only)  # Before `normalised` forbids UNK, which a prefix may have.
-        normaliser = self.normalised(logits)
+        logit_of_forced = None if only is None else logits.gather(1, only)  # Before `log_normaliser` forbids UNK, which a prefix may have.
+        normaliser = self.log_normaliser(logits)
         best, token = top_logits(logits, count)
         log_probability = best.to(normaliser.dtype) - normaliser[:, None]
         if only is not None and logit_of_forced is not None:

@@ -64,7 +64,7 @@ class Limits(NamedTuple):
         return cls(longest if most_positions is None else longest.clamp(max=most_positions), prefix)
 
 
-class _Pool(NamedTuple):
+class _FinishedHypotheses(NamedTuple):
     """Up to K finished hypotheses per sentence, best first, all (B, K'); `parent` is the live hypothesis that the end token follows."""
 
     scores: Tensor
@@ -89,7 +89,7 @@ class Hypotheses(ABC):
         self.live = torch.zeros(batch, 1, device=self.device)
         self.done = torch.zeros(batch, dtype=torch.bool, device=self.device)
         nothing = torch.zeros(batch, 0, device=self.device)
-        self.finished = _Pool(nothing, nothing, nothing.long(), nothing.long())
+        self.finished = _FinishedHypotheses(nothing, nothing, nothing.long(), nothing.long())
         self.length = 0
         self._most = most
         self._results: list[list[Finished]] = [[] for _ in range(batch)]
@@ -127,11 +127,11 @@ class Hypotheses(ABC):
         known = places.numpy(force=True)
         self._sentences, self._max_lengths = self._sentences[known], self._max_lengths[known]
         self.max_length, self.live, self.done = self.max_length[places], self.live[places], self.done[places]
-        self.finished = _Pool(*(part[places] for part in self.finished))
+        self.finished = _FinishedHypotheses(*(part[places] for part in self.finished))
         self._prefix = None if self._prefix is None else self._prefix[places]
         self._trace = self._trace.index_select(2, places)
 
-    def normalised(self, logits: Tensor) -> Tensor:
+    def log_normaliser(self, logits: Tensor) -> Tensor:
         """Return log-sum-exp of the logits, (B*K,), over the whole vocabulary; then set `logits` of PAD, UNK and BOS to minus infinity."""
         normaliser = logsumexp(logits)
         logits[:, [PAD, UNK, BOS]] = -torch.inf
@@ -159,10 +159,12 @@ class Hypotheses(ABC):
 
     def finish(self, scores: Tensor, log_probability: Tensor, parents: Tensor) -> None:
         """Add hypotheses (B, n) that end with the next token to the finished ones and keep the best; minus infinity marks no hypothesis."""
-        new = _Pool(scores.masked_fill(self.done[:, None], -torch.inf), log_probability, torch.full_like(parents, self.length + 1), parents)
-        both = _Pool(*(torch.cat(parts, dim=1) for parts in zip(self.finished, new, strict=True)))
+        new = _FinishedHypotheses(
+            scores.masked_fill(self.done[:, None], -torch.inf), log_probability, torch.full_like(parents, self.length + 1), parents
+        )
+        both = _FinishedHypotheses(*(torch.cat(parts, dim=1) for parts in zip(self.finished, new, strict=True)))
         best, order = both.scores.topk(min(self._most, both.scores.shape[1]), dim=1)
-        self.finished = _Pool(best, *(part.gather(1, order) for part in both[1:]))
+        self.finished = _FinishedHypotheses(best, *(part.gather(1, order) for part in both[1:]))
 
     def _newest_tokens(self) -> Tensor:
         """Return the last token of each live hypothesis, (B*K,)."""
