@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     devices = arguments.devices or params.machine.devices or default_devices(train.microbatches)
     rate = arguments.rate
     if rate is None:
-        from transformer_core.training.rate import measured_rate
+        from transformer_core.training.throughput import measured_rate
 
         rate = measured_rate(size, vocab_size, train, arguments.length, params.machine.threads or default_threads(devices))
     tokens = train.updates * train.tokens_per_update

@@ -154,14 +154,14 @@ class MultiHeadAttention(nn.Module):
         """Project the queries: (B, T, D) to (B, H, T, d_k)."""
         return self._split(self.query(x))
 
-    def forward(self, query: Tensor, memory: KeysAndValues, visible: Visible, few: bool = False) -> Tensor:
+    def forward(self, query: Tensor, memory: KeysAndValues, visible: Visible, decoding: bool = False) -> Tensor:
         """Attend to a projected memory.
 
         Args:
             query: (B, H, T, d_k), see `queries`.
             memory: key (B, H, S, d_k) and value (B, H, S, d_v).
             visible: a mask as in `scaled_dot_product_attention`, or a neighbourhood; None allows all.
-            few: True if T is the K hypotheses of decoding; on so few queries PyTorch's fused CPU kernel takes about 1.6 times as long.
+            decoding: True if T is the K hypotheses of decoding; on so few queries PyTorch's fused CPU kernel takes about 1.6 times as long.
 
         Returns:
             (B, T, D).
@@ -170,7 +170,7 @@ class MultiHeadAttention(nn.Module):
             self._recorded.append(_all_weights(query, memory.key, visible).detach())
         if isinstance(visible, Neighbourhood):
             attended = restricted_attention(query, memory.key, memory.value, visible, self.dropout)
-        elif few and query.device.type == "cpu":
+        elif decoding and query.device.type == "cpu":
             attended = attention_weights(query, memory.key, visible) @ memory.value
         else:
             attended = scaled_dot_product_attention(query, memory.key, memory.value, visible, self.dropout)

@@ -102,7 +102,7 @@ class DecoderLayer(nn.Module):
         if past is not None:
             past.key[:, :, slots], past.value[:, :, slots] = own
             own = past
-        x = self.round_self_attention.after(x, self.self_attention(query, own, visible, few=past is not None))
+        x = self.round_self_attention.after(x, self.self_attention(query, own, visible, decoding=past is not None))
         query = self.cross_attention.queries(self.round_cross_attention.before(x))
-        x = self.round_cross_attention.after(x, self.cross_attention(query, encoded, encoded_mask, few=past is not None))
+        x = self.round_cross_attention.after(x, self.cross_attention(query, encoded, encoded_mask, decoding=past is not None))
         return self.round_feed_forward.after(x, self.feed_forward(self.round_feed_forward.before(x)))
