@@ -11,7 +11,7 @@ from pydantic import BaseModel, create_model
 from flows.process.paths import REPORT, SCORES
 from flows.record.documents import Needed, checked, unchecked
 from transformer_core.config import TREES, Name, Quantity, Total
-from transformer_core.evaluation.moses_bleu import TITLES
+from transformer_core.evaluation.moses_bleu import COUNT_TITLES
 from transformer_core.evaluation.parsing import compare_parsers
 from transformer_core.evaluation.significance import Comparison, compare_systems
 
@@ -83,7 +83,7 @@ def _schema(task: Task) -> type[BaseModel]:
     numbers: dict[str, Any] = dict.fromkeys((task.key, f"{task.key}_low", f"{task.key}_high", *task.columns), Quantity)
     of_test: dict[str, Any] = dict.fromkeys(task.shares, Quantity)
     of_test |= {"corpus": Name, "synthetic": bool, "lines": Total, "signature": str, "references_sha256": str}
-    of_test |= dict.fromkeys(TITLES, (Quantity, 0)) | {f"{name}_signature": (str, "") for name in TITLES}
+    of_test |= dict.fromkeys(COUNT_TITLES, (Quantity, 0)) | {f"{name}_signature": (str, "") for name in COUNT_TITLES}
     valid = create_model("Valid", __base__=Needed, **numbers)
     further = create_model("Further", __base__=Needed, **numbers, lines=Total)
     return create_model("Scores", __base__=Needed, **numbers, **of_test, valid=valid, tests=(dict[str, further], {}))  # type: ignore[valid-type]
@@ -106,7 +106,7 @@ def score_table(scores: Mapping[str, Any]) -> str:
         rows.append(f"{split:<30}{of_split[task.key]:>8.2f}{interval:>15}{others}")
     lines = ", ".join(f"{split} has {of_split['lines']:,} lines" for split, of_split in tests.items())
     rows.append(f"{task.score} is {scores['signature']}, {lines}")
-    for name, title in TITLES.items():
+    for name, title in COUNT_TITLES.items():
         if name in scores:
             found = ", ".join(f"{of_split[name]:.2f} on {split}" for split, of_split in tests.items() if name in of_split)
             rows.append(f"{title}, {found}, is {scores.get(f'{name}_signature', 'of unknown signature')}")

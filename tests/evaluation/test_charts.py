@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.evaluation.drawn import Drawn
-from transformer_core.evaluation.charts import length_charts, line_chart, short
+from transformer_core.evaluation.charts import axis_label, length_charts, line_chart
 
 
 def test_the_lengths_of_a_language_are_drawn_before_and_after_cleaning_without_the_few_longest() -> None:
@@ -55,4 +55,4 @@ def test_ticks_lie_on_the_axes_and_are_neither_none_nor_many(low: float, factor:
     ("value", "label"), [(0.0007, "0.0007"), (250.0, "250"), (1200.0, "1,200"), (40_000.0, "40k"), (1.5e6, "1.5M"), (0.1 + 0.2, "0.3")]
 )
 def test_numbers_on_axes_are_short(value: float, label: str) -> None:
-    assert short(value) == label
+    assert axis_label(value) == label

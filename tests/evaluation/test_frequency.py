@@ -1,6 +1,6 @@
 import pytest
 
-from transformer_core.evaluation.frequency import bare, count_words, f1_by_frequency
+from transformer_core.evaluation.frequency import count_words, f1_by_frequency, without_punctuation
 from transformer_core.evaluation.metrics import GroupScore
 
 
@@ -22,7 +22,7 @@ def test_a_bin_begins_at_its_least_number_of_occurrences(times: int, label: str)
 
 
 def test_words_are_compared_without_punctuation_around_them() -> None:
-    assert [bare(word) for word in ("Hund.", "„Hund“", "AT&T", "...", "")] == ["Hund", "Hund", "AT&T", "...", ""]
+    assert [without_punctuation(word) for word in ("Hund.", "„Hund“", "AT&T", "...", "")] == ["Hund", "Hund", "AT&T", "...", ""]
     assert count_words(["Ja, ja! Nein", "(Ja)"], {"Ja", "ja"}) == {"Ja": 2, "ja": 1}
 
 

@@ -30,7 +30,7 @@ from transformer_core.evaluation.metrics import (
 )
 from transformer_core.evaluation.pages import differences, duration, in_rows_of
 from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
-from transformer_core.evaluation.verdict import PLACE, with_verdict
+from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER, with_verdict
 
 ATTACK = '<script>alert(\'x\')</script><img src=https://example.org/x.png onerror="alert(1)"> & "quoted"'
 VOID = {"meta", "br", "wbr", "input"}
@@ -411,7 +411,7 @@ def test_figures_stand_in_even_rows_where_they_can(count: int, most: int, across
 def test_the_verdict_takes_its_place_at_the_top(alias: str, title: str) -> None:
     html = with_verdict(the_page(), f"{ATTACK}/1", alias, "+1.20 BLEU, p = 0.0010")
     assert f"{title} {ATTACK}/1: +1.20 BLEU, p = 0.0010." in text_of(html)
-    assert (PLACE in the_page(), PLACE in html) == (True, False)
+    assert (VERDICT_PLACEHOLDER in the_page(), VERDICT_PLACEHOLDER in html) == (True, False)
     assert html.index('class="verdict') < html.index("<nav")
 
 

@@ -7,7 +7,7 @@ import torch
 from flows.process.paths import AVERAGED, DECODED, RAW, REPORT, SCORES, SENTENCES, TRAINING
 from tests.models.on_disk import SMALL, write_model
 from transformer_core.corpus.text import write_lines
-from transformer_core.evaluation.verdict import PLACE
+from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER
 from transformer_core.files import write_json
 from transformer_core.models.directory import Training
 from transformer_core.models.transformer import Transformer
@@ -43,7 +43,7 @@ def before_publish(model_directory: Path) -> None:
     for file in model_directory.iterdir():
         (AVERAGED / file.name).symlink_to(file)  # As DVC leaves it with cache.type symlink.
     write_json(SCORES, FIGURES)
-    REPORT.write_text(f"<h1>BLEU</h1>{PLACE}")
+    REPORT.write_text(f"<h1>BLEU</h1>{VERDICT_PLACEHOLDER}")
     SENTENCES.write_text("<h1>All sentences</h1>")
     write_json(RAW / "manifest.json", MANIFEST)
     write_lines(RAW / "test.en", SOURCES)

@@ -21,7 +21,7 @@ from transformer_core.config import Params, load_params
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import UserError
-from transformer_core.evaluation.verdict import PLACE
+from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER
 from transformer_core.files import read_json, write_json
 
 
@@ -130,7 +130,7 @@ def test_the_report_in_mlflow_begins_with_the_verdict_and_has_all_sentences_besi
     assert "<strong>Champion</strong> synthetic-en-de@champion: the first version." in report
     assert report.startswith("<h1>BLEU</h1>")
     assert sentences == SENTENCES.read_text(encoding="utf-8")
-    assert PLACE in REPORT.read_text(encoding="utf-8")
+    assert VERDICT_PLACEHOLDER in REPORT.read_text(encoding="utf-8")
 
 
 def test_publishing_again_is_the_next_version_under_the_same_alias(params: Params, client: MlflowClient) -> None:

@@ -106,17 +106,17 @@ def line_chart(
         places = pd.DataFrame({"x": values.index, "y": values.to_numpy()}).groupby(np.arange(len(values)) // size).mean()
         axes.plot(places.x, places.y, color=colour, linewidth=7 if broad else 2, alpha=0.3 if broad else 1, solid_capstyle="round")
         for x, y in zip(values.index.tolist(), values.tolist(), strict=True) if len(values) <= MOST_DOTS else ():
-            dot = gid(f"dot {unit}", f"{unit} {x:,.0f}: {short(y)}")
+            dot = gid(f"dot {unit}", f"{unit} {x:,.0f}: {axis_label(y)}")
             axes.plot([x, x], [y, y], color=colour, linewidth=5, solid_capstyle="round", gid=dot)
     legend = [
-        f"{name}, at the end {short(values.iloc[-1])}" if unit == "update" else f"{name}, most often {values.idxmax():,.0f} words"
+        f"{name}, at the end {axis_label(values.iloc[-1])}" if unit == "update" else f"{name}, most often {values.idxmax():,.0f} words"
         for name, values in drawable.items()
     ]
     by = f"{title} by {unit}"
     return Chart(title, note, legend, as_svg(figure, by, title=f"{by}: {'; '.join(legend)}"))
 
 
-def short(value: float) -> str:
+def axis_label(value: float) -> str:
     """Format a number for an axis: 0.0007, 250, 1,200, 40k, 1.5M."""
     if abs(value) >= 1e6:
         return f"{value / 1e6:.4g}M"
@@ -141,7 +141,7 @@ def _set_axes(axes: Axes, values: pd.Series[float], logarithmic: bool, unit: str
     axes.set_ylim(low, high)
     axes.minorticks_off()
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: short(value))
+        axis.set_major_formatter(lambda value, _: axis_label(value))
     axes.tick_params(length=0, labelsize=_TEXT, labelcolor=MUTED, pad=5)
     axes.grid(axis="y", color=RULE, linewidth=1)
     axes.axhline(low, color=RULE, linewidth=1)

@@ -10,13 +10,13 @@ from transformer_core.corpus.text import lacks_spaces
 from transformer_core.evaluation.metrics import GroupScore
 
 # The least number of occurrences of each bin's words, and the bins' labels.
-LEAST = (0, 1, 2, 5, 10, 100, 1000)
-LABELS = ("0", "1", "2-4", "5-9", "10-99", "100-999", "1,000+")
+BIN_STARTS = (0, 1, 2, 5, 10, 100, 1000)
+BIN_LABELS = ("0", "1", "2-4", "5-9", "10-99", "100-999", "1,000+")
 _AROUND_WORDS = re.compile(r"^\W+|\W+$")
 _LINES_AT_ONCE = 100_000
 
 
-def bare(word: str) -> str:
+def without_punctuation(word: str) -> str:
     """Return a word without the punctuation around it; punctuation alone stays as it is."""
     return _AROUND_WORDS.sub("", word) or word
 
@@ -41,8 +41,10 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str], traini
     for hypothesis, reference in pairs:
         for bins, words in ((found, hypothesis), (wanted, reference), (matched, hypothesis & reference)):
             for word, times in words.items():
-                bins[bisect_right(LEAST, occurrences[word]) - 1] += times
-    return [GroupScore(LABELS[bin_], wanted[bin_], 200 * matched[bin_] / (found[bin_] + wanted[bin_])) for bin_ in sorted(found | wanted)]
+                bins[bisect_right(BIN_STARTS, occurrences[word]) - 1] += times
+    return [
+        GroupScore(BIN_LABELS[bin_], wanted[bin_], 200 * matched[bin_] / (found[bin_] + wanted[bin_])) for bin_ in sorted(found | wanted)
+    ]
 
 
 def count_words(lines: Iterable[str], wanted: Collection[str]) -> Counter[str]:
@@ -51,10 +53,10 @@ def count_words(lines: Iterable[str], wanted: Collection[str]) -> Counter[str]:
     while block := list(islice(rest, _LINES_AT_ONCE)):
         # First by their spelling with punctuation, because a counter is many times faster than a search for punctuation in each word.
         for spelling, times in Counter(word for line in block for word in line.split()).items():
-            if (word := bare(spelling)) in wanted:
+            if (word := without_punctuation(spelling)) in wanted:
                 counts[word] += times
     return counts
 
 
 def _words(sentence: str) -> Counter[str]:
-    return Counter(bare(word) for word in sentence.split())
+    return Counter(without_punctuation(word) for word in sentence.split())

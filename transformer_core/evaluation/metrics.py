@@ -15,7 +15,7 @@ from sacrebleu.metrics.ter import TER
 from transformer_core.corpus.text import lacks_spaces, length_in_words, read_lines, unequal_sides, with_single_spaces
 from transformer_core.errors import UserError
 from transformer_core.evaluation.bleu import bleu_metric
-from transformer_core.evaluation.moses_bleu import NAMED, MosesBleu, paper_bleu
+from transformer_core.evaluation.moses_bleu import CORPUS_COUNTS, MosesBleu, paper_bleu
 from transformer_core.evaluation.significance import intervals
 
 # Ranks of examples, from high scores to low ones, and the order in which they get a sentence where there are fewer than five to choose.
@@ -144,7 +144,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str, n
 
     Args:
         language: language of the sentences; used only by the BLEU of Moses' tokens.
-        named: names of further counts, see `moses_bleu.NAMED`.
+        named: names of further counts, see `moses_bleu.CORPUS_COUNTS`.
 
     Raises:
         ValueError: the two differ in length (sacreBLEU would silently truncate the longer one) or are empty.
@@ -173,7 +173,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str, n
         ter_signature=str(ter_metric.get_signature()),
         moses_bleu={
             **({} if lacks_spaces(" ".join(references)) else {"paper_bleu": paper_bleu(hypotheses, references, language)}),
-            **{name.replace("-", "_"): NAMED[name](hypotheses, references, language) for name in named},
+            **{name.replace("-", "_"): CORPUS_COUNTS[name](hypotheses, references, language) for name in named},
         },
     )
 

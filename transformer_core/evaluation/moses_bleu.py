@@ -46,9 +46,9 @@ def multi30k_lower(hypotheses: Sequence[str], references: Sequence[str], languag
 
 
 # The name of each count in texts, by its key in results/scores.json.
-TITLES = {"paper_bleu": "The paper's BLEU", "multi30k_lower": "Multi30k's lowercased BLEU"}
+COUNT_TITLES = {"paper_bleu": "The paper's BLEU", "multi30k_lower": "Multi30k's lowercased BLEU"}
 # The counts that a corpus can ask for in its catalogue entry, beside the paper's.
-NAMED: dict[str, Callable[[Sequence[str], Sequence[str], str], MosesBleu]] = {"multi30k-lower": multi30k_lower}
+CORPUS_COUNTS: dict[str, Callable[[Sequence[str], Sequence[str], str], MosesBleu]] = {"multi30k-lower": multi30k_lower}
 
 
 def moses_tokens(sentences: Iterable[str], language: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from transformer_core.evaluation.figures import COLOURS, SANS
-from transformer_core.evaluation.frequency import bare
+from transformer_core.evaluation.frequency import without_punctuation
 
 
 def page(template: str, **content: Any) -> str:
@@ -35,7 +35,7 @@ def differences(text: str, other: str) -> list[tuple[str, bool]]:
     """
     space = " " if " " in text + other else ""
     own, others = (one.split(" ") if space else list(one) for one in (text, other))
-    blocks = SequenceMatcher(a=list(map(bare, own)), b=list(map(bare, others)), autojunk=False).get_opcodes()
+    blocks = SequenceMatcher(a=list(map(without_punctuation, own)), b=list(map(without_punctuation, others)), autojunk=False).get_opcodes()
     runs = [(space.join(own[start:end]), kind != "equal") for kind, start, end, _, _ in blocks if end > start]
     return [part for run in runs for part in ((space, False), run)][1:]
 

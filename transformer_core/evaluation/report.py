@@ -28,11 +28,11 @@ from transformer_core.evaluation.attention_figures import (
 )
 from transformer_core.evaluation.charts import length_charts, training_charts
 from transformer_core.evaluation.metrics import EXACT, FULL_SCORE, Example, GroupScore, OutputShares, Scores
-from transformer_core.evaluation.moses_bleu import TITLES
+from transformer_core.evaluation.moses_bleu import COUNT_TITLES
 from transformer_core.evaluation.pages import page
 from transformer_core.evaluation.parsing import ParsingScores
 from transformer_core.evaluation.tree_figures import tree_figure
-from transformer_core.evaluation.verdict import PLACE
+from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER
 from transformer_core.evaluation.words import choose_word
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Lineage:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunReport:
     """Content of the report of any task. Mappings are the documents of JSON files that the stages write.
 
     Attributes:
@@ -125,7 +125,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Report(Run):
+class Report(RunReport):
     """Content of the report of a translation model.
 
     Attributes:
@@ -140,7 +140,7 @@ class Report(Run):
 
 
 @dataclass(frozen=True)
-class ParsingReport(Run):
+class ParsingReport(RunReport):
     """Content of the report of a parser: `references` are bracketed trees, `hypotheses` symbols (corpus/trees.py).
 
     Attributes:
@@ -152,7 +152,7 @@ class ParsingReport(Run):
 
 def render(report: Report) -> str:
     """Return the report of a translation model as an HTML document."""
-    return _rendered("report.html", "BLEU", report, moses_bleu=MOSES_BLEU, titles=TITLES, tiles=TILES)
+    return _rendered("report.html", "BLEU", report, moses_bleu=MOSES_BLEU, titles=COUNT_TITLES, tiles=TILES)
 
 
 def render_parsing(report: ParsingReport) -> str:
@@ -166,7 +166,7 @@ def render_parsing(report: ParsingReport) -> str:
     return _rendered("parsing.html", "F1", report, drawn=drawn)
 
 
-def render_sentences(report: Run, metric: str) -> str:
+def render_sentences(report: RunReport, metric: str) -> str:
     """Return a table of all sentences, which a small script in the page sorts and filters; without scripts it is a plain table.
 
     `metric` is the name of the sentences' own scores, chrF2 or F1. The content security policy allows this script alone, by its hash.
@@ -179,12 +179,12 @@ def render_sentences(report: Run, metric: str) -> str:
     return page("sentences.html", manifest=report.manifest, metric=metric, rows=rows, full=FULL_SCORE, script=code, digest=digest)
 
 
-def _rendered(template: str, score: str, report: Run, **own: object) -> str:
+def _rendered(template: str, score: str, report: RunReport, **own: object) -> str:
     layers, word = ([], None) if isinstance(report.attention, str) else figures_of(report.attention.maps, report.manifest["source"])
     return page(
         template,
         report=report,
-        place=PLACE,
+        place=VERDICT_PLACEHOLDER,
         charts=training_charts(report.updates, report.validation, score),
         length_charts=length_charts(report.cleaning),
         attention=layers,

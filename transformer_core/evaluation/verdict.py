@@ -3,14 +3,14 @@
 from html import escape
 
 # What the report says in its place.
-PLACE = (
+VERDICT_PLACEHOLDER = (
     '<p class="muted">Stage publish decides whether this model becomes the champion. '
     "Its last line and the copy of this page in MLflow have the decision.</p>"
 )
 
 
 def with_verdict(page: str, address: str, alias: str, reason: str) -> str:
-    """Return the report with the verdict in place of `PLACE`.
+    """Return the report with the verdict in place of `VERDICT_PLACEHOLDER`.
 
     Args:
         page: the report.
@@ -20,4 +20,4 @@ def with_verdict(page: str, address: str, alias: str, reason: str) -> str:
     """
     title, style = (alias.capitalize(), "won") if alias else ("No alias", "lost")
     said = f'<p class="verdict {style}"><strong>{escape(title)}</strong> {escape(address)}: {escape(reason)}.</p>'
-    return page.replace(PLACE, said, 1)
+    return page.replace(VERDICT_PLACEHOLDER, said, 1)
