@@ -32,7 +32,7 @@ TREES = "tree"
 
 Document = TypeVar("Document", bound=BaseModel)
 
-# Above every setting, so messages leave it out, as they do `_LARGEST`; products of two such numbers still fit the 64 bits of torch's sizes.
+# Far above any sensible setting, so messages do not mention it (nor `_LARGEST`). The product of two such numbers fits 64 bits.
 _MOST = 10**9
 # Above every number in a file that a stage writes.
 _LARGEST = 10**12

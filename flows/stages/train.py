@@ -66,7 +66,7 @@ class _OutputScore(NamedTuple):
     max_extra: int
 
 
-# Of each task. The lengths are the paper's (6.1 and 6.3).
+# By task. The lengths are the paper's (6.1, 6.3).
 _OUTPUT_SCORES = {"translation": _OutputScore("bleu", corpus_bleu, 50), "parsing": _OutputScore("f1", corpus_f1, 300)}
 
 

@@ -22,7 +22,7 @@ from transformer_core.models.directory import CONFIG, read_config
 from transformer_core.presets import TransformerSize
 
 _CUBLAS = "libcublas.so.12"
-# Sources up to this length have a common maximum length in the first search, and so longer batches: most sentences are shorter.
+# In the first search, sources of up to this many tokens share one maximum length, so that they can be in the same batch.
 _SHARED = 64
 # A length penalty that changes no score in float32. With 0 a search would stop by another rule.
 _NO_PENALTY = 1e-9

@@ -293,7 +293,7 @@ class _Train:
         return times
 
     def _worst(self, left: NDArray[np.bool_], scores: PairScores) -> NDArray[np.int64]:
-        """Return the numbers of the pairs left with the highest scores, ascending: the share `drop_worst`, and of equals the later ones."""
+        """Return the indices, ascending, of the share `drop_worst` of the pairs left with the highest scores; of equals the later ones."""
         found = np.fromiter(scores(compress(read_pairs(*self._all), left)), np.float64)
         order = np.argsort(found, kind="stable")
         return np.sort(np.flatnonzero(left)[order[len(order) - int(self._drop_worst * len(order)) :]])

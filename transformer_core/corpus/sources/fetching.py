@@ -63,7 +63,8 @@ class Fetcher:
         """Return the file at `url`.
 
         Args:
-            others: the corpus' addresses. If another one ends in the same file name, a file of that name in the mirror may be either.
+            others: all addresses of the corpus. If another of them has the same file name, the mirror's file of that name may belong to
+                either, so it is not used without a known sum.
 
         Raises:
             UserError: exit code 65 for a sum other than the published or the locked one; 69 if the network or the server is unavailable

@@ -140,9 +140,9 @@ def microbatch_starts(longest: Lengths, rows_times_longest: int) -> Iterator[int
 
 
 def even_microbatch_starts(longest: Lengths, rows_times_longest: int, multiple: int) -> list[int]:
-    """Return the starts of micro-batches whose largest is as small as possible, at most as many as before, rounded up to a multiple.
+    """Return the starts of micro-batches for the smallest budget with which there are no more of them than with `rows_times_longest`.
 
-    Devices with equal numbers of micro-batches then have about equal work.
+    That number is rounded up to a multiple: devices with equal numbers of micro-batches have about equal work.
     """
 
     def starts(budget: int) -> list[int]:
