@@ -117,7 +117,6 @@ class _Part:
         length = answer.headers.get("Content-Length", "")
         rest = int(length) if length.isdecimal() and len(length) < 20 else 0
         total = self.size + rest if rest else None
-        # disable=None: no bar where there is no terminal.
         bar = tqdm(initial=self.size, total=total, unit="B", unit_scale=True, desc=name, leave=False, disable=None)
         with self._path.open("ab") as file, bar:
             for chunk in _content(answer):

@@ -68,7 +68,6 @@ def encode_split(
         UserError: exit code 65; a file is missing or not valid UTF-8, or the sides differ in length.
     """
     work = partial(_encode, subword, max_tokens, source, target)
-    # disable=None: no bar where there is no terminal.
     with tqdm(desc=f"binarize {source.stem}", unit=" pairs", leave=False, disable=None) as bar:
         for part in in_order(work, read_chunks(source, target), workers or workers_for(source)):
             yield part
