@@ -17,7 +17,7 @@ from transformer_core.models.precision import has_fast_bf16, weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
 from transformer_core.training.checkpoint import StateDirectory
-from transformer_core.training.devices import Devices, process_group
+from transformer_core.training.devices import Rank, process_group
 from transformer_core.training.records import Observer, UpdateRecord
 from transformer_core.training.trainer import Trainer
 from transformer_core.training.update import seed_everything
@@ -42,19 +42,19 @@ def main() -> None:
     folder = Path(sys.argv[1])
     job = Job.read(folder)
     split = open_split(folder, "train")
-    with process_group(job.threads) as devices:
-        launcher = (os.getppid(),) if devices.world_size > 1 and devices.rank == 0 else ()
-        memory = Memory(devices.device, launcher)
+    with process_group(job.threads) as rank:
+        launcher = (os.getppid(),) if rank.world_size > 1 and rank.index == 0 else ()
+        memory = Memory(rank.device, launcher)
         seed_everything(job.seed, 0, 0)
         size = TransformerSize(job.layers, job.d_model, job.d_ff, job.heads, *(job.d_model // job.heads,) * 2, job.dropout)
-        model = build(size, job.vocab_size).to(devices.device, weights_dtype("auto"))
+        model = build(size, job.vocab_size).to(rank.device, weights_dtype("auto"))
 
         def train(updates: Updates) -> Training:
             model.zero_grad()  # Otherwise the first training's gradients would be in memory beside those of the second.
-            return _train(model, split, _settings(job, len(updates)), devices, folder)
+            return _train(model, split, _settings(job, len(updates)), rank, folder)
 
-        facts = {"precision": "bf16" if has_fast_bf16(devices.device) else "float32", "versions": {"torch": torch.__version__}}
-        train_and_report(folder, job, model, memory, train, facts, devices.rank)
+        facts = {"precision": "bf16" if has_fast_bf16(rank.device) else "float32", "versions": {"torch": torch.__version__}}
+        train_and_report(folder, job, model, memory, train, facts, rank.index)
 
 
 def _settings(job: Job, updates: int) -> Train:
@@ -71,22 +71,22 @@ def _settings(job: Job, updates: int) -> Train:
     return recipes.load("wmt14-en-de-base").train.model_copy(update=changes)
 
 
-def _train(model: TranslationModel, split: BinarizedSplit, settings: Train, devices: Devices, folder: Path) -> Training:
+def _train(model: TranslationModel, split: BinarizedSplit, settings: Train, rank: Rank, folder: Path) -> Training:
     """Train from the plan's first update on."""
     ended: list[float] = []
     waits = _Waits()
 
     def validate() -> dict[str, float]:
         """End the clock: called on every rank after the last update and before anything is saved, which is not compared."""
-        ended.append(now(devices.device))
+        ended.append(now(rank.device))
         raise _Ended
 
-    trainer = Trainer(model, split, settings, devices, StateDirectory(folder / "state", 1), waits, validate, lambda: False)
-    devices.wait_for_all()
-    began = now(devices.device)
+    trainer = Trainer(model, split, settings, rank, StateDirectory(folder / "state", 1), waits, validate, lambda: False)
+    rank.wait_for_all()
+    began = now(rank.device)
     with suppress(_Ended):
         trainer.run()
-    return Training(ended[0] - began, trainer.progress.target_tokens, fmean(waits.shares) if devices.rank == 0 else None)
+    return Training(ended[0] - began, trainer.progress.target_tokens, fmean(waits.shares) if rank.index == 0 else None)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from transformer_core.files import sha256_of
 from transformer_core.models.directory import WEIGHTS
 from transformer_core.processes import cpu_name
 from transformer_core.training.checkpoint import FORMAT, is_whole, state_files
-from transformer_core.training.devices import Devices
+from transformer_core.training.devices import Rank
 from transformer_core.training.records import Observer, UpdateRecord
 
 TABLES = (UPDATES, VALIDATION, SKIPPED)
@@ -58,7 +58,7 @@ def fingerprint_of(params: Params) -> str:
 
 
 @contextmanager
-def recording(params: Params, fingerprint: str, state: Path, devices: Devices, parameters: int, score: str) -> Iterator["Recorder"]:
+def recording(params: Params, fingerprint: str, state: Path, rank: Rank, parameters: int, score: str) -> Iterator["Recorder"]:
     """Yield the recorder of a training, while threads send its journal to MLflow and sample the use of the machine.
 
     The end of the block ends the run. The tables are written in `state`; `parameters` is the number of the model's parameters; `score` is
@@ -66,13 +66,13 @@ def recording(params: Params, fingerprint: str, state: Path, devices: Devices, p
     """
     journal = Journal(fingerprint, resumed=any(map(is_whole, state_files(state))))
     describe_training(journal, params)
-    device = torch.cuda.get_device_name(devices.device) if devices.device.type == "cuda" else cpu_name()
-    journal.tags({**lineage(), "device": device, "ranks": str(devices.world_size)})
+    device = torch.cuda.get_device_name(rank.device) if rank.device.type == "cuda" else cpu_name()
+    journal.tags({**lineage(), "device": device, "ranks": str(rank.world_size)})
     splits, settings = read_meta(BINARIZED).splits, params.train
     recorder = Recorder(state, journal, settings.updates, score, min(settings.bleu_sentences, splits["valid"].pairs))
     epochs = settings.updates * settings.tokens_per_update / splits["train"].target_tokens
     echo(
-        f"training {parameters:,} parameters on {devices.world_size} x {devices.device.type}: {settings.updates:,} updates of up to "
+        f"training {parameters:,} parameters on {rank.world_size} x {rank.device.type}: {settings.updates:,} updates of up to "
         f"{settings.tokens_per_update:,} target tokens, about {epochs:,.1f} epochs",
         sys.stderr,
     )

@@ -51,7 +51,7 @@ from transformer_core.models.precision import weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize, resolve
 from transformer_core.training.checkpoint import FINISHED, TRAINING_LOCK, StateDirectory, state_of, state_root, stopped_trainings
-from transformer_core.training.devices import Devices, autocast, default_devices, matrix_rate, process_group
+from transformer_core.training.devices import Rank, autocast, default_devices, matrix_rate, process_group
 from transformer_core.training.records import Observer, Progress
 from transformer_core.training.trainer import Trainer
 from transformer_core.training.update import seed_everything
@@ -157,24 +157,24 @@ def train(params: Params) -> None:
     """
     stop_asked = _stop_flag()
     fingerprint = fingerprint_of(params)
-    with process_group(params.machine.threads) as devices:
-        if devices.rank > 0:
-            _train(params, fingerprint, devices, stop_asked)
+    with process_group(params.machine.threads) as rank:
+        if rank.index > 0:
+            _train(params, fingerprint, rank, stop_asked)
             return
         with locked(state_of(fingerprint) / TRAINING_LOCK, "this training"):
-            _train(params, fingerprint, devices, stop_asked)
+            _train(params, fingerprint, rank, stop_asked)
             if stop_asked():  # DVC may have been ended by the same signal.
                 raise Interrupted("training stopped after its last update, state saved")
 
 
-def _train(params: Params, fingerprint: str, devices: Devices, stop_asked: Callable[[], bool]) -> None:
+def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[], bool]) -> None:
     state, precision, score = state_of(fingerprint), params.train.precision, _OUTPUT_SCORES[params.download.task]
     with ExitStack() as stack:
-        model = _new_model(params).to(devices.device, weights_dtype(precision))
+        model = _new_model(params).to(rank.device, weights_dtype(precision))
         _check_positions(model)
         parameters, recorder = sum(parameter.numel() for parameter in model.parameters()), None
-        if devices.rank == 0:
-            recorder = stack.enter_context(recording(params, fingerprint, state, devices, parameters, score.name))
+        if rank.index == 0:
+            recorder = stack.enter_context(recording(params, fingerprint, state, rank, parameters, score.name))
         else:
             stack.enter_context(reporting())
         split, subword = open_split(BINARIZED, "train"), Subword.load(SUBWORD_MODEL)
@@ -182,16 +182,16 @@ def _train(params: Params, fingerprint: str, devices: Devices, stop_asked: Calla
             model,
             split,
             params.train,
-            devices,
+            rank,
             StateDirectory(state, params.train.keep),
             recorder or Observer(),
-            _validation(params, model, subword, devices, score, stop_asked),
+            _validation(params, model, subword, rank, score, stop_asked),
             stop_asked,
-            matrix_rate(devices, precision),
+            matrix_rate(rank, precision),
             BpeDropout(subword, split, params.train) if params.train.bpe_dropout else None,
         )
         resumed = trainer.resume()
-        _check_same_start(trainer.progress.update, devices)
+        _check_same_start(trainer.progress.update, rank)
         if recorder is not None and resumed:
             echo(f"going on after update {trainer.progress.update:,}", sys.stderr)
         elif recorder is not None:
@@ -199,7 +199,7 @@ def _train(params: Params, fingerprint: str, devices: Devices, stop_asked: Calla
             _name_others(state)
         trainer.check_memory()
         progress = trainer.run()
-        if devices.rank == 0:
+        if rank.index == 0:
             _write_outputs(params, fingerprint, state, progress, parameters)
 
 
@@ -211,9 +211,9 @@ def _name_others(state: Path) -> None:
         echo(f"{message} (transformer-core states)", sys.stderr)
 
 
-def _check_same_start(update: int, devices: Devices) -> None:
+def _check_same_start(update: int, rank: Rank) -> None:
     """Raise a `UserError` (exit code 78) if ranks resume after different updates: their machines do not share the state."""
-    updates = set(devices.gathered(update))
+    updates = set(rank.gathered(update))
     if len(updates) > 1:
         message = f"the nodes would resume after different updates ({', '.join(map(str, sorted(updates)))})"
         raise configuration_error(message, "Set $TRANSFORMER_STATE on all of them to one folder of shared storage.")
@@ -248,7 +248,7 @@ def _without_dropout(size: ModelSize) -> dict[str, Any]:
 
 
 def _validation(
-    params: Params, model: TranslationModel, subword: Subword, devices: Devices, score: _OutputScore, stop_asked: Callable[[], bool]
+    params: Params, model: TranslationModel, subword: Subword, rank: Rank, score: _OutputScore, stop_asked: Callable[[], bool]
 ) -> Callable[[], dict[str, float] | None]:
     """Teacher-forced scores of valid, and BLEU or F1 of greedy outputs for `train.bleu_sentences` of it; None after a request to stop."""
     valid, translator = open_split(BINARIZED, "valid"), Translator(model, subword)
@@ -256,16 +256,16 @@ def _validation(
     lines = list(read_lines(RAW / f"valid.{params.download.target}"))
     # A model of lowercase text outputs lowercase text.
     references = [lines[number].lower() if params.bpe.lowercase else lines[number] for number in chosen]
-    precision, ranks = params.train.precision, devices.world_size
+    precision, ranks = params.train.precision, rank.world_size
 
     def validate() -> dict[str, float] | None:
-        scores = score_split(model, valid, devices, precision, stop_asked)
-        if scores is None or any(devices.gathered(stop_asked())):
+        scores = score_split(model, valid, rank, precision, stop_asked)
+        if scores is None or any(rank.gathered(stop_asked())):
             return None
-        mine = [valid.source[number] for number in chosen[devices.rank :: ranks]]
-        with autocast(devices.device, precision):
+        mine = [valid.source[number] for number in chosen[rank.index :: ranks]]
+        with autocast(rank.device, precision):
             lists = translator.translate_tokens(mine, Search(beam=1, max_extra=score.max_extra))
-        by_rank = devices.gathered([hypotheses[0].text for hypotheses in lists])
+        by_rank = rank.gathered([hypotheses[0].text for hypotheses in lists])
         texts = [by_rank[place % ranks][place // ranks] for place in range(len(chosen))]
         return {**scores, score.name: score.score(texts, references)}
 

@@ -27,7 +27,7 @@ from transformer_core.errors import Interrupted, UserError
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 from transformer_core.training.checkpoint import StateDirectory, checkpoint_files, is_whole, state_files, update_of
-from transformer_core.training.devices import Devices
+from transformer_core.training.devices import Rank
 from transformer_core.training.records import Observer, UpdateRecord
 from transformer_core.training.trainer import Trainer
 from transformer_core.training.update import seed_everything
@@ -123,7 +123,7 @@ def trainer_of(
         return trainer.progress.update + 1 > stop_after
 
     states = StateDirectory(path, settings.keep)
-    alone = Devices(rank=0, world_size=1, device=next(model.parameters()).device)
+    alone = Rank(index=0, world_size=1, device=next(model.parameters()).device)
     trainer = Trainer(model, split, settings, alone, states, watcher or Watcher(), validate, stop_asked, bpe_dropout=bpe_dropout)
     return trainer
 
@@ -677,10 +677,10 @@ def trained(precision, path, data=data, stop_after=10**6, resume=False, **change
         return {"nll": 0.0}
     # Only the last rank is asked to stop; the others follow it, two updates later at most.
     def asked():
-        return devices.rank == devices.world_size - 1 and trainer.progress.update + 1 > stop_after
+        return rank.index == rank.world_size - 1 and trainer.progress.update + 1 > stop_after
     split = open_split(data, "train")
     dropout = BpeDropout(Subword.load(data / "spm.model"), split, changed) if changed.bpe_dropout else None
-    trainer = Trainer(model, split, changed, devices, StateDirectory(path, 1), Observer(), validate, asked, bpe_dropout=dropout)
+    trainer = Trainer(model, split, changed, rank, StateDirectory(path, 1), Observer(), validate, asked, bpe_dropout=dropout)
     if resume:
         assert trainer.resume()
     try:
@@ -690,7 +690,7 @@ def trained(precision, path, data=data, stop_after=10**6, resume=False, **change
         return None
     return {"gradients": torch.stack(found), "after": torch.stack(after), "weights": weights(model)}
 
-with process_group(threads=1) as devices:
+with process_group(threads=1) as rank:
     # A rate of 0.08, as in the other tests, throws so small a model about; rounding then grows by a digit in 20 updates.
     calm = {"validate_every": 1, "learning_rate_factor": 0.1}
     found = {precision: trained(precision, out / precision, **calm) for precision in ("float64", "float32")}
@@ -704,7 +704,7 @@ with process_group(threads=1) as devices:
         found[f"stopped {stop}"] = torch.equal(straight, resumed)
     assert trained("float32", out / "saved after each", stop_after=7, save_every=1) is None  # Stopped.
     trained("float64", out / "handed over", stop_after=7)
-    if devices.rank == 0:
+    if rank.index == 0:
         torch.save(found, out / "found.pt")
 """
 STOPS = (1, 6, 10, 17)

@@ -21,10 +21,10 @@ _TRIALS = 3
 
 
 @dataclass(frozen=True)
-class Devices:
-    """One process of `world_size`; only rank 0 writes files."""
+class Rank:
+    """One process of `world_size`, by its index; only rank 0 writes files."""
 
-    rank: int
+    index: int
     world_size: int
     device: torch.device
 
@@ -63,7 +63,7 @@ def default_threads(devices: int) -> int:
 
 
 @contextmanager
-def process_group(threads: int | None) -> Iterator[Devices]:
+def process_group(threads: int | None) -> Iterator[Rank]:
     """Join the process group of the ranks that torchrun started; without torchrun's environment this is the only rank.
 
     Args:
@@ -85,7 +85,7 @@ def process_group(threads: int | None) -> Iterator[Devices]:
     if world_size > 1:
         torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Devices(rank, world_size, device)
+        yield Rank(rank, world_size, device)
     finally:
         if world_size > 1:
             torch.distributed.destroy_process_group()
@@ -102,16 +102,16 @@ def loss_scaler(device: torch.device, precision: Precision) -> torch.amp.GradSca
     return torch.amp.GradScaler(device.type, init_scale=2.0**13, enabled=low_precision(device, precision) == torch.float16)
 
 
-def matrix_rate(devices: Devices, precision: Precision) -> float:
+def matrix_rate(rank: Rank, precision: Precision) -> float:
     """Return the FLOP/s of all devices together in products of large square matrices in this precision; the best of a few trials."""
-    size = 4096 if devices.device.type == "cuda" else 1024
-    left = torch.rand(size, size, dtype=weights_dtype(precision), device=devices.device)
+    size = 4096 if rank.device.type == "cuda" else 1024
+    left = torch.rand(size, size, dtype=weights_dtype(precision), device=rank.device)
     seconds = float("inf")
-    with autocast(devices.device, precision):
+    with autocast(rank.device, precision):
         for _ in range(1 + _TRIALS):
             began = time.perf_counter()
             (left @ left).sum().item()
             seconds = min(seconds, time.perf_counter() - began)
-    rate = torch.tensor(2 * size**3 / seconds, dtype=torch.float64, device=devices.device)
-    devices.sum_over_ranks(rate)
+    rate = torch.tensor(2 * size**3 / seconds, dtype=torch.float64, device=rank.device)
+    rank.sum_over_ranks(rate)
     return rate.item()

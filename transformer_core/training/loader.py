@@ -13,7 +13,7 @@ from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatc
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.subword import BOS, PAD, padded
-from transformer_core.training.devices import Devices
+from transformer_core.training.devices import Rank
 
 _AHEAD = 4  # Updates.
 
@@ -66,14 +66,14 @@ def make_batch(pairs: Pairs) -> Batch:
 
 
 def shares(
-    plan: BatchPlan, split: BinarizedSplit, devices: Devices, cursor: Cursor, bpe_dropout: BpeDropout | None = None
+    plan: BatchPlan, split: BinarizedSplit, rank: Rank, cursor: Cursor, bpe_dropout: BpeDropout | None = None
 ) -> Generator[RankBatch]:
     """Yield this rank's shares of the updates from `cursor` on, without end; a few are prepared ahead, in pinned memory for a GPU.
 
     With `bpe_dropout` every rank segments the whole update, since all ranks need its number of tokens, and makes tensors of its own part.
     """
     updates = plan.updates_from(cursor)
-    mine = slice(devices.rank, None, devices.world_size)
+    mine = slice(rank.index, None, rank.world_size)
 
     def make() -> RankBatch:
         update, after = next(updates)
@@ -83,7 +83,7 @@ def shares(
             update, segmented = bpe_dropout.segmented(update, Cursor(after.epoch, after.done - 1))
             pairs = segmented[mine]
         batches = dict(zip(range(len(update.microbatches))[mine], map(make_batch, pairs), strict=True))
-        if devices.device.type == "cuda":
+        if rank.device.type == "cuda":
             batches = {position: Batch(*(tensor.pin_memory() for tensor in batch)) for position, batch in batches.items()}
         return RankBatch(update, after, batches)
 

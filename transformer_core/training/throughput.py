@@ -52,11 +52,11 @@ def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int
     split = BinarizedSplit(Sentences([shard], 0), Sentences([shard], 1), np.arange(1, pairs + 1))
     no_scores = dict.fromkeys(("nll", "perplexity", "accuracy", "bleu", "f1"), 0.0)
     observer = _RateObserver()
-    with process_group(threads) as devices:
-        model = build(size, vocab_size).to(devices.device, weights_dtype(settings.precision))
+    with process_group(threads) as rank:
+        model = build(size, vocab_size).to(rank.device, weights_dtype(settings.precision))
         for updates in (_WARM_UP, _MEASURED):
             short = settings.model_copy(update={"updates": updates, "patience": 0, "bpe_dropout": 0.0})
-            Trainer(model, split, short, devices, _NullDirectory(Path(), 1), observer, lambda: no_scores, lambda: False).run()
+            Trainer(model, split, short, rank, _NullDirectory(Path(), 1), observer, lambda: no_scores, lambda: False).run()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return observer.rate

@@ -18,7 +18,7 @@ from transformer_core.errors import Interrupted, configuration_error, is_out_of_
 from transformer_core.models.architectures import flops_a_token
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.checkpoint import StateDirectory, best_updates, validations_since_best
-from transformer_core.training.devices import Devices
+from transformer_core.training.devices import Rank
 from transformer_core.training.loader import make_batch, shares
 from transformer_core.training.records import LogWindow, Observer, Progress
 from transformer_core.training.update import GRADIENT_NORM, NLL, SKIPPED, SMOOTHED, STOP, Updater
@@ -33,10 +33,10 @@ class Trainer:
     (seed, update, micro-batch). The update itself is in update.py.
 
     Args:
-        model: the model to train, in place, on `devices.device`.
+        model: the model to train, in place, on `rank.device`.
         split: the training pairs.
         settings: section `train`.
-        devices: this process among all.
+        rank: this process among all.
         directory: directory of states and checkpoints.
         observer: receives records and validations, on rank 0 only.
         validate: returns the current model's scores. Every rank calls it at the same updates and gets the same scores, or None if any
@@ -54,7 +54,7 @@ class Trainer:
         model: TranslationModel,
         split: BinarizedSplit,
         settings: Train,
-        devices: Devices,
+        rank: Rank,
         directory: StateDirectory,
         observer: Observer,
         validate: Callable[[], dict[str, float] | None],
@@ -67,7 +67,7 @@ class Trainer:
         self._model = model
         self._split = split
         self._settings = settings
-        self._devices = devices
+        self._rank = rank
         self._directory = directory
         self._observer = observer
         self._validate = validate
@@ -77,7 +77,7 @@ class Trainer:
         self._plan = BatchPlan(
             split.source.lengths, split.target.lengths, settings.tokens_per_update, settings.tokens_per_microbatch, settings.seed
         )
-        self._updater = Updater(model, settings, devices)
+        self._updater = Updater(model, settings, rank)
         of_source, of_target = flops_a_token(model)
         self._flops_a_token = settings.passes * of_source, settings.passes * of_target
         self._window = LogWindow()
@@ -102,7 +102,7 @@ class Trainer:
         self._updater.restore(state)
         self.progress = Progress(**state["progress"])
         self._window = LogWindow(**state["interval"])
-        if self._devices.rank == 0:
+        if self._rank.index == 0:
             self._observer.restore(state["observer"])
         return True
 
@@ -113,17 +113,17 @@ class Trainer:
             UserError: exit code 78, on every rank; a micro-batch does not fit the memory of one of the devices.
         """
         self._model.train()
-        lacking = torch.zeros((), device=self._devices.device)
+        lacking = torch.zeros((), device=self._rank.device)
         try:
             self._updater.dry_run(self.progress.update + 1, (make_batch(self._split.pairs(pairs)) for pairs in self._plan.largest()))
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             lacking.fill_(1)
-        self._devices.sum_over_ranks(lacking)
+        self._rank.sum_over_ranks(lacking)
         if lacking.item():
             tokens = min(self._settings.tokens_per_microbatch, self._settings.tokens_per_update)
-            device = self._devices.device.type
+            device = self._rank.device.type
             message = f"train.tokens_per_microbatch: the model and {tokens:,} tokens do not fit the memory of this {device}"
             raise configuration_error(message, "Lower it; train.tokens_per_update may stay.")
 
@@ -135,12 +135,12 @@ class Trainer:
             UserError: exit code 78; too many updates in a row were not finite.
         """
         self._model.train()
-        if self._devices.rank == 0:
+        if self._rank.index == 0:
             self._directory.remove_after(self.progress.update)
         self._clock_began = time.monotonic()
         self._window_began = self._clock_began - self._window.seconds
         cursor = Cursor(self.progress.epoch, self.progress.done_in_epoch)
-        with closing(shares(self._plan, self._split, self._devices, cursor, self._bpe_dropout)) as coming:
+        with closing(shares(self._plan, self._split, self._rank, cursor, self._bpe_dropout)) as coming:
             if self._validation_is_due():  # The restored state was saved before a validation that was interrupted.
                 self._validate_and_keep()
             while not self._ended():
@@ -149,7 +149,7 @@ class Trainer:
                 self._window.waited += time.monotonic() - began
                 self._updater.run(self.progress.update + 1, share, self._stop_asked)
                 self.progress.count(share.update, share.after)
-                if self._devices.rank == 0:
+                if self._rank.index == 0:
                     self._observer.on_progress(self.progress.update)
                 self._read_totals(leave=1)
                 if self.progress.skipped_in_row > self._settings.max_skipped:
@@ -171,7 +171,7 @@ class Trainer:
 
     def _read_totals(self, leave: int) -> None:
         """Add up the totals of all updates except the last `leave`, and note whether any rank was asked to stop."""
-        if self._devices.world_size == 1:
+        if self._rank.world_size == 1:
             self._stopping = self._stop_asked()
         for number, update, totals in self._updater.pending.arrived(leave):
             self._stopping = self._stopping or bool(totals[STOP] > 0)
@@ -184,7 +184,7 @@ class Trainer:
     def _count_skipped(self, number: int, update: GlobalBatch) -> None:
         self._window.skipped += 1
         self.progress.skipped_in_row += 1
-        if self._devices.rank == 0:
+        if self._rank.index == 0:
             pairs = np.concatenate(update.microbatches)
             self._observer.on_skipped(number, sorted(self._split.lines[pairs].tolist()))
 
@@ -234,7 +234,7 @@ class Trainer:
         self._window.seconds = now - self._window_began
         if not self._window.updates:
             return
-        if self._devices.rank == 0:
+        if self._rank.index == 0:
             rate = self._updater.learning_rate(self.progress.update)
             self._observer.on_update(self._window.record(self.progress, rate, self._flops_a_token, self._machine_flops, self._seconds()))
         self._window, self._window_began = LogWindow(), now
@@ -250,7 +250,7 @@ class Trainer:
         ended = self._ended()
         if ended:
             self._record()  # If patience has run out, updates after the last record are not recorded yet.
-        if (ended or self.progress.update % self._settings.save_every == 0) and self._devices.rank == 0:
+        if (ended or self.progress.update % self._settings.save_every == 0) and self._rank.index == 0:
             best = best_updates(self.progress.scores, self._settings.best_by, self._settings.keep_best)
             self._directory.save_checkpoint(self.progress.update, self._model.state_dict(), best)
 
@@ -263,7 +263,7 @@ class Trainer:
                 self._save()
             self._stop()
         self.progress.scores[self.progress.update] = scores[self._settings.best_by]
-        if self._devices.rank == 0:
+        if self._rank.index == 0:
             self._observer.on_validation(self.progress.update, self._seconds(), scores)
         self._window_began += time.monotonic() - began
 
@@ -275,7 +275,7 @@ class Trainer:
         now = time.monotonic()
         self.progress.seconds, self._clock_began = self._seconds(), now
         self._window.seconds = now - self._window_began
-        if self._devices.rank == 0:
+        if self._rank.index == 0:
             state: dict[str, Any] = {
                 "progress": asdict(self.progress),
                 "interval": asdict(self._window),
@@ -285,9 +285,9 @@ class Trainer:
 
     def _wait_for_writes(self) -> None:
         """Wait until all writes are on disk, so that no rank relies on a save that failed."""
-        if self._devices.rank == 0:
+        if self._rank.index == 0:
             self._directory.wait()
-        self._devices.wait_for_all()
+        self._rank.wait_for_all()
 
     def _stop(self) -> NoReturn:
         self._wait_for_writes()

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import GlobalBatch
 from transformer_core.models.translation import TranslationModel
-from transformer_core.training.devices import Devices, autocast, loss_scaler
+from transformer_core.training.devices import Rank, autocast, loss_scaler
 from transformer_core.training.loader import Batch, RankBatch
 from transformer_core.training.loss import Loss, cross_entropy
 
@@ -86,16 +86,16 @@ class Updater:
     the device.
     """
 
-    def __init__(self, model: TranslationModel, settings: Train, devices: Devices) -> None:
+    def __init__(self, model: TranslationModel, settings: Train, rank: Rank) -> None:
         self._model = model
         self._settings = settings
-        self._devices = devices
+        self._rank = rank
         self._optimizer = torch.optim.Adam(
             model.parameters(), betas=(settings.adam_beta1, settings.adam_beta2), eps=settings.adam_epsilon, fused=True
         )
-        self._scaler = loss_scaler(devices.device, settings.precision)
-        self._buffer = ReductionBuffer(model, devices.device)
-        self.pending = PendingTotals(devices.device)
+        self._scaler = loss_scaler(rank.device, settings.precision)
+        self._buffer = ReductionBuffer(model, rank.device)
+        self.pending = PendingTotals(rank.device)
 
     def run(self, number: int, share: RankBatch, stop_asked: Callable[[], bool]) -> None:
         """Make update `number`, from 1, on this rank's share. If the loss or a gradient is not finite, the model is unchanged."""
@@ -105,7 +105,7 @@ class Updater:
             self._add_gradients(batch, share.update.target_tokens)
         totals = self._buffer.totals
         totals[STOP].fill_(float(stop_asked()))
-        self._devices.sum_over_ranks(self._buffer.flat)
+        self._rank.sum_over_ranks(self._buffer.flat)
         self._scaler.unscale_(self._optimizer)
         totals[GRADIENT_NORM] = self._buffer.gradients.norm()
         broken = ~totals.isfinite().all()
@@ -118,7 +118,7 @@ class Updater:
         """Use the memory of update `number` on these micro-batches, without changing the model."""
         for batch in batches:
             self._add_gradients(batch, target_tokens=1)
-        self._step(number, broken=torch.ones((), device=self._devices.device))
+        self._step(number, broken=torch.ones((), device=self._rank.device))
 
     def learning_rate(self, number: int) -> float:
         """Return the learning rate of an update."""
@@ -138,8 +138,8 @@ class Updater:
             self._scaler.load_state_dict(state["scaler"])
 
     def _add_gradients(self, batch: Batch, target_tokens: int) -> None:
-        with autocast(self._devices.device, self._settings.precision):
-            loss = self._loss(batch.to(self._devices.device))
+        with autocast(self._rank.device, self._settings.precision):
+            loss = self._loss(batch.to(self._rank.device))
         self._scaler.scale(loss.objective / target_tokens).backward()
         with torch.no_grad():
             self._buffer.totals[SMOOTHED] += loss.smoothed

@@ -8,7 +8,7 @@ from transformer_core.config import Precision
 from transformer_core.corpus.tokens.batches import BatchPlan
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.models.translation import TranslationModel
-from transformer_core.training.devices import Devices, autocast
+from transformer_core.training.devices import Rank, autocast
 from transformer_core.training.loader import make_batch
 from transformer_core.training.loss import cross_entropy, perplexity
 
@@ -16,7 +16,7 @@ _TOKENS_PER_BATCH = 8192
 
 
 def score_split(
-    model: TranslationModel, split: BinarizedSplit, devices: Devices, precision: Precision, stop_asked: Callable[[], bool]
+    model: TranslationModel, split: BinarizedSplit, rank: Rank, precision: Precision, stop_asked: Callable[[], bool]
 ) -> dict[str, float] | None:
     """Return negative log-likelihood and perplexity per target token (end tokens counted), and the share of tokens predicted correctly.
 
@@ -26,17 +26,17 @@ def score_split(
     budget = max(_TOKENS_PER_BATCH, split.longest)
     plan = BatchPlan(split.source.lengths, split.target.lengths, budget, budget, seed=0)
     microbatches = [pairs for update in plan.epoch(0) for pairs in update.microbatches]
-    totals = torch.zeros(3, dtype=torch.float64, device=devices.device)
-    with torch.no_grad(), autocast(devices.device, precision):
-        for pairs in microbatches[devices.rank :: devices.world_size]:
+    totals = torch.zeros(3, dtype=torch.float64, device=rank.device)
+    with torch.no_grad(), autocast(rank.device, precision):
+        for pairs in microbatches[rank.index :: rank.world_size]:
             if stop_asked():
                 totals[2] = 1
                 break
-            batch = make_batch(split.pairs(pairs)).to(devices.device)
+            batch = make_batch(split.pairs(pairs)).to(rank.device)
             decoded = model(batch.source, batch.source_mask, batch.shifted)
             loss = cross_entropy(decoded.flatten(0, 1)[batch.target_positions], model.output_weight, batch.targets, label_smoothing=0.0)
             totals[:2] += torch.stack((loss.nll, loss.correct)).double()
-    devices.sum_over_ranks(totals)
+    rank.sum_over_ranks(totals)
     (nll, correct, stopped), tokens = totals.tolist(), int(split.target.lengths.sum())
     if stopped:
         return None
