@@ -1,19 +1,16 @@
 """transformer-core recipe and data."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Call
-from tests.clone import tiny_clone
 from transformer_core import recipes
 from transformer_core.config import load_params
 from transformer_core.corpus.text import write_lines
 from transformer_core.data_plan import plan_data
 from transformer_core.errors import UserError
-from transformer_core.synthetic.stream import generate
 
 
 def test_recipes_are_listed_with_what_they_are_for(call: Call) -> None:
@@ -111,23 +108,6 @@ def test_files_of_validation_and_test_can_be_given(call: Call, own_files: Path) 
     assert call("data", "new", "mine", "text.en", "text.de", *given).code == 0
     entry = (own_files / "corpora" / "mine.yaml").read_text(encoding="utf-8")
     assert (entry.count("path: ../text.en"), "holdout: 7" in entry) == (2, True)
-
-
-@pytest.mark.slow  # about 30 seconds: nine stages, most of it importing torch and mlflow
-def test_own_data_is_three_commands_to_a_translation(tmp_path: Path) -> None:
-    clone = tiny_clone(tmp_path)
-    pairs = list(generate("train", 400, seed=3))
-    write_lines(tmp_path / "mine.en", [pair.source for pair in pairs])
-    write_lines(tmp_path / "mine.de", [pair.target for pair in pairs])
-    command = (sys.executable, "-m", "transformer_core.cli")
-    clone.run(*command, "data", "new", "mine", "mine.en", "mine.de", "--force")
-    # The recipe's model would train for most of an hour.
-    train = {"updates": 20, "validate_every": 10, "save_every": 5, "keep": 2}
-    clone.set({"model": {"layers": 1, "d_model": 32, "heads": 2, "d_ff": 64}, "train": train, "average": {"of": "last", "count": 2}})
-    clone.run("dvc", "repro")
-    translated = clone.run(*command, "translate", "--model", "models/averaged", stdin="The dog sleeps.\nThe cat sees the house.\n")
-    assert translated.count("\n") == 2
-    assert json.loads((tmp_path / "results" / "published.json").read_text(encoding="utf-8"))["name"] == "mine-en-de"
 
 
 def test_synthetic_pairs_are_printed_the_same_for_the_same_seed(call: Call) -> None:
