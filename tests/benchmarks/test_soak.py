@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,8 +16,12 @@ import psutil
 import pytest
 
 from benchmarks.common import DATA_STAGES, ROOT, run_stages, write_params
-from benchmarks.soak import TINY, WARM_UP, ask, fit, levels, program, sample, table
+from benchmarks.soak import TINY, WARM_UP, ask, fit, levels, main, program, sample, table
+from flows.record.server import connect
+from flows.stages import publish
+from tests.flows.publishing import before_publish, random_model
 from tests.serving import Quiet, serving
+from transformer_core.config import load_params
 
 SECONDS = np.arange(0, 7200, 5.0)
 COLUMNS = ["process or folder", "hours", "MB", "MB an hour (95% interval)", "file handles", "threads"]
@@ -140,6 +145,10 @@ def soak(folder: Path, *arguments: str) -> list[str]:
         finally:
             process.terminate()  # It then ends its servers; a kill would leave them.
     assert process.returncode == 0
+    return subjects(printed, csv)
+
+
+def subjects(printed: str, csv: Path) -> list[str]:
     head, _, *rows = [line for line in printed.splitlines() if line.startswith("| ")]
     assert head == "| " + " | ".join(COLUMNS) + " |"
     assert set(pd.read_csv(csv).columns) == {"seconds", "subject", "megabytes", "handles", "threads"}
@@ -154,9 +163,34 @@ def test_a_training_is_watched(tmp_path: Path) -> None:
     assert {"flows.stages train", ".state"} <= set(soak(tmp_path, "training"))
 
 
-@pytest.mark.slow  # A minute: the whole pipeline, a server's start, 20 requests.
-def test_the_served_model_is_watched(tmp_path: Path) -> None:
-    assert {"mlflow models", "uvicorn", ".state"} <= set(soak(tmp_path, "served", "--requests", "20"))
+@pytest.mark.slow  # Half a minute: a server's start, 20 requests.
+def test_the_served_model_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model of random weights, published within this process; the test below runs the whole pipeline for one."""
+
+    def random_project(folder: Path) -> dict[str, str]:
+        project, store = folder / "project", f"sqlite:///{folder}/project/mlflow.db"
+        project.mkdir()
+        with monkeypatch.context() as patch:
+            patch.chdir(project)
+            patch.setenv("MLFLOW_TRACKING_URI", store)
+            connect(store).search_experiments()  # Makes the tables.
+            before_publish(random_model(tmp_path))
+            publish.run(load_params())
+        # MLflow starts uvicorn by its name.
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        return {**os.environ, "PATH": path, "MLFLOW_TRACKING_URI": store}
+
+    csv = tmp_path / "samples.csv"
+    monkeypatch.setattr("benchmarks.soak.tiny_project", random_project)
+    monkeypatch.setattr(sys, "argv", ["soak.py", "served", "--requests", "20", "--csv", str(csv)])
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        main()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    printed = capsys.readouterr().out
+    assert "20 requests; 10 sentences were repeated" in printed
+    assert {"mlflow models", "uvicorn", ".state"} <= set(subjects(printed, csv))
 
 
 @pytest.mark.slow  # Two minutes: the whole pipeline, a Prefect server, one flow run.
