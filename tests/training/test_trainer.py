@@ -561,7 +561,9 @@ from transformer_core.errors import UserError
 torch.set_num_threads(1)
 from tests.training.test_trainer import *
 split = open_split(Path(sys.argv[1]), "train")
-settings = SETTINGS.model_copy(update={"tokens_per_update": 4000, "tokens_per_microbatch": int(sys.argv[2])})
+# An update is an epoch, with all its micro-batches; the third goes on while the state after the second is written.
+few = {"updates": 3, "save_every": 2, "validate_every": 2}
+settings = SETTINGS.model_copy(update={"tokens_per_update": 4000, "tokens_per_microbatch": int(sys.argv[2]), **few})
 size = TransformerSize(layers=1, d_model=8192, d_ff=64, heads=2, d_k=8, d_v=8, dropout=0.0)
 trainer = trainer_of(build(torch.float32, size), split, Path(sys.argv[3]), settings)
 here = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
