@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from tests.clone import CORPUS, TINY, Clone, tiny_clone
 from tests.flows.publishing import random_model
-from transformer_core.files import locked, read_json, write_json
+from transformer_core.files import locked, read_json
 
 pytestmark = pytest.mark.slow  # about 4 minutes all together
 
@@ -160,31 +160,11 @@ def stop_a_training(clone: Clone, number: signal.Signals, after: str) -> int:
 
 
 def test_a_training_starts_from_a_model_of_the_same_vocabulary(clone: Clone) -> None:
-    """The model of before is better at the first validation than random weights were, and another vocabulary is refused."""
     clone.run("git", "checkout", "-q", "--", "params.yaml")
-    clone.run("dvc", "repro")
-    at_first = first_validation(clone)
     parent = shutil.copytree(clone.root / "models/averaged", clone.root / "pretrained/parent")
     clone.set({"bpe": {"init_from": "parent"}, "train": {"init_from": "parent", "seed": 9}})
     clone.run("dvc", "repro", "average")
-    assert first_validation(clone) < at_first
     assert (clone.root / "models/averaged/spm.model").read_bytes() == (parent / "spm.model").read_bytes()
-    other = shutil.copytree(parent, clone.root / "pretrained/other")
-    config = read_json(other / "config.json")
-    write_json(other / "config.json", {**config, "vocabulary": {**config["vocabulary"], "hash": "0" * 64}})
-    faults: dict[str, dict[str, dict[str, object]]] = {
-        "bpe.vocab_size: 300, but pretrained/parent/spm.model has 400 subwords. Set it to 400.": {"bpe": {"vocab_size": 300}},
-        "train.init_from: pretrained/other has vocabulary 000000000000, the data ": {"train": {"init_from": "other"}},
-        "train.init_from: pretrained/parent is of other sizes than section model": {"model": {"layers": 2}},
-    }
-    tuned = (clone.root / "params.yaml").read_bytes()
-    for fault, changes in faults.items():
-        clone.set(changes)
-        output = clone.run("dvc", "repro", "train", code=255)
-        assert fault in output
-        assert "Traceback" not in output
-        (clone.root / "params.yaml").write_bytes(tuned)
-    shutil.rmtree(other)
 
 
 def test_a_model_to_start_from_is_an_input_that_travels_and_whose_change_is_seen(clone: Clone, tmp_path: Path) -> None:
@@ -192,7 +172,6 @@ def test_a_model_to_start_from_is_an_input_that_travels_and_whose_change_is_seen
     up_to_date = "Data and pipelines are up to date.\n"
     clone.run("dvc", "add", "pretrained/parent")
     clone.run("dvc", "remote", "add", "-f", "-d", "folder", str(tmp_path / "remote"))
-    clone.run("dvc", "repro", "train")  # The refusals have removed its outputs.
     clone.commit("fine-tuning")
     clone.run("dvc", "push", "--run-cache")
     clone.run("git", "branch", "--force", "tuned")  # An earlier test has left no branch checked out, and nodes clone branches.
@@ -207,12 +186,6 @@ def test_a_model_to_start_from_is_an_input_that_travels_and_whose_change_is_seen
     status = " ".join(clone.run("dvc", "status", "bpe", "train").split())
     assert status == "bpe: changed deps: modified: pretrained/parent train: changed deps: modified: pretrained/parent"
     clone.run("git", "reset", "-q", "--hard", "HEAD~1")
-
-
-def first_validation(clone: Clone) -> float:
-    """Perplexity of the first validation in results/training/validation.csv."""
-    header, first, *_ = (clone.root / "results/training/validation.csv").read_text(encoding="utf-8").splitlines()
-    return float(dict(zip(header.split(","), first.split(","), strict=True))["perplexity"])
 
 
 def test_interrupting_dvc_and_its_stage_commits_nothing(clone: Clone) -> None:

@@ -269,7 +269,7 @@ def test_the_tags_of_a_corpus_hide_nothing_from_cleaning(place: Path, prepared: 
     assert "80 of 81 training pairs (dropped: copy 1)" in stage_here("clean").stdout
 
 
-def test_a_vocabulary_from_elsewhere_must_have_the_symbols_of_this_one(place: Path, prepared: Path) -> None:
+def test_a_vocabulary_from_elsewhere_must_have_the_symbols_and_the_size_of_this_one(place: Path, prepared: Path) -> None:
     take(prepared, "clean")
     shutil.copytree(prepared / "data/bpe", place / "pretrained/first")
     set_params(bpe={"init_from": "first", "user_symbols": ["<bt>"]})
@@ -279,7 +279,10 @@ def test_a_vocabulary_from_elsewhere_must_have_the_symbols_of_this_one(place: Pa
     set_params(bpe={"user_symbols": [], "lowercase": True})
     message = "params.yaml: bpe.lowercase: must be false of pretrained/first/spm.model, got true"
     assert stage_here("bpe").stderr.startswith(message)
-    set_params(bpe={"lowercase": False})
+    set_params(bpe={"lowercase": False, "vocab_size": 80})
+    message = "params.yaml: bpe.vocab_size: 80, but pretrained/first/spm.model has 90 subwords. Set it to 90.\n"
+    assert stage_here("bpe").stderr == message
+    set_params(bpe={"vocab_size": 90})
     assert stage_here("bpe").returncode == 0
 
 

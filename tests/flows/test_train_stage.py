@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from flows.record.journal import read_events
 from flows.record.recorder import fingerprint_of
@@ -16,9 +18,12 @@ from flows.stages import train as stage
 from tests.corpus.encoded import learnt_subword, write_binarized
 from tests.flows.publishing import MANIFEST
 from tests.flows.stages import set_params, stage_here
+from tests.models.on_disk import with_drawn_norms, write_model
 from transformer_core.config import load_params
 from transformer_core.corpus.text import write_lines
-from transformer_core.files import locked, write_json
+from transformer_core.files import locked, read_json, write_json
+from transformer_core.models.architectures import build
+from transformer_core.presets import resolve
 
 SOURCES = [f"the {noun} sees {number} {noun}s" for noun in ("dog", "horse", "other bird") for number in range(20)]
 TARGETS = [f"der {noun} sieht {number} davon" for noun in ("Hund", "Kater", "andere Vogel") for number in range(20)]
@@ -86,6 +91,28 @@ def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_ane
     assert (place / "models/checkpoints/update-00000004.safetensors").read_bytes() == weights
     prepare("bpe", updates=4, warmup=77)
     assert "starting from update 0; 1 stopped with other settings or data, the last one" in stage_here("train").stderr
+
+
+@pytest.mark.usefixtures("place")
+def test_a_training_starts_from_the_weights_of_a_model_of_the_same_sizes_and_vocabulary() -> None:
+    """At a rate too low to change a weight that is not zero."""
+    prepare("bpe", init_from="first", warmup=1, learning_rate_factor=1e-30)
+    start = with_drawn_norms(build(resolve(load_params().model), 45))
+    first = write_model(start, Path("pretrained/first"), [*SOURCES, *TARGETS])
+    ended = stage_here("train")
+    assert ended.returncode == 0, ended.stderr
+    weights = load_file("models/checkpoints/update-00000002.safetensors")
+    assert weights.keys() == start.state_dict().keys()
+    assert all(torch.equal(weights[name], weight) for name, weight in start.state_dict().items())
+    set_params(model={"layers": 2})
+    other = shutil.copytree(first, Path("pretrained/other"))
+    config = read_json(other / "config.json")
+    write_json(other / "config.json", {**config, "vocabulary": {**config["vocabulary"], "hash": "0" * 64}})
+    for parent, fault in (("first", "is of other sizes than section model. It is "), ("other", "has vocabulary 000000000000, the data ")):
+        set_params(train={"init_from": parent})
+        ended = stage_here("train")
+        assert ended.stderr.startswith(f"train.init_from: pretrained/{parent} {fault}")
+        assert (ended.returncode, ended.stderr.count("\n")) == (78, 1)
 
 
 def test_a_training_that_another_process_runs_is_not_started_again(place: Path) -> None:
