@@ -87,7 +87,7 @@ def test_a_second_clone_pulls_the_model_and_translates_without_training(clone: C
 def test_an_older_commit_and_checkout_bring_back_its_bytes(clone: Clone) -> None:
     before = clone.model_bytes()
     clone.set({"average": {"count": 1}})
-    clone.run("dvc", "repro")
+    clone.run("dvc", "repro", "average")
     clone.commit("the last checkpoint as it is")
     assert clone.model_bytes() != before
     clone.run("git", "checkout", "-q", "HEAD~1")
@@ -112,8 +112,6 @@ def test_an_experiment_is_recorded_and_changes_nothing_until_it_is_applied(clone
     assert "valid.perplexity" in shown
     assert max(map(len, clone.run("dvc", "metrics", "show").splitlines())) <= 120
     assert "train.updates" in clone.run("dvc", "params", "diff")
-    assert "bleu" in clone.run("dvc", "metrics", "diff", "--all")
-    assert "index.html" in clone.run("dvc", "plots", "show")
     plots = json.loads(clone.run("dvc", "plots", "show", "--json"))["data"]
     assert set(plots) == {"perplexity", "valid_score", "loss", "learning_rate", "by_length", "by_phenomenon"}
     assert {len(json.dumps(plot)) > 500 for plot in plots.values()} == {True}
