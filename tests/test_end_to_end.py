@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 
 from tests.clone import CORPUS, TINY, Clone, tiny_clone
 from tests.flows.publishing import random_model
+from transformer_core import cli
 from transformer_core.files import locked, read_json
 
 pytestmark = pytest.mark.slow  # about 4 minutes all together
@@ -122,23 +123,29 @@ def names_of_runs(clone: Clone) -> list[str]:
         return [name for (name,) in record.execute("SELECT name FROM runs")]
 
 
-def test_a_stopped_training_saves_fails_and_goes_on(clone: Clone) -> None:
+def test_a_stopped_training_saves_fails_and_goes_on(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     clone.set({"train": {"updates": 2000, "save_every": 500, "validate_every": 500, "seed": 2}})
-    stopped = stop_a_training(clone, signal.SIGTERM, after="update 1 of")
-    assert stopped >= 1
-    for number in (signal.SIGINT, signal.SIGUSR1):
-        stopped, before = stop_a_training(clone, number, after=f"going on after update {stopped}"), stopped
-        assert stopped > before
-    listed = clone.run(sys.executable, "-m", "transformer_core.cli", "states")
+    before = stop_a_training(clone, signal.SIGTERM, after="update 1 of")
+    assert before >= 1
+    stopped = stop_a_training(clone, signal.SIGUSR1, after=f"going on after update {before}")
+    assert stopped > before
+    monkeypatch.chdir(clone.root)
+
+    def states(*arguments: str, code: int = 0) -> str:
+        assert cli.main(["states", *arguments]) == code
+        return "".join(capsys.readouterr())
+
+    listed = states()
     assert f"update {stopped:,}, " in listed
     name = listed.split()[0]
-    states = (sys.executable, "-m", "transformer_core.cli", "states", "--remove")
-    assert "no state of a stopped training" in clone.run(*states, "other", code=78)
+    assert "no state of a stopped training" in states("--remove", "other", code=78)
     with locked(clone.root / ".state" / name / "lock", "this training"):
-        assert "this training is running" in clone.run(*states, "all", code=69)
-        assert f"update {stopped:,}, running, " in clone.run(sys.executable, "-m", "transformer_core.cli", "states")
-    assert f"removed .state/{name}" in clone.run(*states, name, name)
-    assert "no training was stopped here" in clone.run(sys.executable, "-m", "transformer_core.cli", "states")
+        assert "this training is running" in states("--remove", "all", code=69)
+        assert f"update {stopped:,}, running, " in states()
+    assert f"removed .state/{name}" in states("--remove", name, name)
+    assert "no training was stopped here" in states()
 
 
 def stop_a_training(clone: Clone, number: signal.Signals, after: str) -> int:
