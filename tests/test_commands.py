@@ -18,8 +18,10 @@ pytestmark = pytest.mark.slow  # about 2 minutes all together
 
 _BLOCK = re.compile(r"^(<!-- not run by the tests: [^\n]+ -->\n)?```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = {page: [commands for reason, commands in _BLOCK.findall(text_of(page)) if not reason] for page in PAGES}
-# Names that a reader replaces by his own, and a pager.
-REPLACED = {"/some/folder": "../store", "COMMIT": "HEAD", " | less": ""}
+# Names that a reader replaces by his own, a pager, and a setting that would train again (test_end_to_end.py has such an experiment).
+REPLACED = {"/some/folder": "../store", "COMMIT": "HEAD", " | less": "", "-S train.seed=2": "-S evaluate.examples=3"}
+# The README takes a corpus of one's own through the other stages.
+REPLACED_IN = {"docs/data.md": {"dvc repro": "dvc repro binarize"}}
 # In the clone `dvc repro` first makes the training small, which `data new` has set to the size of a corpus.
 DVC = """#!/bin/sh
 [ "$1" != repro ] || python -c "
@@ -78,7 +80,7 @@ def test_the_commands_of_a_page_run_as_printed(page: str, finished: Clone, tmp_p
         assert not re.search(r"\b(pip|make|docker|kubectl|sbatch)\b", commands), f"{page}: would install, or needs a cluster"
         if "data new" in commands:  # Which replaces a recipe alone.
             shutil.copyfile(root / "transformer_core/recipes/synthetic.yaml", root / "params.yaml")
-        for name, replacement in REPLACED.items():
+        for name, replacement in (REPLACED | REPLACED_IN.get(page, {})).items():
             commands = commands.replace(name, replacement)
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", commands],
