@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.clone import Clone, tiny_clone
+from tests.clone import Clone
 from tests.test_docs import PAGES, text_of
+from tests.test_end_to_end import finished_clone
 
 pytestmark = pytest.mark.slow  # about 2 minutes all together
 
@@ -37,11 +38,9 @@ UNIT = """<tu><tuv xml:lang="en"><seg>{}</seg></tuv><tuv xml:lang="fr"><seg>{}</
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """A clone after `dvc repro`, with a git remote, programs in .venv/bin, and the files that the pages name as the reader's."""
-    made = tiny_clone(tmp_path_factory.mktemp("pages") / "clone")
-    made.run("dvc", "repro")
-    made.commit("results")
+    made = finished_clone(request, tmp_path_factory, "pages")
     made.run(sys.executable, "-c", CHAMPION)
     made.run("git", "init", "-q", "--bare", "../origin")
     made.run("git", "remote", "add", "origin", made.root.with_name("origin").as_uri())
