@@ -709,16 +709,16 @@ with process_group(threads=1) as rank:
     if rank.index == 0:
         torch.save(found, out / "found.pt")
 """
-STOPS = (1, 6, 10, 17)
+STOPS = (6, 10, 17)
 
 
 @pytest.fixture(scope="module")
 def of_devices(data: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Results of 1, 2 and 4 processes, in a directory each."""
+    """Results of 1, 2 and 3 processes, in a directory each."""
     directory = tmp_path_factory.mktemp("devices")
     script = directory / "rank.py"
     script.write_text(RANK, encoding="utf-8")
-    outs = {devices: directory / str(devices) for devices in (1, 2, 4)}
+    outs = {devices: directory / str(devices) for devices in (1, 2, 3)}
     for devices, out in outs.items():
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={devices}", str(script)]
         out.mkdir()
@@ -727,10 +727,10 @@ def of_devices(data: Path, text: Path, tmp_path_factory: pytest.TempPathFactory)
     return outs
 
 
-@pytest.mark.slow  # about 40 s for this and the two below: 1 + 2 + 4 processes
+@pytest.mark.slow  # about 25 s for this and the two below: 1 + 2 + 3 processes
 @pytest.mark.parametrize(("run", "tolerance"), [("float64", 1e-10), ("float32", 1e-5), ("bpe_dropout", 1e-10), ("r_drop", 1e-10)])
 def test_devices_find_the_gradients_of_one_dropout_on(of_devices: dict[int, Path], run: str, tolerance: float) -> None:
-    """Uneven updates of some 4 micro-batches, which 2 and 4 devices share unevenly, compared in each of the first 20 updates."""
+    """The first 20 updates: of 3 micro-batches, which 2 devices share unevenly, and one of 1, which leaves devices without a share."""
     alone, *others = (torch.load(out / "found.pt", weights_only=True)[run] for out in of_devices.values())
     assert alone["gradients"].shape[0] >= 20
     assert alone["gradients"][0].abs().max() > 0.01
@@ -743,14 +743,14 @@ def test_devices_find_the_gradients_of_one_dropout_on(of_devices: dict[int, Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("devices", [1, 2, 3])
 def test_devices_resume_to_the_bit_dropout_on(of_devices: dict[int, Path], devices: int) -> None:
     found = torch.load(of_devices[devices] / "found.pt", weights_only=True)
     assert {stop: found[f"stopped {stop}"] for stop in STOPS} == dict.fromkeys(STOPS, True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("devices", [2, 3])
 def test_one_device_goes_on_where_several_stopped_in_the_same_order(
     of_devices: dict[int, Path], split: BinarizedSplit, devices: int
 ) -> None:
