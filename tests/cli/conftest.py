@@ -12,6 +12,7 @@ import torch
 
 from tests.models.on_disk import VOCAB, write_model
 from transformer_core.cli import main
+from transformer_core.corpus.text import write_lines
 from transformer_core.models.architectures import build
 from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
 
@@ -42,7 +43,7 @@ Call = Callable[..., Done]
 
 def write(name: str, lines: list[str]) -> None:
     """Write a file of lines in the folder of the test."""
-    Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_lines(Path(name), lines)
 
 
 @pytest.fixture(scope="session")
