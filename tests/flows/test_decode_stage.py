@@ -16,6 +16,8 @@ from transformer_core import recipes
 from transformer_core.config import Params
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK, Subword
+from transformer_core.decoding.beam import Search
+from transformer_core.decoding.translator import Translator
 from transformer_core.processes import cpu_name
 
 
@@ -62,13 +64,15 @@ def test_outputs_at_the_length_limit_are_counted(here: Path) -> None:
     assert (statistics["cut_off"], statistics["target_tokens"]) == (4, sum(longest))
 
 
-def test_with_a_shortlist_only_its_subwords_are_in_the_outputs(here: Path) -> None:
-    def hypotheses(shortlist: bool) -> list[list[int]]:
+def test_with_a_shortlist_the_outputs_are_those_of_a_translator_with_it(here: Path) -> None:
+    def hypotheses(shortlist: bool) -> list[str]:
         run(params("torch", shortlist=shortlist))
-        return [subword.encode(line)[:-1] for line in (here / "results/decode/test.hyp").read_text(encoding="utf-8").split("\n")]
+        return (here / "results/decode/test.hyp").read_text(encoding="utf-8").split("\n")[:-1]
 
-    subword = Subword.load(here / "models/averaged/spm.model")
-    usual = {token for tokens in hypotheses(shortlist=False) for token in tokens}
-    others = np.array(sorted({PAD, UNK, BOS, EOS, *set(range(VOCAB)) - usual}))
-    Shortlist(np.zeros(VOCAB + 1, np.int64), np.zeros(0, np.int64), others).save(here / "models/averaged" / SHORTLIST)
-    assert hypotheses(shortlist=True) != hypotheses(shortlist=False)
+    model = here / "models/averaged"
+    subword, usual = Subword.load(model / "spm.model"), hypotheses(shortlist=False)
+    used = {token for line in usual for token in subword.encode(line)}
+    others = np.array(sorted({PAD, UNK, BOS, EOS, *set(range(VOCAB)) - used}))
+    Shortlist(np.zeros(VOCAB + 1, np.int64), np.zeros(0, np.int64), others).save(model / SHORTLIST)
+    translated = Translator.load(model, shortlist=True).translate([*TEXT, ""], Search(4, 0.6, max_extra=3))
+    assert hypotheses(shortlist=True) == [found[0].text for found in translated] != usual
