@@ -32,17 +32,12 @@ def millions(size: TransformerSize, vocab_size: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("update", "rate"),
-    # By hand: 512^-0.5 * 4000^-1.5, the peak 512^-0.5 * 4000^-0.5, and 512^-0.5 * 100000^-0.5.
-    [(1, 1.746928e-07), (4_000, 6.987712e-04), (100_000, 1.397542e-04)],
+    ("size", "update", "rate"),
+    # By hand: 512^-0.5 * 4000^-1.5, the peak 512^-0.5 * 4000^-0.5, and 512^-0.5 * 100000^-0.5; the peak 1024^-0.5 * 4000^-0.5.
+    [(BASE, 1, 1.746928e-07), (BASE, 4_000, 6.987712e-04), (BASE, 100_000, 1.397542e-04), (BIG, 4_000, 4.941059e-04)],
 )
-def test_5_3_the_learning_rate_rises_to_the_warmup_and_falls_with_the_square_root(update: int, rate: float) -> None:
-    assert learning_rate(update, 512, 4_000, 1.0) == pytest.approx(rate, rel=1e-6)
-
-
-def test_5_3_the_peak_rates_of_both_models() -> None:
-    assert learning_rate(4_000, BASE.d_model, 4_000, 1.0) == pytest.approx(7.0e-4, abs=0.05e-4)
-    assert learning_rate(4_000, BIG.d_model, 4_000, 1.0) == pytest.approx(4.9e-4, abs=0.05e-4)
+def test_5_3_the_learning_rate_rises_to_the_warmup_and_falls_with_the_square_root(size: TransformerSize, update: int, rate: float) -> None:
+    assert learning_rate(update, size.d_model, 4_000, 1.0) == pytest.approx(rate, rel=1e-6)
 
 
 def test_3_5_wavelengths_go_from_2_pi_towards_10000_times_2_pi() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -17,32 +17,6 @@ from transformer_core.presets import BASE, TransformerSize
 from transformer_core.training.loss import cross_entropy
 
 SMALL = TransformerSize(layers=1, d_model=8, d_ff=20, heads=2, d_k=4, d_v=4, dropout=0.0)
-
-
-def weights_of_scores(*scores: float) -> tuple[Tensor, Tensor]:
-    """The keys, (1, 1, S, 1), that give a query of 1 these scores at d_k = 1, where the scale is 1; and the attention weights, (S,)."""
-    keys = torch.tensor(scores, dtype=torch.float64).reshape(1, 1, -1, 1).requires_grad_()
-    return keys, attention_weights(torch.ones(1, 1, 1, 1, dtype=torch.float64), keys, None)[0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("scores", "weights"),
-    # 1 / (1 + e^0.1) and 1 / (1 + e^10), and what is left to 1.
-    [((0.3, 0.4), (0.4750208125, 0.5249791875)), ((30.0, 40.0), (0.0000453979, 0.9999546021))],
-)
-def test_3_2_1_scores_a_hundred_times_as_large_make_the_softmax_pick_one(scores: tuple[float, float], weights: tuple[float, float]) -> None:
-    assert weights_of_scores(*scores)[1].tolist() == pytest.approx(weights, abs=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("scores", "derivative"),
-    # p (1 - p): 0.4750208125 * 0.5249791875 and 0.0000453979 * 0.9999546021.
-    [((0.3, 0.4), 0.2493760402), ((30.0, 40.0), 0.0000453958)],
-)
-def test_3_2_1_at_large_scores_the_derivative_of_the_softmax_vanishes(scores: tuple[float, float], derivative: float) -> None:
-    keys, weights = weights_of_scores(*scores)
-    (gradient,) = torch.autograd.grad(weights[0], keys)
-    assert gradient.flatten().tolist() == pytest.approx([derivative, -derivative], abs=1e-10)
 
 
 @pytest.mark.parametrize("d_k", [1, 4, 5])
