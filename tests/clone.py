@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from transformer_core import recipes
 
 ROOT = Path(__file__).parents[1]
+DATA = ROOT.parent / "shared/data"  # Corpora and the outputs of peers, if somebody has put them beside the repository.
 
 CORPUS = """
 name: tiny
@@ -41,7 +42,6 @@ class Clone:
         self.root = root
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "TRANSFORMER_"))}
         self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        # A developer's coverage data file must not be looked for in the clone.
         self.environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "OMP_NUM_THREADS": "1"}
 
     def run(self, *command: str, stdin: str = "", code: int = 0) -> str:

@@ -3,15 +3,14 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
+from tests.clone import ROOT
 from transformer_core.config import Params
 
-ROOT = Path(__file__).parents[1]
 STAGES: dict[str, dict[str, Any]] = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
 # Code that cannot change a result: how a stage is run, distributed and recorded; schemas of params.yaml and of the stages' JSON files.
 NO_RESULT = {

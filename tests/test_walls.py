@@ -6,8 +6,9 @@ import sys
 from functools import cache
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[1]
-MODULES = sorted(path.relative_to(REPOSITORY) for package in ("transformer_core", "flows") for path in (REPOSITORY / package).rglob("*.py"))
+from tests.clone import ROOT
+
+MODULES = sorted(path.relative_to(ROOT) for package in ("transformer_core", "flows") for path in (ROOT / package).rglob("*.py"))
 
 # In this order: a component imports from itself and from components on earlier lines.
 COMPONENTS = {
@@ -49,7 +50,7 @@ WHERE_MLFLOW_IS_ALLOWED = {
 def imports_of(module: Path) -> set[str]:
     """Every dotted name a module imports, wherever in it; `from a import b` counts as a and a.b."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse((REPOSITORY / module).read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse((ROOT / module).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -64,7 +65,7 @@ def packages_of(module: Path) -> set[str]:
 
 def test_every_room_has_its_place() -> None:
     for package in COMPONENTS:
-        folder = REPOSITORY.joinpath(*package.split("."))
+        folder = ROOT.joinpath(*package.split("."))
         components = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
         assert components - {"__init__"} == set().union(*COMPONENTS[package]), package
 
@@ -105,7 +106,7 @@ def test_importing_does_no_work_and_corpus_and_report_need_no_torch(tmp_path: Pa
     light = [name for name in named if name.startswith("transformer_core.corpus")] + ["transformer_core.evaluation.report"]
     code = f"""
 import sys, threading
-sys.path.insert(0, {str(REPOSITORY)!r})
+sys.path.insert(0, {str(ROOT)!r})
 import {", ".join(light)}
 assert not {{"torch", "matplotlib", "pandas"}} & set(sys.modules)
 import {", ".join(named)}

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from tests.clone import ROOT
 from tests.corpus.encoded import learnt_subword, write_binarized
 from transformer_core import recipes
 from transformer_core.config import Train
@@ -118,7 +119,7 @@ print(json.dumps(list(epoch_of(Corpus(directory, Subword.load(directory / "spm.m
 
 def test_another_process_segments_the_same(corpus: Corpus) -> None:
     """SentencePiece's own sampling does not: from 0.2.2 on it salts its seed."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONHASHSEED": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "1"}
     command = [sys.executable, "-c", OTHER, str(corpus.directory)]
     said = subprocess.run(command, check=True, timeout=60, env=environment, capture_output=True, text=True).stdout
     assert {number: tuple(sides) for number, sides in json.loads(said)} == epoch_of(corpus)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.clone import DATA
 from tests.refusals import refused
 from transformer_core.config import Clean
 from transformer_core.corpus import text
@@ -20,7 +21,7 @@ OFF = Clean(
 DEFAULT = OFF.model_copy(update={"max_words": 100, "max_ratio": 3.0, "drop_copies": True, "drop_duplicates": True})
 FOREIGN, OVERLAP = (OFF.model_copy(update={setting: True}) for setting in ("drop_foreign", "drop_overlap"))
 GOOD = ("one two three", "eins zwei drei")
-TRAPS = Path(__file__).parents[3] / "shared/data/traps"
+TRAPS = DATA / "traps"
 
 Pair = tuple[str, str]
 awkward = st.text(alphabet="\t\r\v\x00\x1c\x85\xa0\u2028\u200b\ufeff\u2000\u0301 aeß")

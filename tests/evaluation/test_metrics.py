@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.clone import DATA
 from tests.refusals import refused
 from transformer_core.evaluation.bleu import corpus_bleu
 from transformer_core.evaluation.metrics import (
@@ -29,7 +30,6 @@ from transformer_core.evaluation.metrics import (
     sentence_chrf,
 )
 
-DATA = Path(__file__).parents[2].parent / "shared/data"
 SYSTEMS = DATA / "peer/wmt17_ende_systems"
 RAW = ["mirror/multi30k/test_2016_flickr.de.gz", "mirror/multi30k/train.fr.gz", "tatoeba/val.de", "wmt_small/val.de", "traps/nc5k.fr"]
 TOKENISED = ["traps/opennmt10k.de", "peer/tfnmt_deen/deen_output", "peer/tfnmt_deen/deen_ref_bpe", "peer/tfnmt_deen/deen_ref_spm"]

@@ -3,16 +3,15 @@
 import gzip
 import math
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.clone import DATA
 from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.evaluation.moses_bleu import moses_tokens, multi30k_lower, multi30k_tokens, multi_bleu, paper_bleu, split_compounds
 
-DATA = Path(__file__).parents[2].parent / "shared/data"
 PEER, MULTI30K = DATA / "peer", DATA / "mirror/multi30k"
 
 # By hand from tokenizer.perl's rules, `-l de`, in their order.

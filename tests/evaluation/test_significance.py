@@ -12,10 +12,11 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
+from tests.clone import DATA
 from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.evaluation.significance import compare_scores, compare_systems, intervals
 
-SYSTEMS = Path(__file__).parents[2].parent / "shared/data/peer/wmt17_ende_systems"
+SYSTEMS = DATA / "peer/wmt17_ende_systems"
 BEST, NEXT, TWIN, WORST = (
     f"newstest2017.{name}.en-de.detok.de" for name in ("uedin-nmt.4722", "LMU-nmt-single.4893", "LIUM-NMT.4900", "online-F.0")
 )

@@ -11,6 +11,7 @@ from flows.process.paths import METRICS, SCORES
 from flows.process.runner import record_seconds
 from flows.record.journal import JOURNALS, Event, Journal, read_events
 from flows.stages.evaluate import by_frequency, cost_of, run
+from tests.clone import ROOT
 from tests.flows.stages import changed, stage_here
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from tests.refusals import refused
@@ -24,8 +25,7 @@ from transformer_core.models.recurrent import Recurrent
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import RecurrentSize, TransformerSize
 
-REPOSITORY = Path(__file__).parents[2]
-RECIPE = REPOSITORY / "transformer_core/recipes/synthetic.yaml"
+RECIPE = ROOT / "transformer_core/recipes/synthetic.yaml"
 SOURCE = ["A man rides a bike through the town.", "Two dogs play in the snow today.", "The woman has not read the book."]
 TARGET = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde spielen heute im Schnee.", "Die Frau hat das Buch nicht gelesen."]
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=4, d_v=4, dropout=0.1)
@@ -370,7 +370,7 @@ def parsed(here: Path) -> Path:
 @pytest.mark.usefixtures("parsed")
 def test_trees_are_scored_by_their_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     """Gold has 3 brackets a sentence; the outputs have 3, 3 and, once closed, 2, of which 3, 1 and 1 match (S; the NP is too long)."""
-    closing = run(load_params(REPOSITORY / "transformer_core/recipes/synthetic-parsing.yaml"))
+    closing = run(load_params(ROOT / "transformer_core/recipes/synthetic-parsing.yaml"))
     metrics = read_json(SCORES)
     assert (metrics["precision"], metrics["recall"], metrics["f1"]) == (62.5, 55.56, 58.82)
     assert (metrics["exact_match"], metrics["malformed"], metrics["lines"]) == (33.33, 33.33, 3)
@@ -383,7 +383,7 @@ def test_trees_are_scored_by_their_brackets(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_report_draws_the_gold_tree_beside_the_models(parsed: Path) -> None:
-    html = page(parsed, load_params(REPOSITORY / "transformer_core/recipes/synthetic-parsing.yaml"))
+    html = page(parsed, load_params(ROOT / "transformer_core/recipes/synthetic-parsing.yaml"))
     assert html.count('class="scroll tree"') == 5  # Of the right one the tree is drawn once.
     assert "<title>Parsing, tiny (synthetic): F1 58.82</title>" in html
     assert "Synthetic corpus." in html

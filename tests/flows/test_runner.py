@@ -17,13 +17,13 @@ import pytest
 from flows.process.repro import failure
 from flows.process.runner import record_seconds, seconds_of
 from flows.process.signals import STOP_SIGNALS
+from tests.clone import ROOT
 from tests.flows.stages import Ended, changed, stage_here
 from tests.waiting import wait_for
 from transformer_core.config import Params, load_params, read_yaml
 from transformer_core.errors import ExitCode, Interrupted, UserError
 
 pytestmark = pytest.mark.usefixtures("default_params")
-ROOT = Path(__file__).parents[2]
 
 STAGE = """
 import pathlib, sys, time

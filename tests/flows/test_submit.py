@@ -17,10 +17,10 @@ from flows.cluster.group import free_port
 from flows.process.child import GRACE_SECONDS
 from flows.process.settings import tracked
 from flows.submit import main
+from tests.clone import ROOT
 from tests.flows.servers import server
 
-REPOSITORY = Path(__file__).parents[2]
-TEMPLATES = REPOSITORY / "flows/cluster/templates"
+TEMPLATES = ROOT / "flows/cluster/templates"
 KUBERNETES = "1.37"
 
 Submit = Callable[..., str]
@@ -40,7 +40,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("submit")
     root = folder / "repository"
     root.mkdir()
-    (root / "params.yaml").write_bytes((REPOSITORY / "transformer_core/recipes/synthetic.yaml").read_bytes())
+    (root / "params.yaml").write_bytes((ROOT / "transformer_core/recipes/synthetic.yaml").read_bytes())
     (root / "dvc.yaml").write_text("stages:\n  train:\n    cmd: 'true'\n    deps: [corpora]\n    outs: [train.txt]\n")
     (root / "corpora").mkdir()
     (root / "corpora/README.md").touch()
@@ -291,7 +291,7 @@ def test_a_kubernetes_job_of_other_settings_or_another_commit_has_another_name(s
 
 
 def patch_of_the_docs() -> str:
-    (patch,) = re.findall(r"^```yaml\n(# patch\.yaml\n.*?)^```", (REPOSITORY / "docs/cluster.md").read_text(encoding="utf-8"), re.M | re.S)
+    (patch,) = re.findall(r"^```yaml\n(# patch\.yaml\n.*?)^```", (ROOT / "docs/cluster.md").read_text(encoding="utf-8"), re.M | re.S)
     return str(patch)
 
 
@@ -342,7 +342,7 @@ def test_a_patch_without_kubectl_is_one_line(submit: Submit, tmp_path: Path, mon
 
 def test_the_claim_of_the_docs_is_valid_and_the_one_that_a_job_mounts(submit: Submit) -> None:
     path = TEMPLATES / "state-claim.yaml"
-    assert f"kubectl apply --filename {path.relative_to(REPOSITORY)}" in (REPOSITORY / "docs/cluster.md").read_text(encoding="utf-8")
+    assert f"kubectl apply --filename {path.relative_to(ROOT)}" in (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
     (claim,) = valid_objects(path.read_text(encoding="utf-8"))
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     assert f"claimName: {claim['metadata']['name']}\n" in submit(*KUBERNETES_JOB, "--dry-run")
@@ -378,7 +378,7 @@ def test_a_run_in_the_kubernetes_pool_is_a_valid_job_with_gpus_and_time_to_save(
     assert {"imagePullSecrets", "serviceAccountName", "nodeSelector", "tolerations"} & set(pod) == set()
     # The image must have this command in its path.
     assert container["args"][0] == "prefect"
-    assert re.search(r"^ENV PATH=/home/pipeline/project/\.venv/bin:\$PATH$", (REPOSITORY / "Dockerfile").read_text(encoding="utf-8"), re.M)
+    assert re.search(r"^ENV PATH=/home/pipeline/project/\.venv/bin:\$PATH$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)
 
 
 def test_variables_of_the_kubernetes_pool_choose_nodes_and_credentials() -> None:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from tests.clone import ROOT
 from tests.fuzz.model_readers import READERS
 from transformer_core.errors import UserError
 
-PACKAGES = [Path(__file__).parents[2] / name for name in ("transformer_core", "flows")]
+PACKAGES = [ROOT / name for name in ("transformer_core", "flows")]
 
 
 class _Planted:
