@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.clone import ROOT
 from tests.refusals import refused
 from transformer_core import recipes
 from transformer_core.config import Model, Params, load_params
@@ -13,7 +14,6 @@ from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES
 from transformer_core.errors import UserError
 from transformer_core.presets import TABLE_3, TransformerSize, resolve
 
-REPOSITORY = Path(__file__).parents[1]
 BASE = TransformerSize(layers=6, d_model=512, d_ff=2048, heads=8, d_k=64, d_v=64, dropout=0.1)
 BIG = TransformerSize(layers=6, d_model=1024, d_ff=4096, heads=16, d_k=64, d_v=64, dropout=0.3)
 
@@ -39,15 +39,15 @@ def test_every_recipe_loads_with_a_model_and_a_corpus_and_says_what_it_is_for() 
             faults.append(f"{name}: description {words!r}")
         if not text.endswith(f"# Nothing below this line{machine}"):
             faults.append(f"{name}: another machine section")
-        packaged = REPOSITORY / "transformer_core" / "recipes" / f"{name}.yaml"
+        packaged = ROOT / "transformer_core" / "recipes" / f"{name}.yaml"
         if packaged.is_file() and packaged.read_text(encoding="utf-8") != text:
             faults.append(f"{name}: not the bytes of its file")
     assert not faults
 
 
 def test_no_test_reads_the_params_file_in_which_a_user_keeps_settings_of_his_own() -> None:
-    readers = [path.name for path in REPOSITORY.glob("tests/**/*.py") if re.search(r'(ROOT|REPOSITORY) / "params\.yaml"', path.read_text())]
-    assert readers == []
+    path_of_it = re.compile(r'(ROOT|REPOSITORY|parents\[\d\]) / "params\.yaml"')
+    assert [path.name for path in ROOT.glob("tests/**/*.py") if path_of_it.search(path.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize(

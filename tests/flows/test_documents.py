@@ -21,6 +21,7 @@ from flows.stages import evaluate, publish
 from tests.flows.publishing import FIGURES, before_publish, random_model
 from tests.flows.test_evaluate_stage import lay_out
 from tests.refusals import refused
+from transformer_core import recipes
 from transformer_core.config import load_params
 from transformer_core.errors import ExitCode, UserError
 from transformer_core.files import read_json, write_json
@@ -89,10 +90,15 @@ def test_stage_evaluate_refuses_a_wrong_file_of_an_earlier_stage(
     refused_of_each(path, place, lambda: evaluate.run(params))
 
 
+@pytest.fixture(scope="module")
+def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_model(tmp_path_factory.mktemp("model"))
+
+
 @pytest.mark.usefixtures("empty_directory")
 @pytest.mark.parametrize(("path", "place"), TO_PUBLISH)
-def test_stage_publish_refuses_a_wrong_file_of_an_earlier_stage(path: Path, place: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    before_publish(random_model(tmp_path_factory.mktemp("model")))
+def test_stage_publish_refuses_a_wrong_file_of_an_earlier_stage(path: Path, place: str, model_directory: Path) -> None:
+    before_publish(model_directory)
     params = load_params()
     refused_of_each(path, place, lambda: publish.run(params))
 
@@ -100,7 +106,7 @@ def test_stage_publish_refuses_a_wrong_file_of_an_earlier_stage(path: Path, plac
 @pytest.mark.usefixtures("empty_directory")
 @pytest.mark.parametrize("content", [b"[]", b"3", b"null", b'"text"', b"{}", b"{"])
 def test_other_json_than_an_object_with_the_keys_is_refused_by_every_reader(content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("params.yaml").write_bytes((Path(__file__).parents[2] / "params.yaml").read_bytes())
+    Path("params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
     for path in (MANIFEST, CLEANING, TRAINING_METRICS, CHECKPOINT_CONFIG, DECODING, SCORES, PUBLISHED):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
