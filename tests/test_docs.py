@@ -11,11 +11,11 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.process.settings import settings_of_run
+from tests.clone import ROOT
 from tests.test_walls import COMPONENTS
 from transformer_core import cli, recipes
 from transformer_core.config import Params, parse_yaml
 
-ROOT = Path(__file__).parents[1]
 LISTED = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 FILES = {name for name in LISTED.splitlines() if (ROOT / name).is_file()}
 PAGES = sorted(name for name in FILES if name.endswith(".md"))
@@ -145,7 +145,3 @@ def test_a_server_that_others_can_reach_has_a_link_to_what_it_needs() -> None:
             opened += [(name, line) for line in text.splitlines() if re.search(r"0\.0\.0\.0|--host[= ](?!127\.0\.0\.1|localhost)", line)]
     assert {name for name, line in opened if "#open-servers" not in line} == {"tests/flows/test_cluster.py"}
     assert len(opened) == 3
-
-
-def test_the_readme_is_read_in_three_minutes() -> None:
-    assert len(text_of("README.md").splitlines()) <= 110

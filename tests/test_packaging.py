@@ -15,13 +15,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
-REPOSITORY = Path(__file__).parents[1]
-PYPROJECT_TEXT = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+from tests.clone import ROOT
+
+PYPROJECT_TEXT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 PYPROJECT = tomllib.loads(PYPROJECT_TEXT)
 OPTIONAL = [Requirement(line) for line in PYPROJECT["project"]["optional-dependencies"]["shortlist"]]
 REQUIRED = [Requirement(line) for line in PYPROJECT["project"]["dependencies"]]
 FOR_DEVELOPERS = [Requirement(line) for line in PYPROJECT["project"]["optional-dependencies"]["dev"]]
-PINS = [line for line in (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+PINS = [line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
 PACKAGES = ("transformer_core", "flows")
 NOT_IMPORTED = {"fastapi", "protobuf"}  # Bounded for prefect's sake; what sentencepiece.sentencepiece_model_pb2 is made of.
 # Released with pydantic, for exactly one version of it; what Prefect's client and requests are made of, whose errors they raise.
@@ -51,7 +52,7 @@ def test_every_bound_has_a_reason_beside_it() -> None:
 def imported() -> set[str]:
     """The first names of all that the packages import and that is neither their own nor Python's."""
     names: set[str] = set()
-    for path in (path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")):
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 names.update(alias.name.split(".")[0] for alias in node.names)
@@ -75,13 +76,13 @@ def test_what_is_declared_is_imported() -> None:
 
 def test_every_data_file_goes_into_the_package() -> None:
     for package in PACKAGES:
-        folder = REPOSITORY / package
+        folder = ROOT / package
         packaged = {path for pattern in PYPROJECT["tool"]["setuptools"]["package-data"][package] for path in folder.glob(pattern)}
         assert packaged == {path for path in folder.rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"}}
 
 
 def test_every_folder_of_code_is_a_package() -> None:
-    folders = {path.parent for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")}
+    folders = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     assert all((folder / "__init__.py").is_file() for folder in folders)
 
 
@@ -93,7 +94,7 @@ def make(folder: Path, *arguments: str) -> str:
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
-        (tmp_path / name).write_bytes((REPOSITORY / name).read_bytes())
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
         os.utime(tmp_path / name, (1_000, 1_000))
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / ".installed").touch()
@@ -123,7 +124,7 @@ def test_an_old_python_is_refused_in_one_line(installed: Path) -> None:
 
 
 def test_an_image_is_installed_without_packages_for_developers_and_with_those_that_its_build_names(installed: Path) -> None:
-    arguments = re.findall(r"^ARG (EXTRAS|PACKAGES)=(.*)$", (REPOSITORY / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    arguments = re.findall(r"^ARG (EXTRAS|PACKAGES)=(.*)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
     assert arguments == [("EXTRAS", ""), ("PACKAGES", "")]
     command = ["make", "--dry-run", "--always-make", "install"]
     for chosen, end in (({"EXTRAS": "", "PACKAGES": "dvc[s3] dvc[ssh]"}, "'.' 'dvc[s3]' 'dvc[ssh]'"), ({}, "'.[dev]'")):
@@ -134,25 +135,19 @@ def test_an_image_is_installed_without_packages_for_developers_and_with_those_th
 
 def test_the_dockerfile_passes_its_linter() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
-    done = subprocess.run([hadolint, REPOSITORY / "Dockerfile"], capture_output=True, text=True, check=False)
+    done = subprocess.run([hadolint, ROOT / "Dockerfile"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_continuous_integration_can_be_started() -> None:
-    script = REPOSITORY / ".ci" / "run"
-    assert os.access(script, os.X_OK)
-    subprocess.run(["bash", "-n", script], check=True)
-
-
 def document(name: str) -> Any:
-    return YAML(typ="safe").load(REPOSITORY / name)
+    return YAML(typ="safe").load(ROOT / name)
 
 
 def test_there_is_one_version() -> None:
     version = PYPROJECT["project"]["version"]
     citation = document("CITATION.cff")
     assert (citation["version"], citation["license"]) == (version, PYPROJECT["project"]["license"])
-    changes = re.findall(r"^## \[(.+)\] - (\S+)$", (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    changes = re.findall(r"^## \[(.+)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert changes[0][0] == version
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", date) for _, date in changes[1:])
 
@@ -162,12 +157,12 @@ def test_the_hooks_before_a_commit_are_the_checks_of_make_and_fetch_nothing() ->
     assert repository["repo"] == "local"
     assert {hook["language"] for hook in repository["hooks"]} == {"system"}
     commands = {" ".join(hook["entry"].replace(" --force-exclude", "").split()) for hook in repository["hooks"]}
-    checks = re.findall(r"^\t\$\(BIN\)/(ruff check|ruff format|mypy)", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    checks = re.findall(r"^\t\$\(BIN\)/(ruff check|ruff format|mypy)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert commands == {f".venv/bin/{check}" for check in checks}
 
 
 def test_forms_of_issues_have_what_github_asks_for() -> None:
-    for form in (REPOSITORY / ".github/ISSUE_TEMPLATE").iterdir():
+    for form in (ROOT / ".github/ISSUE_TEMPLATE").iterdir():
         fields = document(str(form))
         assert fields.keys() >= {"name", "description", "body"}
         assert all(field["type"] in {"markdown", "input", "textarea", "dropdown", "checkboxes"} for field in fields["body"])
