@@ -1,20 +1,21 @@
 """DVC sees a change of the user's own text, wherever it is, and restores what was made of it where the text is missing."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.clone import Clone, tiny_clone
+
+pytestmark = pytest.mark.slow  # about 40 seconds all together: a clone with commands of DVC in it
 
 STAGES = ("local_files", "download")
 COMMAND = ("transformer-core", "data")
 
 
-@pytest.fixture
-def clone(tmp_path: Path) -> Clone:
-    """A clone whose corpus `own` is own.en in the clone and own.de outside it, with the outputs of both stages."""
-    (tmp_path / "clone/data").mkdir(parents=True)
-    clone = tiny_clone(tmp_path / "clone")
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """A clone whose corpus `own` is own.en in it and own.de outside, with the outputs of both stages. Each test goes on with it."""
+    root = tmp_path_factory.mktemp("own") / "clone"
+    (root / "data").mkdir(parents=True)
+    clone = tiny_clone(root)
     append(clone, 0, 200)
     clone.run(*COMMAND, "new", "own", "data/own.en", "../own.de", "--force")
     clone.commit("own")
@@ -30,6 +31,19 @@ def append(clone: Clone, first: int, last: int) -> None:
 
 def held_out(clone: Clone) -> list[bytes]:
     return [(clone.root / f"data/raw/{split}.{language}").read_bytes() for split in ("valid", "test") for language in ("en", "de")]
+
+
+def test_a_clone_without_the_text_gets_the_outputs_from_the_cache(clone: Clone) -> None:
+    text, moved = clone.root.parent / "own.de", clone.root.parent / "moved.de"
+    clone.run("git", "clone", "-q", ".", "../other")
+    other = Clone(clone.root.parent / "other")
+    other.run("dvc", "cache", "dir", "--local", str(clone.root / ".dvc/cache"))
+    text.rename(moved)
+    done = other.run("dvc", "repro", *STAGES)
+    moved.rename(text)
+    assert "local_files: own, local files: 0; not checked, because not all files are here: 1 of its sources\n" in done
+    assert "Stage 'download' is cached - skipping run" in done
+    assert held_out(other) == held_out(clone)
 
 
 def test_a_change_of_local_text_is_detected_and_applied_by_an_update(clone: Clone) -> None:
@@ -52,19 +66,8 @@ def test_without_sums_in_the_entry_a_change_is_seen_by_those_of_data_raw(clone: 
     lines = entry.read_text(encoding="utf-8").splitlines(keepends=True)
     entry.write_text("".join(line for line in lines if "sha256" not in line), encoding="utf-8")
     clone.run("dvc", "repro", *STAGES)
-    append(clone, 200, 201)
+    append(clone, 400, 401)
     refused = clone.run("dvc", "repro", *STAGES, code=255)
     assert "corpora/own.yaml: ../data/own.en has changed since data/raw was made. Make it again: dvc repro --force download\n" in refused
     clone.run("dvc", "repro", "--force", "download")
     assert "local_files: own, local files: 2\n" in clone.run("dvc", "repro", *STAGES)
-
-
-def test_a_clone_without_the_text_gets_the_outputs_from_the_cache(clone: Clone, tmp_path: Path) -> None:
-    (tmp_path / "own.de").rename(tmp_path / "moved.de")
-    clone.run("git", "clone", "-q", ".", "../other")
-    other = Clone(tmp_path / "other")
-    other.run("dvc", "cache", "dir", "--local", str(clone.root / ".dvc/cache"))
-    done = other.run("dvc", "repro", *STAGES)
-    assert "local_files: own, local files: 0; not checked, because not all files are here: 1 of its sources\n" in done
-    assert "Stage 'download' is cached - skipping run" in done
-    assert held_out(other) == held_out(clone)
