@@ -6,9 +6,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -139,26 +140,36 @@ def points(database: Path) -> Counter[tuple[str, int]]:
 
 
 class Pipeline:
-    """The undisturbed run: a copy of the clone before each stage, how long each took, and what came out.
+    """The undisturbed run: a copy of the clone before each stage of the rounds, how long each of these took, and what came out.
 
     Args:
         folder: an empty folder for the copies and the rounds.
+        stages: those in which rounds are played.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, stages: Sequence[str] = STAGES) -> None:
         self.folder = folder
         self.seconds: dict[str, float] = {}
         home = self._new("undisturbed")
         tiny_clone(home.root).set(SETTINGS)
         Clone(home.root).commit("settings of the rounds")
-        home.run((*DVC, "local_files"))
-        for stage in STAGES:
-            shutil.copytree(home.root, folder / "before" / stage, symlinks=True)
-            began = time.monotonic()
-            ended = home.run((*DVC, stage))
-            assert ended.code == 0, ended.output
-            self.seconds[stage] = time.monotonic() - began
+        done = ""
+        for before, stage in pairwise(("local_files", *STAGES)):
+            if stage in stages:
+                if done != before:
+                    self._run(home, before)
+                shutil.copytree(home.root, folder / "before" / stage, symlinks=True)
+                self.seconds[stage] = self._run(home, stage)
+                done = stage
+        self._run(home, STAGES[-1])
         self.undisturbed = home.result()
+
+    def _run(self, home: Home, last: str) -> float:
+        """Run the stages up to the last one; how many seconds that took."""
+        began = time.monotonic()
+        ended = home.run((*DVC, last))
+        assert ended.code == 0, ended.output
+        return time.monotonic() - began
 
     def _new(self, name: str) -> Home:
         home = Home(self.folder / name)

@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from random import Random
 
 from flows.process.repro import repair
 from tests.faults.faults import FAULTS, Scene
-from tests.faults.pipeline import FLOW, Ended, Pipeline, Result
+from tests.faults.pipeline import FLOW, STAGES, Ended, Pipeline, Result
 from tests.flows.cluster import PrefectServer
 
 SYNC = (sys.executable, "-m", "flows.tracking", "sync")
@@ -42,11 +43,12 @@ class Rounds:
     Args:
         folder: an empty folder.
         logs: the folder for the output of rounds with problems.
+        stages: those in which rounds are played.
     """
 
-    def __init__(self, folder: Path, logs: Path) -> None:
+    def __init__(self, folder: Path, logs: Path, stages: Sequence[str] = STAGES) -> None:
         self.logs = logs
-        self.pipeline = Pipeline(folder / "pipeline")
+        self.pipeline = Pipeline(folder / "pipeline", stages)
         (folder / "prefect").mkdir()
         self.prefect = PrefectServer(folder / "prefect")
         self.prefect.start()
