@@ -19,6 +19,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.cluster.group import free_port
+from tests.clone import DATA
 from tests.flows.stages import set_params, stage_here
 from tests.serving import Quiet, serving
 from transformer_core.corpus.sources.own import new_entry
@@ -26,8 +27,7 @@ from transformer_core.corpus.text import write_lines, write_pairs
 from transformer_core.corpus.tokens.binary import open_split, read_meta
 from transformer_core.corpus.tokens.subword import Subword
 
-REPOSITORY = Path(__file__).parents[2]
-MIRROR = REPOSITORY.parent / "shared/data/mirror"
+MIRROR = DATA / "mirror"
 STAGES = ("download", "clean", "bpe", "binarize")
 SUBJECTS = (("the dog", "der Hund"), ("the cat", "die Katze"), ("a child", "ein Kind"), ("my mother", "meine Mutter"))
 VERBS = (("sees", "sieht"), ("knows", "kennt"), ("loves", "liebt"), ("finds", "findet"), ("hears", "hört"))
@@ -43,20 +43,34 @@ FOLDERS = {"download": "raw", "clean": "clean", "bpe": "bpe", "binarize": "binar
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with params.yaml, the corpus `own` of 100 pairs, and the outputs of all stages."""
-    folder = tmp_path_factory.mktemp("prepared")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        write_corpus(PAIRS)
-        set_params(download={"corpus": "own"}, bpe={"vocab_size": 90})
-        run_up_to("binarize")
-    return folder
+    return prepare(tmp_path_factory.mktemp("prepared"), PAIRS)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for 20,000 pairs and two workers, with which a stage does more than import."""
+    pairs = [(f"{source} {number}", f"{target} {number}") for number in range(200) for source, target in PAIRS]
+    return prepare(tmp_path_factory.mktemp("large"), pairs, machine={"workers": 2})
 
 
 @pytest.fixture
 def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it without outputs as the working directory."""
     monkeypatch.chdir(tmp_path)
-    return shutil.copytree(prepared, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("data", ".state"))
+    return copy_inputs(prepared, tmp_path)
+
+
+def prepare(folder: Path, pairs: Sequence[tuple[str, str]], **sections: dict[str, object]) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_corpus(pairs)
+        set_params(download={"corpus": "own"}, bpe={"vocab_size": 90}, **sections)
+        run_up_to("binarize")
+    return folder
+
+
+def copy_inputs(prepared: Path, folder: Path) -> Path:
+    return shutil.copytree(prepared, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("data", ".state"))
 
 
 def write_corpus(pairs: Sequence[tuple[str, str]]) -> None:
@@ -327,10 +341,13 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow  # about a minute: each stage is killed and made again; KILLS=20 for more rounds
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_killed_at_any_moment_leaves_no_incomplete_output(place: Path, stage: str) -> None:
-    write_corpus([(f"{source} {number}", f"{target} {number}") for number in range(200) for source, target in PAIRS])
-    set_params(machine={"workers": 2})
-    run_up_to(stage)
+def test_a_stage_killed_at_any_moment_leaves_no_incomplete_output(
+    large: Path, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = copy_inputs(large, tmp_path)
+    if stage != "download":
+        take(large, STAGES[STAGES.index(stage) - 1])
     command = [sys.executable, "-m", "flows.stages", stage]
     began = time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
