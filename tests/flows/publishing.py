@@ -1,19 +1,22 @@
-"""Inputs of stage publish: a model of some thousand random weights, its translations of a test set, scores and tables."""
+"""Inputs of stage publish: a model of some thousand random weights, its translations of a test set, scores and tables; and its record."""
 
 from pathlib import Path
 
 import torch
+from mlflow import MlflowClient
+from mlflow.entities import Run
 
 from flows.process.paths import AVERAGED, DECODED, RAW, REPORT, SCORES, SENTENCES, TRAINING
+from flows.record.server import find_training
 from tests.models.on_disk import SMALL, write_model
+from transformer_core import recipes
 from transformer_core.corpus.text import write_lines
 from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER
 from transformer_core.files import write_json
 from transformer_core.models.directory import Training
 from transformer_core.models.transformer import Transformer
 
-REPOSITORY = Path(__file__).parents[2]
-FINGERPRINT = "f00d" * 16
+FINGERPRINT = "f00d"
 FIGURES = {
     "bleu": 86.41, "bleu_low": 85.0, "bleu_high": 88.0, "chrf": 90.0, "ter": 9.0, "copied": 0.0, "empty": 0.0, "over_long": 0.0,
     "corpus": "synthetic", "synthetic": True, "lines": 60, "signature": "tok:13a", "references_sha256": "0" * 64,
@@ -38,7 +41,7 @@ def random_model(folder: Path) -> Path:
 
 def before_publish(model_directory: Path) -> None:
     """Write the inputs of stage publish to the working directory."""
-    Path("params.yaml").write_bytes((REPOSITORY / "transformer_core/recipes/synthetic.yaml").read_bytes())
+    Path("params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
     AVERAGED.mkdir(parents=True)
     for file in model_directory.iterdir():
         (AVERAGED / file.name).symlink_to(file)  # As DVC leaves it with cache.type symlink.
@@ -57,3 +60,13 @@ def before_publish(model_directory: Path) -> None:
 def translated(hypotheses: list[str]) -> None:
     """Write the translations of the test set."""
     write_lines(DECODED / "test.hyp", hypotheses)
+
+
+def training(client: MlflowClient, fingerprint: str = FINGERPRINT) -> Run:
+    run = find_training(client, fingerprint)
+    assert run is not None
+    return run
+
+
+def points(client: MlflowClient, name: str = "loss", fingerprint: str = FINGERPRINT) -> list[tuple[int, float]]:
+    return [(point.step, point.value) for point in client.get_metric_history(training(client, fingerprint).info.run_id, name)]

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
-from mlflow.entities import Run
 
 from flows.process.paths import PUBLISHED, REPORT, SCORES, SENTENCES
 from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file, read_events
 from flows.record.lineage import describe_training, training_name
 from flows.record.sending import sync
-from flows.record.server import connect, experiment_id, find_training, registered
+from flows.record.server import connect, experiment_id, registered
 from flows.stages import publish
-from tests.flows.publishing import FINGERPRINT, REPOSITORY, before_publish, random_model, translated
+from tests.clone import ROOT
+from tests.flows.publishing import FINGERPRINT, before_publish, points, random_model, training, translated
 from tests.refusals import refused
 from transformer_core.config import Params, load_params
 from transformer_core.decoding.beam import Search
@@ -41,16 +41,6 @@ def params(mlflow_store: str, monkeypatch: pytest.MonkeyPatch, model_directory: 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
     before_publish(model_directory)
     return load_params()
-
-
-def training(client: MlflowClient) -> Run:
-    run = find_training(client, FINGERPRINT)
-    assert run is not None
-    return run
-
-
-def points(client: MlflowClient, name: str) -> list[tuple[int, float]]:
-    return [(point.step, point.value) for point in client.get_metric_history(training(client).info.run_id, name)]
 
 
 def trained_here() -> Journal:
@@ -114,7 +104,7 @@ import mlflow
 model = mlflow.pyfunc.load_model("models:/synthetic-en-de@champion")
 print("SAID" + json.dumps([model.predict({lines!r}, params=parameters) for parameters in {asked!r}]))
 import transformer_core
-assert "{REPOSITORY}/transformer_core" not in transformer_core.__file__, transformer_core.__file__
+assert "{ROOT}/transformer_core" not in transformer_core.__file__, transformer_core.__file__
 """
     environment = {**os.environ, "MLFLOW_TRACKING_URI": store, "PYTHONPATH": ""}
     done = subprocess.run([sys.executable, "-c", code], cwd="elsewhere", env=environment, capture_output=True, text=True, check=False)

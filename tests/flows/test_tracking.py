@@ -15,7 +15,8 @@ from flows.record import sending
 from flows.record.journal import Journal, position_file, read_events
 from flows.record.lineage import lineage
 from flows.record.sending import SENDER_LOCK, all_sent, background_sender, sync
-from flows.record.server import connect, experiment_id, find_training, run_link
+from flows.record.server import connect, experiment_id, run_link
+from tests.flows.publishing import points, training
 from tests.waiting import wait_for
 from transformer_core.config import Machine, tracking_uri
 from transformer_core.files import write_json
@@ -29,17 +30,6 @@ NOWHERE_WITH_LOGIN = "http://me:secret@127.0.0.1:9"
 @pytest.fixture
 def client(mlflow_store: str) -> MlflowClient:
     return connect(mlflow_store)
-
-
-def training(client: MlflowClient, fingerprint: str = "f00d") -> Run:
-    run = find_training(client, fingerprint)
-    assert run is not None
-    return run
-
-
-def points(client: MlflowClient, name: str = "loss", fingerprint: str = "f00d") -> list[tuple[int, float]]:
-    history = client.get_metric_history(training(client, fingerprint).info.run_id, name)
-    return [(point.step, point.value) for point in history]
 
 
 def all_runs(client: MlflowClient) -> list[Run]:
@@ -234,14 +224,20 @@ def test_a_sender_whose_server_is_unavailable_prints_one_line_and_raises_nothing
     assert error.count("\n") == 1
 
 
-def test_one_process_sends_at_a_time_and_another_waits_for_it(mlflow_store: str) -> None:
+def test_one_process_sends_at_a_time_and_another_waits_for_it(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = threading.Event()
+
+    def connect_and_tell(uri: str) -> MlflowClient:
+        reached.set()
+        return connect(uri)
+
+    monkeypatch.setattr(sending, "connect", connect_and_tell)  # The first that is done with the lock.
     journal = Journal("f00d")
     waiting = threading.Thread(target=sync, args=[mlflow_store])
     with SENDER_LOCK.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         waiting.start()
-        waiting.join(0.5)
-        assert not all_sent(journal.path, mlflow_store)
+        assert not reached.wait(0.5)
     waiting.join()
     assert all_sent(journal.path, mlflow_store)
 
