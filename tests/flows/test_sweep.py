@@ -1,9 +1,9 @@
 """Sweeps: rows, the table, and a sweep that is killed and goes on."""
 
-import json
 import math
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from flows.record import sending
+from flows.record.sending import sync
 from flows.record.server import PARENT_TAG, connect, experiment_id
 from flows.sweep import main, plan
 from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
@@ -264,8 +265,11 @@ def trainings(clone: Clone) -> list[psutil.Process]:
 
 @pytest.mark.slow  # about 3 minutes: three trainings through the pipeline
 @pytest.mark.prefect
-def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothing_to_do(tmp_path: Path) -> None:
+def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothing_to_do(
+    tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clone = tiny_clone(tmp_path / "clone")
+    clone.environment["PREFECT_API_URL"] = prefect_server
     workspaces = clone.root / ".state/sweeps/workspaces"
     with started(clone, "--rows", "base,B-dk16,C-N2,C-N4", "--at-once", "2") as process:  # The fourth waits for its turn, in vain.
         wait_for(lambda: len(list(workspaces.glob("*/models"))) == 2, process=process)  # The first row is trained alone.
@@ -290,27 +294,19 @@ def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothin
     assert not list(workspaces.iterdir())
     rows = [line.split(" | ")[0] for line in (clone.root / "results/sweeps/table3/table.md").read_text().splitlines()]
     assert rows[-3:] == ["| base", "| B-dk16", "| C-N2"]
-    recorded = clone.run(sys.executable, "-c", RECORDED).split("\n")
-    assert json.loads(recorded[-2]) == {"sweep": 1, "row": 3, "training": 3, "evaluation": 3}
+    monkeypatch.chdir(clone.root)
+    uri = f"sqlite:///{clone.root}/mlflow.db"
+    sync(uri)
+    client = connect(uri)
+    runs = defaultdict(list)
+    for run in client.search_runs([experiment_id(client)]):
+        runs[run.data.tags.get("kind", "training")].append(run)
+    assert {kind: len(found) for kind, found in runs.items()} == {"sweep": 1, "row": 3, "training": 3, "evaluation": 3}
+    sweep = runs["sweep"][0].info.run_id
+    assert {run.data.tags[PARENT_TAG] for run in runs["row"]} == {sweep}
+    assert all("score" in run.data.metrics for run in runs["row"])
+    assert {item.path for item in client.list_artifacts(sweep)} == {"table.csv", "table.md", "table.svg"}
 
     output = clone.run(*COMMAND)
     assert "3 trainings, 3 of them done, 0 to run" in output
     assert "Task run" not in output
-
-
-RECORDED = """
-import json
-from collections import Counter
-from flows.record.sending import sync
-from flows.record.server import connect, experiment_id
-sync("sqlite:///mlflow.db")
-client = connect("sqlite:///mlflow.db")
-runs = client.search_runs([experiment_id(client)])
-parent = next(run for run in runs if run.data.tags.get("kind") == "sweep")
-rows = [run for run in runs if run.data.tags.get("kind") == "row"]
-assert {run.data.tags["mlflow.parentRunId"] for run in rows} == {parent.info.run_id}
-assert all("score" in run.data.metrics for run in rows)
-assert {item.path for item in client.list_artifacts(parent.info.run_id)} == {"table.csv", "table.md", "table.svg"}
-counted = Counter(run.data.tags.get("kind", "training") for run in runs)
-print(json.dumps({kind: counted[kind] for kind in ("sweep", "row", "training", "evaluation")}))
-"""
