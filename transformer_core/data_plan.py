@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_core.config import Params
-from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, PACKAGED_ENTRIES, Size, Source, Translated, check_direction, find_entry
+from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Size, Source, Translated, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, locked_sums
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.tokens.binary import token_type
@@ -118,7 +118,7 @@ def _files(split: str, source: Source, direction: tuple[str, ...], locked: dict[
 
 def _text_of(translated: Translated, split: str, direction: tuple[str, ...]) -> Iterator[PlannedFile]:
     """Yield the sources of the text that is translated, but those that are translations themselves."""
-    other = find_entry(translated.corpus, OWN_ENTRIES).entry
+    other = find_entry(translated.corpus).entry
     languages = tuple(language for language in direction if language in other.languages)
     for source in other.splits.train:
         if source.translated is None:

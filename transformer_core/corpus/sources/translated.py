@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from transformer_core.config import PARAMS_FILE
-from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, FoundEntry, Source, Translated, check_direction, find_entry
+from transformer_core.corpus.sources.catalogue import FoundEntry, Source, Translated, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import lock_file
 from transformer_core.corpus.sources.holdout import choose, is_usable, listed_sentences, rank
 from transformer_core.corpus.sources.manifest import Origin
@@ -58,7 +58,7 @@ class TranslatedSource:
             UserError: exit code 78; no such entry, or it has no such language, it is synthetic and the reader's entry is not, or
                 `nearest` has no sentence to be near to.
         """
-        found = find_entry(self.wanted.corpus, OWN_ENTRIES, f"{self.reader.found.path}: translated.corpus")
+        found = find_entry(self.wanted.corpus, named_in=f"{self.reader.found.path}: translated.corpus")
         languages = self.reader.direction
         if not set(languages) <= set(found.entry.languages):
             languages = self.language, self.language
