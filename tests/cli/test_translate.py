@@ -205,6 +205,30 @@ def test_a_prefix_of_more_tokens_than_positions_is_cut_with_a_note(call: Call, t
     assert re.fullmatch(r"line 1: its prefix has \d+ tokens, cut to 5\n", done.err)
 
 
+@pytest.mark.parametrize("arguments", ["--out lines lines", "--out lines linked", "--out linked --prefixes lines other"])
+def test_a_file_that_is_read_is_not_replaced(arguments: str, translate: Call, tmp_path: Path) -> None:
+    for name in ("lines", "other"):
+        (tmp_path / name).write_bytes(b"a cat\n")
+    (tmp_path / "linked").symlink_to("lines")
+    out = arguments.split()[1]
+    line = f"--out: {out} is also read, and would be replaced. Name another file."
+    assert translate(*arguments.split()).refusal() == (78, line)
+    assert (tmp_path / "lines").read_bytes() == b"a cat\n"
+
+
+def test_a_file_that_is_standard_input_is_not_replaced(translate: Call, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"a cat\n")
+    saved = os.dup(0)
+    try:
+        with (tmp_path / "lines").open("rb") as lines:
+            os.dup2(lines.fileno(), 0)
+        assert translate("--out", "lines").refusal()[0] == 78
+    finally:
+        os.dup2(saved, 0)
+        os.close(saved)
+    assert (tmp_path / "lines").read_bytes() == b"a cat\n"
+
+
 def test_the_output_goes_through_a_link_and_into_a_pipe(translate: Call, tmp_path: Path) -> None:
     expected = translate(stdin=b"a cat\n").out
     (tmp_path / "real").write_text("earlier", encoding="utf-8")

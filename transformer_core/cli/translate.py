@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from transformer_core.decoding.sampling import Sampling
     from transformer_core.decoding.translator import Hypothesis
 
-_STDIN = Path("<stdin>")
+_STDIN, _DEV_STDIN = Path("<stdin>"), Path("/dev/stdin")
 # The options of each kind of search, which are named as its settings.
 _SEARCHING, _SAMPLING = ("beam", "alpha", "penalty", "coverage", "patience"), ("temperature", "top_k", "top_p", "seed")
 # Enough for batches of similar length. CTranslate2 translates shorter batches, which it also sorts, and is faster.
@@ -116,6 +116,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.out and arguments.out.is_dir():
         raise configuration_error(f"--out: {arguments.out} is a directory", "Name a file.")
+    for read in (arguments.input or _DEV_STDIN, arguments.prefixes):
+        if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):
+            raise configuration_error(f"--out: {arguments.out} is also read, and would be replaced", "Name another file.")
     wanted = _wanted(arguments)
     choice = choose(arguments.engine, wanted)
     engine = load(choice.engine, wanted)
