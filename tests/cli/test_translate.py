@@ -16,6 +16,7 @@ import torch
 
 from tests.cli.conftest import Call
 from tests.models.on_disk import write_drawn
+from transformer_core import recipes
 from transformer_core.cli import translate as command
 from transformer_core.files import sha256_of
 
@@ -170,6 +171,23 @@ def test_models_translate_together_only_in_one_direction(translate: Call, model:
     (back / "config.json").write_text(config, encoding="utf-8")
     code, line = translate("--model", back, stdin=b"a cat\n").refusal()
     assert (code, line) == (78, f"{back}: translates de to en, but {model} en to de. Models that translate together have one direction.")
+
+
+def test_settings_of_stage_decode_are_the_defaults_and_options_win(translate: Call, tmp_path: Path) -> None:
+    settings = {"beam": "3", "penalty": "power", "alpha": "1.5", "max_extra": "3", "precision": "float64", "engine": "torch"}
+    text = recipes.read("synthetic")
+    for name, value in settings.items():
+        before, decode, after = text.partition("\ndecode:\n")
+        text = before + decode + re.sub(rf"^  {name}: .*$", f"  {name}: {value}", after, count=1, flags=re.MULTILINE)
+    (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
+    options = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
+    stdin, given = b"the dog\na cat\n", ("--params", "params.yaml", "--nbest", "--verbose")
+    asked = translate(*given[2:], *options, stdin=stdin)
+    assert asked.err.startswith("engine torch, float64, on ")
+    assert translate(*given, stdin=stdin) == asked
+    assert translate(*given, "--alpha", "0.5", stdin=stdin) == translate(*given[2:], *options, "--alpha", "0.5", stdin=stdin) != asked
+    fault = "--params: not with --sample. Leave it out: its settings are those of beam search."
+    assert translate(*given, "--sample", "2", stdin=stdin).refusal() == (78, fault)
 
 
 def test_samples_are_as_many_as_asked_for_and_the_same_again(translate: Call) -> None:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from transformer_core.decoding.sampling import Sampling
     from transformer_core.decoding.translator import Hypothesis
 
+# Of options that --params sets, too. The others of beam search have theirs in `Search`.
+_DEFAULTS = {"engine": "auto", "precision": "float32", "shortlist": False, "max_extra": 50, "batch_tokens": 4_096}
 _STDIN, _DEV_STDIN = Path("<stdin>"), Path("/dev/stdin")
 # The options of each kind of search, which are named as its settings.
 _SEARCHING, _SAMPLING = ("beam", "alpha", "penalty", "coverage", "patience"), ("temperature", "top_k", "top_p", "seed")
@@ -57,6 +59,7 @@ def add_to(commands: Commands) -> None:
     add("--interactive", action="store_true", help="translate each line before reading the next, as at a terminal")
     searching = parser.add_argument_group("beam search")
     add = searching.add_argument
+    add("--params", metavar="FILE", type=Path, help="a params.yaml, whose section decode has the defaults of these options")
     add("--beam", metavar="K", type=beam, help="hypotheses kept at each position; 1 is greedy (4)")
     add("--alpha", metavar="A", type=up_to_10, help="exponent of the length penalty, 0 for none (0.6)")
     add("--penalty", choices=("wu", "power"), help="wu: ((5+|Y|)/6)^A, the paper's; power: |Y|^A (wu)")
@@ -76,7 +79,7 @@ def add_to(commands: Commands) -> None:
     add("--seed", metavar="S", type=non_negative_int, help="a draw depends on it and on the line (1)")
     bounds = parser.add_argument_group("bounds")
     add = bounds.add_argument
-    add("--max-extra", metavar="N", type=max_extra, default=50, help="most tokens of a translation beyond those of its line (50)")
+    add("--max-extra", metavar="N", type=max_extra, help="most tokens of a translation beyond those of its line (50)")
     add("--max-input", metavar="N", type=positive_int, default=1_024, help="most tokens of a line (1024)")
     add(
         "--longer",
@@ -91,19 +94,21 @@ def add_to(commands: Commands) -> None:
     add("--scores", action="store_true", help="score and log-probability before each translation; tab-separated")
     computing = parser.add_argument_group("computing")
     add = computing.add_argument
-    add("--batch-tokens", metavar="N", type=positive_int, default=4_096, help="most source tokens in a batch: bounds memory (4096)")
+    add("--batch-tokens", metavar="N", type=positive_int, help="most source tokens in a batch: bounds memory (4096)")
     add_device_argument(computing)
     add(
         "--precision",
         choices=("auto", "bf16", "fp16", "float32", "float64", "int8"),
-        default="float32",
         help="auto: bf16 where it is fast; int8: CPUs only (float32)",
     )
-    add("--shortlist", action="store_true", help="search only among subwords aligned in training with those of a line")
+    add(
+        "--shortlist",
+        action=argparse.BooleanOptionalAction,
+        help="search only among subwords aligned in training with those of a line",
+    )
     add(
         "--engine",
         choices=("auto", "torch", "ctranslate2"),
-        default="auto",
         help="auto: CTranslate2, which stops as with --patience 1, on a CPU where it has the other options; else PyTorch (auto)",
     )
     add("--verbose", action="store_true", help="name the engine on standard error, and the reason for it")
@@ -119,6 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
     for read in (arguments.input or _DEV_STDIN, arguments.prefixes):
         if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):
             raise configuration_error(f"--out: {arguments.out} is also read, and would be replaced", "Name another file.")
+    _complete(arguments)
     wanted = _wanted(arguments)
     choice = choose(arguments.engine, wanted)
     engine = load(choice.engine, wanted)
@@ -138,6 +144,18 @@ def run(arguments: argparse.Namespace) -> int:
                 _write(target, hypotheses, next(numbers), arguments)
             target.flush()
     return ExitCode.BAD_DATA if limit.refused else 0
+
+
+def _complete(arguments: argparse.Namespace) -> None:
+    """Give options that were left out the values of section `decode` of --params, or else their defaults."""
+    from transformer_core.config import load_params
+
+    if arguments.params and arguments.sample:
+        raise configuration_error("--params: not with --sample", "Leave it out: its settings are those of beam search.")
+    decode = load_params(arguments.params).decode.model_dump() if arguments.params else {}
+    for name, value in (_DEFAULTS | decode).items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, value)
 
 
 @contextmanager
