@@ -1,5 +1,6 @@
 """transformer-core score: its lines, its last line, and what it refuses."""
 
+import gzip
 import json
 import math
 import re
@@ -76,6 +77,12 @@ def test_sides_of_unequal_length_are_refused_before_anything_is_scored(call: Cal
     write("b.de", ["ein Haus"] * 4)
     code, line = call("score", "--model", "transformer", "a.en", "b.de").refusal()
     assert (code, line.split(". ")[0]) == (65, "a.en: 3 lines, but b.de has 4")
+
+
+def test_packed_files_are_scored_as_their_text(call: Call) -> None:
+    for name in ("a.en", "a.de"):
+        Path(f"{name}.gz").write_bytes(gzip.compress(Path(name).read_bytes()))
+    assert call("score", "--model", "transformer", "a.en.gz", "a.de.gz") == call("score", "--model", "transformer", "a.en", "a.de")
 
 
 def test_a_line_that_is_no_text_is_named(call: Call) -> None:

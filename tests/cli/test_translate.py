@@ -1,5 +1,7 @@
 """transformer-core translate and export."""
 
+import gzip
+import lzma
 import os
 import pty
 import re
@@ -232,6 +234,21 @@ def test_a_file_that_is_read_is_not_replaced(arguments: str, translate: Call, tm
     line = f"--out: {out} is also read, and would be replaced. Name another file."
     assert translate(*arguments.split()).refusal() == (78, line)
     assert (tmp_path / "lines").read_bytes() == b"a cat\n"
+
+
+def test_packed_files_are_read_and_a_damaged_one_is_named(translate: Call, tmp_path: Path) -> None:
+    stdin, prefixes = b"the dog\n\na cat\n", b"der Hund\n\n\n"
+    (tmp_path / "prefixes").write_bytes(prefixes)
+    for name, text in (("lines.gz", stdin), ("prefixes.gz", prefixes)):
+        (tmp_path / name).write_bytes(gzip.compress(text))
+    done = translate("--prefixes", "prefixes", stdin=stdin)
+    assert translate("--prefixes", "prefixes.gz", "lines.gz") == done
+    assert done.out.startswith("der Hund")
+    (tmp_path / "lines.gz").write_bytes((tmp_path / "lines.gz").read_bytes()[:-9])
+    assert translate("--engine", "torch", "lines.gz").refusal() == (65, "lines.gz: damaged gzip file. Get it again.")
+    (tmp_path / "lines.xz").write_bytes(lzma.compress(b"the dog\nth\xff\n"))
+    line = "lines.xz:2: not valid UTF-8 (byte 0xff at column 3). Re-encode the file as UTF-8."
+    assert translate("lines.xz").refusal() == (65, line)
 
 
 def test_a_file_that_is_standard_input_is_not_replaced(translate: Call, tmp_path: Path) -> None:

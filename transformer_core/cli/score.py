@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from transformer_core.cli.arguments import Commands, add_command, add_device_argument, chosen_device, positive_int
-from transformer_core.corpus.text import read_pairs
+from transformer_core.corpus.text import aligned
 from transformer_core.errors import UserError
 
 _PAIRS_AT_ONCE = 1_024  # Enough for batches of similar length.
@@ -18,7 +18,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands, "score", "how probable given translations are", "transformer-core score --model models/averaged news.en news.de"
     )
-    parser.add_argument("source", metavar="SOURCE", type=Path, help="a file of sentences, one a line")
+    parser.add_argument("source", metavar="SOURCE", type=Path, help="a file of sentences, one a line, or that packed (.gz, .xz)")
     parser.add_argument("target", metavar="TARGET", type=Path, help="their translations, line by line")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     shown = parser.add_mutually_exclusive_group()
@@ -37,11 +37,15 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write log-probability and tokens of each pair, and to standard error the perplexity of all whose source is not empty."""
+    from transformer_core.corpus.sources.formats import text_lines
     from transformer_core.corpus.tokens.subword import EOS
     from transformer_core.decoding.scoring import score_tokens
     from transformer_core.decoding.translator import check_length, load_for_decoding
 
-    pairs = list(read_pairs(arguments.source, arguments.target))  # At once, so that an error in the last line is raised before scoring.
+    files = arguments.source, arguments.target
+    pairs = list(
+        aligned(text_lines(files[0]), text_lines(files[1]), *files)
+    )  # At once, so that an error in the last line is raised before scoring.
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
     if not any(subword.encode(source) != [EOS] for source, _ in pairs):
         raise UserError(f"{arguments.source}: holds no sentence, so there is nothing to score")
@@ -49,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     for first in range(0, len(pairs), _PAIRS_AT_ONCE):
         chunk = [(subword.encode(source), subword.encode(target)) for source, target in pairs[first : first + _PAIRS_AT_ONCE]]
         for line, pair in enumerate(chunk, start=first + 1):
-            for tokens, path in zip(pair, (arguments.source, arguments.target), strict=True):
+            for tokens, path in zip(pair, files, strict=True):
                 check_length(tokens, model.most_positions, f"{path}:{line}")
         sources, targets = (list(side) for side in zip(*chunk, strict=True))
         found = score_tokens(model, sources, targets, arguments.batch_tokens)

@@ -23,7 +23,7 @@ from transformer_core.cli.arguments import (
     up_to_10,
     up_to_100,
 )
-from transformer_core.corpus.text import decode_line, read_lines, read_raw_lines
+from transformer_core.corpus.text import decode_line
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import new_file
 
@@ -53,7 +53,7 @@ def add_to(commands: Commands) -> None:
         "transformer-core translate --model models/averaged --out news.de news.en",
     )
     add = parser.add_argument
-    add("input", metavar="FILE", type=Path, nargs="?", help="text, a sentence a line (standard input)")
+    add("input", metavar="FILE", type=Path, nargs="?", help="text, a sentence a line, or that packed: .gz, .xz (standard input)")
     add("--model", metavar="DIR", type=Path, action="append", required=True, help="for example models/averaged; several translate together")
     add("--out", metavar="FILE", type=Path, help="for the translations (standard output)")
     add("--interactive", action="store_true", help="translate each line before reading the next, as at a terminal")
@@ -117,6 +117,7 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Translate all lines of the input; an empty line stays empty."""
+    from transformer_core.corpus.sources.formats import text_lines
     from transformer_core.decoding.engine import choose, load, translated
 
     if arguments.out and arguments.out.is_dir():
@@ -131,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.verbose:
         _report(choice, engine, wanted)
     limit = _Limit(arguments.max_input, arguments.longer == "cut", engine)
-    lines = read_lines(arguments.input) if arguments.input else _stdin_lines()
+    lines = text_lines(arguments.input) if arguments.input else _stdin_lines()
     interactive = arguments.interactive or (arguments.input is None and sys.stdin.isatty())
     at_once = 1 if interactive else LINES_AT_ONCE[choice.engine]
     with ExitStack() as files:
@@ -194,10 +195,11 @@ def _report(choice: "Choice", engine: "Engine", wanted: "DecodingRequest") -> No
 
 def _chunks(lines: Iterator[str], at_once: int, limit: "_Limit", prefixes: Path | None) -> "Iterator[SourceChunk]":
     """Yield up to `at_once` lines as token ids, with the beginnings of their translations if there is a file of these."""
+    from transformer_core.corpus.sources.formats import text_lines
     from transformer_core.decoding.engine import SourceChunk
 
     numbered = enumerate(lines, start=1)
-    beginnings = None if prefixes is None else read_lines(prefixes)
+    beginnings = None if prefixes is None else text_lines(prefixes)
     while chunk := list(islice(numbered, at_once)):
         starts = None if beginnings is None else _starts(beginnings, chunk, prefixes, limit.engine)
         yield SourceChunk([limit.tokens(line, number) for number, line in chunk], starts)
@@ -253,10 +255,12 @@ def _bar(arguments: argparse.Namespace, at_once: int) -> "tqdm[Any]":
     """Return a bar of the lines, which stays as a closing line; a bar that is not shown if it would be among translations on a terminal."""
     from tqdm import tqdm
 
+    from transformer_core.corpus.sources.formats import text_lines
+
     among = at_once == 1 or (arguments.out is None and sys.stdout.isatty())
     shown = sys.stderr.isatty() and not among
     countable = shown and arguments.input is not None and arguments.input.is_file()  # Counting would read a pipe to its end.
-    total = sum(1 for _ in read_raw_lines(arguments.input)) if countable else None
+    total = sum(1 for _ in text_lines(arguments.input)) if countable else None
     return tqdm(total=total, desc="translate", unit=" lines", disable=not shown)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 from xml.etree import ElementTree
 
-from transformer_core.corpus.text import Pair, aligned, open_bytes
+from transformer_core.corpus.text import Pair, aligned, decode_line, open_bytes
 from transformer_core.errors import UserError, first_line
 
 _SEGMENT_TAG = re.compile(rb"<(/?)seg\b[^<>]*>", re.IGNORECASE)
@@ -76,9 +76,23 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
             else:
                 yield from (line.removesuffix(b"\n") for line in file)
     except _DAMAGED:
-        raise UserError(f"{path}: damaged {'xz' if path.suffix == '.xz' else 'gzip'} file", "Get it again.") from None
+        raise _damaged(path) from None
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # The last two: invalid UTF-8, or an unknown encoding.
         raise UserError(f"{path}: damaged {'TMX' if name.endswith('.tmx') else 'SGML'} file ({error})", "Get it again.") from None
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 text, packed (.gz, .xz) or not. Raises `UserError` (65): as `file_lines`, or not valid UTF-8."""
+    try:
+        with _decompressed(path) as file:
+            for number, line in enumerate(file, start=1):
+                yield decode_line(line.removesuffix(b"\n"), path, number)
+    except _DAMAGED:
+        raise _damaged(path) from None
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"{path}: damaged {'xz' if path.suffix == '.xz' else 'gzip'} file", "Get it again.")
 
 
 def _decompressed(path: Path) -> BinaryIO:
