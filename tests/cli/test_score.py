@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.cli.conftest import Call, write
 
@@ -77,6 +78,12 @@ def test_sides_of_unequal_length_are_refused_before_anything_is_scored(call: Cal
     write("b.de", ["ein Haus"] * 4)
     code, line = call("score", "--model", "transformer", "a.en", "b.de").refusal()
     assert (code, line.split(". ")[0]) == (65, "a.en: 3 lines, but b.de has 4")
+
+
+@pytest.mark.usefixtures("threads")
+def test_threads_are_as_many_as_asked_for(call: Call) -> None:
+    assert call("score", "--model", "transformer", "--threads", "2", "a.en", "a.de").code == 0
+    assert torch.get_num_threads() == 2
 
 
 def test_packed_files_are_scored_as_their_text(call: Call) -> None:

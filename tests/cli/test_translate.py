@@ -20,6 +20,8 @@ from tests.cli.conftest import Call
 from tests.models.on_disk import write_drawn
 from transformer_core import recipes
 from transformer_core.cli import translate as command
+from transformer_core.decoding.engine import Engine
+from transformer_core.decoding.translator import Translator
 from transformer_core.files import sha256_of
 
 COMMAND = Path(sys.executable).with_name("transformer-core")
@@ -317,6 +319,16 @@ ENGINES: list[tuple[tuple[str, ...], str]] = [
 def test_the_engine_is_named_with_the_reason_for_it(options: tuple[str, ...], line: str, translate: Call) -> None:
     done = translate("--device", "cpu", "--verbose", *options, stdin=b"the dog\n")
     assert (done.code, done.err) == (0, f"{line}\n")
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_batches_at_once_are_as_many_as_the_threads_asked_for(engine: str, translate: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Engine] = []
+    monkeypatch.setattr(command, "_report", lambda _, loaded, __: seen.append(loaded))
+    assert translate("--device", "cpu", "--verbose", "--threads", "3", "--engine", engine, stdin=b"the dog\n").code == 0
+    (loaded,) = seen
+    assert (1 + len(loaded.replicas) if isinstance(loaded, Translator) else loaded.translator.num_translators) == 3
 
 
 def test_either_engine_writes_the_same_greedy_text_whatever_the_chunks(

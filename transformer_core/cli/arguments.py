@@ -48,6 +48,7 @@ up_to_10 = _checked(float, lambda value: 0 <= value <= 10, "a number from 0 to 1
 up_to_100 = _checked(float, lambda value: 0 < value <= 100, "a number above 0, at most 100")
 fraction = _checked(float, lambda value: 0 < value <= 1, "a number above 0, at most 1")
 _vocab_size = _checked(_whole, lambda value: value > 16, "a whole number above 16")  # As bpe.vocab_size.
+_threads = _checked(_whole, lambda value: 0 < value <= 1_024, "a whole number from 1 to 1,024")
 _device = _checked(str, re.compile(r"cpu|cuda(:(0|[1-9][0-9]?))?").fullmatch, "cpu, cuda or cuda:N")
 
 
@@ -74,6 +75,19 @@ def chosen_device(name: str | None) -> "torch.device | None":
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise configuration_error(f"--device: {name} asked for, {torch.cuda.device_count()} GPUs here")
     return device
+
+
+def add_threads_argument(parser: argparse._ActionsContainer) -> None:
+    """Add the option --threads."""
+    parser.add_argument("--threads", metavar="N", type=_threads, help="threads on a CPU ($OMP_NUM_THREADS, or one a core)")
+
+
+def use_threads(number: int | None) -> None:
+    """Set torch's number of threads, which is also that of the engines, to that of --threads, if it was given."""
+    import torch
+
+    if number is not None:
+        torch.set_num_threads(number)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:

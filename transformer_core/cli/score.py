@@ -6,7 +6,15 @@ import math
 import sys
 from pathlib import Path
 
-from transformer_core.cli.arguments import Commands, add_command, add_device_argument, chosen_device, positive_int
+from transformer_core.cli.arguments import (
+    Commands,
+    add_command,
+    add_device_argument,
+    add_threads_argument,
+    chosen_device,
+    positive_int,
+    use_threads,
+)
 from transformer_core.corpus.text import aligned
 from transformer_core.errors import UserError
 
@@ -32,6 +40,7 @@ def add_to(commands: Commands) -> None:
         help="sentences times longest one of what is scored together; bounds memory (4096)",
     )
     add_device_argument(parser)
+    add_threads_argument(parser)
     parser.set_defaults(run=run)
 
 
@@ -46,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     pairs = list(
         aligned(text_lines(files[0]), text_lines(files[1]), *files)
     )  # At once, so that an error in the last line is raised before scoring.
+    use_threads(arguments.threads)
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
     if not any(subword.encode(source) != [EOS] for source, _ in pairs):
         raise UserError(f"{arguments.source}: holds no sentence, so there is nothing to score")

@@ -13,6 +13,7 @@ from transformer_core.cli.arguments import (
     Commands,
     add_command,
     add_device_argument,
+    add_threads_argument,
     beam,
     chosen_device,
     fraction,
@@ -22,6 +23,7 @@ from transformer_core.cli.arguments import (
     samples,
     up_to_10,
     up_to_100,
+    use_threads,
 )
 from transformer_core.corpus.text import decode_line
 from transformer_core.errors import ExitCode, UserError, configuration_error
@@ -96,6 +98,7 @@ def add_to(commands: Commands) -> None:
     add = computing.add_argument
     add("--batch-tokens", metavar="N", type=positive_int, help="most source tokens in a batch: bounds memory (4096)")
     add_device_argument(computing)
+    add_threads_argument(computing)
     add(
         "--precision",
         choices=("auto", "bf16", "fp16", "float32", "float64", "int8"),
@@ -125,6 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
     for read in (arguments.input or _DEV_STDIN, arguments.prefixes):
         if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):
             raise configuration_error(f"--out: {arguments.out} is also read, and would be replaced", "Name another file.")
+    use_threads(arguments.threads)
     _complete(arguments)
     wanted = _wanted(arguments)
     choice = choose(arguments.engine, wanted)
