@@ -68,6 +68,9 @@ def test_a_wrong_call_is_one_line_and_bad_configuration(call: Call) -> None:
         ("translate --model m --top-p 1.5", " translate", "argument --top-p: must be a number above 0, at most 1, got '1.5'"),
         ("data synthetic --seed -1", " data synthetic", "argument --seed: must be a whole number, 0 or more, got '-1'"),
         ("estimate --preset base --rate 0", " estimate", "argument --rate: must be a number above 0, got '0'"),
+        ("translate --model m --threadz 2", " translate", "unrecognized arguments: --threadz"),
+        ("data new --force mine a.en a.de --wrong", " data new", "unrecognized arguments: --wrong"),
+        ("--wrong translate --model m", "", "unrecognized arguments: --wrong"),
         ("info --preset base --vocab-size 16", " info", "argument --vocab-size: must be a whole number above 16, got '16'"),
     ):
         line = f"transformer-core{command}: {fault}. See: transformer-core{command} --help"

@@ -15,6 +15,13 @@ _BROKEN_PIPE = 128 + 13  # The exit code that a shell gives a filter that SIGPIP
 
 
 class _Parser(argparse.ArgumentParser):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse as the base class, but refuse what is unknown here: a command would leave it to the parser of all commands."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
+
     def error(self, message: str) -> NoReturn:
         in_one_line = message.replace("\n", "\\n")  # It may quote an argument.
         raise configuration_error(f"{self.prog}: {in_one_line}", f"See: {self.prog} --help")
