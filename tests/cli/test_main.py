@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,10 @@ def test_a_call_without_arguments_shows_the_help() -> None:
     alone, asked = (subprocess.run([COMMAND, *given], capture_output=True, text=True, check=True).stdout for given in ([], ["--help"]))
     assert alone == asked
     assert alone.startswith("usage: transformer-core")
+    training, more = alone.splitlines()[-2:]
+    assert training == "train: transformer-core recipe NAME, then dvc repro"
+    modules = [f"flows{name}" for name in re.findall(r"(?: |flows)(\.[a-z]+)", more)]
+    assert (len(modules), [name for name in modules if find_spec(name) is None]) == (6, [])
 
 
 def test_the_help_of_each_command_has_a_sentence_and_an_example(call: Call, capsysbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -11,6 +11,8 @@ from transformer_core.files import discard
 
 # Options that bound the memory of a command.
 _MEMORY = ("batch_tokens", "beam", "sample", "max_extra", "length", "positions", "d_model")
+_EPILOG = """train: transformer-core recipe NAME, then dvc repro
+more commands: python -m flows.scores, .compare, .sweep, .translate, .pipeline, .submit (docs/usage.md)"""
 _BROKEN_PIPE = 128 + 13  # The exit code that a shell gives a filter that SIGPIPE ended.
 
 
@@ -57,7 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="transformer-core", description="Translate with a trained model, and related commands.", allow_abbrev=False)
+    parser = _Parser(
+        prog="transformer-core",
+        description="Translate with a trained model, and related commands.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in (translate, score, compare, attention, positions, export, info, estimate, doctor, new, recipe, data, states):
