@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_core.config import Params
-from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Size, Source, Translated, check_direction, find_entry
+from transformer_core.corpus.sources.catalogue import (
+    PACKAGED_ENTRIES,
+    FoundEntry,
+    Size,
+    Source,
+    Translated,
+    check_direction,
+    find_entry,
+)
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, locked_sums
 from transformer_core.corpus.sources.readers import SourceReader
 from transformer_core.corpus.tokens.binary import token_type
@@ -29,12 +37,14 @@ class PlannedFile:
         source: name of the source: a path, an address or a description.
         fetched: True if the source is downloaded.
         checked_by: checksum of the source, or the origin of the checksum.
+        missing: True if the source is not downloaded, and is not here.
     """
 
     split: str
     source: str
     fetched: bool
     checked_by: str
+    missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,10 @@ def plan_data(params: Params) -> DataPlan:
     direction = wanted.source, wanted.target
     locked = locked_sums(lock_file(found.entry.name))
     files = [
-        file for split, sources in found.entry.sources.items() for source in sources for file in _files(split, source, direction, locked)
+        file
+        for split, sources in found.entry.sources.items()
+        for source in sources
+        for file in _files(split, source, direction, found, locked)
     ]
     size = found.entry.size
     temporary, kept = _disk(params, size) if size else ({}, {})
@@ -88,17 +101,19 @@ def plan_data(params: Params) -> DataPlan:
     )
 
 
-def _files(split: str, source: Source, direction: tuple[str, ...], locked: dict[str, str]) -> Iterator[PlannedFile]:
+def _files(split: str, source: Source, direction: tuple[str, ...], found: FoundEntry, locked: dict[str, str]) -> Iterator[PlannedFile]:
     later = "locked at the first fetch"
+    local = SourceReader(found, direction[0], direction[-1], Fetcher(found.entry.name, Path())).local_files(source)
+    missing = not local or not all(path.is_file() for path in local)
     if source.files is not None:
-        for file in (source.files[language] for language in direction):
-            yield PlannedFile(split, file.path, False, _sum(file.sha256, "none"))
+        for file, path in zip((source.files[language] for language in direction), local, strict=False):
+            yield PlannedFile(split, file.path, False, _sum(file.sha256, "none"), not path.is_file())
     elif source.https is not None:
         for address in (source.https[language] for language in direction):
             url = without_logins(address.url)
             yield PlannedFile(split, url, True, _sum(address.sha256 or locked.get(url), later))
     elif source.folder is not None:
-        yield PlannedFile(split, str(Path(source.folder.path) / f"{source.folder.stem}.*"), False, "none")
+        yield PlannedFile(split, str(Path(source.folder.path) / f"{source.folder.stem}.*"), False, "none", missing)
     elif source.mtdata is not None:
         yield PlannedFile(split, f"mtdata {source.mtdata}", True, later)
     elif source.sacrebleu is not None:
@@ -106,23 +121,25 @@ def _files(split: str, source: Source, direction: tuple[str, ...], locked: dict[
     elif source.synthetic is not None:
         yield PlannedFile(split, f"{source.synthetic.pairs:,} generated pairs, seed {source.synthetic.seed}", False, "its seed")
     elif source.trees is not None:
-        yield PlannedFile(split, source.trees, False, "none")
+        yield PlannedFile(split, source.trees, False, "none", missing)
     elif source.translated is not None:
         translated = source.translated
         yield from _text_of(translated, split, direction)
         checked_by = later if translated.registered else "none"
-        yield PlannedFile(split, f"{translated.side} of {translated.corpus} by {translated.model}", translated.registered, checked_by)
+        absent = not translated.registered and not (found.folder / translated.model).is_dir()
+        words = f"{translated.side} of {translated.corpus} by {translated.model}"
+        yield PlannedFile(split, words, translated.registered, checked_by, absent)
     else:
         yield PlannedFile(split, f"{source.holdout:,} pairs held out of train", False, "that of train")
 
 
 def _text_of(translated: Translated, split: str, direction: tuple[str, ...]) -> Iterator[PlannedFile]:
     """Yield the sources of the text that is translated, but those that are translations themselves."""
-    other = find_entry(translated.corpus).entry
-    languages = tuple(language for language in direction if language in other.languages)
-    for source in other.splits.train:
-        if source.translated is None:
-            yield from _files(split, source, languages, locked_sums(lock_file(other.name)))
+    found = find_entry(translated.corpus)
+    languages = tuple(language for language in direction if language in found.entry.languages)
+    for source in found.entry.splits.train:
+        if languages and source.translated is None:
+            yield from _files(split, source, languages, found, locked_sums(lock_file(found.entry.name)))
 
 
 def _sum(digest: str | None, otherwise: str) -> str:

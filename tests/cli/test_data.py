@@ -165,6 +165,28 @@ def test_the_plan_of_a_student_names_the_text_that_its_teacher_translates(call: 
     ]
 
 
+def test_a_plan_says_which_local_files_are_missing(call: Call, own_files: Path) -> None:
+    (own_files / "corpora").mkdir()
+    (own_files / "corpora/web.yaml").write_text(
+        "name: web\nlanguages: [en, de]\nlicence: CC0\nnote: ''\nsplits:\n  train:\n"
+        "    - files: {en: {path: ../text.en}, de: {path: ../none.de}}\n    - folder: {path: .., stem: text}\n"
+        "    - folder: {path: .., stem: none}\n    - translated: {corpus: synthetic, model: ../pretrained/teacher, side: target}\n"
+        "  valid: [{holdout: 10}]\n  test: [{holdout: 10}]\n",
+        encoding="utf-8",
+    )
+    (own_files / "params.yaml").write_text(recipes.read("synthetic").replace("corpus: synthetic", "corpus: web"), encoding="utf-8")
+    files = json.loads(call("data", "plan", "--json").out)["files"]
+    missing = ["../none.de", "../none.*", "target of synthetic by ../pretrained/teacher"]
+    assert [file["source"] for file in files if file["missing"]] == missing
+    assert "train  ../none.de\n       local, missing, sum: none\n" in call("data", "plan").out
+    assert "train  ../text.en\n       local, sum: none\n" in call("data", "plan").out
+    assert call("data", "plan", "wsj-parsing").out.count("\n       local, missing, sum: none\n") == 5
+    trees = own_files / "corpora/wsj/22"
+    trees.mkdir(parents=True)
+    (trees / "wsj_2200.mrg").touch()
+    assert call("data", "plan", "wsj-parsing").out.count("\n       local, missing, sum: none\n") == 4
+
+
 def test_sums_that_were_locked_stand_in_the_plan(call: Call, tmp_path: Path) -> None:
     (tmp_path / "corpora").mkdir()
     (tmp_path / "corpora/web.yaml").write_text(
