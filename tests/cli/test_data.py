@@ -76,6 +76,34 @@ def test_languages_and_held_out_lines_can_be_said(call: Call, own_files: Path) -
     assert "holdout: 9" in entry
 
 
+@pytest.mark.parametrize(
+    ("option", "language", "fault"),
+    [
+        ("--source-language", "en us", "must be a language: letters, digits, dashes and underscores, got 'en us'"),
+        ("--target-language", "", "must be a language: letters, digits, dashes and underscores, got ''"),
+        ("--source-language", "tree", "tree is no language of text, but the target of parsing"),
+        ("--target-language", "tree", "tree is no language of text, but the target of parsing"),
+    ],
+)
+def test_a_language_that_cannot_be_is_refused_before_anything_is_written(
+    option: str, language: str, fault: str, call: Call, own_files: Path
+) -> None:
+    code, line = call("data", "new", "mine", "text.en", "text.de", option, language).refusal()
+    assert (code, line.split(". ")[0]) == (78, f"{option}: {fault}")
+    assert not (own_files / "corpora").exists()
+    assert not (own_files / "params.yaml").exists()
+    assert call("data", "new", "mine", "text.en", "text.de").code == 0
+
+
+def test_an_entry_that_would_be_invalid_leaves_nothing(call: Call, own_files: Path) -> None:
+    long = own_files / "/".join(["folder"] * 200)
+    long.mkdir(parents=True)
+    (own_files / "text.en").rename(long / "text.en")
+    code, line = call("data", "new", "mine", long / "text.en", "text.de").refusal()
+    assert (code, line.split(" ")[0]) == (78, "corpora/mine.yaml:")
+    assert not (own_files / "corpora").exists()
+
+
 def test_a_refusal_writes_no_params_file_and_replaces_no_edited_one(call: Call, own_files: Path) -> None:
     assert call("data", "new", "mine", "text.en", "none.de").refusal()[0] == 65
     assert not (own_files / "params.yaml").exists()

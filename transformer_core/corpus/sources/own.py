@@ -8,8 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from transformer_core.config import editable_yaml, read_yaml, yaml_text
-from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, LocalFile, Size, entry_names, load_entry
+from pydantic import TypeAdapter, ValidationError
+
+from transformer_core.config import TREES, Language, editable_yaml, read_yaml, validate_document, yaml_text
+from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, entry_names, load_entry
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, languages_in
 from transformer_core.corpus.sources.holdout import HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
 from transformer_core.corpus.sources.readers import located, named_from
@@ -19,6 +21,7 @@ from transformer_core.files import sha256_of, write_text
 
 _MOST_HELD_OUT = 1000
 _LINES_LOOKED_AT = 10_000
+_LANGUAGE: TypeAdapter[str] = TypeAdapter(Language)
 _NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm"})
 
 
@@ -61,12 +64,15 @@ def new_entry(
 
     Raises:
         UserError: exit code 65; a file is missing, empty or not UTF-8, the sides have unequal lengths, or there are
-            too few different sentences with text on both sides. 78; the
-            name is invalid or in use, a suffix names no language, both languages are the same, or one file cannot hold both.
+            too few different sentences with text on both sides. 78; the name is invalid or in use, a language is invalid, a suffix names
+            none, both languages are the same, or one file cannot hold both. Nothing is then written.
     """
     if not force:
         check_unused(name)
     path = _path_of(name)
+    for side, language in (("source", source_language), ("target", target_language)):
+        if language is not None:
+            _check_language(language, f"--{side}-language")
     languages = source_language or _language_of(source_file, "source"), target_language or _language_of(target_file, "target")
     if languages[0] == languages[1]:
         raise configuration_error(f"{name}: both sides are {languages[0]}", "Set --source-language and --target-language.")
@@ -87,8 +93,9 @@ def new_entry(
     if wanted >= different:
         fault = f"{wanted:,} pairs are to be held out, but it has {different:,} different sentences with text on both sides"
         raise UserError(f"{source_file}: {fault}", "Hold out fewer or add text.")
-    _list_held_out(path, ranks, sizes, {})
     entry = {"name": name, "languages": list(languages), "licence": None, "note": "", "size": size.model_dump(), "splits": splits}
+    validate_document(Entry, entry, path)  # Before anything is written: an entry that is there would be in the way of the next try.
+    _list_held_out(path, ranks, sizes, {})
     write_text(path, yaml_text(entry))
     return path
 
@@ -181,6 +188,18 @@ def _language_of(file: Path, side: str) -> str:
     return language
 
 
+def _check_language(language: str, option: str) -> None:
+    """Raise `UserError` (78): an entry or a params.yaml for text files cannot have this language."""
+    try:
+        _LANGUAGE.validate_python(language)
+    except ValidationError:
+        fault = f"must be a language: letters, digits, dashes and underscores, got {language!r}"
+        raise configuration_error(f"{option}: {fault}") from None
+    if language == TREES:
+        remedy = "Name another language, or for parsing write an entry with a source `trees` (docs/parsing.md)."
+        raise configuration_error(f"{option}: {TREES} is no language of text, but the target of parsing", remedy)
+
+
 def _measure(parts: Iterable[_Sides]) -> tuple[Size, dict[str, set[bytes]]]:
     """Check every line of aligned files, read one after the other.
 
@@ -241,8 +260,9 @@ def _list_held_out(entry: Path, ranks: Mapping[str, set[bytes]], sizes: Mapping[
 
 def _files(sides: _Sides, folder: Path) -> dict[str, dict[str, Any]]:
     """Return the value of `files` in an entry in `folder`."""
-    files = {}
+    files: dict[str, dict[str, Any]] = {}
     for language, side in sides.items():
-        file = LocalFile(path=named_from(folder, side.file), sha256=sha256_of(side.file), column=side.column)
-        files[language] = file.model_dump(exclude_none=True)
+        files[language] = {"path": named_from(folder, side.file), "sha256": sha256_of(side.file)}
+        if side.column is not None:
+            files[language]["column"] = side.column
     return files
