@@ -30,6 +30,23 @@ def test_a_recipe_is_written_but_not_over_an_edited_one(call: Call, tmp_path: Pa
     assert params.read_bytes() == recipes.read("synthetic").encode()
 
 
+def test_the_next_command_can_be_run_where_the_environment_is_not_activated(
+    call: Call, own_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = own_files / ".venv/bin"
+    programs.mkdir(parents=True)
+    (programs / "dvc").touch(0o755)
+    new = ("data", "new", "mine", "text.en", "text.de")
+    commands = (("recipe", "synthetic"), new, ("data", "update", "mine"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert [call(*command).out.endswith(" Next: .venv/bin/dvc repro\n") for command in commands] == [True] * 3
+    monkeypatch.setenv("PATH", f"/nowhere:{programs}")
+    commands = (("recipe", "synthetic", "--force"), (*new, "--force"), ("data", "update", "mine"))
+    assert [call(*command).out.endswith(" Next: dvc repro\n") for command in commands] == [True] * 3
+    (programs / "dvc").unlink()
+    assert call("recipe", "synthetic", "--force").out.endswith(" Next: dvc repro\n")
+
+
 @pytest.fixture
 def own_files(tmp_path: Path) -> Path:
     write_lines(tmp_path / "text.en", [f"sentence {number}" for number in range(100)])

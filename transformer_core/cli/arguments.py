@@ -5,6 +5,8 @@ import math
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from transformer_core.errors import configuration_error
@@ -122,6 +124,12 @@ def chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int]
     if isinstance(size, TransformerSize) and size.positions == "learned" and arguments.length > size.most_positions:
         raise configuration_error(f"--length: the model has {size.most_positions} positions, and a sentence {arguments.length} tokens")
     return model, size, arguments.vocab_size or load_params().bpe.vocab_size
+
+
+def dvc_repro() -> str:
+    """Return the command that runs the pipeline: with its folder if that is a .venv here which is not activated."""
+    installed = Path(".venv/bin/dvc")
+    return f"{installed if which('dvc') is None and installed.exists() else 'dvc'} repro"
 
 
 def in_bytes(size: float) -> str:

@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import asdict
 from pathlib import Path
 
-from transformer_core.cli.arguments import Commands, add_command, in_bytes, non_negative_int, positive_int
+from transformer_core.cli.arguments import Commands, add_command, dvc_repro, in_bytes, non_negative_int, positive_int
 
 
 def add_to(commands: Commands) -> None:
@@ -87,7 +87,7 @@ def run_new(arguments: argparse.Namespace) -> int:
     text = recipes.for_own_data(arguments.name, source, target, pairs, count_words=not unspaced)
     recipes.write(text, PARAMS_FILE, force=arguments.force)
     rules = f" {' and '.join(unspaced)}: no spaces between words, so clean.max_words and clean.max_ratio are null." if unspaced else ""
-    print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them.{rules} Next: dvc repro")
+    print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them.{rules} Next: {dvc_repro()}")
     return 0
 
 
@@ -97,7 +97,7 @@ def run_update(arguments: argparse.Namespace) -> int:
 
     before, now = update_entry(arguments.name)
     pairs = f"{now.pairs:,} pairs{f' ({before.pairs:,} before)' if before else ''}" if now else "new sums"
-    print(f"corpora/{arguments.name}.yaml: {pairs}. Next: dvc repro")
+    print(f"corpora/{arguments.name}.yaml: {pairs}. Next: {dvc_repro()}")
     return 0
 
 

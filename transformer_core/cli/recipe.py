@@ -2,7 +2,7 @@
 
 import argparse
 
-from transformer_core.cli.arguments import Commands, add_command
+from transformer_core.cli.arguments import Commands, add_command, dvc_repro
 
 
 def add_to(commands: Commands) -> None:
@@ -24,5 +24,5 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{name:<{width}}  {recipes.description(name)}")
         return 0
     recipes.write(recipes.read(arguments.name), PARAMS_FILE, force=arguments.force)
-    print(f"{PARAMS_FILE} is the recipe {arguments.name}. Next: dvc repro")
+    print(f"{PARAMS_FILE} is the recipe {arguments.name}. Next: {dvc_repro()}")
     return 0
