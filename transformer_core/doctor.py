@@ -9,6 +9,7 @@ import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Literal
 
 from transformer_core.config import PARAMS_FILE, SQLITE, Machine, load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError, without_logins
+from transformer_core.files import read_json
 from transformer_core.presets import resolve
 from transformer_core.processes import cores
 
@@ -118,11 +120,25 @@ def _repository(root: Path) -> Finding:
         return problem("no .dvc folder here", "Go to the top of the repository, or: transformer-core new .")
     if not (root / "dvc.yaml").is_file():
         return problem("no dvc.yaml here", "Go to the top of the repository, or: transformer-core new .")
+    if damaged := _damaged_by_a_kill(root):
+        remedy = f"If no DVC command is running: rm {damaged}"
+        return Finding("repository", "problem", f"{damaged}: damaged, no DVC command can run", remedy, ExitCode.BAD_DATA)
     for key in ("user.name", "user.email"):
         if subprocess.run(["git", "config", "--get", key], cwd=root, capture_output=True, check=False).returncode:
             remedy = f'`dvc exp run` needs it: git config --global {key} "..."'
             return Finding("repository", "warning", f"git has no {key} for commits", remedy)
     return Finding("repository", "ok", "git and DVC are set up")
+
+
+def _damaged_by_a_kill(root: Path) -> Path | None:
+    """Return a file that DVC writes in place and a kill left damaged: its record of running commands, or an empty dvc.lock."""
+    running, lock = root / ".dvc" / "tmp" / "rwlock", root / "dvc.lock"
+    try:
+        with suppress(FileNotFoundError):
+            read_json(running)
+    except UserError:
+        return running
+    return lock if lock.is_file() and not lock.stat().st_size else None
 
 
 def _mlflow(uri: str, root: Path) -> Finding:

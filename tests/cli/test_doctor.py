@@ -66,6 +66,19 @@ def test_a_folder_that_is_no_repository_is_a_problem(missing: str, detail: str, 
     assert found.remedy
 
 
+@pytest.mark.parametrize(("name", "text"), [(".dvc/tmp/rwlock", ""), (".dvc/tmp/rwlock", '{"a": '), ("dvc.lock", "")])
+def test_a_file_of_dvc_that_a_kill_left_damaged_is_a_problem(name: str, text: str, healthy: Path) -> None:
+    (healthy / ".dvc/tmp").mkdir()
+    for whole in (".dvc/tmp/rwlock", "dvc.lock"):
+        (healthy / whole).write_text("{}", encoding="utf-8")
+    assert finding(healthy, "repository").status == "ok"
+    (healthy / name).write_text(text, encoding="utf-8")
+    found = finding(healthy, "repository")
+    assert (found.status, found.exit_code) == ("problem", ExitCode.BAD_DATA)
+    assert found.detail == f"{healthy / name}: damaged, no DVC command can run"
+    assert found.remedy == f"If no DVC command is running: rm {healthy / name}"
+
+
 def test_an_address_that_is_none_is_a_problem(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:50o0")
     found = finding(healthy, "mlflow")
