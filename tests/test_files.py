@@ -3,7 +3,9 @@ import fcntl
 import json
 import os
 import platform
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,41 @@ def test_what_a_killed_process_has_left_of_a_directory_goes_when_it_is_made_agai
     with new_directory(tmp_path / "made") as folder:
         (folder / "whole").touch()
     assert sorted(path.name for path in tmp_path.iterdir()) == [".other.1.new", "made"]
+
+
+# Replaces the folder `made` and kills itself at the step of which the argument is the number.
+REPLACED = """
+import os, shutil, signal, sys
+from pathlib import Path
+from transformer_core.files import new_directory
+left = int(sys.argv[1])
+
+def killing(step):
+    def run(*arguments, **named):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(*arguments, **named)
+    return run
+
+with new_directory(Path("made")) as folder:
+    (folder / "new").touch()
+    Path.replace, shutil.rmtree = killing(Path.replace), killing(shutil.rmtree)
+"""
+
+
+@pytest.mark.parametrize(("step", "kept"), [(1, "old"), (2, "old"), (3, "new")])
+def test_a_kill_while_a_directory_is_replaced_loses_neither(tmp_path: Path, step: int, kept: str) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "old").touch()
+    killed = subprocess.run([sys.executable, "-c", REPLACED, str(step)], cwd=tmp_path, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with pytest.raises(KeyboardInterrupt), new_directory(made):
+        raise KeyboardInterrupt
+    assert [path.name for path in made.iterdir()] == [kept]
+    assert list(tmp_path.iterdir()) == [made]
 
 
 def test_json_is_read_back_as_written(tmp_path: Path) -> None:

@@ -67,18 +67,25 @@ def _runs(process: str) -> bool:
 def new_directory(path: Path) -> Iterator[Path]:
     """Yield an empty temporary directory. It replaces `path` if the block succeeds, and is removed if it fails.
 
-    Leftovers of killed processes are removed first, so only one process at a time may write `path`.
+    Leftovers of killed processes are removed first, so only one process at a time may write `path`. A kill between the two renames leaves
+    the old directory aside; the next call puts it back.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    temporary, old = path.with_name(f".{path.name}.{os.getpid()}.new"), path.with_name(f".{path.name}.old")
+    if old.exists() and not path.exists():
+        old.replace(path)
+    elif old.exists():
+        shutil.rmtree(old)
     for leftover in path.parent.glob(f".{path.name}.*.new"):
         shutil.rmtree(leftover, ignore_errors=True)
     temporary.mkdir()
     try:
         yield temporary
         if path.exists():
-            shutil.rmtree(path)
+            path.replace(old)
         temporary.replace(path)
+        if old.exists():
+            shutil.rmtree(old)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
