@@ -27,6 +27,8 @@ from transformer_core.files import repository
 PARAMS_FILE = Path("params.yaml")
 # Folder of the models from which stages bpe and train can start.
 PRETRAINED = Path("pretrained")
+# Files of a model: its weights, and its vocabulary, which can be there alone.
+_MODEL_FILES = ("model.safetensors", "spm.model")
 # `download.target` of a corpus of phrase-structure trees, in place of a language.
 TREES = "tree"
 
@@ -141,6 +143,21 @@ def _check_pretrained(name: str) -> str:
     if not re.fullmatch(r"\w[\w.-]*", name) or name == "None":
         raise ValueError("not the name of a folder")
     return name
+
+
+def refuse_nested(directory: Path, key: str) -> None:
+    """Refuse a folder in `PRETRAINED` with a model and a folder with a model: a second `cp -r` to it has left the old model in place.
+
+    Raises:
+        UserError: exit code 78; names the setting `key` and both folders.
+    """
+    if not directory.resolve().is_relative_to(PRETRAINED.resolve()):
+        return
+    for name in _MODEL_FILES:
+        nested = sorted(directory.glob(f"*/{name}"))
+        if nested and (directory / name).exists():
+            fault = f"{key}: {directory} holds a model, and {nested[0].parent} another"
+            raise configuration_error(fault, f"Remove {directory}, then copy again.")
 
 
 Pretrained = Annotated[str, AfterValidator(_check_pretrained), Field(description=f"the name of a folder in {PRETRAINED}/")]

@@ -5,7 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 from flows.process.paths import CLEAN, SUBWORD_MODEL
-from transformer_core.config import PARAMS_FILE, PRETRAINED, Bpe, Params
+from transformer_core.config import PARAMS_FILE, PRETRAINED, Bpe, Params, refuse_nested
 from transformer_core.corpus.text import read_lines, read_raw_lines
 from transformer_core.corpus.tokens.subword import SPACE_MARK, UNK, Subword, sampled, train_subword
 from transformer_core.errors import configuration_error
@@ -32,7 +32,8 @@ def run(params: Params) -> str:
 
 
 def _copied_model(directory: Path, settings: Bpe) -> str:
-    """Copy a model that has the size, the symbols and the case of the settings. Raises `UserError` (78): it differs in one of them."""
+    """Copy a model that has the size, the symbols and the case of the settings. Raises `UserError` (78): it differs, or is two."""
+    refuse_nested(directory, f"{PARAMS_FILE}: bpe.init_from")
     subword = Subword.load(directory / SUBWORD_MODEL.name)
     if subword.lowercases != settings.lowercase:
         made = f"{str(subword.lowercases).lower()} of {directory / SUBWORD_MODEL.name}"

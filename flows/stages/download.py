@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from flows.process.paths import AVERAGED, RAW, STATE
-from transformer_core.config import Params, tracking_uri
+from transformer_core.config import Params, refuse_nested, tracking_uri
 from transformer_core.corpus.sources.catalogue import REGISTRY, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, mirror_folder
 from transformer_core.corpus.sources.manifest import Manifest
@@ -48,7 +48,7 @@ def write_translated(reader: SourceReader, folder: Path, params: Params) -> Mani
     from transformer_core.decoding.shards import Shards
 
     check_tags(reader.found, params.bpe.user_symbols)
-    _refuse_own_output(reader)
+    _check_models(reader)
     torch.set_num_threads(params.machine.threads or cores())
     shards = Shards(SHARDS)
     translator = CorpusTranslator(shards, reader.direction)
@@ -63,10 +63,12 @@ def write_translated(reader: SourceReader, folder: Path, params: Params) -> Mani
     return manifest
 
 
-def _refuse_own_output(reader: SourceReader) -> None:
-    """Refuse models/averaged as a teacher, because the training that follows replaces it by the student."""
+def _check_models(reader: SourceReader) -> None:
+    """Refuse a folder with two models, and models/averaged as a teacher, because the training that follows replaces it by the student."""
     for source in reader.found.entry.splits.train:
         model = source.translated and TranslatedSource(source.translated, reader).model
         if model and model.resolve() == AVERAGED.resolve():
             remedy = f"Copy it first, for example: cp -r {AVERAGED} pretrained/teacher"
             raise configuration_error(f"{reader.found.path}: translated.model: {AVERAGED} is an output of this pipeline", remedy)
+        if model:
+            refuse_nested(model, f"{reader.found.path}: translated.model")

@@ -34,7 +34,7 @@ from flows.process.runner import echo
 from flows.process.signals import handle_stop_signals, ignore_stop_signals
 from flows.record.recorder import TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
-from transformer_core.config import PRETRAINED, Params
+from transformer_core.config import PRETRAINED, Params, refuse_nested
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
@@ -129,7 +129,7 @@ def _check_data(params: Params) -> None:
 
     Raises:
         UserError: exit code 65 if a file of the data is damaged or the data has another vocabulary; 78 for BPE-dropout with a
-            vocabulary that is not BPE, and if there is no model in `train.init_from`.
+            vocabulary that is not BPE, and if there is no model in `train.init_from`, or are two.
     """
     for split in ("train", "valid"):
         check_split(BINARIZED, split)
@@ -146,6 +146,8 @@ def _check_data(params: Params) -> None:
     parent = params.train.init_from
     if parent is not None and not (PRETRAINED / parent / WEIGHTS).exists():
         raise configuration_error(f"train.init_from: {PRETRAINED / parent} holds no {WEIGHTS}", f"See {PRETRAINED}/README.md.")
+    if parent is not None:
+        refuse_nested(PRETRAINED / parent, "train.init_from")
 
 
 def train(params: Params) -> None:

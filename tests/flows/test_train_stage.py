@@ -21,7 +21,7 @@ from tests.flows.stages import set_params, stage_here
 from tests.models.on_disk import with_drawn_norms, write_model
 from transformer_core.config import load_params
 from transformer_core.corpus.text import write_lines
-from transformer_core.files import locked, read_json, write_json
+from transformer_core.files import locked, read_json, write_json, write_text
 from transformer_core.models.architectures import build
 from transformer_core.presets import resolve
 
@@ -65,10 +65,16 @@ def test_bpe_dropout_without_bpe_is_refused_in_one_line(place: Path) -> None:
     assert not (place / "models").exists()
 
 
-def test_a_model_to_start_from_that_is_not_there_is_refused_in_one_line(place: Path) -> None:
+def test_a_model_to_start_from_that_is_not_there_or_twice_is_refused_in_one_line(place: Path) -> None:
     prepare("bpe", init_from="frist")
     ended = stage_here("train")
     assert ended.stderr == "train.init_from: pretrained/frist holds no model.safetensors. See pretrained/README.md.\n"
+    assert ended.returncode == 78
+    for folder in ("frist", "frist/averaged"):
+        write_text(place / "pretrained" / folder / "model.safetensors", "")
+    ended = stage_here("train")
+    message = "train.init_from: pretrained/frist holds a model, and pretrained/frist/averaged another"
+    assert ended.stderr == f"{message}. Remove pretrained/frist, then copy again.\n"
     assert ended.returncode == 78
     assert not list(place.glob(".state/*/state-*.pt"))
 

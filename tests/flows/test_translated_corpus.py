@@ -107,6 +107,14 @@ def test_a_mistake_is_one_line_and_leaves_no_output(place: Path, model: str, set
     assert not (place / "data").exists() or not list((place / "data").iterdir())
 
 
+def test_a_second_copy_of_a_model_inside_the_first_is_refused(place: Path, teacher: Path) -> None:
+    shutil.copytree(teacher, place / "pretrained/teacher/averaged")
+    ended = stage_here("download")
+    message = "translated.model: pretrained/teacher holds a model, and pretrained/teacher/averaged another"
+    assert ended.stderr.endswith(f"student.yaml: {message}. Remove pretrained/teacher, then copy again.\n")
+    assert ended.returncode == 78
+
+
 def test_the_model_may_be_one_of_the_registry(mlflow_store: str, monkeypatch: pytest.MonkeyPatch, teacher: Path) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
     before_publish(teacher)
