@@ -38,6 +38,7 @@ from transformer_core.config import PRETRAINED, Params, refuse_nested
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
+from transformer_core.corpus.tokens.shortlist import check_aligner
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
@@ -129,8 +130,11 @@ def _check_data(params: Params) -> None:
 
     Raises:
         UserError: exit code 65 if a file of the data is damaged or the data has another vocabulary; 78 for BPE-dropout with a
-            vocabulary that is not BPE, and if there is no model in `train.init_from`, or are two.
+            vocabulary that is not BPE, if there is no model in `train.init_from`, or are two, and if the shortlist's aligner is missing.
     """
+    pools = params.machine.pools
+    if params.average.shortlist and pools.get("train") == pools.get("average"):  # Stage average needs it here, after the training.
+        check_aligner()
     for split in ("train", "valid"):
         check_split(BINARIZED, split)
     binarized, subword = read_meta(BINARIZED).vocabulary_hash, Subword.load(SUBWORD_MODEL)

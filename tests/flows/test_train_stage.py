@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from hashlib import md5
 from pathlib import Path
 from typing import Literal
@@ -75,6 +76,16 @@ def test_a_model_to_start_from_that_is_not_there_or_twice_is_refused_in_one_line
     ended = stage_here("train")
     message = "train.init_from: pretrained/frist holds a model, and pretrained/frist/averaged another"
     assert ended.stderr == f"{message}. Remove pretrained/frist, then copy again.\n"
+    assert ended.returncode == 78
+    assert not list(place.glob(".state/*/state-*.pt"))
+
+
+def test_a_missing_aligner_is_named_before_the_training_and_not_after_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare("bpe")
+    set_params(average={"shortlist": 100})
+    monkeypatch.setitem(sys.modules, "systran_align", None)
+    ended = stage_here("train")
+    assert ended.stderr == "systran-align is not installed. pip install systran-align\n"
     assert ended.returncode == 78
     assert not list(place.glob(".state/*/state-*.pt"))
 

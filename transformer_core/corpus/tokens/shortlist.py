@@ -7,6 +7,7 @@ shortlist of a sentence depends on that sentence alone, and so does its translat
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -121,9 +122,14 @@ def _words(tokens: TokenIds) -> list[str]:
     return [str(token) for token in tokens if token != EOS]
 
 
+def check_aligner() -> None:
+    """Check that the aligner is installed. Raises `UserError` (78): it is not."""
+    if find_spec("systran_align") is None:
+        raise configuration_error("systran-align is not installed", "pip install systran-align")
+
+
 def _library() -> Any:
-    try:
-        import systran_align  # type: ignore[import-not-found]
-    except ModuleNotFoundError:
-        raise configuration_error("systran-align is not installed", "pip install systran-align") from None
+    check_aligner()
+    import systran_align  # type: ignore[import-not-found]
+
     return systran_align
