@@ -153,6 +153,41 @@ def test_bpe_dropout_is_refused_where_params_say_that_the_subwords_are_not_bpe()
     assert loaded(both.replace("bpe:\n  init_from:", "bpe:\n  init_from: parent")).train.bpe_dropout == 0.1
 
 
+def test_r_drop_is_refused_without_dropout() -> None:
+    text = WHOLE.replace("  r_drop: 0\n", "  r_drop: 5\n")
+    assert loaded(text).train.r_drop == 5
+    remedy = "It compares two passes, which are equal without dropout. Set model.dropout, for example to 0.1."
+    for model in ("tiny\n  dropout: 0", "table3/D-dropout0.0"):
+        without = text.replace("  preset: tiny", f"  preset: {model}")
+        assert refusal(without) == f": train.r_drop: must be 0 where the model has no dropout, got 5. {remedy}"
+    assert loaded(text.replace("  preset: tiny", "  preset: tiny\n  dropout: 0\n  relu_dropout: 0.1")).train.r_drop == 5
+
+
+def test_settings_that_are_seldom_meant_are_named() -> None:
+    def warned(text: str, *changes: tuple[str, str]) -> list[str]:
+        for old, new in changes:
+            assert text.count(f"{old}\n") == 1
+            text = text.replace(f"{old}\n", f"{new}\n")
+        return loaded(text).warnings
+
+    assert warned(WHOLE) == []
+    cooled = (
+        "train.warmup: 800 updates, but the training has 1,050 with train.cooldown 0.9: the learning rate reaches 36% of its highest value"
+    )
+    assert warned(WHOLE, ("  warmup: 400", "  warmup: 800"), ("  cooldown: 0", "  cooldown: 0.9")) == [
+        f"{cooled}. Lower it, or raise train.updates."
+    ]
+    after = "all checkpoints that it takes are after the best one if train.patience ends the training, 750 updates later"
+    waiting = ("  patience: 0", "  patience: 3")
+    assert warned(WHOLE, waiting) == [f"average.of: last: {after}. Set best, and train.keep_best: 5."]
+    assert warned(WHOLE, waiting, ("  of: last", "  of: best"), ("  keep_best: 0", "  keep_best: 5")) == []
+    parser = recipes.read("synthetic-parsing")
+    assert warned(parser) == []
+    assert warned(parser, ("  max_extra: 300", "  max_extra: 299")) == [
+        "decode.max_extra: a tree with more than 299 tokens beyond its sentence's is cut. The paper has 300 (6.3)."
+    ]
+
+
 def test_a_row_of_table_3_about_label_smoothing_needs_that_label_smoothing() -> None:
     for row, smoothing in ((name, row.label_smoothing) for name, row in TABLE_3.items() if row.label_smoothing != 0.1):
         text = WHOLE.replace("  preset: tiny", f"  preset: {row}")

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from tests.refusals import refused
-from transformer_core.config import Model
+from transformer_core.config import WITHOUT_DROPOUT, Model
 from transformer_core.presets import PRESETS, ConvolutionalSize, RecurrentSize, resolve
 
 
@@ -40,6 +40,11 @@ from transformer_core.presets import PRESETS, ConvolutionalSize, RecurrentSize, 
 def test_sizes_that_cannot_be_built_are_refused(settings: dict[str, object], message: str) -> None:
     with refused(78, re.escape(message)):
         resolve(Model.model_validate(settings))
+
+
+def test_one_preset_has_no_dropout_which_params_know_by_its_name() -> None:
+    without = [name for sizes in PRESETS.values() for name, size in sizes.items() if not size.dropout]
+    assert without == [WITHOUT_DROPOUT]
 
 
 def test_keys_override_the_preset_one_by_one() -> None:

@@ -29,6 +29,8 @@ PARAMS_FILE = Path("params.yaml")
 PRETRAINED = Path("pretrained")
 # Files of a model: its weights, and its vocabulary, which can be there alone.
 _MODEL_FILES = ("model.safetensors", "spm.model")
+# Share of the schedule's highest learning rate that a training reaches without a warning.
+_FULL_RATE = 0.9
 # `download.target` of a corpus of phrase-structure trees, in place of a language.
 TREES = "tree"
 
@@ -76,6 +78,9 @@ Measure = Literal["nll", "perplexity", "accuracy", "bleu", "f1"]
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 # The row's value is read from its name: presets.py, which also has it, imports this module.
 _SMOOTHING_ROW = re.compile(r"table3/D-smoothing(\d\.\d)")
+WITHOUT_DROPOUT = "table3/D-dropout0.0"  # The only preset without.
+# `decode.max_extra` of the paper's parsers (6.3).
+_EXTRA_FOR_TREES = 300
 # Types of errors of pydantic, of a section and of a tagged union.
 _UNKNOWN_KEY = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 _MISSING_KEY = frozenset({"missing", "missing_argument"})
@@ -293,12 +298,22 @@ class Train(Section):
         return 2 if self.r_drop else 1
 
     @property
+    def highest_rate(self) -> float:
+        """The highest learning rate of all updates, as a share of the highest of the schedule."""
+        falling = round(self.cooldown * self.updates)
+        # The rate rises until the cooldown or the warm-up ends; if the warm-up is longer, rise times cooldown is highest half-way at most.
+        update = min(max(self.updates - falling, (self.updates + 1) // 2), self.warmup, self.updates)
+        return update / self.warmup * min(1.0, (self.updates - update + 1) / (falling + 1))
+
+    @property
     def warning(self) -> str:
-        """A line about a warm-up that is longer than the training; empty if it is not."""
-        if self.warmup <= self.updates:
+        """A line about a warm-up that training or cooldown end well before the highest learning rate; empty if they do not."""
+        if self.highest_rate >= _FULL_RATE:
             return ""
-        reached = f"the learning rate ends at {self.updates / self.warmup:.0%} of its highest value"
-        return f"train.warmup: {self.warmup:,} updates, but the training has {self.updates:,}: {reached}. Lower it, or raise train.updates."
+        falling = f" with train.cooldown {self.cooldown:g}" if self.cooldown else ""
+        reached = f"the learning rate reaches {self.highest_rate:.0%} of its highest value"
+        updates = f"{self.warmup:,} updates, but the training has {self.updates:,}{falling}"
+        return f"train.warmup: {updates}: {reached}. Lower it, or raise train.updates."
 
 
 class Average(Section):
@@ -410,6 +425,21 @@ class Params(Section):
     evaluate: Evaluate
     publish: Publish
     machine: Machine = Machine()
+
+    @property
+    def warnings(self) -> list[str]:
+        """Lines about settings that are allowed and seldom meant."""
+        train, average, decode = self.train, self.average, self.decode
+        lines = [train.warning] if train.warning else []
+        # The best validation is so many updates before the end.
+        waited = train.patience * train.validate_every
+        if average.of == "last" and waited > (average.count - 1) * train.save_every:
+            after = f"all checkpoints that it takes are after the best one if train.patience ends the training, {waited:,} updates later"
+            lines.append(f"average.of: last: {after}. Set best, and train.keep_best: {average.count}.")
+        if self.download.task == "parsing" and decode.max_extra < _EXTRA_FOR_TREES:
+            cut = f"a tree with more than {decode.max_extra} tokens beyond its sentence's is cut"
+            lines.append(f"decode.max_extra: {cut}. The paper has {_EXTRA_FOR_TREES} (6.3).")
+        return lines
 
 
 def load_params(path: Path = PARAMS_FILE) -> Params:
@@ -621,6 +651,11 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
     if train.bpe_dropout and params.bpe.init_from is None and params.bpe.type != "bpe":
         fault = f"must be 0 where bpe.type is {params.bpe.type}, got {train.bpe_dropout}"
         yield "train.bpe_dropout", fault, "Only BPE has merges to leave out."
+    model = params.model
+    dropout = float(model.preset != WITHOUT_DROPOUT) if model.dropout is None else model.dropout
+    if train.r_drop and not (dropout or model.attention_dropout or model.relu_dropout):
+        remedy = "It compares two passes, which are equal without dropout. Set model.dropout, for example to 0.1."
+        yield "train.r_drop", f"must be 0 where the model has no dropout, got {train.r_drop:g}", remedy
     if binarize.max_tokens > min(train.tokens_per_microbatch, train.tokens_per_update):
         fault = (
             f"a pair of {binarize.max_tokens} tokens does not fit the smaller of train.tokens_per_microbatch "
@@ -637,7 +672,7 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
         yield "decode.shortlist", "must be false where average.shortlist is 0, got true", "Set average.shortlist, for example to 100."
     if params.decode.engine == "ctranslate2":
         yield from _not_in_ctranslate2(params)
-    preset = params.model.preset
+    preset = model.preset
     row = _SMOOTHING_ROW.fullmatch(preset)  # A preset does not set train.label_smoothing.
     if row is not None and train.label_smoothing != float(row[1]):
         remedy = f"A preset sets no key of train; the recipe of the row does: transformer-core recipe {preset}"

@@ -74,8 +74,8 @@ _OUTPUT_SCORES = {"translation": _OutputScore("bleu", corpus_bleu, 50), "parsing
 def run(params: Params) -> str:
     """Train here, or through torchrun if several devices, of this machine or of several, train together."""
     _check_data(params)
-    if params.train.warning:
-        echo(params.train.warning, sys.stderr)
+    for warning in params.warnings:
+        echo(warning, sys.stderr)
     group, state = NodeGroup.from_environment(), state_of(fingerprint_of(params))
     first = group is None or group.rank == 0
     if _only_outputs_are_missing(params, state, first):

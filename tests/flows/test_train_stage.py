@@ -198,12 +198,9 @@ def test_a_finished_state_is_kept_until_dvc_has_recorded_the_outputs(place: Path
 def test_a_warm_up_longer_than_the_training_is_named_before_the_training() -> None:
     prepare("bpe", updates=1, validate_every=1, warmup=40)
     lines = stage_here("train").stderr.splitlines()
-    warning = (
-        "train.warmup: 40 updates, but the training has 1: the learning rate ends at 2% of its highest value. "
-        "Lower it, or raise train.updates."
-    )
+    reached = "the learning rate reaches 2% of its highest value"
+    warning = f"train.warmup: 40 updates, but the training has 1: {reached}. Lower it, or raise train.updates."
     assert lines.index(warning) < next(number for number, line in enumerate(lines) if line.startswith("training "))
-    assert load_params().train.model_copy(update={"warmup": 1}).warning == ""
 
 
 def test_bpe_dropout_trains_on_more_tokens_and_leaves_validation_as_it_is(place: Path) -> None:
