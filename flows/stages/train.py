@@ -77,6 +77,9 @@ def run(params: Params) -> str:
     for warning in params.warnings:
         echo(warning, sys.stderr)
     group, state = NodeGroup.from_environment(), state_of(fingerprint_of(params))
+    if group is None and (params.machine.nodes or 1) > 1:
+        alone = "is for python -m flows.pipeline; this training runs on this machine alone"
+        echo(f"machine.nodes: {params.machine.nodes} {alone}", sys.stderr)
     first = group is None or group.rank == 0
     if _only_outputs_are_missing(params, state, first):
         if first:
