@@ -105,6 +105,11 @@ def read_output(path: Path, root: Path = Path()) -> dict[str, Any]:
     return checked(_SCHEMAS[path], unchecked(path, root), path, root)
 
 
+def tags_of_corpus() -> set[str]:
+    """Return the tags of data/raw: texts with which sentences that a model has made begin. Raises `UserError` (65), as `read_output`."""
+    return {origin["tag"] for origin in read_output(MANIFEST)["origin"] if "tag" in origin}
+
+
 def unchecked(path: Path, root: Path) -> Any:
     """Return any JSON file of a stage. Raises `UserError` (65): it is missing or not JSON."""
     if root == Path():

@@ -5,6 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 from flows.process.paths import CLEAN, SUBWORD_MODEL
+from flows.record.documents import tags_of_corpus
 from transformer_core.config import PARAMS_FILE, PRETRAINED, Bpe, Params, refuse_nested
 from transformer_core.corpus.text import read_lines, read_raw_lines
 from transformer_core.corpus.tokens.subword import SPACE_MARK, UNK, Subword, sampled, train_subword
@@ -15,6 +16,7 @@ from transformer_core.files import new_directory
 def run(params: Params) -> str:
     """Write data/bpe/spm.model: the one of `bpe.init_from`, or a new one."""
     settings, languages = params.bpe, [params.download.source, params.download.target]
+    _check_tags(settings.user_symbols)
     if params.download.task == "parsing":
         # A symbol of a tree is one token and not learnt from text; the mark is SentencePiece's for the space before it.
         symbols = sorted({SPACE_MARK + symbol for line in read_lines(CLEAN / f"train.{languages.pop()}") for symbol in line.split()})
@@ -29,6 +31,16 @@ def run(params: Params) -> str:
     with new_directory(SUBWORD_MODEL.parent) as folder:
         train_subword(lines, folder / SUBWORD_MODEL.name, settings)
     return f"{SUBWORD_MODEL}: {params.bpe.vocab_size:,} subwords ({params.bpe.type}) of {' and '.join(languages)}"
+
+
+def _check_tags(symbols: list[str]) -> None:
+    """Check that the tags of the corpus are symbols. Raises `UserError` (78): one is not.
+
+    Stage download checks the same, and does not run again when the symbols change.
+    """
+    for tag in sorted(tags_of_corpus().difference(symbols)):
+        fault = f"{PARAMS_FILE}: bpe.user_symbols: must have {tag}, the tag of sentences of data/raw, got {symbols}"
+        raise configuration_error(fault, "Add it, so that it is one token.")
 
 
 def _copied_model(directory: Path, settings: Bpe) -> str:

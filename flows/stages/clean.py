@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from flows.process.paths import CLEAN, MANIFEST, RAW, STATE
-from flows.record.documents import read_output
+from flows.process.paths import CLEAN, RAW, STATE
+from flows.record.documents import tags_of_corpus
 from transformer_core.config import PRETRAINED, Params
 from transformer_core.corpus.cleaning.cleaner import PairScores, clean_corpus
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
@@ -25,8 +25,7 @@ def run(params: Params) -> str:
 def cleaned(params: Params, folder: Path, scores: PairScores | None = None) -> CleaningReport:
     """Clean data/raw into `folder`."""
     download, workers = params.download, params.machine.workers
-    tags = {origin["tag"] for origin in read_output(MANIFEST)["origin"] if "tag" in origin}
-    return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scores, tags)
+    return clean_corpus(RAW, folder, download.source, download.target, params.clean, workers, scores, tags_of_corpus())
 
 
 def cleaned_by_models(params: Params, folder: Path) -> CleaningReport:

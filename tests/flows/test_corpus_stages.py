@@ -271,7 +271,7 @@ def test_a_password_or_token_is_in_no_file_and_no_line_of_output(
         assert [path for path in written if secret.encode() in path.read_bytes() or secret in path.name] == []
 
 
-def test_the_tags_of_a_corpus_hide_nothing_from_cleaning(place: Path, prepared: Path) -> None:
+def test_the_tags_of_a_corpus_hide_nothing_from_cleaning_and_are_symbols(place: Path, prepared: Path) -> None:
     take(prepared, "download")
     manifest = place / "data/raw/manifest.json"
     document = json.loads(manifest.read_text(encoding="utf-8"))
@@ -281,6 +281,12 @@ def test_the_tags_of_a_corpus_hide_nothing_from_cleaning(place: Path, prepared: 
         with (place / f"data/raw/train.{language}").open("a", encoding="utf-8") as file:
             file.write(line)
     assert "80 of 81 training pairs (dropped: copy 1)" in stage_here("clean").stdout
+    ended = stage_here("bpe")
+    message = "params.yaml: bpe.user_symbols: must have <bt>, the tag of sentences of data/raw, got []"
+    assert ended.stderr == f"{message}. Add it, so that it is one token.\n"
+    assert (ended.returncode, files_below(place / "data/bpe")) == (78, [])
+    set_params(bpe={"user_symbols": ["<bt>"]})
+    assert stage_here("bpe").returncode == 0
 
 
 def test_a_vocabulary_from_elsewhere_must_have_the_symbols_and_the_size_of_this_one(place: Path, prepared: Path) -> None:
@@ -305,16 +311,18 @@ def test_a_vocabulary_from_elsewhere_must_have_the_symbols_and_the_size_of_this_
     assert ended.returncode == 78
 
 
-def test_a_missing_input_names_the_stage_that_makes_it(place: Path) -> None:
+def test_a_missing_input_names_the_stage_that_makes_it(place: Path, prepared: Path) -> None:
     for stage, line in (
         ("clean", "data/raw/manifest.json: no such file. Make it with: dvc repro download"),
-        ("bpe", "data/clean/train.en: no such file"),
+        ("bpe", "data/raw/manifest.json: no such file. Make it with: dvc repro download"),
         ("binarize", "data/bpe/spm.model: no such file. Make it with: dvc repro bpe"),
     ):
         ended = stage_here(stage)
         assert ended.stderr.startswith(line)
         assert (ended.returncode, ended.stderr.count("\n")) == (65, 1)
         assert not (place / "data").exists() or files_below(place / "data") == []
+    take(prepared, "download")
+    assert stage_here("bpe").stderr.startswith("data/clean/train.en: no such file")
 
 
 def test_a_mistake_keeps_the_outputs_of_an_earlier_run(place: Path, prepared: Path) -> None:
