@@ -26,10 +26,11 @@ def run(params: Params) -> str:
     check_direction(found, wanted.source, wanted.target)
     fetcher = Fetcher(found.entry.name, STATE / "downloads", mirror_folder(machine.mirror), lock_file(wanted.corpus))
     reader = SourceReader(found, wanted.source, wanted.target, fetcher, machine.workers)
-    translated = any(source.translated for source in found.entry.splits.train)
+    translated = {source.translated.corpus for source in found.entry.splits.train if source.translated}
     with new_directory(RAW) as folder:
         manifest = write_translated(reader, folder, params) if translated else write_raw(reader, folder)
-    shutil.rmtree(fetcher.downloads / fetcher.corpus, ignore_errors=True)
+    for corpus in (fetcher.corpus, *translated):
+        shutil.rmtree(fetcher.downloads / corpus, ignore_errors=True)
     pairs = ", ".join(f"{split} {record.pairs:,}" for split, record in manifest.splits.items())
     return f"{RAW}: {wanted.corpus}, {wanted.source} to {wanted.target}, pairs: {pairs}"
 

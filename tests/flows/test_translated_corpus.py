@@ -17,7 +17,7 @@ from tests.flows.stages import set_params, stage_here
 from transformer_core.config import load_params
 from transformer_core.corpus.sources.own import new_entry
 from transformer_core.corpus.text import write_pairs
-from transformer_core.files import read_json, write_json
+from transformer_core.files import read_json, write_json, write_text
 
 TEXTS = [f"{line} {number}" for number in range(30) for line in LINES[:2]]
 # The stage with shards of ten lines, which kills itself at the beginning of shard KILLED_IN.
@@ -128,7 +128,10 @@ def test_the_model_may_be_one_of_the_registry(mlflow_store: str, monkeypatch: py
     locked = read_json(Path("corpora/student.lock"))
     assert [*locked] == ["models:/synthetic-en-de@champion"]
     write_entries(str(teacher))
+    for corpus in ("own", "student", "another"):
+        write_text(Path(".state/downloads") / corpus / "00000000-train.en", "as it was fetched")
     assert stage_here("download").returncode == 0
+    assert [path.name for path in Path(".state/downloads").iterdir()] == ["another"]
     by_directory = raw_bytes()
     assert {name for name, content in by_registry.items() if content != by_directory[name]} == {"manifest.json"}
     made = read_json(RAW / "manifest.json")["origin"][-1]
