@@ -235,13 +235,16 @@ def scores_document(report: Report | ParsingReport, task: Task) -> dict[str, Any
 
 
 def for_dvc(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> dict[str, Any]:
-    """Return the content of metrics.json: scores of test, also those that the corpus asks for, the main ones of other splits, minutes."""
+    """Return the content of metrics.json: scores of test, also those that the corpus asks for, the main ones of other splits, minutes.
+
+    The perplexity of valid is that of the last checkpoint alone, while the scores are those of the averaged model.
+    """
     training = read_output(TRAINING_METRICS)
     own = [name.replace("-", "_") for name in report.manifest.get("metrics", [])]
     test = {name: scores[name] for name in (*task.published, *own)}
-    valid = {task.key: scores["valid"][task.key], "perplexity": round(training["valid_perplexity"], 2)}
+    valid, last = {task.key: scores["valid"][task.key]}, {"perplexity": round(training["valid_perplexity"], 2)}
     further = {name: {key: of_split[key] for key in (task.key, *own)} for name, of_split in scores.get("tests", {}).items()}
-    return {**test, "valid": valid, **further, "minutes": training["minutes"]}
+    return {**test, "valid": valid, "last_checkpoint": last, **further, "minutes": training["minutes"]}
 
 
 def _of_translation(report: Report) -> dict[str, Any]:
