@@ -5,8 +5,8 @@
 
 All use the same weights and the same sentences, beam 4, penalty |Y|^0.6, at most 50 tokens more than the source, from token ids to text;
 tokens a second are those of the best outputs, end tokens included.
-- Ours is `Translator.translate_tokens`: in float32 as stage decode runs it, in bf16 and int8, and with the stopping rule of the others
-  (patience 1).
+- Ours is `Translator.translate_tokens`: in float32, bf16 and int8, and with the stopping rule of the others (patience 1). It searches for
+  the best output alone; stage decode searches for the K best, which takes longer (docs/decoding.md).
 - CTranslate2 computes in float32 or int8; all sentences are one call of it.
 - Hugging Face is `generate` in bf16: Marian for a post-norm model, M2M100 for pre-norm. It is left out if these cannot hold the model.
 Each gets the batch size and the threads that are fastest for it: all for one batch or one, and with CTranslate2 and ours one for each of
