@@ -53,7 +53,8 @@ class PrefectServer:
 def server_for(home: Clone, folder: Path, host: str) -> Iterator[str]:
     """The loopback address of a Prefect server that listens on `host`, in the environment of what tests start too."""
     prefect = PrefectServer(folder, host)
-    here = {**prefect.environment, "PREFECT_WORKER_QUERY_SECONDS": "1", "TRANSFORMER_CLONES": str(folder / "clones")}
+    here = {**prefect.environment, "PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "5"}
+    here["TRANSFORMER_CLONES"] = str(folder / "clones")
     with pytest.MonkeyPatch.context() as patch, closing(prefect):
         for name, value in here.items():
             patch.setenv(name, value)
