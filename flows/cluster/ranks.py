@@ -2,18 +2,21 @@
 
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 
 from flows.cluster.group import NodeGroup
 from flows.process.child import run_child
 from flows.process.progress import RankOutput
-from flows.process.runner import exit_file, exit_with_starters, memory_remedy, report_exit
+from flows.process.runner import echo, exit_file, exit_with_starters, memory_remedy, report_exit
 from flows.process.signals import SIGNALLED, stop_on_signals
 from transformer_core.errors import ExitCode, Interrupted, UserError, machine_errors
 from transformer_core.files import read_json
 
 _RANK_EXIT = exit_file("train-rank")
+# Within them torchrun sees that a rank of its machine has ended, and stops the others.
+_TORCHRUN_SECONDS = 10
 
 
 def launch(devices: int, group: NodeGroup | None) -> None:
@@ -67,4 +70,19 @@ def run_rank(body: Callable[[], None]) -> int:
     except UserError as error:
         report_exit(_RANK_EXIT, error.exit_code, error.message, error.remedy)
         return error.exit_code
+    except RuntimeError as error:
+        if not _is_lost_connection(error):
+            raise
+        echo("the connection to another rank was lost", sys.stderr)
+        # If that rank was of this machine, torchrun stops this one, and says which one failed first.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(_TORCHRUN_SECONDS)
+        return ExitCode.UNAVAILABLE
     return 0
+
+
+def _is_lost_connection(error: RuntimeError) -> bool:
+    """Return whether an error is that of a collective operation whose other side has ended; gloo's has no type of its own."""
+    import torch
+
+    return isinstance(error, torch.distributed.DistError) or "/gloo/" in str(error)
