@@ -482,9 +482,9 @@ def _parsed(yaml: YAML, text: str, where: str) -> Any:
         problem = str(error.problem or error.context)
     except RecursionError:
         problem = "nested too deep"
-    # ruamel.yaml lets errors of Python through: of a date without such a day, a number of 5,000 digits, a key that is a list. It raises
-    # NotImplementedError itself, for comments that overlap.
-    except (YAMLError, ValueError, TypeError, AttributeError, LookupError, AssertionError, NotImplementedError) as error:
+    # ruamel.yaml lets errors of Python through: of a date without such a day, a number of 5,000 digits, a key that is a list. For comments
+    # that overlap it raises a kind of RuntimeError.
+    except (YAMLError, ValueError, TypeError, AttributeError, LookupError, AssertionError, RuntimeError) as error:
         problem = first_line(error)
     raise configuration_error(f"{where}: not valid YAML ({problem.splitlines()[0]})")
 
