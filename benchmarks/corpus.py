@@ -32,7 +32,7 @@ import time
 from pathlib import Path
 from transformer_core.corpus.tokens.binary import open_split
 began = time.perf_counter()
-open_split(Path("data/binarized"), "train")
+open_split(Path("data/binarized/train"))
 print(time.perf_counter() - began)
 """
 PLAN = """
@@ -41,7 +41,7 @@ from pathlib import Path
 import numpy as np
 from transformer_core.corpus.tokens.batches import BatchPlan
 from transformer_core.corpus.tokens.binary import open_split
-split = open_split(Path("data/binarized"), "train")
+split = open_split(Path("data/binarized/train"))
 lengths = [np.tile(side.lengths, int(sys.argv[1])) for side in (split.source, split.target)]
 began = time.perf_counter()
 updates = BatchPlan(*lengths, 25_000, 4_096, seed=1).epoch(0)

@@ -58,7 +58,7 @@ def main() -> None:
             run(form, folder, options.updates)
         files = [folder / name for name in ("data/raw/test.en", "results/decode/test.hyp", "data/raw/test.de")]
         tables.append(scores(form.name, *read_aligned(*files)))
-        pairs = open_split(folder / "data/binarized", "train")
+        pairs = open_split(folder / "data/binarized/train")
         longest = f"longest source {pairs.source.lengths.max()}, target {pairs.target.lengths.max()} tokens"
         print(f"{form.name}: {len(pairs):,} pairs; {longest}", flush=True)
     table = pd.concat(tables, ignore_index=True)

@@ -47,7 +47,7 @@ from peers.job import Job, take_reports
 from transformer_core.config import Model
 from transformer_core.corpus.tokens.batches import BatchPlan
 from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
-from transformer_core.corpus.tokens.binary import BinarizedSplit, Meta, open_split, write_meta
+from transformer_core.corpus.tokens.binary import BinarizedSplit, open_split
 from transformer_core.corpus.tokens.subword import EOS
 from transformer_core.files import write_json
 from transformer_core.presets import TransformerSize, resolve
@@ -302,9 +302,9 @@ def random_split(setting: Setting, updates: int, folder: Path) -> BinarizedSplit
     """Write and open a split of random pairs, enough for the updates."""
     count = max(LEAST_PAIRS, round(2 * updates * setting.tokens_per_update / setting.source_length))
     sources, targets = zip(*random_pairs(setting, count), strict=True)
-    counts = write_split(folder / "train", [EncodedPairs.of(sources, targets, 1, setting.vocab_size, None)])
-    write_meta(folder, Meta(vocabulary_hash="0", vocab_size=setting.vocab_size, source="en", target="de", splits={"train": counts}))
-    return open_split(folder, "train")
+    parts = [EncodedPairs.of(sources, targets, 1, setting.vocab_size, None)]
+    write_split(folder / "train", parts, vocabulary_hash="0", vocab_size=setting.vocab_size, source="en", target="de")
+    return open_split(folder / "train")
 
 
 def random_pairs(setting: Setting, count: int) -> Iterator[tuple[list[int], list[int]]]:

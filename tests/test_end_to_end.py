@@ -84,6 +84,19 @@ def test_what_cannot_change_the_result_does_not_run_anything(clone: Clone) -> No
         clone.run("git", "checkout", "params.yaml")
 
 
+def test_a_further_test_set_is_scored_without_a_training(clone: Clone) -> None:
+    with (clone.root / "corpora/tiny.yaml").open("a", encoding="utf-8") as entry:
+        entry.write("  test_late: [{synthetic: {pairs: 10, seed: 3}}]\n")
+    try:
+        output = clone.run("dvc", "repro", "evaluate")
+        ran = re.findall("Running stage '(.*)'", output)
+        assert ran == ["download", "clean", "bpe", "binarize", "decode", "evaluate"]
+        assert read_json(clone.root / "results/scores.json")["tests"]["test_late"]["lines"] == 10
+    finally:
+        clone.run("git", "checkout", "-q", "--", "corpora", "dvc.lock")
+        clone.run("dvc", "checkout")
+
+
 def test_a_second_clone_pulls_the_model_and_translates_without_training(clone: Clone, tmp_path: Path) -> None:
     clone.run("dvc", "remote", "add", "-f", "-d", "folder", str(tmp_path / "remote"))
     clone.commit("remote")

@@ -30,7 +30,7 @@ def main() -> None:
     """Train for warm-up, train again with the clock running, report."""
     folder = Path(sys.argv[1])
     job = Job.read(folder)
-    split = open_split(folder, "train")
+    split = open_split(folder / "train")
     torch.set_num_threads(job.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     memory = Memory(device)

@@ -41,7 +41,7 @@ def main() -> None:
     """Train for warm-up, train again with the clock running, report."""
     folder = Path(sys.argv[1])
     job = Job.read(folder)
-    split = open_split(folder, "train")
+    split = open_split(folder / "train")
     with process_group(job.threads) as rank:
         launcher = (os.getppid(),) if rank.world_size > 1 and rank.index == 0 else ()
         memory = Memory(rank.device, launcher)

@@ -41,8 +41,7 @@ def fingerprint_of(params: Params) -> str:
     A training that was stopped goes on with another value of a setting that changes no weights, such as `train.patience`. Settings that are
     null are left out, so that trainings in progress can continue after a new optional setting was added. The code is no part of it.
     """
-    meta = read_meta(BINARIZED)
-    data = {split: meta.splits[split].files for split in ("train", "valid")}
+    splits = {split: read_meta(BINARIZED / split) for split in ("train", "valid")}
     changeable = _CHANGEABLE if params.train.cooldown else _CHANGEABLE | {"updates"}
     settings = params.train.model_dump(exclude_none=True, exclude=changeable)
     if params.train.init_from is not None:
@@ -51,8 +50,8 @@ def fingerprint_of(params: Params) -> str:
         "format": FORMAT,
         "model": params.model.model_dump(exclude_none=True),
         "train": settings,
-        "vocabulary": meta.vocabulary_hash,
-        "data": data,
+        "vocabulary": splits["train"].vocabulary_hash,
+        "data": {split: meta.files for split, meta in splits.items()},
     }
     return sha256(json.dumps(tracked, sort_keys=True).encode()).hexdigest()
 
@@ -68,9 +67,10 @@ def recording(params: Params, fingerprint: str, state: Path, rank: Rank, paramet
     describe_training(journal, params)
     device = torch.cuda.get_device_name(rank.device) if rank.device.type == "cuda" else cpu_name()
     journal.tags({**lineage(), "device": device, "ranks": str(rank.world_size)})
-    splits, settings = read_meta(BINARIZED).splits, params.train
-    recorder = Recorder(state, journal, settings.updates, score, min(settings.bleu_sentences, splits["valid"].pairs))
-    epochs = settings.updates * settings.tokens_per_update / splits["train"].target_tokens
+    train, valid = (read_meta(BINARIZED / split) for split in ("train", "valid"))
+    settings = params.train
+    recorder = Recorder(state, journal, settings.updates, score, min(settings.bleu_sentences, valid.pairs))
+    epochs = settings.updates * settings.tokens_per_update / train.target_tokens
     echo(
         f"training {parameters:,} parameters on {rank.world_size} x {rank.device.type}: {settings.updates:,} updates of up to "
         f"{settings.tokens_per_update:,} target tokens, about {epochs:,.1f} epochs",

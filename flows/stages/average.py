@@ -45,8 +45,8 @@ def run(params: Params) -> str:
 
 def _shortlist(size: int, vocab_size: int) -> Shortlist:
     """Return the shortlist of the training pairs. Raises `UserError`: damaged data (65), or the aligner is not installed (78)."""
-    check_split(BINARIZED, "train")
-    train = open_split(BINARIZED, "train")
+    check_split(BINARIZED / "train")
+    train = open_split(BINARIZED / "train")
     return align(lambda: ((train.source[number], train.target[number]) for number in range(len(train.source))), vocab_size, size)
 
 

@@ -4,7 +4,7 @@ from flows.process.paths import BINARIZED, CLEAN, SUBWORD_MODEL
 from transformer_core.config import PARAMS_FILE, Params
 from transformer_core.corpus.text import splits_of
 from transformer_core.corpus.tokens.binarizing import encode_split, write_split
-from transformer_core.corpus.tokens.binary import Meta, SplitCounts, write_meta
+from transformer_core.corpus.tokens.binary import Meta
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.errors import configuration_error
 from transformer_core.files import new_directory
@@ -15,18 +15,19 @@ def run(params: Params) -> str:
     source, target = params.download.source, params.download.target
     max_tokens = params.binarize.max_tokens
     subword = Subword.load(SUBWORD_MODEL)
-    splits: dict[str, SplitCounts] = {}
+    written: dict[str, Meta] = {}
     with new_directory(BINARIZED) as folder:
         for split in splits_of(CLEAN, source):
             sides = CLEAN / f"{split}.{source}", CLEAN / f"{split}.{target}"
             limit = max_tokens if split == "train" else None
-            splits[split] = write_split(folder / split, encode_split(*sides, subword, limit, params.machine.workers))
-        train = splits["train"]
+            parts = encode_split(*sides, subword, limit, params.machine.workers)
+            origin = {"vocabulary_hash": subword.hash, "source": source, "target": target}
+            written[split] = write_split(folder / split, parts, vocab_size=subword.vocab_size, **origin)
+        train = written["train"]
         if not train.pairs:
             raise configuration_error(
                 f"{PARAMS_FILE}: binarize.max_tokens: each of {train.dropped_too_long:,} training pairs is longer than {max_tokens}",
                 "Raise it.",
             )
-        write_meta(folder, Meta(vocabulary_hash=subword.hash, vocab_size=subword.vocab_size, source=source, target=target, splits=splits))
     tokens = f"{train.source_tokens:,} source and {train.target_tokens:,} target tokens"
     return f"{BINARIZED}: {train.pairs:,} training pairs, {tokens}; {train.dropped_too_long:,} longer than {max_tokens} left out"

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from flows.process.paths import AVERAGED, BINARIZED, DECODED
 from transformer_core.config import Params
 from transformer_core.corpus.text import write_lines
-from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
+from transformer_core.corpus.tokens.binary import binarized_splits, check_split, open_split, read_meta
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import DecodingRequest, Engine, load
 from transformer_core.decoding.translator import Hypothesis
@@ -26,14 +26,8 @@ def run(params: Params) -> str:
     # Any search: `load` does not use it.
     wanted = DecodingRequest([AVERAGED], Search(), params.decode.precision, shortlist=params.decode.shortlist)
     translator = load(params.decode.engine, wanted)
-    meta = read_meta(BINARIZED)
-    if meta.vocabulary_hash != translator.subword.hash:
-        raise UserError(
-            f"{BINARIZED}: vocabulary {meta.vocabulary_hash[:12]}, but {AVERAGED} was trained with {translator.subword.hash[:12]}",
-            "Run the whole pipeline: dvc repro",
-        )
     with new_directory(DECODED) as folder:
-        statistics = {split: _decode(translator, split, params, folder) for split in meta.splits if split != "train"}
+        statistics = {split: _decode(translator, split, params, folder) for split in binarized_splits(BINARIZED) if split != "train"}
         settings = params.decode.model_dump(include={"engine", "precision", "beam", "penalty", "alpha"})
         write_json(folder / "statistics.json", {**statistics, **settings, **_provenance(translator)})
     test = statistics["test"]
@@ -47,9 +41,13 @@ def _provenance(translator: Engine) -> dict[str, str]:
 
 
 def _decode(translator: Engine, split: str, params: Params, folder: Path) -> dict[str, float]:
-    check_split(BINARIZED, split)
-    sources = open_split(BINARIZED, split).source
-    settings = params.decode
+    binarized, settings = BINARIZED / split, params.decode
+    check_split(binarized)
+    found, wanted = read_meta(binarized).vocabulary_hash, translator.subword.hash
+    if found != wanted:
+        message = f"{binarized}: vocabulary {found[:12]}, but {AVERAGED} was trained with {wanted[:12]}"
+        raise UserError(message, "Run the whole pipeline: dvc repro")
+    sources = open_split(binarized).source
     search = Search(settings.beam, settings.alpha, settings.penalty, max_extra=settings.max_extra, nbest=settings.beam)
     tokens = [sources[number] for number in range(len(sources))]
     began = time.monotonic()

@@ -36,7 +36,7 @@ from flows.record.recorder import TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
 from transformer_core.config import PRETRAINED, Params, refuse_nested
 from transformer_core.corpus.text import read_lines
-from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
+from transformer_core.corpus.tokens.binary import binarized_splits, check_split, open_split, read_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.shortlist import check_aligner
 from transformer_core.corpus.tokens.subword import Subword
@@ -139,8 +139,8 @@ def _check_data(params: Params) -> None:
     if params.average.shortlist and pools.get("train") == pools.get("average"):  # Stage average needs it here, after the training.
         check_aligner()
     for split in ("train", "valid"):
-        check_split(BINARIZED, split)
-    binarized, subword = read_meta(BINARIZED).vocabulary_hash, Subword.load(SUBWORD_MODEL)
+        check_split(BINARIZED / split)
+    binarized, subword = read_meta(BINARIZED / "train").vocabulary_hash, Subword.load(SUBWORD_MODEL)
     if binarized != subword.hash:
         raise UserError(
             f"{BINARIZED}: vocabulary {binarized[:12]}, but {SUBWORD_MODEL} is {subword.hash[:12]}", "Run the whole pipeline: dvc repro"
@@ -186,7 +186,7 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
             recorder = stack.enter_context(recording(params, fingerprint, state, rank, parameters, score.name))
         else:
             stack.enter_context(reporting())
-        split, subword = open_split(BINARIZED, "train"), Subword.load(SUBWORD_MODEL)
+        split, subword = open_split(BINARIZED / "train"), Subword.load(SUBWORD_MODEL)
         trainer = Trainer(
             model,
             split,
@@ -234,7 +234,7 @@ def _new_model(params: Params) -> TranslationModel:
     Raises:
         UserError: exit code 78; that directory holds another vocabulary or a model of other sizes.
     """
-    size, meta = resolve(params.model), read_meta(BINARIZED)
+    size, meta = resolve(params.model), read_meta(BINARIZED / "train")
     if params.train.init_from is None:
         seed_everything(params.train.seed, 0, 0)
         return build(size, meta.vocab_size)
@@ -260,7 +260,7 @@ def _validation(
     params: Params, model: TranslationModel, subword: Subword, rank: Rank, score: _OutputScore, stop_asked: Callable[[], bool]
 ) -> Callable[[], dict[str, float] | None]:
     """Teacher-forced scores of valid, and BLEU or F1 of greedy outputs for `train.bleu_sentences` of it; None after a request to stop."""
-    valid, translator = open_split(BINARIZED, "valid"), Translator(model, subword)
+    valid, translator = open_split(BINARIZED / "valid"), Translator(model, subword)
     chosen = np.linspace(0, len(valid) - 1, min(params.train.bleu_sentences, len(valid)), dtype=np.int64).tolist()
     lines = list(read_lines(RAW / f"valid.{params.download.target}"))
     # A model of lowercase text outputs lowercase text.
@@ -285,8 +285,8 @@ def _check_positions(model: TranslationModel) -> None:
     """Raise a `UserError` (exit code 78) if a sentence has more tokens than the model has learned positions."""
     if model.most_positions is None:
         return
-    for name in read_meta(BINARIZED).splits:
-        longest = open_split(BINARIZED, name).longest
+    for name in binarized_splits(BINARIZED):
+        longest = open_split(BINARIZED / name).longest
         if longest > model.most_positions:
             message = f"model.most_positions: {model.most_positions}, but a sentence of {name} has {longest} tokens"
             raise configuration_error(message, f"Raise it{', or lower binarize.max_tokens' if name == 'train' else ''}.")
@@ -294,7 +294,7 @@ def _check_positions(model: TranslationModel) -> None:
 
 def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Progress, parameters: int) -> None:
     """Fill DVC's outputs from the state, which is kept until DVC has stored them."""
-    meta, seconds = read_meta(BINARIZED), round(progress.seconds, 1)
+    meta, seconds = read_meta(BINARIZED / "train"), round(progress.seconds, 1)
     config = ModelConfig(
         model=resolve(params.model),
         vocabulary=Vocabulary(size=meta.vocab_size, hash=meta.vocabulary_hash),

@@ -173,7 +173,7 @@ def _figures(job: Job, clone: Path) -> dict[str, Any]:
     from transformer_core.models.directory import CONFIG, read_config
 
     task = task_of(str(job.document["download"]["target"]))
-    config, pairs = read_config(clone / AVERAGED / CONFIG), read_meta(clone / BINARIZED).splits["train"]
+    config, pairs = read_config(clone / AVERAGED / CONFIG), read_meta(clone / BINARIZED / "train")
     cost = cost_of_training(config.model, config.vocabulary.size, round(pairs.target_tokens / pairs.pairs))
     passes = load_params(clone / PARAMS_FILE).train.passes
     scores, training = read_scores(task, clone), read_output(TRAINING_METRICS, clone)

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer_core.config import Bpe
 from transformer_core.corpus.tokens.binarizing import EncodedPairs, write_split
-from transformer_core.corpus.tokens.binary import Meta, SplitCounts, write_meta
+from transformer_core.corpus.tokens.binary import Meta
 from transformer_core.corpus.tokens.subword import Subword, train_subword
 
 BPE = Bpe(init_from=None, vocab_size=40, type="bpe", character_coverage=1.0, sample=None, seed=1, user_symbols=[], lowercase=False)
@@ -25,14 +25,14 @@ def write_binarized(
     vocabulary: Subword | int,
     splits: Iterable[str] = ("train",),
     max_tokens: int | None = None,
-) -> dict[str, SplitCounts]:
-    """Write the same pairs of token ids as each split, and their meta.json.
+) -> dict[str, Meta]:
+    """Write the same pairs of token ids as each split.
 
     Args:
         vocabulary: of the ids, or its size alone.
         max_tokens: pairs with a longer side are left out.
     """
     size, name = (vocabulary, "0") if isinstance(vocabulary, int) else (vocabulary.vocab_size, vocabulary.hash)
-    counts = {split: write_split(folder / split, [EncodedPairs.of(sources, targets, 1, size, max_tokens)]) for split in splits}
-    write_meta(folder, Meta(vocabulary_hash=name, vocab_size=size, source="en", target="de", splits=counts))
-    return counts
+    parts = [EncodedPairs.of(sources, targets, 1, size, max_tokens)]
+    origin = {"vocabulary_hash": name, "source": "en", "target": "de"}
+    return {split: write_split(folder / split, parts, vocab_size=size, **origin) for split in splits}

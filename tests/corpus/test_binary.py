@@ -10,7 +10,7 @@ from tests.corpus.encoded import learnt_subword
 from transformer_core.corpus import text as corpus_text
 from transformer_core.corpus.tokens import binarizing
 from transformer_core.corpus.tokens.binarizing import EncodedPairs, encode_split, write_split
-from transformer_core.corpus.tokens.binary import Meta, SplitCounts, check_split, open_split, read_meta, write_meta
+from transformer_core.corpus.tokens.binary import Meta, check_split, open_split, read_meta
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.errors import UserError
 
@@ -18,15 +18,13 @@ Pairs = Sequence[tuple[list[int], list[int]]]
 ONE: Pairs = [([4, 3], [5, 3])]
 
 
-def write(folder: Path, pairs: Pairs, vocab_size: int = 10, max_tokens: int | None = None, pairs_in_part: int = 7) -> SplitCounts:
-    """A directory with one split, train, of these pairs."""
+def write(folder: Path, pairs: Pairs, vocab_size: int = 10, max_tokens: int | None = None, pairs_in_part: int = 7) -> Meta:
+    """The folder of a split of these pairs."""
     parts = [
         EncodedPairs.of(*zip(*pairs[start : start + pairs_in_part], strict=True), start + 1, vocab_size, max_tokens)
         for start in range(0, len(pairs), pairs_in_part)
     ]
-    counts = write_split(folder / "train", parts)
-    write_meta(folder, Meta(vocabulary_hash="0", vocab_size=vocab_size, source="en", target="de", splits={"train": counts}))
-    return counts
+    return write_split(folder / "train", parts, vocabulary_hash="0", vocab_size=vocab_size, source="en", target="de")
 
 
 def sentences(vocab_size: int) -> st.SearchStrategy[list[int]]:
@@ -44,8 +42,8 @@ def test_token_ids_are_read_back_exactly_from_many_shards(
     def check(pairs: Pairs, pairs_in_part: int) -> None:
         folder = tmp_path_factory.mktemp("binarized")
         counts = write(folder, pairs, vocab_size, pairs_in_part=pairs_in_part)
-        split = open_split(folder, "train")
-        check_split(folder, "train")
+        split = open_split(folder / "train")
+        check_split(folder / "train")
         assert [(list(source), list(target)) for source, target in zip(split.source, split.target, strict=True)] == pairs
         assert split.source.lengths.tolist() == [len(source) for source, _ in pairs]
         assert split.target.lengths.tolist() == [len(target) for _, target in pairs]
@@ -61,13 +59,13 @@ def test_token_ids_are_read_back_exactly_from_many_shards(
 def test_the_largest_id_fits(tmp_path: Path) -> None:
     for vocab_size in (65_536, 65_537):
         write(tmp_path / str(vocab_size), [([vocab_size - 1, 3], [3])], vocab_size)
-        assert open_split(tmp_path / str(vocab_size), "train").source[0].tolist() == [vocab_size - 1, 3]
+        assert open_split(tmp_path / str(vocab_size) / "train").source[0].tolist() == [vocab_size - 1, 3]
 
 
 def test_pairs_with_a_side_that_is_too_long_are_left_out_and_counted(tmp_path: Path) -> None:
     counts = write(tmp_path, [([4, 3], [4, 4, 4, 3]), ([4, 4, 3], [5, 5, 3]), ([4, 4, 4, 3], [4, 3])], max_tokens=3)
     assert (counts.pairs, counts.source_tokens, counts.target_tokens, counts.dropped_too_long) == (1, 3, 3, 2)
-    split = open_split(tmp_path, "train")
+    split = open_split(tmp_path / "train")
     assert split.target[0].tolist() == [5, 5, 3]
     assert split.lines.tolist() == [2]
 
@@ -78,7 +76,7 @@ def test_without_a_limit_every_pair_is_kept(tmp_path: Path) -> None:
 
 def test_tokens_stay_on_disk_until_they_are_read(tmp_path: Path) -> None:
     write(tmp_path, ONE)
-    sentence = open_split(tmp_path, "train").source[0]
+    sentence = open_split(tmp_path / "train").source[0]
     bases = [sentence]
     while bases[-1].base is not None and isinstance(bases[-1].base, np.ndarray):
         bases.append(bases[-1].base)
@@ -87,15 +85,16 @@ def test_tokens_stay_on_disk_until_they_are_read(tmp_path: Path) -> None:
 
 def test_there_is_no_sentence_before_the_first_or_after_the_last(tmp_path: Path) -> None:
     write(tmp_path, ONE)
-    source = open_split(tmp_path, "train").source
+    source = open_split(tmp_path / "train").source
     for index in (-1, 1):
         with pytest.raises(IndexError):
             source[index]
 
 
 def test_meta_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    counts = write(tmp_path, ONE)
-    assert read_meta(tmp_path) == Meta(vocabulary_hash="0", vocab_size=10, source="en", target="de", splits={"train": counts})
+    meta = write(tmp_path, ONE)
+    assert read_meta(tmp_path / "train") == meta
+    assert (meta.vocabulary_hash, meta.vocab_size, meta.source, meta.target) == ("0", 10, "en", "de")
 
 
 @pytest.mark.parametrize(
@@ -106,9 +105,9 @@ def test_meta_is_read_back_as_it_was_written(tmp_path: Path) -> None:
         ("train/00000.tokens.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': '<u2'\n", "damaged"),  # Python's tokenizer fails.
         ("train/00000.tokens.npy", b"\x93NUMPY\x01\x00\x00\x40" + b"(" * 0x4000, "damaged"),  # Its parser runs out of memory.
         ("train/00000.offsets.npy", b"", "damaged"),
-        ("meta.json", None, "no such file"),
-        ("meta.json", b"{", "not valid JSON"),
-        ("meta.json", b'{"format": 2}', "format"),
+        ("train/meta.json", None, "no such file"),
+        ("train/meta.json", b"{", "not valid JSON"),
+        ("train/meta.json", b'{"format": 3}', "format"),
     ],
 )
 def test_what_is_missing_or_damaged_is_told_in_one_line(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
@@ -118,7 +117,7 @@ def test_what_is_missing_or_damaged_is_told_in_one_line(tmp_path: Path, name: st
     else:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message) as caught:
-        open_split(tmp_path, "train")
+        open_split(tmp_path / "train")
     assert Path(name).name in caught.value.message
     assert "\n" not in str(caught.value)
 
@@ -128,12 +127,12 @@ def test_what_is_missing_or_damaged_is_told_in_one_line(tmp_path: Path, name: st
 def test_a_changed_bit_is_found_and_its_file_named(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("binarized")
     write(folder, [([4, 3], [5, 3])] * 5)
-    path = data.draw(st.sampled_from(sorted((folder / "train").iterdir())))
+    path = data.draw(st.sampled_from(sorted((folder / "train").glob("*.npy"))))
     content = bytearray(path.read_bytes())
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     path.write_bytes(content)
     with pytest.raises(UserError, match="damaged") as caught:
-        check_split(folder, "train")
+        check_split(folder / "train")
     assert path.name in caught.value.message
 
 
@@ -142,7 +141,7 @@ def test_offsets_rise_from_zero(tmp_path: Path, offsets: list[int]) -> None:
     write(tmp_path, [*ONE, *ONE])
     np.save(tmp_path / "train/00000.offsets.npy", np.array(offsets))
     with pytest.raises(UserError, match="does not belong to the offsets"):
-        open_split(tmp_path, "train")
+        open_split(tmp_path / "train")
 
 
 def test_shards_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
@@ -150,11 +149,11 @@ def test_shards_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "two", [*ONE, *ONE])
     (tmp_path / "two/train/00000.tokens.npy").replace(tmp_path / "one/train/00000.tokens.npy")
     with pytest.raises(UserError, match=r"00000\.tokens\.npy: does not belong to the offsets and lines beside it"):
-        open_split(tmp_path / "one", "train")
+        open_split(tmp_path / "one" / "train")
     for array in ("offsets", "lines"):
         (tmp_path / f"two/train/00000.{array}.npy").replace(tmp_path / f"one/train/00000.{array}.npy")
     with pytest.raises(UserError, match=r"one/train: 2 pairs, but meta\.json says 1"):
-        open_split(tmp_path / "one", "train")
+        open_split(tmp_path / "one" / "train")
 
 
 @pytest.fixture(scope="module")
@@ -175,9 +174,9 @@ def test_text_becomes_the_ids_of_its_lines_with_any_number_of_workers(
 ) -> None:
     monkeypatch.setattr(corpus_text, "PAIRS_PER_CHUNK", 30)
     source, target, subword = text
-    counts = write_split(tmp_path / "train", encode_split(source, target, subword, workers=workers))
-    write_meta(tmp_path, Meta(vocabulary_hash="0", vocab_size=100, source="en", target="de", splits={"train": counts}))
-    split = open_split(tmp_path, "train")
+    parts = encode_split(source, target, subword, workers=workers)
+    write_split(tmp_path / "train", parts, vocabulary_hash="0", vocab_size=100, source="en", target="de")
+    split = open_split(tmp_path / "train")
     for side, path in ((split.source, source), (split.target, target)):
         assert [list(ids) for ids in side] == [subword.encode(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 

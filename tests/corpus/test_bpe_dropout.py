@@ -47,7 +47,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     targets = [" ".join(source.split()[::-1]) + " 犬" * (number % 10 == 0) for number, source in enumerate(sources)]
     subword = learnt_subword(sources, directory / "spm.model", vocab_size=50)
     write_binarized(directory, subword.encode_clean(sources), subword.encode_clean(targets), subword)
-    return Corpus(directory, subword, open_split(directory, "train"))
+    return Corpus(directory, subword, open_split(directory / "train"))
 
 
 def updates_of(corpus: Corpus, epoch: int = 0, settings: Train = SETTINGS) -> list[GlobalBatch]:
@@ -113,7 +113,7 @@ from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.corpus.tokens.subword import Subword
 from tests.corpus.test_bpe_dropout import Corpus, epoch_of
 directory = Path(sys.argv[1])
-print(json.dumps(list(epoch_of(Corpus(directory, Subword.load(directory / "spm.model"), open_split(directory, "train"))).items())))
+print(json.dumps(list(epoch_of(Corpus(directory, Subword.load(directory / "spm.model"), open_split(directory / "train"))).items())))
 """
 
 

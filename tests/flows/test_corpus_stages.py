@@ -24,7 +24,7 @@ from tests.flows.stages import set_params, stage_here
 from tests.serving import Quiet, serving
 from transformer_core.corpus.sources.own import new_entry
 from transformer_core.corpus.text import write_lines, write_pairs
-from transformer_core.corpus.tokens.binary import open_split, read_meta
+from transformer_core.corpus.tokens.binary import binarized_splits, open_split, read_meta
 from transformer_core.corpus.tokens.subword import Subword
 
 MIRROR = DATA / "mirror"
@@ -99,12 +99,10 @@ def files_below(folder: Path) -> list[str]:
 def test_two_own_files_become_token_ids_that_read_back_as_their_text(place: Path, prepared: Path) -> None:
     take(prepared, "binarize")
     subword = Subword.load(Path("data/bpe/spm.model"))
-    meta = read_meta(Path("data/binarized"))
-    assert meta.vocabulary_hash == subword.hash
-    assert {split: counts.pairs for split, counts in meta.splits.items()} == {"train": 80, "valid": 10, "test": 10}
     read_back = set()
-    for split in meta.splits:
-        opened = open_split(Path("data/binarized"), split)
+    for split, pairs_in_split in {"train": 80, "valid": 10, "test": 10}.items():
+        meta, opened = read_meta(Path("data/binarized") / split), open_split(Path("data/binarized") / split)
+        assert (meta.vocabulary_hash, meta.pairs) == (subword.hash, pairs_in_split)
         pairs = [(subword.decode(source), subword.decode(target)) for source, target in zip(opened.source, opened.target, strict=True)]
         sides = [Path(f"data/clean/{split}.{language}").read_text(encoding="utf-8").split("\n")[:-1] for language in ("en", "de")]
         assert pairs == list(zip(*sides, strict=True))
@@ -123,8 +121,8 @@ def test_a_further_test_set_goes_through_all_stages_and_train_has_none_of_its_pa
     train = Path("data/clean/train.en").read_text().split("\n")
     assert PAIRS[0][0] not in train
     assert PAIRS[1][0] in train or PAIRS[2][0] in train
-    assert list(read_meta(Path("data/binarized")).splits) == ["train", "valid", "test", "test_more"]
-    assert len(open_split(Path("data/binarized"), "test_more").source) == 2
+    assert binarized_splits(Path("data/binarized")) == ["train", "valid", "test", "test_more"]
+    assert len(open_split(Path("data/binarized/test_more")).source) == 2
 
 
 @pytest.mark.usefixtures("place")
@@ -152,10 +150,10 @@ def test_training_pairs_that_are_too_long_are_left_out_and_no_others(place: Path
     for split, pairs in (("train", [("the dog", "der Hund"), ("the dog " * 100, "der Hund " * 100)]), ("test", [("the dog " * 100, "")])):
         write_pairs(place / f"data/clean/{split}.en", place / f"data/clean/{split}.de", pairs)
     assert stage_here("binarize").returncode == 0
-    meta = read_meta(Path("data/binarized"))
-    assert (meta.splits["train"].pairs, meta.splits["train"].dropped_too_long) == (1, 1)
-    assert (meta.splits["test"].pairs, meta.splits["test"].dropped_too_long) == (1, 0)
-    assert open_split(Path("data/binarized"), "test").target[0].tolist() == [3]
+    train, test = (read_meta(Path("data/binarized") / split) for split in ("train", "test"))
+    assert (train.pairs, train.dropped_too_long) == (1, 1)
+    assert (test.pairs, test.dropped_too_long) == (1, 0)
+    assert open_split(Path("data/binarized/test")).target[0].tolist() == [3]
 
 
 @pytest.mark.skipif(not MIRROR.is_dir(), reason=f"no Multi30k in {MIRROR}")
@@ -401,7 +399,7 @@ def test_a_treebank_becomes_words_and_one_token_for_each_symbol_of_a_tree(tmp_pa
     assert Path("data/raw/test.tree").read_text().startswith("(S (NP (DT the) (NN ")
     symbols = "(S (NP XX XX )NP (VP XX (NP XX XX )NP )VP XX )S"
     assert set(Path("data/clean/train.tree").read_text().splitlines()) == {symbols}
-    subword, targets = Subword.load(Path("data/bpe/spm.model")), open_split(Path("data/binarized"), "test").target
+    subword, targets = Subword.load(Path("data/bpe/spm.model")), open_split(Path("data/binarized/test")).target
     assert [len(targets[number]) for number in range(5)] == [len(symbols.split()) + 1] * 5
     assert subword.decode(targets[0]) == symbols
     Path("data/raw/test.tree").write_text("(S (NN dog))\n" * 5)

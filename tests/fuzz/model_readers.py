@@ -125,16 +125,16 @@ def _split_files() -> tuple[bytes, ...]:
         subword = Subword.load(root / SUBWORD)
         sentences = subword.encode_clean(TEXT)
         write_binarized(root, sentences, sentences[::-1], subword)
-        return tuple(path.read_bytes() for path in (root / "meta.json", *shard_files(root / "train", 0)))
+        return tuple(path.read_bytes() for path in (root / "train/meta.json", *shard_files(root / "train", 0)))
 
 
 def _split(part: int) -> Read:
     def read(data: bytes, folder: Path) -> None:
-        paths = (folder / "meta.json", *shard_files(folder / "train", 0))
+        paths = (folder / "train/meta.json", *shard_files(folder / "train", 0))
         (folder / "train").mkdir()
         for number, path in enumerate(paths):
             path.write_bytes(data if number == part else _split_files()[number])
-        split = open_split(folder, "train")
+        split = open_split(folder / "train")
         pairs = split.pairs(np.arange(len(split)))
         assert pairs.lengths.sum() == split.source.lengths.sum() + split.target.lengths.sum()
 

@@ -86,7 +86,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def split(data: Path) -> BinarizedSplit:
-    return open_split(data, "train")
+    return open_split(data / "train")
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +209,7 @@ SEGMENTED_ANEW = SETTINGS.model_copy(update={"bpe_dropout": 0.3})
 
 
 def segmenting(text: Path) -> tuple[BinarizedSplit, BpeDropout]:
-    split = open_split(text, "train")
+    split = open_split(text / "train")
     return split, BpeDropout(Subword.load(text / "spm.model"), split, SEGMENTED_ANEW)
 
 
@@ -560,7 +560,7 @@ import torch
 from transformer_core.errors import UserError
 torch.set_num_threads(1)
 from tests.training.test_trainer import *
-split = open_split(Path(sys.argv[1]), "train")
+split = open_split(Path(sys.argv[1]) / "train")
 # An update is an epoch, with all its micro-batches; the third goes on while the state after the second is written.
 few = {"updates": 3, "save_every": 2, "validate_every": 2}
 settings = SETTINGS.model_copy(update={"tokens_per_update": 4000, "tokens_per_microbatch": int(sys.argv[2]), **few})
@@ -612,7 +612,7 @@ import torch
 from tests.training.test_trainer import *
 torch.set_num_threads(1)
 settings = SETTINGS.model_copy(update={"save_every": 2, "validate_every": 2})
-trainer = trainer_of(build(torch.float32, WIDE), open_split(Path(sys.argv[1]), "train"), Path(sys.argv[2]), settings)
+trainer = trainer_of(build(torch.float32, WIDE), open_split(Path(sys.argv[1]) / "train"), Path(sys.argv[2]), settings)
 trainer.resume()
 print(trainer.progress.update, flush=True)
 trainer.run()
@@ -680,7 +680,7 @@ def trained(precision, path, data=data, stop_after=10**6, resume=False, **change
     # Only the last rank is asked to stop; the others follow it, two updates later at most.
     def asked():
         return rank.index == rank.world_size - 1 and trainer.progress.update + 1 > stop_after
-    split = open_split(data, "train")
+    split = open_split(data / "train")
     dropout = BpeDropout(Subword.load(data / "spm.model"), split, changed) if changed.bpe_dropout else None
     trainer = Trainer(model, split, changed, rank, StateDirectory(path, 1), Observer(), validate, asked, bpe_dropout=dropout)
     if resume:

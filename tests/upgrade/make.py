@@ -74,7 +74,7 @@ def trained(directory: Path, binarized: Path, observer: Observer, stop_after: in
     """Train from the state in a directory, or else from the start, and return every 50th weight."""
     torch.manual_seed(7)
     model = Transformer(SIZE, VOCAB)
-    trainer = trainer_of(model, open_split(binarized, "train"), directory, TRAIN, observer, stop_after)  # type: ignore[arg-type]
+    trainer = trainer_of(model, open_split(binarized / "train"), directory, TRAIN, observer, stop_after)  # type: ignore[arg-type]
     trainer.resume()
     try:
         trainer.run()

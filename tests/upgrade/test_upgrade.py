@@ -54,8 +54,8 @@ def test_a_model_gives_the_logits_and_the_translations_that_it_gave(files: Path)
 
 
 def test_token_ids_are_those_that_were_written(files: Path) -> None:
-    check_split(files / "binarized", "train")
-    split = open_split(files / "binarized", "train")
+    check_split(files / "binarized" / "train")
+    split = open_split(files / "binarized" / "train")
     assert [split.source[number].tolist() for number in range(len(split))] == EXPECTED["tokens"]
     assert [split.target[number].tolist() for number in range(len(split))] == EXPECTED["tokens"][::-1]
 
@@ -107,7 +107,7 @@ def test_the_report_of_a_stopped_stage_is_read() -> None:
     ("file", "read"),
     [
         ("model/config.json", lambda folder: load_for_decoding(folder / "model")),
-        ("binarized/meta.json", lambda folder: open_split(folder / "binarized", "train")),
+        ("binarized/train/meta.json", lambda folder: open_split(folder / "binarized" / "train")),
     ],
     ids=["model", "token ids"],
 )

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from transformer_core.corpus.text import Chunk, decode_line, read_chunks
-from transformer_core.corpus.tokens.binary import PackedIds, SplitCounts, shard_files, token_type
+from transformer_core.corpus.tokens.binary import META, Meta, PackedIds, shard_files, token_type
 from transformer_core.corpus.tokens.subword import Subword
-from transformer_core.files import sha256_of
+from transformer_core.files import sha256_of, write_json
 from transformer_core.processes import in_order, workers_for
 
 PAIRS_PER_SHARD = 1 << 19
@@ -74,8 +74,8 @@ def encode_split(
             bar.update(len(part.lines) + part.dropped)
 
 
-def write_split(folder: Path, parts: Iterable[EncodedPairs]) -> SplitCounts:
-    """Write parts as shards to a new folder; a shard consists of whole parts."""
+def write_split(folder: Path, parts: Iterable[EncodedPairs], *, vocabulary_hash: str, vocab_size: int, source: str, target: str) -> Meta:
+    """Write parts as shards to a new folder, with meta.json; a shard consists of whole parts."""
     folder.mkdir(parents=True)
     files: dict[str, str] = {}
     pairs = dropped = shards = 0
@@ -90,9 +90,20 @@ def write_split(folder: Path, parts: Iterable[EncodedPairs]) -> SplitCounts:
             files[path.name] = sha256_of(path)
         pairs, tokens, shards = pairs + len(shard.lines), tokens + shard.lengths.sum(axis=0), shards + 1
     source_tokens, target_tokens = map(int, tokens)
-    return SplitCounts(
-        pairs=pairs, source_tokens=source_tokens, target_tokens=target_tokens, dropped_too_long=dropped, shards=shards, files=files
+    meta = Meta(
+        vocabulary_hash=vocabulary_hash,
+        vocab_size=vocab_size,
+        source=source,
+        target=target,
+        pairs=pairs,
+        source_tokens=source_tokens,
+        target_tokens=target_tokens,
+        dropped_too_long=dropped,
+        shards=shards,
+        files=files,
     )
+    write_json(folder / META, meta.model_dump())
+    return meta
 
 
 def _shards(parts: Iterable[EncodedPairs]) -> Iterator[EncodedPairs]:

@@ -1,7 +1,8 @@
 """Token ids on disk, memory-mapped.
 
-Shard n of a split has three arrays: NNNNN.tokens.npy has source and target of each pair, concatenated; NNNNN.offsets.npy the offset of each
-of these sentences, and the end; NNNNN.lines.npy the number of each pair's line in the text.
+Each split has a folder of its own, so that a new test set changes nothing that a training reads. Its shard n has three arrays:
+NNNNN.tokens.npy has source and target of each pair, concatenated; NNNNN.offsets.npy the offset of each of these sentences, and the end;
+NNNNN.lines.npy the number of each pair's line in the text.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_core.config import NonNegativeInt, PositiveInt, Section, check_document
+from transformer_core.corpus.text import FURTHER_TEST, SPLITS
 from transformer_core.errors import UserError
-from transformer_core.files import read_json, sha256_of, write_json
+from transformer_core.files import read_json, sha256_of
 
 META = "meta.json"
 _REMEDY = "Make it again with: dvc repro --force --single-item binarize"
@@ -27,26 +29,20 @@ _REMEDY = "Make it again with: dvc repro --force --single-item binarize"
 PackedIds = NDArray[np.uint16] | NDArray[np.uint32]
 
 
-class SplitCounts(Section):
-    """The sizes of a split; tokens include each sentence's eos, `files` are SHA-256 sums by name."""
+class Meta(Section):
+    """meta.json of a split: vocabulary, direction and sizes; tokens include each sentence's eos, `files` are SHA-256 sums by name."""
 
+    format: Literal[4] = 4
+    vocabulary_hash: str
+    vocab_size: PositiveInt
+    source: str
+    target: str
     pairs: NonNegativeInt
     source_tokens: NonNegativeInt
     target_tokens: NonNegativeInt
     dropped_too_long: NonNegativeInt
     shards: NonNegativeInt
     files: dict[str, str]
-
-
-class Meta(Section):
-    """meta.json: vocabulary, direction and sizes."""
-
-    format: Literal[3] = 3
-    vocabulary_hash: str
-    vocab_size: PositiveInt
-    source: str
-    target: str
-    splits: dict[str, SplitCounts]
 
 
 class Sentences:
@@ -136,14 +132,14 @@ def shard_files(folder: Path, shard: int) -> tuple[Path, Path, Path]:
     return tokens, offsets, lines
 
 
-def write_meta(directory: Path, meta: Meta) -> None:
-    """Write `directory/meta.json`."""
-    write_json(directory / META, meta.model_dump())
+def binarized_splits(directory: Path) -> list[str]:
+    """Return the splits that a directory of binarized pairs has: `SPLITS`, and further test sets by their names."""
+    return [*SPLITS, *sorted(path.name for path in directory.glob(f"{FURTHER_TEST}*"))]
 
 
-def read_meta(directory: Path) -> Meta:
-    """Read `directory/meta.json`. Raises `UserError` (65): it is missing, wrong, or of another format."""
-    path = directory / META
+def read_meta(folder: Path) -> Meta:
+    """Read meta.json of a split's folder. Raises `UserError` (65): it is missing, wrong, or of another format."""
+    path = folder / META
     try:
         document = read_json(path, _REMEDY)
     except FileNotFoundError:
@@ -151,37 +147,30 @@ def read_meta(directory: Path) -> Meta:
     return check_document(Meta, document, path, _REMEDY)
 
 
-def open_split(directory: Path, split: str) -> BinarizedSplit:
-    """Open a split of binarized pairs, memory-mapped.
+def open_split(folder: Path) -> BinarizedSplit:
+    """Open the folder of a split, memory-mapped.
 
     Raises:
         UserError: exit code 65; a file is missing, too short, or does not match the others.
     """
-    counts = _counts(directory, split)
-    shards = [_open_shard(directory / split, number) for number in range(counts.shards)]
+    meta = read_meta(folder)
+    shards = [_open_shard(folder, number) for number in range(meta.shards)]
     both = [(tokens, offsets) for tokens, offsets, _ in shards]
     lines = np.concatenate([np.empty(0, np.int64), *(lines for _, _, lines in shards)])
     opened = BinarizedSplit(Sentences(both, 0), Sentences(both, 1), lines)
-    if len(opened) != counts.pairs:
-        raise UserError(f"{directory / split}: {len(opened):,} pairs, but {META} says {counts.pairs:,}", _REMEDY)
+    if len(opened) != meta.pairs:
+        raise UserError(f"{folder}: {len(opened):,} pairs, but {META} says {meta.pairs:,}", _REMEDY)
     return opened
 
 
-def check_split(directory: Path, split: str) -> None:
+def check_split(folder: Path) -> None:
     """Compare the SHA-256 sums of a split's files with meta.json. Raises `UserError` (65): a file is missing or has changed."""
-    for name, digest in _counts(directory, split).files.items():
-        path = directory / split / name
+    for name, digest in read_meta(folder).files.items():
+        path = folder / name
         if not path.is_file():
             raise UserError(f"{path}: no such file", _REMEDY)
         if sha256_of(path) != digest:
             raise UserError(f"{path}: damaged, its SHA-256 is not the one in {META}", _REMEDY)
-
-
-def _counts(directory: Path, split: str) -> SplitCounts:
-    splits = read_meta(directory).splits
-    if split not in splits:
-        raise UserError(f"{directory / META}: has no split {split}", _REMEDY)
-    return splits[split]
 
 
 def _open_shard(folder: Path, shard: int) -> tuple[PackedIds, NDArray[np.int64], NDArray[np.int64]]:
