@@ -13,7 +13,7 @@ from flows.process.runner import reports_errors
 from flows.record.documents import read_output
 from flows.record.journal import REFERENCES, SOURCES
 from flows.record.server import PARENT_TAG, connect, reaching, search
-from transformer_core.config import load_params, tracking_uri
+from transformer_core.config import TREES, load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.evaluation.comparison import SideBySide, scores_table, sentences_text, side_by_side
 from transformer_core.evaluation.comparison_page import CURVES, ComparedRun, render_comparison
@@ -55,7 +55,7 @@ class Evaluated:
 
 
 def compare(a: Evaluated, b: Evaluated) -> SideBySide:
-    """Score both runs' translations against their test set: the one that MLflow has kept, or else the one in data/raw.
+    """Score both runs' outputs against their test set: the one that MLflow has kept, or else the one in data/raw.
 
     Raises:
         UserError: exit code 65; the runs were scored against different references, or their test set is neither in MLflow nor here.
@@ -73,7 +73,7 @@ def compare(a: Evaluated, b: Evaluated) -> SideBySide:
             "Check out the commit and the data of that run: git checkout, dvc checkout.",
         )
     right, translated_a, translated_b, source = read_aligned(test_set.references, a.hypotheses, b.hypotheses, test_set.sources)
-    return side_by_side(translated_a, translated_b, right, source)
+    return side_by_side(translated_a, translated_b, right, source, trees=test_set.references.suffix == f".{TREES}")
 
 
 def test_set_here() -> TestSet | None:
@@ -93,16 +93,21 @@ def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | No
     `wanted` is the beginning of a run's name, of its training's fingerprint, or of its id.
 
     Raises:
-        UserError: exit code 78; no such run, or several; 65, a training without an evaluation.
+        UserError: exit code 78; no such run, or several, or one that is neither; 65, a training without an evaluation.
     """
     run = _find(client, wanted)
-    if parent := run.data.tags.get(PARENT_TAG):
-        return run, client.get_run(parent)
+    kind, parent = run.data.tags.get("kind"), run.data.tags.get(PARENT_TAG)
+    if kind == "evaluation":
+        return run, client.get_run(parent) if parent else None
     others = search(client, f"tags.fingerprint = '{run.data.tags['fingerprint']}'") if "fingerprint" in run.data.tags else []
     for training in (run, *(other for other in others if _validation(other) == _validation(run))):
         if children := search(client, f"tags.`{PARENT_TAG}` = '{training.info.run_id}' AND tags.kind = 'evaluation'"):
             return children[0], run
-    raise UserError(f"run {wanted}: a training without an evaluation", "Make one with: dvc repro evaluate")
+    if kind or parent:
+        raise configuration_error(
+            f"run {wanted}: neither a training nor an evaluation", "Name one of them, or one of its children in MLflow."
+        )
+    raise UserError(f"run {wanted}: a training without an evaluation", "Make one with: dvc repro --force --single-item evaluate")
 
 
 def _validation(training: "Run") -> dict[str, float]:

@@ -195,7 +195,7 @@ def outcome_task(
 def stage_task(name: str, machine: Machine) -> Task[[], Any]:
     """Return the Prefect task of a stage, named after it."""
     pool = machine.pools.get(name)
-    nodes = (machine.nodes or 1) if name == TRAIN and pool is not None else 1
+    nodes = machine.training_nodes if name == TRAIN else 1
     description = f"Stage {name} of dvc.yaml, run by DVC here or on the machines of its pool"
 
     def run() -> str:

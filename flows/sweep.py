@@ -90,6 +90,8 @@ def plan(
     sections = base.model_dump(mode="json", exclude={"machine"})
     sections["model"] = base.model.model_dump(mode="json", exclude_none=True)
     chosen = choose(_rows(name, settings, scale), rows)
+    if updates and any("train.updates" in row.overrides for row in chosen):
+        raise configuration_error("--updates: the settings name train.updates", "Use one of the two.")
     digest, jobs = code_digest(commit), []
     for row in chosen:
         for seed in [None] if "train.seed" in row.overrides else range(base.train.seed, base.train.seed + seeds):
@@ -98,7 +100,9 @@ def plan(
             jobs.append(job_of(row.name, document["train"]["seed"], document, digest))
     for corpus in {job.document["download"]["corpus"] for job in jobs}:
         _check_locked(corpus)
-    about = tables.About(name, recipe or PARAMS_FILE.name, scale, settings, load_params().machine.price_per_hour)
+    machine = load_params().machine
+    price = None if machine.price_per_hour is None else machine.price_per_hour * machine.training_nodes
+    about = tables.About(name, recipe or PARAMS_FILE.name, scale, settings, price)
     return Sweep(jobs, url, commit, about)
 
 
@@ -185,7 +189,8 @@ def job_task(job: Job, repository: Repository, stopping: Event) -> Task[[], Any]
 
 def write_table(planned: Sweep) -> str:
     """Write the table of the jobs with a result, and return its markdown."""
-    results = [read_json(job.result) for job in planned.jobs if job.result.exists()]
+    # A result may be of another sweep, in which its row had another name.
+    results = [{**read_json(job.result), "row": job.row, "seed": job.seed} for job in planned.jobs if job.result.exists()]
     table = tables.beside_the_paper(tables.summarize(results), planned.about.name)
     text = tables.markdown(table, results, planned.about)
     tables.write(table, text, results[0]["score_name"], RESULTS / planned.about.name)

@@ -395,6 +395,11 @@ class Machine(Section):
     price_per_hour: NonNegativeFloat | None = None
     tracking_uri: Name | None = None
 
+    @property
+    def training_nodes(self) -> int:
+        """Number of machines that a training uses: `nodes` in a work pool, one elsewhere."""
+        return (self.nodes or 1) if "train" in self.pools else 1
+
 
 # Before the path of a record in an SQLite database.
 SQLITE = "sqlite:///"

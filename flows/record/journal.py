@@ -72,7 +72,9 @@ class Journal:
         self._lock = threading.Lock()
         events = list(read_events(self.path))
         if not (parent or resumed) and (_status(events) == "FINISHED" or any(event["type"] == "metrics" for event in events)):
-            self._put_aside(events)
+            if _status(events) == "RUNNING":  # It was killed and could not record its end.
+                self._append(type="status", status="KILLED", timestamp_ms=events[-1]["timestamp_ms"])
+            _put_aside(self.path)
             events = []
         self._points = {(event["step"], name) for event in events if event["type"] == "metrics" for name in event["values"]}
         self._parameters = _values(events, "parameters")
@@ -132,14 +134,14 @@ class Journal:
         with self._lock, self.path.open("ab") as file:
             file.write(line.encode() + b"\n")
 
-    def _put_aside(self, events: list[Event]) -> None:
-        if _status(events) == "RUNNING":  # It was killed and could not record its end.
-            self._append(type="status", status="KILLED", timestamp_ms=events[-1]["timestamp_ms"])
-        aside = self.path.with_name(f"{self.path.stem}.{uuid.uuid4().hex[:8]}.jsonl")
-        self.path.replace(aside)
-        position = position_file(self.path)
-        if position.exists():
-            position.replace(position_file(aside))
+
+def take_journals(folder: Path) -> None:
+    """Copy the journals in a folder to `JOURNALS`, so that they are sent from here; that of another run with the same name is put aside."""
+    for journal in folder.glob("*.jsonl"):
+        own, theirs = (next(read_events(path), None) for path in (JOURNALS / journal.name, journal))
+        if own and theirs and own["id"] != theirs["id"]:
+            _put_aside(JOURNALS / journal.name)
+    shutil.copytree(folder, JOURNALS, dirs_exist_ok=True)
 
 
 def read_events(path: Path, start: int = 0) -> Iterator[Event]:
@@ -178,6 +180,14 @@ def _event(line: bytes) -> Event | None:
 def has_finished(run: str) -> bool:
     """Return whether the journal of a run ends with the status FINISHED."""
     return _status(list(read_events(JOURNALS / f"{run}.jsonl"))) == "FINISHED"
+
+
+def _put_aside(journal: Path) -> None:
+    """Rename a journal, with its sender's position, for another run of the same name."""
+    aside = journal.with_name(f"{journal.stem}.{uuid.uuid4().hex[:8]}.jsonl")
+    journal.replace(aside)
+    if (position := position_file(journal)).exists():
+        position.replace(position_file(aside))
 
 
 def position_file(journal: Path) -> Path:

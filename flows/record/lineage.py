@@ -47,7 +47,8 @@ def describe_training(journal: Journal, params: Params) -> None:
     manifest = read_output(MANIFEST)
     train, valid = datasets(manifest, "train", "valid")
     model, settings = params.model, params.train
-    journal.parameters(params.model_dump(exclude={"machine"}, exclude_none=True))
+    # Without the sections that decide the scores of a trained model: an evaluation records them, and a training may have several.
+    journal.parameters(params.model_dump(exclude={"machine", "average", "decode", "evaluate", "publish"}, exclude_none=True))
     journal.inputs([train, valid])
     journal.tags(
         {

@@ -28,7 +28,7 @@ def run(params: Params) -> str:
     translator = load(params.decode.engine, wanted)
     with new_directory(DECODED) as folder:
         statistics = {split: _decode(translator, split, params, folder) for split in binarized_splits(BINARIZED) if split != "train"}
-        settings = params.decode.model_dump(include={"engine", "precision", "beam", "penalty", "alpha"})
+        settings = params.decode.model_dump(exclude={"batch_tokens"})
         write_json(folder / "statistics.json", {**statistics, **settings, **_provenance(translator)})
     test = statistics["test"]
     return f"{DECODED}: test in {test['seconds']:.1f} s, {test['tokens_per_second']:,} target tok/s"

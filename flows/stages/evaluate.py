@@ -190,7 +190,7 @@ def cost_of(seconds: Mapping[str, float | None], machine: Machine) -> float | No
     """Return the cost of the stages, of which a training in a work pool ran on all nodes; None without a price."""
     if machine.price_per_hour is None:
         return None
-    nodes = {"train": (machine.nodes or 1) if "train" in machine.pools else 1}
+    nodes = {"train": machine.training_nodes}
     return sum((duration or 0) * nodes.get(stage, 1) for stage, duration in seconds.items()) / 3600 * machine.price_per_hour
 
 
@@ -286,21 +286,22 @@ def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
 
 
 def record(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> None:
-    """Write the journal of this evaluation, a child of the training's run; its name is a hash of that run, outputs, search and scores."""
+    """Write the journal of this evaluation, a child of the training's run; its name is a hash of that run, outputs, settings and scores."""
     hypotheses = [DECODED / f"{split}.hyp" for split in report.scores]
     digest = hashlib.sha256()
     for path in hypotheses:
         digest.update(path.read_bytes())
     training, decoding = report.model["training"], report.decoding
     begun = next(read_events(JOURNALS / f"{training['fingerprint']}.jsonl"), {"id": ""})
-    settings = {name: value for name, value in decoding.items() if name not in (*report.scores, *PROVENANCE)}
+    search = {name: value for name, value in decoding.items() if name not in (*report.scores, *PROVENANCE)}
+    settings = {"average": report.settings["average"], "decode": search}
     # With the training and its run, because two trainings, or two runs of one, whose outputs are all empty have the same hypotheses.
     digest.update(json.dumps([scores, settings, training["fingerprint"], begun["id"]], sort_keys=True).encode())
 
     searched = f"beam {decoding['beam']}, alpha {decoding['alpha']}"
     journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"])
     described = {name: scores[name] for name in scores if name.endswith("signature") or name in ("lines", "references_sha256")}
-    journal.parameters({"decode": settings, **described})
+    journal.parameters({**settings, **described})
     journal.inputs(datasets(report.manifest, *splits_beside_test(report.manifest), "test"))
     journal.tags(
         {

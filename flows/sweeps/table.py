@@ -24,7 +24,7 @@ class About:
     Attributes:
         scale: divisor of the paper's widths.
         settings: the grid of a sweep of params, as given.
-        price_per_hour: `machine.price_per_hour`; None for a table without costs.
+        price_per_hour: of all machines of a training; None for a table without costs.
     """
 
     name: str
@@ -74,13 +74,15 @@ def beside_the_paper(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
 def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: About) -> str:
     """Return the table with a heading for corpus and training; Table 2 is followed by the paper's figures."""
     first = results[0]
+    updates = sorted({result["updates"] for result in results})
+    trained = " to ".join(f"{number:,}" for number in dict.fromkeys((updates[0], updates[-1])))
     synthetic = " (generated text: it says nothing about translation of real text)" if first["synthetic"] else ""
     smaller = f" Scaled down: every width of the paper is divided by {about.scale}." if about.scale > 1 else ""
     heading = (
-        f"Sweep `{' '.join([about.name, *about.settings])}` of the recipe {about.recipe}, corpus {first['corpus']}{synthetic}, "
-        f"{first['updates']:,} updates.{smaller}\n"
+        f"Sweep `{' '.join([about.name, *about.settings])}` of the recipe {about.recipe}, "
+        f"corpus {_different(results, 'corpus')}{synthetic}, {trained} updates.{smaller}\n"
         "FLOPs count the products of one training (a multiplication and an addition are two). PPL is per subword, on valid. "
-        f"{first['score_name']} is {first['signature']}. ± is half of a 95% interval over seeds (Student's t)."
+        f"{first['score_name']} is {_different(results, 'signature')}. ± is half of a 95% interval over seeds (Student's t)."
     )
     columns = ["row", "seeds", "parameters (millions)", "minutes", "FLOPs"]
     columns += [] if about.price_per_hour is None else ["cost"]
@@ -106,6 +108,11 @@ def write(table: "pd.DataFrame", text: str, score: str, folder: Path) -> None:
         table.to_csv(temporary / "table.csv", index=False)
         (temporary / "table.md").write_text(text, encoding="utf-8")
         _plot(table, score, temporary / "table.svg")
+
+
+def _different(results: Sequence[dict[str, Any]], name: str) -> str:
+    """Return the values that the results have, each once."""
+    return " or ".join(dict.fromkeys(result[name] for result in results))
 
 
 def _published() -> str:

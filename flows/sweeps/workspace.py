@@ -21,7 +21,7 @@ from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS
 from flows.process.repro import DVC_FILE, ancestors, dvc, failure, search_path
 from flows.process.runner import EXITS, StageError
 from flows.record.documents import read_output
-from flows.record.journal import JOURNALS
+from flows.record.journal import JOURNALS, take_journals
 from flows.record.tasks import read_scores, task_of
 from transformer_core.config import PARAMS_FILE, PRETRAINED, SQLITE, Machine, load_params, read_yaml, tracking_uri, yaml_text
 from transformer_core.corpus.sources.fetching import MIRROR_VARIABLE
@@ -128,8 +128,8 @@ def run_job(job: Job, repository: Repository, log: StageLog) -> None:
     code = run_child(command, log, environment=environment(), directory=clone)
     if code:
         raise StageError(code, f"{job.name}: {log.last_line}") if in_pools else StageError(*_reason(job, code, log.last_line))
-    if (clone / JOURNALS).exists():  # So that events not sent yet are sent from this repository.
-        shutil.copytree(clone / JOURNALS, JOURNALS, dirs_exist_ok=True)
+    if (clone / JOURNALS).exists():
+        take_journals(clone / JOURNALS)
     write_json(job.result, _figures(job, clone))
     shutil.rmtree(clone)
 
@@ -178,8 +178,6 @@ def _figures(job: Job, clone: Path) -> dict[str, Any]:
     passes = load_params(clone / PARAMS_FILE).train.passes
     scores, training = read_scores(task, clone), read_output(TRAINING_METRICS, clone)
     return {
-        "row": job.row,
-        "seed": job.seed,
         **{name: training[name] for name in ("parameters", "updates", "minutes", "tokens_per_second")},
         "flops": passes * cost.flops_a_token * config.training.target_tokens,
         "perplexity": training["valid_perplexity"],

@@ -1,8 +1,10 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_core.evaluation.comparison import SHOWN, most_different, scores_table, sentences_text, side_by_side
+from transformer_core.evaluation.comparison import SHOWN, scores_table, sentences_text, side_by_side
 from transformer_core.evaluation.metrics import sentence_chrf
+from transformer_core.evaluation.parsing import sentence_f1
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 
@@ -20,8 +22,8 @@ def test_the_sentences_that_differ_most_come_first_each_way() -> None:
 def test_no_sentence_stands_on_both_sides_and_none_that_is_missing_differs_more(lengths: list[tuple[int, int]]) -> None:
     a, b = ([ALPHABET[: pair[side]] for pair in lengths] for side in (0, 1))
     references = [ALPHABET] * len(lengths)
-    gains, losses = most_different(a, b, references)
-    for sentences, better, worse in ((gains, b, a), (losses, a, b)):
+    compared = side_by_side(a, b, references)
+    for sentences, better, worse in ((compared.gains, b, a), (compared.losses, a, b)):
         differences = [up - down for up, down in zip(sentence_chrf(better, references), sentence_chrf(worse, references), strict=True)]
         wanted = sorted((one for one in differences if one > 0), reverse=True)[:SHOWN]
         assert [differences[sentence.line - 1] for sentence in sentences] == wanted
@@ -41,3 +43,19 @@ def test_a_significant_difference_is_marked_and_few_lines_are_warned_of() -> Non
 def test_systems_that_agree_have_no_sentence_to_show() -> None:
     text = sentences_text(side_by_side(["ein Hund"], ["ein Hund"], ["eine Katze"]))
     assert text == "B better than A by most chrF2: no sentence\n\nA better than B by most chrF2: no sentence"
+
+
+def test_parsers_are_compared_by_f1_and_their_outputs_shown_as_trees() -> None:
+    gold = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)))"
+    right, flat = "(S (NP XX XX )NP (VP XX )VP )S", "(S XX XX XX )S"
+    compared = side_by_side([flat] * 3, [flat, right, flat], [gold] * 3, trees=True)
+    (f1,) = compared.scores
+    assert (f1.metric, f1.baseline, f1.candidate) == ("F1", 50.0, pytest.approx(200 * 5 / 14))
+    (gain,) = compared.gains
+    assert (gain.line, gain.score_a, gain.score_b, gain.b) == (2, 50.0, 100.0, gold)
+    assert "* p < 0.05 by approximate randomisation, 1,000 trials: more than chance." in scores_table(compared)
+    assert "B better than A by most F1:" in sentences_text(compared)
+
+
+def test_a_sentence_without_a_bracket_that_counts_is_right_if_its_tree_is() -> None:
+    assert sentence_f1(["(TOP XX )TOP", "(NP XX )NP"], ["(TOP (UH Yes))"] * 2) == [100.0, 0.0]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.compare import main
+from flows.record import journal as journal_module
 from flows.record.journal import Journal
 from flows.record.sending import sync
 from flows.record.server import connect, experiment_id, find_training
@@ -50,16 +51,26 @@ def store() -> str:
     return os.environ["MLFLOW_TRACKING_URI"]
 
 
-def evaluate(name: str, fingerprint: str, hypotheses: list[str] | None, beam: int = 4, **parameters: str) -> None:
+def evaluate(
+    name: str,
+    fingerprint: str,
+    hypotheses: list[str] | None,
+    beam: int = 4,
+    trees: Path | None = None,
+    **parameters: str,
+) -> None:
     """Record an evaluation as the stage does."""
     journal = Journal(name, parent=fingerprint)
     journal.tags({"kind": "evaluation"})
-    digest = sha256(Path("data/raw/test.de").read_bytes()).hexdigest()
+    digest = sha256((trees or Path("data/raw/test.de")).read_bytes()).hexdigest()
     journal.parameters({"decode": {"beam": beam}, "references_sha256": digest, **parameters})
     journal.metrics(40, {"bleu": 50.0 + beam})
     if hypotheses is not None:
         write_lines(Path("results/decode/test.hyp"), hypotheses)
         journal.artifact(Path("results/decode/test.hyp"))
+    if trees:
+        journal.artifact(Path("data/raw/test.en"), journal_module.SOURCES)
+        journal.artifact(trees, journal_module.REFERENCES)
     journal.end()
     sync(store())
 
@@ -122,6 +133,28 @@ def test_what_stage_evaluate_records_can_be_compared(compare: Compare) -> None:
     assert out.count(" in A, 100.0 in B") == 2
 
 
+def test_parsers_are_compared_by_f1(compare: Compare) -> None:
+    trees = ["(S (NP (DT The) (NN dog)) (VP (VBZ barks)))"] * 3
+    write_lines(Path("test.tree"), trees)
+    flat, right = "(S XX XX XX )S", "(S (NP XX XX )NP (VP XX )VP )S"
+    for name, outputs in (("evaluation-1", [flat] * 3), ("evaluation-2", [flat, right, right])):
+        evaluate(name, "abc123", outputs, trees=Path("test.tree"))
+    out = compare("evaluation-1", "evaluation-2")
+    assert ["F1", "50.00", "87.50", "+37.50"] in [line.split()[:4] for line in out.split("\n")]
+    assert "BLEU" not in out
+    assert f"B          {trees[0]}" in out
+
+
+def test_a_row_of_a_sweep_is_neither_a_training_nor_an_evaluation(compare: Compare) -> None:
+    train("abc123")
+    row = Journal("row-1", parent="abc123")
+    row.tags({"kind": "row"})
+    row.end()
+    sync(store())
+    line = "run row-1: neither a training nor an evaluation. Name one of them, or one of its children in MLflow."
+    assert compare("row-1", "abc123", code=78) == line
+
+
 def test_two_evaluations_of_one_training_are_named_by_their_own_names(compare: Compare) -> None:
     train("abc123")
     evaluate("evaluation-1", "abc123", BAD, beam=4)
@@ -166,7 +199,10 @@ def test_a_repeated_training_has_the_evaluation_that_stage_evaluate_did_not_repe
         evaluate("evaluation-1", "abc123", GOOD)  # A child of the first run, as its journal has one parent.
         if nll == 2.0:
             assert compare("abc123", "evaluation-1").startswith("A is evaluation-1, of abc123 (")
-    assert compare("abc123", "evaluation-1", code=65) == "run abc123: a training without an evaluation. Make one with: dvc repro evaluate"
+    assert (
+        compare("abc123", "evaluation-1", code=65)
+        == "run abc123: a training without an evaluation. Make one with: dvc repro --force --single-item evaluate"
+    )
 
 
 REFUSED = [
@@ -175,7 +211,7 @@ REFUSED = [
     ("it's", 78, 'run "it\'s": no run has such a name'),
     ("", 78, "run '': no run has such a name"),
     ("abc", 78, "run abc: may be abc123, abc789. Write more of it, or the run's id."),
-    ("abc789", 65, "run abc789: a training without an evaluation. Make one with: dvc repro evaluate"),
+    ("abc789", 65, "run abc789: a training without an evaluation. Make one with: dvc repro --force --single-item evaluate"),
     ("evaluation-2", 65, "run evaluation-2: holds no test.hyp. Send what is left with: python -m flows.tracking sync"),
     ("evaluation-3", 65, "runs evaluation-1 and evaluation-3: were scored against different references. "
      "Name two runs with the same test set."),

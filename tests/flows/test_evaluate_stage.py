@@ -185,7 +185,7 @@ def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
     values = {event["type"]: event["values"] for event in events if "values" in event}
     assert values["tags"].items() >= {"kind": "evaluation", "corpus": "tiny", "synthetic": "true"}.items()
     assert values["tags"]["mlflow.runName"] == "66.97 BLEU, beam 4, alpha 0.6"
-    assert values["parameters"].items() >= {"decode.beam": "4", "decode.alpha": "0.6", "lines": "3"}.items()
+    assert values["parameters"].items() >= {"average.count": "5", "decode.beam": "4", "decode.alpha": "0.6", "lines": "3"}.items()
     inputs = [(data["name"], data["context"]) for data in values["inputs"]]
     assert inputs == [("tiny valid en-de", "validation"), ("tiny test en-de", "test")]
     assert values["parameters"]["references_sha256"] == sha256(Path("data/raw/test.de").read_bytes()).hexdigest()

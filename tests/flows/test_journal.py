@@ -1,10 +1,11 @@
 import json
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
-from flows.record.journal import JOURNALS, Event, Journal, flatten, position_file, read_events
+from flows.record.journal import JOURNALS, Event, Journal, flatten, position_file, read_events, take_journals
 from transformer_core.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
@@ -93,6 +94,26 @@ def test_a_finished_training_forced_again_is_a_new_run_and_the_old_one_is_kept()
     assert aside.read_bytes() == kept
     assert position_file(aside).read_text() == "sent"
     assert next(read_events(aside))["id"] != next(read_events(new.path))["id"]
+
+
+def test_journals_of_another_folder_replace_those_of_the_same_run_alone(tmp_path: Path) -> None:
+    for name in ("other", "same"):
+        journal = Journal(name)
+        journal.metrics(1, {"loss": 1.0})
+        journal.end()
+    shutil.copytree(JOURNALS, tmp_path / "theirs")
+    for name in ("other", "same"):
+        journal = Journal(name, resumed=name == "same")
+        journal.metrics(2, {"loss": 0.5})
+    kept = (JOURNALS / "other.jsonl").read_bytes()
+    for aside in JOURNALS.glob("other.*.jsonl"):
+        aside.unlink()
+    take_journals(tmp_path / "theirs")
+    for name in ("other", "same"):
+        assert (JOURNALS / f"{name}.jsonl").read_bytes() == (tmp_path / f"theirs/{name}.jsonl").read_bytes()
+    (aside,) = JOURNALS.glob("other.*.jsonl")
+    assert aside.read_bytes() == kept
+    assert not list(JOURNALS.glob("same.*.jsonl"))
 
 
 def test_a_finished_evaluation_of_the_same_name_is_the_same_run() -> None:

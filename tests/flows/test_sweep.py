@@ -14,7 +14,7 @@ import pytest
 from flows.record import sending
 from flows.record.sending import sync
 from flows.record.server import PARENT_TAG, connect, experiment_id
-from flows.sweep import main, plan
+from flows.sweep import main, plan, write_table
 from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
 from flows.sweeps.table import About, beside_the_paper, markdown, summarize, write
 from flows.sweeps.workspace import Repository, environment
@@ -119,6 +119,7 @@ WRONG = [
     (["params", "train.warmup=200,400", "--scale", "4"], "--scale: params has no scale"),
     (["params"], "params: needs settings KEY=V1,V2"),
     (["params", "warmup"], "'warmup' is not KEY=V1,V2"),
+    (["params", "train.updates=50,60", "--updates", "70"], "--updates: the settings name train.updates"),
     (["params", "train.seed\n=1"], "'train.seed\\n=1' is not KEY=V1,V2"),
     (["params", "warmup=1"], "'warmup': no key of params.yaml"),
     (["params", "train.warmup=200,x"], "params.yaml: train.warmup: must be a whole number above 0, got 'x'"),
@@ -223,6 +224,26 @@ def test_the_table_says_what_it_is_of_and_has_the_papers_figures(tmp_path: Path)
     real = markdown(summarize(results), [{**one, "synthetic": False} for one in results], About("table2", "multi30k", 1, (), None))
     assert "| GNMT + RL | 24.6 | 39.92 | 2.3e19 | 1.4e20 |" in real
     assert "generated text" not in real
+
+
+def test_the_heading_names_all_corpora_and_numbers_of_updates() -> None:
+    results = [result("a", 1, 10.0), {**result("b", 1, 12.0), "updates": 2000, "corpus": "d"}]
+    text = markdown(summarize(results), results, About("params", "multi30k", 1, ["train.updates=100,2000"], 2.0))
+    assert "corpus c or d (generated text" in text
+    assert "100 to 2,000 updates." in text
+    assert "| a | 1 | 2.40 | 1.5 | 2.5e+13 | 0.05 |" in text  # 1.5 minutes at 2 an hour.
+
+
+def test_a_result_has_the_row_of_the_sweep_that_shows_it(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sweeps of the same trainings: the seeds in the settings, and as repetitions of one row."""
+    monkeypatch.chdir(clean_clone.root)
+    in_settings = plan("params", ["train.warmup=200", "train.seed=1,2"], None, None, 1, None, None)
+    repeated = plan("params", ["train.warmup=200"], None, None, 2, None, None)
+    assert [job.key for job in in_settings.jobs] == [job.key for job in repeated.jobs]
+    for job in in_settings.jobs:
+        write_json(job.result, result(job.row, job.seed, 10.0))
+    assert "| train.warmup=200 | 2 |" in write_table(repeated)
+    assert "| train.warmup=200 train.seed=2 | 1 |" in write_table(in_settings)
 
 
 def test_rows_are_chosen_in_the_order_of_the_table() -> None:

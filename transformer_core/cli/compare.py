@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_core.cli.arguments import Commands, add_command
@@ -16,9 +17,15 @@ def add_to(commands: Commands) -> None:
         "two systems' translations: scores, significance, the sentences that differ most",
         "transformer-core compare ours.de theirs.de --ref reference.de --source news.en",
     )
-    parser.add_argument("a", metavar="HYP_A", type=Path, help="detokenised translations, one a line")
+    parser.add_argument("a", metavar="HYP_A", type=Path, help="detokenised translations, one a line, or a parser's outputs")
     parser.add_argument("b", metavar="HYP_B", type=Path, help="another system's of the same sentences")
-    parser.add_argument("--ref", metavar="R", type=Path, required=True, help="the right translations, line by line")
+    parser.add_argument(
+        "--ref",
+        metavar="R",
+        type=Path,
+        required=True,
+        help="the right translations, or the trees of a parser in a file R.tree, line by line",
+    )
     parser.add_argument("--source", metavar="S", type=Path, help="the sentences translated, to be shown beside")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
@@ -26,17 +33,33 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the comparison; warn on standard error if the references look tokenised."""
+    from transformer_core.config import TREES
     from transformer_core.evaluation.comparison import scores_table, sentences_text, side_by_side
     from transformer_core.evaluation.metrics import looks_tokenised, read_aligned
 
     sources = [arguments.source] if arguments.source else []
     references, a, b, *source = read_aligned(arguments.ref, arguments.a, arguments.b, *sources)
-    if looks_tokenised(references):
+    trees = arguments.ref.suffix == f".{TREES}"
+    if trees:
+        _check_trees(arguments.ref, references)
+    elif looks_tokenised(references):
         print(f"{arguments.ref}: looks tokenised; these scores compare with each other and with no others.", file=sys.stderr)
-    compared = side_by_side(a, b, references, source[0] if source else None)
+    compared = side_by_side(a, b, references, source[0] if source else None, trees)
     if arguments.json:
         text = json.dumps(compared.document(), indent=2, ensure_ascii=False)
     else:
         text = "\n\n".join([f"A is {arguments.a}\nB is {arguments.b}", scores_table(compared), sentences_text(compared)])
     sys.stdout.buffer.write(f"{text}\n".encode())
     return 0
+
+
+def _check_trees(path: Path, lines: Sequence[str]) -> None:
+    """Raise a `UserError` (exit code 65) that names the first line without a tree."""
+    from transformer_core.corpus.trees import TREE_EXAMPLE, read_tree
+    from transformer_core.errors import UserError
+
+    for number, line in enumerate(lines, start=1):
+        try:
+            read_tree(line)
+        except ValueError:
+            raise UserError(f"{path}:{number}: not one tree in brackets", TREE_EXAMPLE) from None

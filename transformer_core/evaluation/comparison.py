@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from transformer_core.corpus.trees import bracketed, leaves, read_tree, repaired
 from transformer_core.evaluation.metrics import sentence_chrf
+from transformer_core.evaluation.parsing import compare_parsers, sentence_f1
 from transformer_core.evaluation.significance import RESAMPLES, SIGNIFICANT, Comparison, compare_scores
 
 SHOWN = 5
@@ -13,11 +15,11 @@ FEW_LINES = 100
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence that one system translates better than the other: its line (from 1), and chrF2 of both translations in percent."""
+    """A sentence for which one system's output is better than the other's: its line (from 1), and the scores of both in percent."""
 
     line: int
-    chrf_a: float
-    chrf_b: float
+    score_a: float
+    score_b: float
     source: str | None
     reference: str
     a: str
@@ -26,10 +28,16 @@ class Sentence:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """System B compared with system A: BLEU, chrF2 and TER; the sentences in which B gains most, and those in which it loses most."""
+    """System B compared with system A: scores, the sentences in which B gains most, and those in which it loses most.
+
+    Attributes:
+        scores: BLEU, chrF2 and TER of translations, F1 of parses.
+        of_sentences: name of the score of a sentence, chrF2 or F1.
+    """
 
     lines: int
     scores: Sequence[Comparison]
+    of_sentences: str
     gains: Sequence[Sentence]
     losses: Sequence[Sentence]
 
@@ -37,32 +45,35 @@ class SideBySide:
         """Return the comparison as a JSON document."""
         scores = [{**asdict(one), "significant": one.significant} for one in self.scores]
         gains, losses = ([asdict(one) for one in some] for some in (self.gains, self.losses))
-        return {"lines": self.lines, "scores": scores, "gains": gains, "losses": losses}
+        return {"lines": self.lines, "scores": scores, "of_sentences": self.of_sentences, "gains": gains, "losses": losses}
 
 
-def side_by_side(a: Sequence[str], b: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None) -> SideBySide:
-    """Score both systems and find the sentences with the largest gains and losses of chrF2.
+def side_by_side(
+    a: Sequence[str], b: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None, trees: bool = False
+) -> SideBySide:
+    """Score both systems and find the `SHOWN` sentences with the largest gains, and those with the largest losses.
+
+    Args:
+        trees: the outputs are those of parsers (symbols), and the references bracketed trees.
 
     Raises:
-        ValueError: `a`, `b` and `references` differ in length or are empty.
+        ValueError: `a`, `b` and `references` differ in length or are empty, or one of these trees is malformed.
     """
-    return SideBySide(len(references), compare_scores(a, b, references), *most_different(a, b, references, sources))
+    scores = [compare_parsers(a, b, references)] if trees else compare_scores(a, b, references)
+    scores_a, scores_b = ((sentence_f1 if trees else sentence_chrf)(outputs, references) for outputs in (a, b))
+    by_gain = sorted(range(len(references)), key=lambda index: scores_a[index] - scores_b[index])
 
-
-def most_different(
-    a: Sequence[str], b: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-) -> tuple[list[Sentence], list[Sentence]]:
-    """Return the `SHOWN` sentences in which B gains most chrF2, and those in which it loses most."""
-    chrf_a, chrf_b = sentence_chrf(a, references), sentence_chrf(b, references)
-    by_gain = sorted(range(len(references)), key=lambda index: chrf_a[index] - chrf_b[index])
+    def shown(output: str, reference: str) -> str:
+        return bracketed(repaired(output, leaves(read_tree(reference))).tree) if trees else output
 
     def sentence(index: int) -> Sentence:
-        source = None if sources is None else sources[index]
-        return Sentence(index + 1, chrf_a[index], chrf_b[index], source, references[index], a[index], b[index])
+        source, reference = None if sources is None else sources[index], references[index]
+        outputs = (shown(side[index], reference) for side in (a, b))
+        return Sentence(index + 1, scores_a[index], scores_b[index], source, reference, *outputs)
 
-    gains = [sentence(index) for index in by_gain[:SHOWN] if chrf_b[index] > chrf_a[index]]
-    losses = [sentence(index) for index in by_gain[: -SHOWN - 1 : -1] if chrf_b[index] < chrf_a[index]]
-    return gains, losses
+    gains = [sentence(index) for index in by_gain[:SHOWN] if scores_b[index] > scores_a[index]]
+    losses = [sentence(index) for index in by_gain[: -SHOWN - 1 : -1] if scores_b[index] < scores_a[index]]
+    return SideBySide(len(references), scores, "F1" if trees else "chrF2", gains, losses)
 
 
 def scores_table(compared: SideBySide) -> str:
@@ -71,22 +82,29 @@ def scores_table(compared: SideBySide) -> str:
     for one in compared.scores:
         mark = " *" if one.significant else ""
         rows.append(f"{one.metric:<16}{one.baseline:>9.2f}{one.candidate:>9.2f}{one.difference:>+9.2f}{one.p_value:>10.4f}{mark}")
-    rows.append(f"* p < {SIGNIFICANT} by paired bootstrap, {RESAMPLES:,} resamples: more than chance. Of TER the lower is the better.")
+    rows.append(f"* p < {SIGNIFICANT} {method(compared)}")
     if compared.lines < FEW_LINES:
         rows.append(f"With fewer than {FEW_LINES} lines a p-value says little.")
     return "\n".join([*rows, *(f"{one.metric} is {one.signature}" for one in compared.scores)])
 
 
+def method(compared: SideBySide) -> str:
+    """Return in words how the p-values were computed."""
+    if compared.of_sentences == "F1":
+        return f"by approximate randomisation, {RESAMPLES:,} trials: more than chance."
+    return f"by paired bootstrap, {RESAMPLES:,} resamples: more than chance. Of TER the lower is the better."
+
+
 def sentences_text(compared: SideBySide) -> str:
     """Format the sentences that differ most for a terminal."""
     blocks = []
-    for heading, sentences in (("B better than A by most chrF2", compared.gains), ("A better than B by most chrF2", compared.losses)):
-        blocks.append(f"{heading}:" if sentences else f"{heading}: no sentence")
-        blocks += [_block(sentence) for sentence in sentences]
+    for better, worse, sentences in (("B", "A", compared.gains), ("A", "B", compared.losses)):
+        blocks.append(f"{better} better than {worse} by most {compared.of_sentences}:{'' if sentences else ' no sentence'}")
+        blocks += [_block(sentence, compared.of_sentences) for sentence in sentences]
     return "\n\n".join(blocks)
 
 
-def _block(sentence: Sentence) -> str:
+def _block(sentence: Sentence, score: str) -> str:
     texts: Mapping[str, str | None] = {"source": sentence.source, "reference": sentence.reference, "A": sentence.a, "B": sentence.b}
     shown = [f"  {name:<11}{text}" for name, text in texts.items() if text is not None]
-    return "\n".join([f"line {sentence.line:,}: chrF2 {sentence.chrf_a:.1f} in A, {sentence.chrf_b:.1f} in B", *shown])
+    return "\n".join([f"line {sentence.line:,}: {score} {sentence.score_a:.1f} in A, {sentence.score_b:.1f} in B", *shown])

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from transformer_core.evaluation.charts import Chart, line_chart
-from transformer_core.evaluation.comparison import FEW_LINES, SideBySide
+from transformer_core.evaluation.comparison import FEW_LINES, SideBySide, method
 from transformer_core.evaluation.pages import page
-from transformer_core.evaluation.significance import RESAMPLES, SIGNIFICANT
+from transformer_core.evaluation.significance import SIGNIFICANT
 
 # Title, note, measure, and whether the scale is logarithmic, of each curve by its name in MLflow. One that neither run has is left out.
 CURVES = {
@@ -54,7 +54,7 @@ def render_comparison(a: ComparedRun, b: ComparedRun, compared: SideBySide) -> s
         charts=[chart(name) for name in CURVES if name in a.curves or name in b.curves],
         settings=_side_by_side(a.settings, b.settings, only_different=True),
         metrics=_side_by_side(a.metrics, b.metrics),
-        resamples=RESAMPLES,
+        method=method(compared),
         significant=SIGNIFICANT,
         few=FEW_LINES,
     )

@@ -59,8 +59,8 @@ def score(outputs: Sequence[str], golds: Sequence[str]) -> ParsingScores:
 
 
 def sentence_f1(outputs: Sequence[str], golds: Sequence[str]) -> list[float]:
-    """Return F1 of each sentence, in percent."""
-    return [counts.f1 for counts, _ in compare_outputs(outputs, golds)]
+    """Return F1 of each sentence, in percent; 100 where neither tree has a bracket that counts, as in a sentence of one word."""
+    return [100.0 if counts.exact else counts.f1 for counts, _ in compare_outputs(outputs, golds)]
 
 
 def f1_by_group(groups: Mapping[str, Sequence[int]], outputs: Sequence[str], golds: Sequence[str]) -> list[GroupScore]:
