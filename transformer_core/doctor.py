@@ -67,10 +67,11 @@ def _torch() -> Iterator[Finding]:
         yield Finding("torch", "problem", f"cannot be loaded ({reason})", "Install again: make install", ExitCode.UNAVAILABLE)
         return
     yield Finding("torch", "ok", torch.__version__)
-    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    usable = torch.cuda.device_count() if torch.cuda.is_available() else 0  # The count alone needs no working CUDA.
+    gpus = [torch.cuda.get_device_properties(index) for index in range(usable)]
     if gpus:
         yield Finding("cuda", "ok", ", ".join(f"{gpu.name} {gpu.total_memory / _GIB:.0f} GiB" for gpu in gpus))
-    elif shutil.which("nvidia-smi"):
+    elif shutil.which("nvidia-smi") or torch.cuda.device_count():
         built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
         remedy = "Look at the output of nvidia-smi and install the torch that fits the driver, or use the CPU."
         yield Finding("cuda", "warning", f"there is an NVIDIA driver, but torch (built {built}) sees no GPU", remedy)

@@ -63,33 +63,39 @@ class Journal:
         run: name of the run, unique in the repository: a training's fingerprint; for a run with a parent, a name made from its content.
         parent: name of the run that this one is a child of, such as a training's fingerprint, or empty.
         resumed: whether the training continues from a saved state.
+        identity: id of the run that a resumed training continues, perhaps begun on another machine; None is the one in the journal.
     """
 
-    def __init__(self, run: str, parent: str = "", resumed: bool = False) -> None:
+    def __init__(self, run: str, parent: str = "", resumed: bool = False, identity: str | None = None) -> None:
         self.path = JOURNALS / f"{run}.jsonl"
         JOURNALS.mkdir(parents=True, exist_ok=True)
         _cut_torn_line(self.path)
         self._lock = threading.Lock()
         events = list(read_events(self.path))
-        if not (parent or resumed) and (_status(events) == "FINISHED" or any(event["type"] == "metrics" for event in events)):
+        begun = _status(events) == "FINISHED" or any(event["type"] == "metrics" for event in events)
+        if begun and not parent and (not resumed or identity not in (None, events[0]["id"])):
             if _status(events) == "RUNNING":  # It was killed and could not record its end.
                 self._append(type="status", status="KILLED", timestamp_ms=events[-1]["timestamp_ms"])
             _put_aside(self.path)
             events = []
-        self._points = {(event["step"], name) for event in events if event["type"] == "metrics" for name in event["values"]}
+        self._last_steps: dict[str, int] = {}
+        for event in events:
+            if event["type"] == "metrics":
+                self._last_steps.update(dict.fromkeys(event["values"], event["step"]))
         self._parameters = _values(events, "parameters")
         self._tags = _values(events, "tags")
         self._inputs = [value for event in events if event["type"] == "inputs" for value in event["values"]]
+        self.identity: str = events[0]["id"] if events else f"{parent}/{run}" if parent else identity or uuid.uuid4().hex
         if not events:
-            self._append(type="run", id=f"{parent}/{run}" if parent else uuid.uuid4().hex, run=run, parent=parent)
+            self._append(type="run", id=self.identity, run=run, parent=parent)
         self._append(type="status", status="RUNNING")
 
     def metrics(self, step: int, values: Mapping[str, float], context: str = "") -> None:
-        """Record numbers at a step. A context is prefixed to their names: nll of context valid is "valid/nll"."""
+        """Record numbers at a step after their last one. A context is prefixed to their names: nll of context valid is "valid/nll"."""
         named = {f"{context}/{name}" if context else name: float(value) for name, value in values.items()}
-        new = {name: value for name, value in named.items() if (step, name) not in self._points}
+        new = {name: value for name, value in named.items() if step > self._last_steps.get(name, -1)}
         if new:
-            self._points.update((step, name) for name in new)
+            self._last_steps.update(dict.fromkeys(new, step))
             self._append(type="metrics", step=step, values=new)
 
     def parameters(self, values: Mapping[str, Any]) -> None:
@@ -115,7 +121,7 @@ class Journal:
 
     def next_step(self, name: str) -> int:
         """Return the step after the last recorded one, for a metric whose steps number its own points, such as samples over time."""
-        return max((step for step, known in self._points if known == name), default=-1) + 1
+        return self._last_steps.get(name, -1) + 1
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Record a file, which MLflow stores under `folder`. It is copied, because the next run may replace it before it is sent."""

@@ -23,7 +23,7 @@ from flows.record.usage import sampling
 from transformer_core.config import PRETRAINED, Params, tracking_uri
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.errors import Interrupted
-from transformer_core.files import sha256_of
+from transformer_core.files import sha256_of, write_text
 from transformer_core.models.directory import WEIGHTS
 from transformer_core.processes import cpu_name
 from transformer_core.training.checkpoint import FORMAT, is_whole, state_files
@@ -31,6 +31,8 @@ from transformer_core.training.devices import Rank
 from transformer_core.training.records import Observer, UpdateRecord
 
 TABLES = (UPDATES, VALIDATION, SKIPPED)
+# In a training's state, for one that is resumed on another machine: the id of its journal, which MLflow's run has as a tag.
+JOURNAL_ID = "journal"
 # Settings of a training that change no weights: when it ends, what is kept, and what is measured. `updates` is one without a cooldown.
 _CHANGEABLE = {"patience", "keep", "keep_best", "validate_every", "bleu_sentences"}
 
@@ -63,7 +65,10 @@ def recording(params: Params, fingerprint: str, state: Path, rank: Rank, paramet
     The end of the block ends the run. The tables are written in `state`; `parameters` is the number of the model's parameters; `score` is
     the score of outputs in validations, `bleu` or `f1`.
     """
-    journal = Journal(fingerprint, resumed=any(map(is_whole, state_files(state))))
+    resumed, identity = any(map(is_whole, state_files(state))), state / JOURNAL_ID
+    known = identity.read_text(encoding="ascii") if resumed and identity.exists() else None
+    journal = Journal(fingerprint, resumed=resumed, identity=known)
+    write_text(identity, journal.identity)
     describe_training(journal, params)
     device = torch.cuda.get_device_name(rank.device) if rank.device.type == "cuda" else cpu_name()
     journal.tags({**lineage(), "device": device, "ranks": str(rank.world_size)})

@@ -47,6 +47,16 @@ def test_nothing_is_wrong_with_a_fresh_clone(call: Call) -> None:
     assert findings["prefect"]["detail"] == "none configured: a temporary server is used"
 
 
+@pytest.mark.usefixtures("healthy")
+def test_a_driver_whose_gpus_cannot_be_used_is_a_warning(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    done = call("doctor")
+    assert done.code == 0
+    (line,) = [line for line in done.out.split("\n") if line.startswith("warning") and "cuda" in line]
+    assert "there is an NVIDIA driver, but torch" in line
+
+
 def test_a_problem_is_a_line_with_a_remedy_and_its_exit_code(call: Call, healthy: Path) -> None:
     (healthy / "params.yaml").write_text(recipes.read("synthetic").replace("  warmup: ", "  warmup: x  # "), encoding="utf-8")
     done = call("doctor")

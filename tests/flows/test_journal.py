@@ -54,6 +54,25 @@ def test_the_numbering_of_samples_continues_in_a_resumed_run() -> None:
     assert Journal("run", resumed=True).next_step("cpu") == 1
 
 
+def test_a_training_that_is_resumed_on_another_machine_is_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Journal("run")
+    first.metrics(1, {"loss": 1.0})
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    again = Journal("run", resumed=True, identity=first.identity)
+    assert next(read_events(again.path))["id"] == first.identity
+
+
+def test_the_journal_of_an_earlier_training_here_is_put_aside_for_one_that_goes_on_here() -> None:
+    earlier = Journal("run")
+    earlier.metrics(1, {"loss": 1.0})
+    later = Journal("run", resumed=True, identity="f1d0")
+    later.metrics(1, {"loss": 0.9})
+    assert [event["values"] for event in events("metrics")] == [{"loss": 0.9}]
+    assert next(read_events(later.path))["id"] == "f1d0"
+    assert len(list(JOURNALS.glob("run.*.jsonl"))) == 1
+
+
 def test_a_resumed_training_repeats_no_point() -> None:
     """Stopped after update 3, saved at update 2: the third comes twice from the trainer and once into the journal."""
     first = Journal("run")

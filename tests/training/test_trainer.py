@@ -1,5 +1,6 @@
 """Training is the same however it is cut: into micro-batches, by stops, over devices; and it survives what goes wrong."""
 
+import errno
 import os
 import platform
 import signal
@@ -488,6 +489,32 @@ def test_a_stop_or_a_kill_during_a_validation_costs_no_update(split: BinarizedSp
     assert watcher.validations == [update for update in (12, 24) if update >= last]
     assert torch.equal(weights(straight), weights(trainer._model))
     kept = [[update_of(file) for file in checkpoint_files(tmp_path / name / "checkpoints")] for name in ("straight", "stopped")]
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize("broken", [8, 16])
+@pytest.mark.parametrize("at", ["_write_checkpoint", "_write_state"])
+def test_a_write_that_fails_costs_no_checkpoint(
+    split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, broken: int
+) -> None:
+    """A full disk, as a kill between the writes of state and checkpoint; update 16 is saved without a validation."""
+    settings = SETTINGS.model_copy(update={"save_every": 4, "validate_every": 12, "keep": 4})
+    trainer_of(build(), split, tmp_path / "straight", settings).run()
+    write = getattr(StateDirectory, at)
+
+    def full(self: StateDirectory, update: int, *given: Any) -> None:
+        if update == broken:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, update, *given)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(StateDirectory, at, full)
+        with pytest.raises(OSError, match="No space left"):
+            trainer_of(build(), split, tmp_path / "full", settings).run()
+    trainer = resumed(split, tmp_path / "full", settings)
+    assert trainer.progress.update == (broken if at == "_write_checkpoint" else broken - 4)
+    trainer.run()
+    kept = [[(file.name, file.read_bytes()) for file in checkpoint_files(tmp_path / name / "checkpoints")] for name in ("straight", "full")]
     assert kept[0] == kept[1]
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from transformer_core.config import Train
-from transformer_core.errors import UserError
+from transformer_core.errors import ExitCode, UserError
 from transformer_core.files import sha256_of
 from transformer_core.training import loss as loss_module
 from transformer_core.training.checkpoint import (
@@ -22,7 +22,7 @@ from transformer_core.training.checkpoint import (
     update_of,
     validations_since_best,
 )
-from transformer_core.training.devices import default_devices, default_threads
+from transformer_core.training.devices import default_devices, default_threads, process_group
 from transformer_core.training.loss import cross_entropy
 from transformer_core.training.update import cooldown_factor, learning_rate
 
@@ -242,6 +242,14 @@ def test_the_best_validations_are_those_of_the_measure() -> None:
 def test_devices_by_default_are_what_the_machine_has_but_no_more_than_micro_batches() -> None:
     here = torch.cuda.device_count() if torch.cuda.is_available() else len(os.sched_getaffinity(0))
     assert [default_devices(microbatches) for microbatches in (1, here, 1000 * here)] == [1, here, here]
+
+
+def test_no_training_runs_on_the_cpus_of_a_machine_whose_gpus_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(UserError, match="none of the 8 GPUs") as caught, process_group(threads=1):
+        pass
+    assert caught.value.exit_code == ExitCode.UNAVAILABLE
 
 
 def test_threads_by_default_share_the_cores_and_are_never_none() -> None:

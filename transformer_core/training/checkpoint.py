@@ -63,6 +63,7 @@ class StateDirectory:
         self._keep = keep
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state")
         self._writing: list[Future[None]] = []
+        self._failed = False
 
     def remove_after(self, update: int) -> None:
         """Remove states and checkpoints of later updates: damaged states, and the checkpoints of the training that wrote them."""
@@ -99,7 +100,14 @@ class StateDirectory:
     def _start(self, write: Callable[..., None], update: int, value: dict[str, Any], *others: Collection[int]) -> None:
         while len(self._writing) > 1:  # Bounds the copies in memory if the disk is slower than the training.
             self._writing.pop(0).result()
-        self._writing.append(self._writer.submit(write, update, copied(value), *others))
+        self._writing.append(self._writer.submit(self._unless_failed, write, update, copied(value), *others))
+
+    def _unless_failed(self, write: Callable[..., None], *arguments: Any) -> None:
+        """Write, if no earlier write has failed: a training that resumes from a later state would not write a missing checkpoint."""
+        if not self._failed:
+            self._failed = True
+            write(*arguments)
+            self._failed = False
 
     def _write_state(self, update: int, state: dict[str, Any]) -> None:
         _remove_torn(self.path)

@@ -12,7 +12,7 @@ import torch.distributed
 from torch import Tensor
 
 from transformer_core.config import Precision
-from transformer_core.errors import configuration_error
+from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
 from transformer_core.models.precision import low_precision, weights_dtype
 from transformer_core.processes import cores
 
@@ -70,7 +70,7 @@ def process_group(threads: int | None) -> Iterator[Rank]:
         threads: number of threads of this rank on a CPU; None shares the machine's cores among its ranks.
 
     Raises:
-        UserError: exit code 78; the machine has GPUs, but fewer than ranks.
+        UserError: exit code 78; the machine has GPUs, but fewer than ranks; 69, CUDA cannot use the GPUs that the driver lists.
     """
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     local_rank, local_world_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -80,14 +80,25 @@ def process_group(threads: int | None) -> Iterator[Rank]:
             raise configuration_error(f"machine.devices: {local_world_size} asked for, {torch.cuda.device_count()} GPUs here")
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
+    elif torch.cuda.device_count():  # By the driver's library, which needs no working CUDA.
+        message = f"CUDA: none of the {torch.cuda.device_count()} GPUs of this machine can be used"
+        raise UserError(
+            message, "See transformer-core doctor. To train on CPUs, set CUDA_VISIBLE_DEVICES to nothing.", ExitCode.UNAVAILABLE
+        )
     else:
         device = torch.device("cpu")
     if world_size > 1:
         torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    # Not after an error of one rank alone: NCCL would wait here for the others, which wait for this rank.
+    together = False
     try:
         yield Rank(rank, world_size, device)
+        together = True
+    except Interrupted:
+        together = True
+        raise
     finally:
-        if world_size > 1:
+        if together and world_size > 1:
             torch.distributed.destroy_process_group()
 
 

@@ -141,7 +141,7 @@ class Trainer:
         self._window_began = self._clock_began - self._window.seconds
         cursor = Cursor(self.progress.epoch, self.progress.done_in_epoch)
         with closing(shares(self._plan, self._split, self._rank, cursor, self._bpe_dropout)) as coming:
-            if self._validation_is_due():  # The restored state was saved before a validation that was interrupted.
+            if self.progress.update:  # A kill may have prevented the validation and the checkpoint after the restored state.
                 self._validate_and_keep()
             while not self._ended():
                 began = time.monotonic()
