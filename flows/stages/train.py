@@ -259,8 +259,11 @@ def _without_dropout(size: ModelSize) -> dict[str, Any]:
 def _validation(
     params: Params, model: TranslationModel, subword: Subword, rank: Rank, score: _OutputScore, stop_asked: Callable[[], bool]
 ) -> Callable[[], dict[str, float] | None]:
-    """Teacher-forced scores of valid, and BLEU or F1 of greedy outputs for `train.bleu_sentences` of it; None after a request to stop."""
-    valid, translator = open_split(BINARIZED / "valid"), Translator(model, subword)
+    """Teacher-forced scores of valid, and BLEU or F1 of greedy outputs for `train.bleu_sentences` of it; None after a request to stop.
+
+    Logits that are not finite do not end the training: the trainer skips updates and can restore the weights.
+    """
+    valid, translator = open_split(BINARIZED / "valid"), Translator(model, subword, strict=False)
     chosen = np.linspace(0, len(valid) - 1, min(params.train.bleu_sentences, len(valid)), dtype=np.int64).tolist()
     lines = list(read_lines(RAW / f"valid.{params.download.target}"))
     # A model of lowercase text outputs lowercase text.

@@ -10,19 +10,21 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.cli.conftest import Call
-from tests.models.on_disk import write_drawn
+from tests.cli.conftest import SIZE, Call
+from tests.models.on_disk import VOCAB, overflowing_in_fp16, write_drawn, write_model
 from transformer_core import recipes
 from transformer_core.cli import translate as command
 from transformer_core.decoding.engine import Engine
 from transformer_core.decoding.translator import Translator
 from transformer_core.files import sha256_of
+from transformer_core.models.architectures import build
 
 COMMAND = Path(sys.executable).with_name("transformer-core")
 
@@ -278,6 +280,15 @@ def test_the_output_goes_through_a_link_and_into_a_pipe(translate: Call, tmp_pat
         translate("--out", "pipe", stdin=b"a cat\n")
         assert reader.communicate(timeout=30)[0] == expected
     assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("how", [(), ("--beam", "1"), ("--sample", "2")], ids=str)
+def test_a_model_that_overflows_in_fp16_is_refused_instead_of_lines_left_out(how: tuple[str, ...], call: Call, tmp_path: Path) -> None:
+    write_model(overflowing_in_fp16(build(replace(SIZE, norm="pre"), VOCAB)), tmp_path / "large")
+    stdin = b"the dog\n\na cat\nthe dog sees a cat\n"
+    assert call("translate", "--model", "large", *how, stdin=stdin).out.count("\n") == 4
+    line = "precision fp16: the logits of a sentence are not finite. Take bf16 or float32."
+    assert call("translate", "--model", "large", "--precision", "fp16", *how, stdin=stdin).refusal() == (78, line)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.models.on_disk import TEXT, write_drawn
+from tests.models.on_disk import SMALL, TEXT, VOCAB, overflowing_in_fp16, write_drawn, write_model
+from tests.refusals import refused
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.translator import Translator, batches_of
+from transformer_core.decoding.sampling import Sampling
+from transformer_core.decoding.translator import Hypothesis, Translator, batches_of
+from transformer_core.models.architectures import build
 
 LINES = ["", *(f"{line} {end}" for line in TEXT for end in ("", "dog", "a house", "the cat sees"))]
 SEARCH = Search(beam=2, max_extra=4)
@@ -57,6 +61,19 @@ def test_the_fault_of_one_replica_is_the_fault_of_all(directory: Path) -> None:
     broken.start = fail  # type: ignore[method-assign, assignment]
     with pytest.raises(RuntimeError, match="out of memory"):
         Translator(translator.model, translator.subword, (broken,)).translate(LINES, SEARCH, batch_tokens=20)
+
+
+@pytest.mark.parametrize("search", [Search(beam=1), SEARCH, Sampling(2, max_extra=4)], ids=["greedy", "beam", "sampling"])
+def test_logits_that_overflow_in_fp16_are_an_error_or_an_empty_translation(search: Search | Sampling, tmp_path: Path) -> None:
+    directory = write_model(overflowing_in_fp16(build(replace(SMALL, norm="pre"), VOCAB)), tmp_path / "model")
+    cpu = torch.device("cpu")
+    assert all(len(ranked) >= 1 for ranked in Translator.load(directory, device=cpu).translate(LINES, search))
+    half = Translator.load(directory, precision="fp16", device=cpu)
+    with refused(78, r"^precision fp16: the logits of a sentence are not finite\. Take bf16 or float32\.$"):
+        half.translate(LINES, search)
+    assert replace(half, strict=False).translate(LINES[:3], search) == [[Hypothesis("", 0.0, 0.0, 0)]] * 3
+    with refused(78, r"^precision fp16: "):
+        Translator.load(directory, directory, precision="fp16", device=cpu).translate(LINES, search)
 
 
 @given(lengths=st.lists(st.integers(1, 60), max_size=60), budget=st.integers(1, 200))

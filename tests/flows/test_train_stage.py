@@ -19,7 +19,7 @@ from flows.stages import train as stage
 from tests.corpus.encoded import learnt_subword, write_binarized
 from tests.flows.publishing import MANIFEST
 from tests.flows.stages import set_params, stage_here
-from tests.models.on_disk import with_drawn_norms, write_model
+from tests.models.on_disk import overflowing_in_fp16, with_drawn_norms, write_model
 from transformer_core.config import load_params
 from transformer_core.corpus.text import write_lines
 from transformer_core.files import locked, read_json, write_json, write_text
@@ -130,6 +130,17 @@ def test_a_training_starts_from_the_weights_of_a_model_of_the_same_sizes_and_voc
         ended = stage_here("train")
         assert ended.stderr.startswith(f"train.init_from: pretrained/{parent} {fault}")
         assert (ended.returncode, ended.stderr.count("\n")) == (78, 1)
+
+
+def test_a_validation_whose_logits_are_not_finite_does_not_end_the_training(place: Path) -> None:
+    """Its outputs count as empty. Both updates are skipped, too."""
+    prepare("bpe", init_from="large", precision="fp16")
+    set_params(model={"norm": "pre"})
+    write_model(overflowing_in_fp16(build(resolve(load_params().model), 45)), Path("pretrained/large"), [*SOURCES, *TARGETS])
+    ended = stage_here("train")
+    assert ended.returncode == 0, ended.stderr
+    assert "update 2: valid PPL nan, BLEU 0.0 (greedy, 2 sentences)" in ended.stderr
+    assert (place / "models/checkpoints/update-00000002.safetensors").exists()
 
 
 def test_a_training_that_another_process_runs_is_not_started_again(place: Path) -> None:

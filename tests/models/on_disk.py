@@ -38,6 +38,14 @@ def write_drawn(directory: Path, size: ModelSize = SMALL, seed: int = 1, vocab_s
     return write_model(build(size, vocab_size), directory)
 
 
+def overflowing_in_fp16(model: TranslationModel) -> TranslationModel:
+    """Enlarge weights of a pre-norm Transformer, so that activations are above 65,504, the largest number of fp16; float32 holds them."""
+    with torch.no_grad():
+        for parameter in model.get_submodule("encoder.0.feed_forward").parameters():
+            parameter.mul_(3_000)
+    return model
+
+
 def with_drawn_norms(model: TranslationModel) -> TranslationModel:
     """Draw norms and biases, which start as ones and zeros and would hide one in the wrong place."""
     with torch.no_grad():

@@ -69,7 +69,7 @@ def beam_search(
     prefix: Tensor | None = None,
     most_positions: int | None = None,
 ) -> list[list[Finished]]:
-    """Return the best finished outputs of each sentence, best first; at least one, at most `settings.beam`.
+    """Return the best finished outputs of each sentence, best first; at most `settings.beam`, and none only if logits are not finite.
 
     Without a patience a sentence is done when its `nbest` best finished scores are at least log P / penalty(maximum length) of its best
     live hypothesis. This is an upper bound of later scores: log P can only fall, the length penalty is largest at the maximum length,

@@ -1,5 +1,6 @@
 """Hypotheses of a batch of sentences, extended by a token per step: the common part of beam search and sampling."""
 
+import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
@@ -111,7 +112,10 @@ class Hypotheses(ABC):
         """
 
     def run(self, model: StepModel, source: Tensor, source_mask: Tensor) -> list[list[Finished]]:
-        """Extend until every sentence is done; return the finished outputs of each, best first."""
+        """Extend until every sentence is done; return the finished outputs of each, best first; none if one has a score of NaN.
+
+        Such a score comes from logits that are not finite. The sentence may then lack other outputs, too.
+        """
         state = model.start(source, source_mask)
         while True:
             before = self.live.shape[1]
@@ -188,7 +192,9 @@ class Hypotheses(ABC):
         pool = [part[places].tolist() for part in self.finished]
         trace = self._trace[: self.length, :, places].numpy(force=True)
         for row, sentence in enumerate(self._sentences[places.numpy(force=True)]):
-            entries = zip(*(part[row] for part in pool), strict=True)
+            entries = list(zip(*(part[row] for part in pool), strict=True))
+            if any(math.isnan(score) for score, *_ in entries):
+                continue
             self._results[sentence] = [
                 Finished(_tokens(trace[:, :, row], length, parent), log_probability, score)
                 for score, log_probability, length, parent in entries

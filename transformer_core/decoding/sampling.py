@@ -48,6 +48,8 @@ def sample(
 ) -> list[list[Finished]]:
     """Return `settings.samples` outputs of each sentence, the likeliest first; arguments as in `beam_search`.
 
+    A sentence has fewer only if logits are not finite.
+
     Log-probabilities and scores are those of the model, without temperature, top_k and top_p.
     """
     limits = Limits.of(source_mask, settings.max_extra, prefix, most_positions)
@@ -118,4 +120,6 @@ class _Samples(Hypotheses):
         number = self._numbers[:, :, self.length].flatten()[:, None].to(total.dtype) * total
         # A number that is rounded up to the total would select a token behind the last.
         number = torch.minimum(number, total.nextafter(torch.zeros_like(total)))
-        return tokens[rows, (cumulative[rows] <= number).sum(dim=1)]
+        place = (cumulative[rows] <= number).sum(dim=1)
+        # Logits that are not finite leave no candidate. The sample's score is NaN then, whatever the token.
+        return tokens[rows, place.clamp(max=tokens.shape[1] - 1)]

@@ -50,6 +50,11 @@ class Ensemble:
         """The device of the models."""
         return self._models[0].device
 
+    @property
+    def output_weight(self) -> Tensor:
+        """That of the first model; all have its number type."""
+        return self._models[0].output_weight
+
     def start(self, source: Tensor, source_mask: Tensor) -> EnsembleState:
         """Encode (B, S) sources, see `TranslationModel.start`."""
         return EnsembleState([model.start(source, source_mask) for model in self._models])
@@ -100,12 +105,14 @@ class Translator:
             On a CPU the operations between the matrix products are too short to be divided among threads, so decoding two batches in
             parallel, with one thread each, is faster than one after the other.
         shortlist: the subwords that the translation of a sentence may have; None allows all.
+        strict: whether a sentence whose logits are not finite is an error. Otherwise its translation is empty.
     """
 
     model: Decoder
     subword: Subword
     replicas: tuple[Decoder, ...] = ()
     shortlist: Shortlist | None = None
+    strict: bool = True
 
     @property
     def most_positions(self) -> int | None:
@@ -163,7 +170,7 @@ class Translator:
             prefixes: beginning of each line's translation, in whole words.
 
         Raises:
-            UserError: exit code 65; a line has more tokens than a model with learned positions has learned.
+            UserError: see `translate_tokens`.
         """
         starts = None if prefixes is None else [self.subword.encode(prefix)[:-1] for prefix in prefixes]
         return self.translate_tokens([self.subword.encode(line) for line in lines], search, batch_tokens, starts)
@@ -181,7 +188,8 @@ class Translator:
         `done` is called with the number of sources in each batch that is translated, as `tqdm.update` is.
 
         Raises:
-            UserError: exit code 65; a source has more tokens than a model with learned positions has learned.
+            UserError: exit code 65; a source has more tokens than a model with learned positions has learned. 78; `strict`, and the
+                logits of a sentence are not finite: those of a good model may overflow in fp16.
         """
         most = self.model.most_positions
         for number, source in enumerate(sources, 1):
@@ -204,9 +212,13 @@ class Translator:
         # The coverage penalty reads the model's record of attention, which parallel batches on a CPU would share.
         replicas = () if isinstance(search, Search) and search.coverage else self.replicas
         results = [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]
+        least = search.samples if isinstance(search, Sampling) else 1
         for numbers, outputs in zip(batches, _side_by_side(decode, batches, (self.model, *replicas)), strict=True):
             for number, finished in zip(numbers, outputs, strict=True):
-                results[number] = [Hypothesis.of(output, self.subword) for output in finished]
+                if len(finished) >= least:
+                    results[number] = [Hypothesis.of(output, self.subword) for output in finished]
+                elif self.strict:
+                    raise _not_finite(self.model.output_weight.dtype)
             done(len(numbers))
         return results
 
@@ -215,6 +227,12 @@ def _decoded(model: StepModel, tokens: Tensor, search: Search | Sampling, prefix
     if isinstance(search, Search):
         return beam_search(model, tokens, tokens != PAD, search, prefix, most)
     return sample(model, tokens, tokens != PAD, search, prefix, most)
+
+
+def _not_finite(weights: torch.dtype) -> UserError:
+    name = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(weights, str(weights).removeprefix("torch."))
+    remedy = "Take bf16 or float32." if weights == torch.float16 else "Take another checkpoint, or train again."
+    return configuration_error(f"precision {name}: the logits of a sentence are not finite", remedy)
 
 
 def check_shortlist(directories: Sequence[Path]) -> Path:
