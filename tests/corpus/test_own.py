@@ -183,6 +183,18 @@ def test_an_update_for_changed_files_keeps_the_held_out_pairs_and_the_rest_of_th
     assert (load_entry(path).tests["test_b"][0].files or {})["de"].sha256 == sha256_of(GERMAN)
 
 
+def test_an_update_for_files_too_small_for_the_held_out_pairs_leaves_entry_and_list_as_they_are() -> None:
+    new_entry("letters", ENGLISH, GERMAN, valid=5, test=10)
+    written = [Path(f"corpora/letters.{suffix}") for suffix in ("yaml", "held-out")]
+    before = [file.read_bytes() for file in written]
+    for file in (ENGLISH, GERMAN):
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:15]))
+    with refused(65, r"my/letters\.en: 15 pairs are to be held out, but it has 15 different sentences with text on both sides"):
+        update_entry("letters")
+    assert [file.read_bytes() for file in written] == before
+    assert sorted(Path("corpora").iterdir()) == sorted(written)
+
+
 def test_an_update_checks_the_local_files_beside_other_sources_and_leaves_the_size() -> None:
     path = new_entry("letters", ENGLISH, GERMAN)
     translated = "  - translated: {corpus: news, model: ../teacher, side: source}\n"

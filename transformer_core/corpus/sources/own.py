@@ -89,10 +89,7 @@ def new_entry(
         else:
             sizes[split] = given or tenth
             splits[split] = [{"holdout": sizes[split]}]
-    wanted, different = sum(sizes.values()), len(ranks[languages[0]])
-    if wanted >= different:
-        fault = f"{wanted:,} pairs are to be held out, but it has {different:,} different sentences with text on both sides"
-        raise UserError(f"{source_file}: {fault}", "Hold out fewer or add text.")
+    _check_enough(source_file, sum(sizes.values()), len(ranks[languages[0]]))
     entry = {"name": name, "languages": list(languages), "licence": None, "note": "", "size": size.model_dump(), "splits": splits}
     validate_document(Entry, entry, path)  # Before anything is written: an entry that is there would be in the way of the next try.
     _list_held_out(path, ranks, sizes, {})
@@ -135,7 +132,8 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
         The size before, None if the entry had none, and the size after, None if it was not measured.
 
     Raises:
-        UserError: exit code 65 as `new_entry`; 78 if corpora/ has no such entry, or if it names no local file with `files`.
+        UserError: exit code 65 as `new_entry`; 78 if corpora/ has no such entry, or if it names no local file with `files`. Nothing is
+            then written.
     """
     path = _path_of(name)
     if not path.is_file():
@@ -160,6 +158,8 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
     size = None
     if whole:
         size, ranks = _measure(train)
+        language = entry.languages[0]
+        _check_enough(train[0][language].file, sum(entry.holdouts.values()), len(ranks[language]))
         document["size"] = size.model_dump()
         _list_held_out(path, ranks, entry.holdouts, {language: listed_sentences(path, language) for language in entry.languages})
     write_text(path, yaml_text(document))
@@ -243,6 +243,13 @@ def _check_cells(table: Path) -> None:
                 f"{table}:{number}: {cells} columns, but line 1 has {wanted}",
                 "Look for a tab inside a sentence, or for one that is missing.",
             )
+
+
+def _check_enough(source_file: Path, wanted: int, different: int) -> None:
+    """Raise `UserError` (65): so many pairs cannot be held out of so many different sentences and leave one for training."""
+    if wanted >= different:
+        fault = f"{wanted:,} pairs are to be held out, but it has {different:,} different sentences with text on both sides"
+        raise UserError(f"{source_file}: {fault}", "Hold out fewer or add text.")
 
 
 def _sum_of(path: Path) -> str:
