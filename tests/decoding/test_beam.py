@@ -202,6 +202,16 @@ def test_a_beam_of_one_is_greedy_decoding_whatever_the_penalty(model: Transforme
         assert search(model, [tokens], replace(BEAM, beam=1, alpha=alpha))[0][0].tokens == output
 
 
+@pytest.mark.parametrize("patience", [None, 1.0, 2.0])
+def test_greedy_search_ends_with_its_output_whatever_the_patience(patience: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, steps = ScriptedModel(1), list[int]()
+    step = model.step
+    monkeypatch.setattr(model, "step", lambda tokens, state: steps.append(len(tokens)) or step(tokens, state))
+    (output,) = search(model, [[4, EOS]], Search(beam=1, max_extra=100, patience=patience))[0]
+    assert steps == [1] * len(output.tokens)
+    assert len(output.tokens) < 50
+
+
 def test_outputs_are_ranked_end_once_and_hold_no_reserved_token(model: Transformer) -> None:
     for tokens, outputs in zip(sources := random_sources(12, seed=8), search(model, sources, BEAM), strict=True):
         assert [output.score for output in outputs] == sorted((output.score for output in outputs), reverse=True)

@@ -147,7 +147,8 @@ class _BeamSearch(Hypotheses):
         self.advance(live, parents, token.gather(1, order))
         if self._coverage is not None:
             self._coverage.follow(parents)
-        self.done |= self._enough() | (self.max_length <= self.length)
+        none_live = self.live[:, 0] == -torch.inf  # The best of them: no more can end, although a patience may wait for it.
+        self.done |= self._enough() | none_live | (self.max_length <= self.length)
         return parents
 
     def _enough(self) -> Tensor:
