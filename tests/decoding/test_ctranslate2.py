@@ -103,16 +103,6 @@ def test_what_is_exported_translates_pieces_of_a_text_as_they_are(model: WordsOn
     assert subword.decode(result.hypotheses[0]) == best.text != ""
 
 
-def test_greedy_outputs_equal_ours_but_for_ties(model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]) -> None:
-    settings = replace(THEIRS, beam=1)
-    mine, theirs = ours(model, sources, settings), engine.search(sources, settings, 4096)
-    found = differences(model, sources, mine, theirs, settings)
-    assert [difference for difference in found if difference.kind not in ("tie", "theirs is cut")] == []
-    cut = [difference.number for difference in found if difference.kind == "theirs is cut"]
-    assert [mine[number][0].tokens[:-1] for number in cut] == [theirs[number][0].tokens[:-1] for number in cut]
-    assert len({tuple(output.tokens) for output, *_ in theirs}) > 100  # Or equality would say little.
-
-
 @pytest.mark.parametrize("beam", [2, 4, 6])
 @pytest.mark.parametrize("alpha", [0.3, 0.6, 1.0])
 @pytest.mark.parametrize("penalty", ["power", "wu"])
@@ -126,14 +116,26 @@ def test_with_their_stopping_rule_our_beam_finds_theirs_but_for_ties(
     assert len(found) < len(sources) / 10
 
 
+@pytest.mark.parametrize("scored", [True, False])
 @pytest.mark.parametrize("max_extra", [1, MAX_EXTRA])
-def test_greedy_outputs_without_scores_end_at_the_max_length_as_ours_do(
-    max_extra: int, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
+def test_greedy_outputs_equal_ours_but_for_ties_and_end_at_the_max_length_as_ours_do(
+    max_extra: int, scored: bool, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
 ) -> None:
     settings = Search(beam=1, max_extra=max_extra)
-    mine, theirs = ours(model, sources, settings), engine.search(sources, settings, 4096, scored=False)
+    mine, theirs = ours(model, sources, settings), engine.search(sources, settings, 4096, scored)
     assert {difference.kind for difference in differences(model, sources, mine, theirs, settings)} <= {"tie"}
     assert any(len(output.tokens) == len(source) - 1 + max_extra for source, (output,) in zip(sources, theirs, strict=True))
+    assert len({tuple(output.tokens) for output, *_ in theirs}) > 100  # Or equality would say little.
+
+
+def test_greedy_outputs_of_a_model_that_does_not_end_are_cut_alike_with_scores_and_without(tmp_path: Path) -> None:
+    model, settings = drawn(), Search(beam=1, max_extra=5)
+    sources = [[*[5] * count, EOS] for count in (7, 1, 60)]
+    engine = load(model, tmp_path)
+    wanted = [output.tokens for (output,) in ours(model, sources, settings)]
+    assert [len(tokens) for tokens in wanted] == [12, 6, 65]
+    for scored in (True, False):
+        assert [output.tokens for (output,) in engine.search(sources, settings, 4096, scored)] == wanted
 
 
 @pytest.mark.parametrize(("beam", "patience"), [(2, None), (4, 1.0), (4, 2.0), (4, 0.3), (4, 0.1)])
@@ -168,7 +170,10 @@ def test_scores_are_log_probabilities_given_no_special_token_over_the_length_pen
     for source, outputs in zip(sources[:40], engine.search(sources[:40], settings, 4096), strict=True):
         assert [output.score for output in outputs] == sorted((output.score for output in outputs), reverse=True)
         for output in outputs:
-            forced = forced_log_probabilities(model, source, output.tokens).sum().item()
+            found = [output.tokens]
+            if beam == 1 and len(output.tokens) == len(source) - 1 + MAX_EXTRA:  # The end token may be in the place of a likelier one.
+                found = [[*output.tokens[:-1], token] for token in range(EOS, VOCAB)]
+            forced = max(forced_log_probabilities(model, source, tokens).sum().item() for tokens in found)
             assert output.log_probability == pytest.approx(forced, abs=TIE)
             assert output.score == pytest.approx(forced / length_penalty(float(len(output.tokens)), 0.6, penalty), abs=TIE)
 
@@ -200,8 +205,11 @@ def test_outputs_are_those_of_a_search_that_had_the_max_length_from_the_start(
             suppress_sequences=[["<pad>"], ["<s>"]],
             return_end_token=True,
         )
-        assert [[piece(token) for token in output.tokens] for output in outputs] == result.hypotheses
-        cut += outputs[0].tokens[-1] != EOS
+        wanted = result.hypotheses
+        cut += wanted[0][-1] != piece(EOS)
+        if beam == 1 and len(wanted[0]) == len(source) + 1:
+            wanted[0][-1] = piece(EOS)
+        assert [[piece(token) for token in output.tokens] for output in outputs] == wanted
     assert 0 < cut < 60
 
 

@@ -37,6 +37,9 @@ class CTranslate2Engine:
     even if a live hypothesis could still become the best; without penalty, the best of a position must have ended too. PAD, UNK and BOS
     are forbidden before the softmax, so log P is the probability given that none of them occurs.
 
+    An output that comes to the maximum length is cut off without an end token. In greedy search the end token takes the place of its last
+    token, as in ours; its scores stay those of the output that CTranslate2 found.
+
     CTranslate2 ranks by log P / |Y|^alpha, where |Y| counts the end token. For the penalty `wu` its outputs are ranked here: the penalty
     has no part in which of them it finds, unless more than K end and the worst are dropped.
 
@@ -126,13 +129,13 @@ class CTranslate2Engine:
 
         Args:
             scored: whether scores and up to `search.beam` translations are wanted. Otherwise each source has its best translation.
-                Greedy search then computes no softmax, gives NaN for scores, and forces the end token at the maximum length as ours.
+                Greedy search then computes no softmax and gives NaN for scores.
         """
         outputs = self._begin(sources, search, batch_tokens, scored)
         return lambda: [[Hypothesis.of(output, self.subword) for output in ranked] for ranked in outputs()]
 
     def search(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, scored: bool = True) -> list[list[Finished]]:
-        """Translate as `begin` does, but return token ids. An output that is cut off at the maximum length has no end token."""
+        """Translate as `begin` does, but return token ids."""
         return self._begin(sources, search, batch_tokens, scored)()
 
     def _begin(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, scored: bool) -> Callable[[], list[list[Finished]]]:
@@ -152,7 +155,7 @@ class CTranslate2Engine:
         def outputs() -> list[list[Finished]]:
             found = {number: output.result() for number, output in running.items()}
             if not options["return_scores"]:
-                ranked = {number: [self._forced(one.hypotheses[0], own[number])] for number, one in found.items()}
+                ranked = {number: [Finished(self._ids(one.hypotheses[0]), math.nan, math.nan)] for number, one in found.items()}
             else:
                 too_far = {
                     number: longest
@@ -161,6 +164,8 @@ class CTranslate2Engine:
                 }
                 found |= {number: output.result() for number, output in self._start(sources, too_far, options).items()}
                 ranked = {number: self._ranked(one, search, search.beam if scored else 1) for number, one in found.items()}
+            if search.beam == 1:
+                ranked = {number: [_ended(best, own[number])] for number, (best,) in ranked.items()}
             return [ranked.get(number, [_EMPTY]) for number in range(len(sources))]
 
         return outputs
@@ -199,11 +204,6 @@ class CTranslate2Engine:
         outputs.sort(key=lambda output: output[1] / output[2], reverse=True)  # Here their scores are log-probabilities.
         return [Finished(self._ids(pieces), score, score / penalty) for pieces, score, penalty in outputs[:most]]
 
-    def _forced(self, pieces: list[str], longest: int) -> Finished:
-        """Return an output of greedy search that ends at its maximum length, and has no scores."""
-        tokens = self._ids(pieces)
-        return Finished(tokens if len(tokens) < longest else [*tokens[: longest - 1], EOS], math.nan, math.nan)
-
     @cached_property
     def _tokens(self) -> dict[str, int]:
         return {piece: token for token, piece in enumerate(self.subword.pieces)}
@@ -213,6 +213,11 @@ class CTranslate2Engine:
 
     def _max_length(self, source_length: int, search: Search) -> int:
         return min(source_length - 1 + search.max_extra, self.most_positions)
+
+
+def _ended(output: Finished, longest: int) -> Finished:
+    """Return an output of greedy search with the end token at its maximum length."""
+    return output if len(output.tokens) < longest else output._replace(tokens=[*output.tokens[: longest - 1], EOS])
 
 
 def _options(search: Search, batch_tokens: int, scored: bool) -> dict[str, Any]:
