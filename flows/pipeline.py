@@ -199,7 +199,9 @@ def stage_task(name: str, machine: Machine) -> Task[[], Any]:
     description = f"Stage {name} of dvc.yaml, run by DVC here or on the machines of its pool"
 
     def run() -> str:
-        return run_in_dvc(name, machine) if pool is None else run_in_pool(name, pool, nodes, machine)
+        if pool is None:
+            return run_in_dvc(name, machine)
+        return f"ran in {pool}" if pools.run_on_nodes(name, pool, nodes) else "cached"
 
     return outcome_task(name, name, description, is_transient, run, nodes)
 
@@ -211,13 +213,6 @@ def is_transient(_task: Task[..., Any], task_run: TaskRun, state: State[Outcome]
     """
     outcome = state.result(raise_on_failure=False)
     return isinstance(outcome, Outcome) and outcome.code in TRANSIENT and task_run.run_count <= RETRIES
-
-
-def run_in_pool(name: str, pool: str, nodes: int, machine: Machine) -> str:
-    """Run a stage in a work pool, and fetch the outputs from there, so that the stage is up to date here; return what was done."""
-    elsewhere = pools.run_on_nodes(name, pool, nodes)
-    done = _repro(name, machine, "--pull")
-    return f"ran in {pool}" if elsewhere else done
 
 
 def run_in_dvc(name: str, machine: Machine) -> str:

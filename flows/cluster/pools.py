@@ -88,12 +88,12 @@ def check_stages(chosen: Mapping[str, str], stages: Sequence[str]) -> None:
 
 
 def run_on_nodes(stage: str, pool: str, nodes: int) -> bool:
-    """Run a stage on machines of a work pool, unless its outputs are here or in a run-cache. Return whether it ran.
+    """Run a stage on machines of a work pool, unless its outputs are here or in a run-cache, and fetch them. Return whether it ran.
 
-    Its outputs are then in the DVC remote, from which `dvc repro --pull` fetches them.
+    They are fetched by `restore`, which never runs the stage: `dvc repro --pull` would do so here after a failed download.
 
     Raises:
-        StageError: the stage failed there, or could not be started there.
+        StageError: the stage failed there, or could not be started there, or its outputs could not be fetched.
     """
     log = StageLog(get_run_logger().info)
     try:
@@ -107,6 +107,9 @@ def run_on_nodes(stage: str, pool: str, nodes: int) -> bool:
             # Prefect shows parameters to everybody, so a token in the address stays here: nodes have their own (docs/cluster.md).
             work = {"stage": stage, "repository": without_logins(repository), "commit": commit, "settings": tracked()}
             _run_group(client, deployment, work, nodes)
+        if not restore_in_child([stage], Path(), log):
+            message = f"it ran in {pool}, but the DVC remote has no run of it on the inputs that are here"
+            raise configuration_error(message, "Name the same remote for all machines: docs/cluster.md, What machines share.")
     except UserError as error:
         raise StageError(error.exit_code, f"{stage}: {error}") from error
     return True

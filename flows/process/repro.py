@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -168,13 +168,15 @@ def restore(names: Sequence[str]) -> str | None:
 
     Raises:
         UserError: exit code 78 if no remote is configured, or if an input of a stage, which no earlier stage makes, is not in this
-            repository; 69 if the remote is unreachable.
+            repository; 69 if the remote is unreachable, or has outputs of a stage that could not be downloaded.
     """
     from dvc.repo import Repo
     from dvc.stage.cache import RunCacheNotFoundError  # type: ignore[import-untyped]
 
     with _remote_errors(), Repo(_wait_for_lock=True) as repo:
-        repo.stage_cache.pull(None)
+        runs = repo.stage_cache.pull(None)
+        failed: list[str] = []
+        repo.cloud.pull = _noting_failures(repo.cloud.pull, failed)
         for name in names:
             if name.endswith(DVC_FILE):
                 repo.pull([name])
@@ -187,12 +189,45 @@ def restore(names: Sequence[str]) -> str | None:
                         message = f"{missing}: no such file or folder here, and stage {name} depends on it"
                         remedy = "Restore it with dvc pull or git checkout. If it is in neither: dvc add or git add it, then push."
                         raise configuration_error(message, remedy)
+                    failed.clear()
                     if stage.changed():
                         repo.stage_cache.restore(stage, pull=True)
             except RunCacheNotFoundError:
+                # DVC only logs a failed download and then raises this, as if nobody had run the stage.
+                failed += _runs_not_here(repo, stage, runs)
+                if failed:
+                    message = f"{name}: the DVC remote has its outputs, but {failed[0]} could not be downloaded"
+                    raise UserError(message, "", ExitCode.UNAVAILABLE) from None
                 return name
             repo.reproduce(name, single_item=True)  # Finds it in the cache and writes dvc.lock.
     return None
+
+
+def _noting_failures(pull: Callable[..., Any], failed: list[str]) -> Callable[..., Any]:
+    """Return a function like `DataCloud.pull` that also adds what the remote has and could not be downloaded to `failed`."""
+
+    def noting(objects: Iterable[Any], *arguments: Any, **options: Any) -> Any:
+        wanted = list(objects)
+        try:
+            result = pull(wanted, *arguments, **options)
+        except Exception:  # DVC suppresses it where it downloads the list of a folder's files.
+            failed.extend(str(one.value) for one in wanted)
+            raise
+        failed.extend(str(one.value) for one in result.failed)
+        return result
+
+    return noting
+
+
+def _runs_not_here(repo: Any, stage: Any, runs: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the runs of a stage, of those in the remote's run-cache, that could not be downloaded."""
+    from dvc.stage.cache import _can_hash, _get_stage_hash
+
+    if not _can_hash(stage):
+        return []
+    key = _get_stage_hash(stage)
+    folder = Path(repo.stage_cache.cache_dir, key[:2], key)
+    return [run for other, run in runs if other == key and not (folder / run).exists()]
 
 
 def push(names: Sequence[str]) -> None:

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
+from hashlib import md5
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,51 @@ def test_outputs_come_back_from_the_remote() -> None:
     shutil.rmtree(".dvc/cache")
     assert main(["restore", "one", "two"]) == 0
     assert Path("two.txt").read_text() == "inmid"
+
+
+@pytest.mark.usefixtures("done")
+@pytest.mark.parametrize("lost", ["files/md5/??/*.dir", "files/md5/??/{of_a_folder}", "files/md5/??/{of_a_file}", "runs/??/*/*"])
+def test_a_download_that_fails_is_worth_another_try_and_no_stage_runs(lost: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("dvc.yaml").write_text(
+        STAGES.splitlines()[1] + "\n  one: {cmd: mkdir out && cp in/a out && echo b > b, deps: [in], outs: [out, b]}"
+    )
+    with Repo() as repo:
+        repo.reproduce()
+    assert main(["push", "one"]) == 0
+    names = {"of_a_folder": md5(b"in").hexdigest()[2:], "of_a_file": md5(b"b\n").hexdigest()[2:]}
+    shutil.rmtree("out")
+    for name in ("b", "dvc.lock"):
+        Path(name).unlink()
+    shutil.rmtree(".dvc/cache")
+    files = list(Path("store").glob(lost.format(**names)))
+    assert files
+    for file in files:  # Root can read any file, but no folder, and no link to itself.
+        file.rename(f"{file.name}.away")
+        file.symlink_to(file) if lost.startswith("runs") else file.mkdir()
+    assert main(["restore", "one"]) == 69
+    # DVC raises some errors of a download, and only logs others.
+    found = re.search(
+        r"one: the DVC remote has its outputs, but \w+(\.dir)? could not be downloaded|the DVC remote is unreachable: ",
+        capsys.readouterr().err,
+    )
+    assert found
+    assert not Path("out").exists()
+    for file in files:
+        file.unlink() if lost.startswith("runs") else file.rmdir()
+        Path(f"{file.name}.away").rename(file)
+    assert main(["restore", "one"]) == 0
+    assert (Path("out/a").read_text(), Path("b").read_text()) == ("in", "b\n")
+
+
+@pytest.mark.usefixtures("done")
+def test_outputs_that_the_remote_has_lost_are_in_no_run_cache() -> None:
+    """Otherwise no try would make them again."""
+    assert main(["push", "one"]) == 0
+    for name in ("one.txt", "dvc.lock"):
+        Path(name).unlink()
+    shutil.rmtree(".dvc/cache")
+    shutil.rmtree("store/files")
+    assert main(["restore", "one"]) == NOT_CACHED
 
 
 @pytest.mark.usefixtures("done")
