@@ -88,10 +88,15 @@ def clone_for(repository: str, rank: int) -> Path:
 def check_out(work: StageRun, clone: Path) -> None:
     """Check out the commit's tracked files in the clone, which is created if needed; its data, caches and states are kept. Repair it.
 
+    The caller has the lock of the clone.
+
     Raises:
-        UserError: exit code 69 if the repository cannot be read, 78 if it has no such commit.
+        UserError: exit code 69 if the repository cannot be read, 78 if it has no such commit or the clone cannot be written.
     """
     clone.mkdir(parents=True, exist_ok=True)
+    # A git that was killed leaves its locks, and every later one would end at them. No other git works in this clone.
+    for lock in (clone / ".git").rglob("*.lock"):
+        lock.unlink(missing_ok=True)
     git(clone, "init", "--quiet")
     try:
         git(clone, "fetch", "--quiet", "--force", work.repository, "+refs/heads/*:refs/remotes/origin/*")
@@ -99,9 +104,19 @@ def check_out(work: StageRun, clone: Path) -> None:
         raise _unreadable(work.repository, error) from None
     try:
         git(clone, "checkout", "--quiet", "--force", "--detach", work.commit)
-    except subprocess.CalledProcessError:
-        raise _not_pushed(work.repository, work.commit) from None
+    except subprocess.CalledProcessError as error:
+        if not _has(clone, work.commit):
+            raise _not_pushed(work.repository, work.commit) from None
+        raise configuration_error(f"{clone}: {_reason(error)}", "Mend it, or remove this folder: it is cloned again.") from None
     repair(clone)
+
+
+def _has(clone: Path, commit: str) -> bool:
+    try:
+        git(clone, "cat-file", "-e", f"{commit}^{{commit}}")
+    except subprocess.CalledProcessError:
+        return False
+    return True
 
 
 def restore_in_child(stages: Sequence[str], clone: Path, log: StageLog) -> bool:

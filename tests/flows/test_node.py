@@ -1,8 +1,9 @@
-"""A node clones a repository that not everybody can read."""
+"""A node clones a repository, which not everybody may read, and mends a clone that a kill has left."""
 
 import base64
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.serving import Quiet, serving
 from transformer_core.errors import UserError
 
 TOKEN = "secret-token"
+AUTHOR = ["-c", "user.name=a", "-c", "user.email=a@b"]
 SSH_ADDRESS = "git@git.example:team/project.git"
 
 
@@ -35,11 +37,10 @@ class Private(Quiet, SimpleHTTPRequestHandler):
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[str]:
     """The host and port that serve a repository, team/project.git, with one commit."""
-    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
     bare = tmp_path / "served/team/project.git"
     for command in (
         ["init", "-q", tmp_path / "work"],
-        ["-C", tmp_path / "work", *author, "commit", "-q", "--allow-empty", "-m", "a"],
+        ["-C", tmp_path / "work", *AUTHOR, "commit", "-q", "--allow-empty", "-m", "a"],
         ["clone", "-q", "--bare", tmp_path / "work", bare],
         ["-C", bare, "update-server-info"],
     ):
@@ -88,3 +89,33 @@ def test_the_reason_of_ssh_is_reported(work: StageRun, tmp_path: Path, monkeypat
     monkeypatch.setenv("GIT_SSH_COMMAND", str(ssh))
     with pytest.raises(UserError, match=r"project\.git: git@git\.example: Permission denied \(publickey\)\. Let this machine read it"):
         check_out(work, tmp_path / "clone")
+
+
+@pytest.fixture
+def local(work: StageRun, tmp_path: Path) -> StageRun:
+    """The same, of the repository in a folder."""
+    return replace(work, repository=str(tmp_path / "work"))
+
+
+def test_the_locks_of_a_git_that_was_killed_are_removed(local: StageRun, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    check_out(local, clone)
+    subprocess.run(["git", "-C", tmp_path / "work", *AUTHOR, "commit", "-q", "--allow-empty", "-m", "b"], check=True)
+    (branch,) = (clone / ".git/refs/remotes/origin").iterdir()
+    for left in ("index", "config", "HEAD", f"refs/remotes/origin/{branch.name}"):
+        (clone / f".git/{left}.lock").touch()
+    later = subprocess.run(["git", "-C", tmp_path / "work", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    check_out(replace(local, commit=later), clone)
+    assert (clone / ".git/HEAD").read_text().strip() == later
+
+
+def test_only_a_commit_that_is_not_there_is_called_so(local: StageRun, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    with refused(78, r"work: no branch has commit 000000000000\. Push it: git push"):
+        check_out(replace(local, commit="0" * 40), clone)
+    hook = clone / ".git/hooks/post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\necho fatal: no room >&2\nexit 1\n")
+    hook.chmod(0o755)
+    with refused(78, r"clone: no room\. Mend it, or remove this folder: it is cloned again\."):
+        check_out(local, clone)
