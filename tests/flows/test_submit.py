@@ -115,9 +115,9 @@ def test_a_slurm_job_has_an_account_memory_and_commands_before_the_training(subm
     assert (tmp_path / "told").read_text().splitlines() == ["it's load cuda", "1", "-m flows.cluster.node train"]
 
 
-def run_job(tmp_path: Path, ends: int | None = None, restarts: int = 0) -> int:
+def run_job(tmp_path: Path, ends: int | None = None, restarts: int = 0, state: Path | None = None) -> int:
     slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node-[a-b]", "SLURM_RESTART_COUNT": str(restarts)}
-    environment = {**os.environ, **slurm, "TRANSFORMER_STATE": str(tmp_path), "ENDS": "" if ends is None else str(ends)}
+    environment = {**os.environ, **slurm, "TRANSFORMER_STATE": str(state or tmp_path), "ENDS": "" if ends is None else str(ends)}
     return subprocess.run(["bash", tmp_path / "job.sbatch"], env=environment, capture_output=True, check=False).returncode
 
 
@@ -163,6 +163,16 @@ def test_without_shared_storage_a_slurm_job_says_so(submit: Submit, tmp_path: Pa
     done = subprocess.run(["bash", tmp_path / "job.sbatch"], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "set it to a folder of storage that all nodes share" in done.stderr
+
+
+def test_a_slurm_job_makes_the_folder_of_states_or_ends_before_the_training(submit: Submit, tmp_path: Path) -> None:
+    submit(*SLURM)
+    assert run_job(tmp_path, 75, state=tmp_path / "shared/states") == 75
+    assert (tmp_path / "shared/states/settings-7.json").exists()
+    (tmp_path / "srun.calls").unlink()
+    (tmp_path / "a file").touch()
+    assert run_job(tmp_path, state=tmp_path / "a file/states") == 78
+    assert not (tmp_path / "srun.calls").exists()
 
 
 def test_uncommitted_changes_are_not_submitted(submit: Submit, repository: Path) -> None:
