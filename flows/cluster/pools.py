@@ -6,14 +6,18 @@ it as a parameter, and if one fails, all others are cancelled.
 
 import os
 import re
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 from uuid import UUID
 
+import httpx
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -29,13 +33,16 @@ from flows.cluster.group import NodeGroup, address_for_others, free_port
 from flows.cluster.node import StageRun, check_pushed, clone_for, committed, push_in_child, restore_in_child, run
 from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import KILLED, TRANSIENT, ancestors, with_stage_name, without_advice
-from flows.process.runner import BUG, StageError
+from flows.process.runner import BUG, StageError, echo
 from flows.process.settings import tracked
-from transformer_core.errors import ExitCode, UserError, configuration_error, did_you_mean, machine_errors, without_logins
+from transformer_core.errors import ExitCode, UserError, configuration_error, did_you_mean, first_line, machine_errors, without_logins
 
 NODE = "node"
 WHERE_THE_FLOW_RUNS = ("evaluate", "publish")
 POLL_SECONDS = 2.0
+# How long nodes go on training while Prefect does not answer the flow that waits for them.
+AWAY_SECONDS = 4 * 3600.0
+Answer = TypeVar("Answer")
 _RENDEZVOUS = "rendezvous="
 _CODE = re.compile(r"\(exit code (\d+)\)$")
 
@@ -174,7 +181,7 @@ def _run_group(client: SyncPrefectClient, deployment: DeploymentResponse, parame
             if rank == 1:
                 rendezvous = _wait_for_rendezvous(client, runs[0])
             runs.append(_start(deployment, {**parameters, "rank": rank, "nodes": nodes, "rendezvous": rendezvous}))
-        _wait_for_all(client, runs)
+        wait_for_all(client, runs)
     finally:
         _end(client, runs)
 
@@ -189,7 +196,7 @@ def _start(deployment: DeploymentResponse, parameters: dict[str, Any]) -> FlowRu
 def _wait_for_rendezvous(client: SyncPrefectClient, run: FlowRun) -> str:
     """Return the rendezvous that node 0 publishes once it runs, which may take long if the pool is busy."""
     while True:
-        first = client.read_flow_run(run.id)
+        (first,) = _states(client, [run], AWAY_SECONDS)
         for tag in first.tags:
             if tag.startswith(_RENDEZVOUS):
                 return tag.removeprefix(_RENDEZVOUS)
@@ -197,17 +204,40 @@ def _wait_for_rendezvous(client: SyncPrefectClient, run: FlowRun) -> str:
         time.sleep(POLL_SECONDS)
 
 
-def _wait_for_all(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
+def wait_for_all(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
+    """Wait until all runs have succeeded, also while Prefect is away for up to `AWAY_SECONDS`: the runs go on without it.
+
+    Raises:
+        StageError: a run has ended without success.
+        UserError: exit code 69; Prefect was away for longer.
+    """
     while True:
-        seen = _states(client, runs)
+        seen = _states(client, runs, AWAY_SECONDS)
         _check(seen)
         if all(run.state and run.state.is_completed() for run in seen):
             return
         time.sleep(POLL_SECONDS)
 
 
-def _states(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> list[FlowRun]:
-    return [client.read_flow_run(run.id) for run in runs]
+def _states(client: SyncPrefectClient, runs: Sequence[FlowRun], patience: float) -> list[FlowRun]:
+    return [_answer(partial(client.read_flow_run, run.id), patience) for run in runs]
+
+
+def _answer(request: Callable[[], Answer], patience: float) -> Answer:
+    """Return Prefect's answer; ask again for `patience` seconds while it is unreachable or has an error of its own. Raises `UserError`."""
+    deadline, said = time.monotonic() + patience, False
+    while True:
+        try:
+            return request()
+        except httpx.HTTPError as error:
+            if isinstance(error, httpx.HTTPStatusError) and not error.response.is_server_error:
+                raise
+            if time.monotonic() >= deadline:
+                raise UserError(f"Prefect does not answer: {first_line(error)}", "", ExitCode.UNAVAILABLE) from error
+            if not said:
+                echo(f"Prefect does not answer: {first_line(error)}. It is asked again for {timedelta(seconds=patience)}.", sys.stderr)
+                said = True
+        time.sleep(POLL_SECONDS)
 
 
 def _check(runs: Sequence[FlowRun]) -> None:
@@ -228,17 +258,18 @@ def _code(state: State[Any]) -> int:
 
 def _end(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
     """Cancel unfinished runs, and wait for their end, because they may be saving."""
-    _cancel(client, _states(client, runs))
-    deadline = time.monotonic() + GRACE_SECONDS
-    while time.monotonic() < deadline and any(not (run.state and run.state.is_final()) for run in _states(client, runs)):
-        time.sleep(POLL_SECONDS)
+    with suppress(UserError):  # Why the group ends says more than that Prefect is away, too.
+        _cancel(client, _states(client, runs, GRACE_SECONDS))
+        deadline = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < deadline and any(not (run.state and run.state.is_final()) for run in _states(client, runs, GRACE_SECONDS)):
+            time.sleep(POLL_SECONDS)
 
 
 def _cancel(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
     for one in runs:
         if one.state is None or not one.state.is_final():
             with suppress(ObjectNotFound):
-                client.set_flow_run_state(one.id, Cancelling())
+                _answer(partial(client.set_flow_run_state, one.id, Cancelling()), GRACE_SECONDS)
 
 
 def _publish_rendezvous() -> str:

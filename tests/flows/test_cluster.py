@@ -2,28 +2,33 @@
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 import torch
-from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import IntervalSchedule
-from prefect.states import Cancelling
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Cancelling, Completed, Running
 from safetensors.torch import load_file
 
-from flows.cluster.pools import find_deployment
+from flows.cluster import pools
 from flows.process.child import GRACE_SECONDS
 from tests.clone import Clone
+from tests.faults.proxy import troubled
 from tests.flows.cluster import artifacts, ended, lines, start, table, worker_at
 from tests.refusals import refused
 from tests.waiting import wait_for
@@ -48,11 +53,34 @@ def test_everything_is_deployed_before_there_is_a_pool_of_gpus(client: SyncPrefe
 @pytest.mark.usefixtures("deployed")
 def test_a_pool_that_is_not_there_is_one_line_that_says_how_to_make_it(client: SyncPrefectClient) -> None:
     with refused(78, r"Prefect has no work pool 'gpu'\. Create it: prefect work-pool create gpu"):
-        find_deployment(client, "gpu")
+        pools.find_deployment(client, "gpu")
     client.create_work_pool(WorkPoolCreate(name="gpu", type="process"))
     with pytest.raises(UserError, match="no deployment of the flow node is on work pool 'gpu'"):
-        find_deployment(client, "gpu")
-    assert find_deployment(client, "local").name == "training-node"
+        pools.find_deployment(client, "gpu")
+    assert pools.find_deployment(client, "local").name == "training-node"
+
+
+def test_nodes_are_waited_for_while_prefect_has_errors_and_not_for_ever(
+    client: SyncPrefectClient, api: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = client.create_flow_run(pools.node, parameters={"stage": "train", "repository": "", "commit": ""}, state=Running())
+    with ExitStack() as stack:
+        trouble = stack.enter_context(troubled(urlsplit(api).port or 0))
+        stack.enter_context(temporary_settings({PREFECT_API_URL: f"{trouble.address}/api"}))
+        through = stack.enter_context(get_client(sync_client=True))
+        trouble.how = "500"
+        with ThreadPoolExecutor() as thread:
+            waiting = thread.submit(pools.wait_for_all, through, [run])
+            time.sleep(3 * pools.POLL_SECONDS)
+            assert not waiting.done()
+            client.set_flow_run_state(run.id, Completed(), force=True)
+            trouble.how = ""
+            waiting.result(60)
+        assert re.fullmatch(r"Prefect does not answer: .*500.*\. It is asked again for 4:00:00\.\n", capsys.readouterr().err)
+        monkeypatch.setattr(pools, "AWAY_SECONDS", 0.0)
+        trouble.how = "500"
+        with refused(69, "Prefect does not answer: .*500"):
+            pools.wait_for_all(through, [run])
 
 
 @pytest.fixture(scope="module")
