@@ -45,8 +45,7 @@ def test_everything_is_deployed_before_there_is_a_pool_of_gpus(client: SyncPrefe
     assert "prefect work-pool create gpu --type kubernetes" in " ".join(deployed.split())
     pipeline = client.read_deployment_by_name("pipeline/pipeline")
     assert [schedule.schedule.cron for schedule in pipeline.schedules] == ["0 3 * * *"]
-    assert pipeline.global_concurrency_limit is not None
-    assert pipeline.global_concurrency_limit.limit == 1
+    assert pipeline.global_concurrency_limit is None  # Its lease ends a run whose server was away (docs/cluster.md).
     assert client.read_deployment_by_name("node/training-node").work_pool_name == "local"
 
 
