@@ -111,7 +111,7 @@ def _check_locked(corpus: str) -> None:
     sources = [source for several in find_entry(corpus).entry.sources.values() for source in several]
     unknown = any(source.mtdata or any(file.sha256 is None for file in (source.https or {}).values()) for source in sources)
     if unknown and not lock_file(corpus).exists():
-        remedy = "Fetch the corpus once, by `dvc repro download` or `python -m flows.pipeline --last-stage download`, and commit that file."
+        remedy = "Fetch the corpus once, by `python -m flows.pipeline --recipe NAME --last-stage download`, and commit that file."
         raise configuration_error(f"{lock_file(corpus)}: missing, and {corpus} has no other sums of its files", remedy)
 
 

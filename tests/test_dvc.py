@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from flows.process.runner import SECTIONS
 from tests.clone import ROOT
 from transformer_core.config import Params
 
@@ -91,6 +92,7 @@ def test_no_stage_tracks_the_machine_and_every_other_section_is_tracked() -> Non
     assert STAGES["local_files"]["params"] == STAGES["download"]["params"]
     tracked = [section for name, stage in STAGES.items() if name != "local_files" for section in stage["params"]]
     assert sorted(tracked) == sorted(set(Params.model_fields) - {"machine"})
+    assert {name: tuple(stage["params"]) for name, stage in STAGES.items()} == {name: SECTIONS.get(name, (name,)) for name in STAGES}
 
 
 def test_nothing_is_kept_out_of_the_cache_and_the_registration_of_a_model_alone_out_of_the_run_cache() -> None:

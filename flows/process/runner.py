@@ -18,8 +18,8 @@ import psutil
 
 from flows.process.paths import STATE
 from flows.process.signals import SIGNALLED, ignore_stop_signals, stop_on_signals
-from transformer_core.config import Params, load_params
-from transformer_core.errors import ExitCode, Interrupted, UserError, for_terminal, machine_errors
+from transformer_core.config import PARAMS_FILE, Params, load_params
+from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, for_terminal, machine_errors
 from transformer_core.files import discard, locked, read_json, write_json
 
 BUG = 1
@@ -36,6 +36,8 @@ _MEMORY = {
     "average": "average.count",
     "decode": "decode.batch_tokens or decode.beam",
 }
+# Sections of params.yaml that dvc.yaml names for a stage, where they are not the one of its name.
+SECTIONS = {"local_files": ("download",), "train": ("model", "train")}
 _PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.5
 
@@ -120,8 +122,18 @@ def _run_body(name: str, body: Callable[[Params], str]) -> str:
         closing = body(params)
     finally:
         ignore_stop_signals()  # So that the report of the exit is written.
+    _refuse_changes(name, params)
     record_seconds(name, params, time.monotonic() - began)
     return closing
+
+
+def _refuse_changes(stage: str, params: Params) -> None:
+    """Raise a `UserError` (78) if the stage's settings were edited meanwhile: DVC, which reads them now, would record the new ones."""
+    now = load_params()
+    for section in SECTIONS.get(stage, (stage,)):
+        if getattr(now, section, None) != getattr(params, section, None):
+            fault = f"{PARAMS_FILE}: section {section} was edited while stage {stage} ran with what it was before"
+            raise configuration_error(fault, "To keep what it has made, undo the edit. Then run again.")
 
 
 def memory_remedy(stage: str) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +30,7 @@ from flows.process.paths import (
     rerun_remedy,
 )
 from flows.process.repro import locked_stages
-from flows.process.runner import seconds_of
+from flows.process.runner import echo, seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_output
 from flows.record.journal import DESCRIPTION, JOURNALS, NAME, REFERENCES, SCORES_STEP, SOURCES, Journal, read_events
 from flows.record.lineage import corpus_label, datasets, lineage
@@ -47,6 +48,7 @@ from transformer_core.evaluation.metrics import (
     bleu_by_group,
     choose_examples,
     length_labels,
+    other_form,
     output_shares,
     phenomenon_labels,
     read_aligned,
@@ -117,10 +119,12 @@ def gather(params: Params) -> Report | ParsingReport:
     }
     if target == TREES:
         return _parsed(common, others, params.evaluate.examples)
-    if not params.evaluate.allow_tokenised:
-        refuse_tokenised(RAW / f"test.{target}", references)
-        for split, (_, right) in others.items():
-            refuse_tokenised(RAW / f"{split}.{target}", right)
+    for split, right in {"test": references, **{split: right for split, (_, right) in others.items()}}.items():
+        path = RAW / f"{split}.{target}"
+        if not params.evaluate.allow_tokenised:
+            refuse_tokenised(path, right)
+        if warning := other_form(path, right):
+            echo(warning, sys.stderr)
     return _translated(common, others, params)
 
 

@@ -4,6 +4,7 @@ from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 
@@ -344,6 +345,16 @@ def test_the_report_has_all_settings_and_what_it_was_made_from(here: Path, param
     assert {"warmup": "400", "beam": "4", "drop_copies": "true", "user_symbols": "none"}.items() <= rows.items()
     assert (rows["torch"], rows["sacrebleu"], rows["devices"]) == (version("torch"), version("sacrebleu"), "8 x cuda")
     assert (rows["data/clean"], "5678" in html, "1234.dir" in outside) == ("1234.dir", False, False)
+
+
+@pytest.mark.usefixtures("here")
+def test_references_in_another_unicode_form_are_warned_of(params: Params, capsys: pytest.CaptureFixture[str]) -> None:
+    run(params)
+    assert "NFC" not in capsys.readouterr().err
+    write_lines(Path("data/raw/test.de"), (normalize("NFD", f"{line} ü") for line in TARGET))
+    run(params)
+    warning = "data/raw/test.de: 3 of 3 lines are not in Unicode form NFC, which all translations have: scores are too low"
+    assert warning in capsys.readouterr().err.split("\n")
 
 
 def test_tokenised_references_are_scored_if_allowed(here: Path, params: Params) -> None:

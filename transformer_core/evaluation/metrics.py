@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import is_normalized
 
 import numpy as np
 from sacrebleu.metrics.chrf import CHRF
@@ -135,6 +136,14 @@ def refuse_tokenised(path: Path, references: Sequence[str]) -> None:
             f"{path}:{first + 1}: looks tokenised, as {share:.0%} of its lines do, and BLEU is of detokenised text",
             "Detokenise the corpus, or set evaluate.allow_tokenised: true.",
         )
+
+
+def other_form(path: Path, references: Sequence[str]) -> str | None:
+    """Return a warning if references are not in Unicode's form NFC, which all outputs have; None if they are."""
+    count = sum(not is_normalized("NFC", line) for line in references)
+    if not count:
+        return None
+    return f"{path}: {count:,} of {len(references):,} lines are not in Unicode form NFC, which all translations have: scores are too low"
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], language: str, named: Sequence[str] = ()) -> Scores:
