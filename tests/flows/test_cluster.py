@@ -21,17 +21,23 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import IntervalSchedule
+from prefect.events.schemas.automations import AutomationCore, EventTrigger
+from prefect.events.schemas.events import ResourceSpecification
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings.models.flows import FlowsSettings
 from prefect.states import Cancelling, Completed, Running
 from safetensors.torch import load_file
 
 from flows.cluster import pools
+from flows.pipeline import pipeline
 from flows.process.child import GRACE_SECONDS
-from tests.clone import Clone
+from flows.sweep import sweep
+from tests.clone import ROOT, Clone
 from tests.faults.proxy import troubled
 from tests.flows.cluster import artifacts, ended, lines, start, table, worker_at
 from tests.refusals import refused
 from tests.waiting import wait_for
+from transformer_core.config import read_yaml
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
 
@@ -43,10 +49,22 @@ STAGES = ["local_files", "download", "clean", "bpe", "binarize", "train", "avera
 
 def test_everything_is_deployed_before_there_is_a_pool_of_gpus(client: SyncPrefectClient, deployed: str) -> None:
     assert "prefect work-pool create gpu --type kubernetes" in " ".join(deployed.split())
-    pipeline = client.read_deployment_by_name("pipeline/pipeline")
-    assert [schedule.schedule.cron for schedule in pipeline.schedules] == ["0 3 * * *"]
-    assert pipeline.global_concurrency_limit is None  # Its lease ends a run whose server was away (docs/cluster.md).
+    nightly = client.read_deployment_by_name("pipeline/pipeline")
+    assert [schedule.schedule.cron for schedule in nightly.schedules] == ["0 3 * * *"]
+    assert nightly.global_concurrency_limit is None  # Its lease ends a run whose server was away (docs/cluster.md).
     assert client.read_deployment_by_name("node/training-node").work_pool_name == "local"
+
+
+def test_the_automation_for_lost_machines_watches_the_flows_of_this_project_and_leaves_healthy_runs_alone(
+    client: SyncPrefectClient,
+) -> None:
+    (lost,) = read_yaml(ROOT / "flows/cluster/templates/automations.yaml")["automations"]
+    made = client.read_automation(client.create_automation(AutomationCore.model_validate(lost)))
+    assert made is not None
+    assert isinstance(made.trigger, EventTrigger)
+    assert isinstance(made.trigger.match_related, ResourceSpecification)
+    assert set(made.trigger.match_related.root["prefect.resource.name"]) == {pipeline.name, pools.node.name, sweep.name}
+    assert made.trigger.within.total_seconds() > 3 * FlowsSettings.model_fields["heartbeat_frequency"].default
 
 
 @pytest.mark.usefixtures("deployed")
