@@ -1,5 +1,5 @@
 # docker build --tag transformer-pipeline .
-# docker run --rm --volume transformer-pipeline-cache:/home/pipeline/project/.dvc/cache transformer-pipeline            (make repro)
+# docs/usage.md, In a container, says how to run it; its command is `make repro`.
 # The client of a DVC remote, and other packages: --build-arg PACKAGES='dvc[s3]'
 # A smaller image, without CUDA: --build-arg PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 # What `make test` needs, too: --build-arg EXTRAS=dev
@@ -17,8 +17,8 @@ USER 1000:1000
 WORKDIR /home/pipeline/project
 # Prefect's worker for Kubernetes starts a run as `prefect flow-run execute`.
 ENV PATH=/home/pipeline/project/.venv/bin:$PATH
-# pip and git refuse or warn about folders of another user, so everything here belongs to this one; the volume's mount point too.
-RUN mkdir -p .dvc/cache transformer_core flows
+# pip and git refuse or warn about folders of another user, so everything here belongs to this one; the volumes' mount points too.
+RUN mkdir -p .dvc/cache .state transformer_core flows
 
 # The packages change seldom and cost gigabytes: their layer depends on these files alone.
 ARG PIP_EXTRA_INDEX_URL=
