@@ -22,6 +22,7 @@ from flows.process.paths import (
     BINARIZED,
     CHECKPOINT_SCORES,
     CHECKPOINTS,
+    MANIFEST,
     RAW,
     SUBWORD_MODEL,
     TRAINING,
@@ -32,6 +33,7 @@ from flows.process.paths import (
 from flows.process.repro import locked_stages
 from flows.process.runner import echo
 from flows.process.signals import handle_stop_signals, ignore_stop_signals
+from flows.record.documents import read_output
 from flows.record.recorder import TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
 from transformer_core.config import PRETRAINED, Params, refuse_nested
@@ -132,12 +134,18 @@ def _check_data(params: Params) -> None:
     """Check that data, vocabulary and settings belong together.
 
     Raises:
-        UserError: exit code 65 if a file of the data is damaged or the data has another vocabulary; 78 for BPE-dropout with a
-            vocabulary that is not BPE, if there is no model in `train.init_from`, or are two, and if the shortlist's aligner is missing.
+        UserError: exit code 65 if a file of the data is damaged or the data has another vocabulary; 78 if the data is of another corpus,
+            for BPE-dropout with a vocabulary that is not BPE, if there is no model in `train.init_from`, or are two, and if the shortlist's
+            aligner is missing.
     """
     pools = params.machine.pools
     if params.average.shortlist and pools.get("train") == pools.get("average"):  # Stage average needs it here, after the training.
         check_aligner()
+    manifest, wanted = read_output(MANIFEST), params.download
+    if (manifest["corpus"], manifest["source"], manifest["target"]) != (wanted.corpus, wanted.source, wanted.target):
+        found = f"{manifest['corpus']} from {manifest['source']} to {manifest['target']}"
+        fault = f"{RAW}: holds {found}, but section download names {wanted.corpus} from {wanted.source} to {wanted.target}"
+        raise configuration_error(fault, "Run the stages from download on: dvc repro")
     for split in ("train", "valid"):
         check_split(BINARIZED / split)
     binarized, subword = read_meta(BINARIZED / "train").vocabulary_hash, Subword.load(SUBWORD_MODEL)

@@ -55,6 +55,15 @@ def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
     return counts["train"].target_tokens
 
 
+@pytest.mark.usefixtures("place")
+def test_data_of_another_corpus_is_refused_in_one_line() -> None:
+    prepare("bpe")
+    set_params(download={"corpus": "multi30k"})
+    ended = stage_here("train")
+    fault = "data/raw: holds synthetic from en to de, but section download names multi30k from en to de"
+    assert (ended.returncode, ended.stderr) == (78, f"{fault}. Run the stages from download on: dvc repro\n")
+
+
 def test_bpe_dropout_without_bpe_is_refused_in_one_line(place: Path) -> None:
     prepare("unigram", bpe_dropout=0.1)
     ended = stage_here("train")
