@@ -1,11 +1,14 @@
 """dvc.yaml against the code: each stage depends on the modules it imports, no more and no less, and on its own section of params.yaml."""
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 from flows.process.runner import SECTIONS
@@ -106,3 +109,19 @@ def test_no_setting_reaches_the_command_line_of_a_stage() -> None:
     for name, stage in STAGES.items():
         assert stage["cmd"] == f"${{stage}} {name}"
     assert "stage" not in Params.model_fields
+
+
+def test_dvc_restores_text_of_any_language_and_no_file_of_an_editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Repo.init(no_scm=True)
+    shutil.copy(ROOT / ".dvcignore", tmp_path)
+    raw, stray = tmp_path / "raw", {".train.en.swp", "train.en~", "#train.en#"}
+    raw.mkdir()
+    names = {f"train.{language}" for language in ("en", "swa", "swe", "swh")}
+    for name in names | stray:
+        (raw / name).write_text(name)
+    with Repo() as repo:
+        repo.add("raw")
+        shutil.rmtree(raw)
+        repo.checkout()
+    assert {path.name for path in raw.iterdir()} == names
