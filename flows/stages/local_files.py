@@ -33,7 +33,7 @@ def run(params: Params) -> str:
                 continue
             if all(file.is_file() for file in files):
                 origins = translated.local_origins() if translated else reader.open(source, split).origins
-                check(reader, split, source, origins)
+                check(reader, split, translated.sources if translated else [source], origins)
                 linked += files
             else:
                 missing += 1
@@ -42,13 +42,16 @@ def run(params: Params) -> str:
     return f"{closing}; not checked, because not all files are here: {missing} of its sources" if missing else closing
 
 
-def check(reader: SourceReader, split: str, source: Source, origins: list[Origin]) -> None:
+def check(reader: SourceReader, split: str, sources: list[Source], origins: list[Origin]) -> None:
     """Refuse local files that changed: since their sums were written to the entry, or, without sums, since data/raw was made.
+
+    Args:
+        sources: the sources whose files are among `origins`: of a source that is translated, those of the other entry.
 
     Raises:
         UserError: exit code 65.
     """
-    pinned = {file.path for file in (source.files or {}).values() if file.sha256}
+    pinned = {file.path for source in sources for file in (source.files or {}).values() if file.sha256}
     used = sums_in_raw(reader)
     for origin in origins:  # Opening a source checks the entry's sums.
         name = _name(origin)

@@ -15,7 +15,7 @@ from flows.stages.download import SHARDS
 from tests.flows.publishing import LINES, before_publish, random_model
 from tests.flows.stages import set_params, stage_here
 from transformer_core.config import load_params
-from transformer_core.corpus.sources.own import new_entry
+from transformer_core.corpus.sources.own import new_entry, update_entry
 from transformer_core.corpus.text import write_pairs
 from transformer_core.files import read_json, write_json, write_text
 
@@ -163,3 +163,23 @@ def test_a_change_of_the_model_is_refused_and_dvc_sees_it_by_a_link(place: Path)
     message = "student.yaml: ../pretrained/teacher has changed since data/raw was made. Make it again: dvc repro --force download\n"
     ended = stage_here("local_files")
     assert (ended.returncode, message in ended.stderr) == (65, True), ended.stderr
+
+
+@pytest.mark.usefixtures("place")
+def test_text_that_another_entry_has_updated_is_accepted() -> None:
+    model = "../pretrained/teacher"
+    Path("corpora/student.yaml").write_text(
+        "name: student\nlanguages: [en, de]\nlicence:\nnote: ''\nsplits:\n"
+        f"  train: [{{translated: {{corpus: own, model: {model}, side: target, beam: 1}}}}]\n"
+        "  valid: [{files: {en: {path: ../dev.en}, de: {path: ../dev.de}}}]\n"
+        "  test: [{files: {en: {path: ../dev.en}, de: {path: ../dev.de}}}]\n",
+        encoding="utf-8",
+    )
+    write_pairs(Path("dev.en"), Path("dev.de"), [("a house", "ein Haus")])
+    assert stage_here("download").returncode == 0
+    write_pairs(Path("own.en"), Path("own.de"), [(text, text.upper()) for text in TEXTS[:-1]])
+    changed = stage_here("local_files")
+    assert "own.en: wrong sha256" in changed.stderr
+    update_entry("own")
+    updated = stage_here("local_files")
+    assert (updated.returncode, updated.stderr) == (0, "")

@@ -73,7 +73,7 @@ class TranslatedSource:
         return SourceReader(found, *languages, fetcher, self.reader.workers)
 
     @property
-    def _sources(self) -> list[Source]:
+    def sources(self) -> list[Source]:
         """The other entry's sources of train, without those that are translations themselves."""
         return [source for source in self.text.found.entry.splits.train if not source.translated]
 
@@ -84,12 +84,12 @@ class TranslatedSource:
 
     def local_files(self) -> list[Path]:
         """Return the paths of local files, see `SourceReader.local_files`; the model's are those of its directory."""
-        texts = [file for source in self._sources for file in self.text.local_files(source)]
+        texts = [file for source in self.sources for file in self.text.local_files(source)]
         return texts + (_files_of(self.model) or [self.model] if self.model else [])
 
     def local_origins(self) -> list[Origin]:
         """Return the origins of the local files."""
-        local = [source for source in self._sources if self.text.local_files(source)]
+        local = [source for source in self.sources if self.text.local_files(source)]
         texts = [origin for source in local for origin in self.text.open(source, "train").origins]
         return texts + ([self._origin(self.model)] if self.model else [])
 
@@ -104,7 +104,7 @@ class TranslatedSource:
         origin = self._origin(directory)
         if self.wanted.registered:
             self.reader.fetcher.check_locked(self.wanted.model, origin["sha256"])
-        origins = [other for source in self._sources for other in self.text.open(source, "train").origins]
+        origins = [other for source in self.sources for other in self.text.open(source, "train").origins]
         return OpenedSource(self._pairs(teachers, directory), [*origins, origin])
 
     def _origin(self, directory: Path) -> Origin:
@@ -136,7 +136,7 @@ class TranslatedSource:
         return choose(usable, found.entry.holdouts, listed_sentences(found.path, self.text.source))
 
     def _all_pairs(self) -> Iterator[Pair[bytes]]:
-        return chain.from_iterable(self.text.open(source, "train").pairs for source in self._sources)
+        return chain.from_iterable(self.text.open(source, "train").pairs for source in self.sources)
 
 
 def registered_models(found: FoundEntry) -> list[str]:
