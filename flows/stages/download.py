@@ -25,6 +25,7 @@ def run(params: Params) -> str:
     found = find_entry(wanted.corpus)
     check_direction(found, wanted.source, wanted.target)
     fetcher = Fetcher(found.entry.name, STATE / "downloads", mirror_folder(machine.mirror), lock_file(wanted.corpus))
+    fetcher.remove_scratch()
     reader = SourceReader(found, wanted.source, wanted.target, fetcher, machine.workers)
     translated = {source.translated.corpus for source in found.entry.splits.train if source.translated}
     with new_directory(RAW) as folder:

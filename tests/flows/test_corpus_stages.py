@@ -22,6 +22,7 @@ from flows.cluster.group import free_port
 from tests.clone import DATA
 from tests.flows.stages import set_params, stage_here
 from tests.serving import Quiet, serving
+from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.own import new_entry
 from transformer_core.corpus.text import write_lines, write_pairs
 from transformer_core.corpus.tokens.binary import binarized_splits, open_split, read_meta
@@ -232,6 +233,13 @@ def test_bad_input_is_one_line_and_leaves_no_output(mistake: str, place: Path, p
     assert files_below(place / "data") == before
     assert json.loads((place / f".state/exit/{stage}.json").read_text())["code"] == code
     assert [name for name in files_below(place / ".state") if "downloads" in name] == []
+
+
+def test_what_a_killed_download_has_unpacked_is_removed(place: Path) -> None:
+    with Fetcher("own", place / ".state/downloads").scratch() as left:
+        write_lines(Path(left, "0-train.en"), ["unpacked"])
+        assert stage_here("download").returncode == 0
+        assert not Path(left).exists()
 
 
 class Private(Quiet):

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from transformer_core.errors import UserError, configuration_error, without_logi
 from transformer_core.files import read_json, sha256_of, write_json
 
 MIRROR_VARIABLE = "TRANSFORMER_MIRROR"
+_SCRATCH = ".unpacked-"  # Temporary folders, beside the folders that corpora name.
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,12 @@ class Fetcher:
     def scratch(self) -> TemporaryDirectory[str]:
         """Return a temporary folder beside the downloads, for extracting archives."""
         self.downloads.mkdir(parents=True, exist_ok=True)
-        return TemporaryDirectory(dir=self.downloads)
+        return TemporaryDirectory(dir=self.downloads, prefix=_SCRATCH)
+
+    def remove_scratch(self) -> None:
+        """Remove the temporary folders that killed processes have left. No other process may use one."""
+        for folder in self.downloads.glob(f"{_SCRATCH}*"):
+            shutil.rmtree(folder)
 
 
 def file_name(url: str) -> str:
