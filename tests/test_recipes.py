@@ -107,7 +107,7 @@ def test_only_the_machine_section_is_carried_over_wherever_it_stands(tmp_path: P
 
 def test_own_data_fills_in_names_and_keeps_every_other_line() -> None:
     text = recipes.read("own-data")
-    filled = recipes.for_own_data("mine", "pt", "gl", pairs=1_000_000)
+    filled = recipes.for_own_data("mine", "pt", "gl", pairs=1_000_000, characters=200)
     changed = {(old, new) for old, new in zip(text.split("\n"), filled.split("\n"), strict=True) if old != new}
     assert changed == {
         ("  corpus: own-data", "  corpus: mine"),
@@ -118,14 +118,18 @@ def test_own_data_fills_in_names_and_keeps_every_other_line() -> None:
 
 
 def test_words_are_not_counted_where_a_language_has_no_spaces_between_them() -> None:
-    text, unspaced = (recipes.for_own_data("mine", "en", "zh", 9, count_words=count) for count in (True, False))
+    text, unspaced = (recipes.for_own_data("mine", "en", "zh", 9, 9, count_words=count) for count in (True, False))
     changed = {(old, new) for old, new in zip(text.split("\n"), unspaced.split("\n"), strict=True) if old != new}
-    assert changed == {("  max_words: 100", "  max_words:"), ("  max_ratio: 3.0", "  max_ratio:")}
+    assert changed == {
+        ("  max_words: 100", "  max_words:"),
+        ("  max_ratio: 3.0", "  max_ratio:"),
+        ("  character_coverage: 1.0", "  character_coverage: 0.9995"),
+    }
 
 
 def test_a_small_corpus_gets_a_small_vocabulary() -> None:
     for pairs, vocabulary in ((20, 400), (4_000, 1_000), (32_000, 8_000), (1_000_000, 8_000)):
-        assert f"  vocab_size: {vocabulary}\n" in recipes.for_own_data("mine", "en", "de", pairs)
+        assert f"  vocab_size: {vocabulary}\n" in recipes.for_own_data("mine", "en", "de", pairs, characters=80)
 
 
 def test_each_row_of_table_3_is_the_base_recipe_with_that_rows_change() -> None:

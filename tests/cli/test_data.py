@@ -9,6 +9,7 @@ from tests.cli.conftest import Call
 from transformer_core import recipes
 from transformer_core.config import load_params
 from transformer_core.corpus.text import write_lines
+from transformer_core.corpus.tokens.subword import train_subword
 from transformer_core.data_plan import plan_data
 from transformer_core.errors import UserError
 
@@ -80,6 +81,17 @@ def test_rules_that_count_words_are_off_for_a_language_without_spaces(call: Call
     assert (done.code, clean.max_words, clean.max_ratio) == (0, *((None, None) if unspaced else (100, 3.0)))
     rules = " xx: no spaces between words, so clean.max_words and clean.max_ratio are null. Next: dvc repro"
     assert (rules in done.out) == unspaced
+
+
+def test_the_vocabulary_holds_the_characters_of_the_text(call: Call, own_files: Path) -> None:
+    """1,000 different Chinese characters in 100 lines, and others that the repairs replace."""
+    lines = ["".join(chr(0x4E00 + 10 * number + place) for place in range(10)) for number in range(100)]
+    write_lines(own_files / "text.zh", [f"{line}\u200b" for line in lines])
+    assert call("data", "new", "mine", "text.en", "text.zh").code == 0
+    bpe = load_params(own_files / "params.yaml").bpe
+    english = set("sentence 0123456789")
+    assert (bpe.vocab_size, bpe.character_coverage) == (5 * (1_000 + len(english)) // 4, 0.9995)
+    train_subword([*lines, *(f"sentence {number}" for number in range(100))], own_files / "spm.model", bpe)
 
 
 def test_languages_and_held_out_lines_can_be_said(call: Call, own_files: Path) -> None:

@@ -75,20 +75,24 @@ def description(name: str) -> str:
     return comment.split(". ")[0].removesuffix(".")
 
 
-def for_own_data(corpus: str, source: str, target: str, pairs: int, *, count_words: bool = True) -> str:
-    """Fill in the recipe own-data for a corpus of that many pairs.
+def for_own_data(corpus: str, source: str, target: str, pairs: int, characters: int, *, count_words: bool = True) -> str:
+    """Fill in the recipe own-data for a corpus of that many pairs and different characters.
 
     The vocabulary size is a quarter of the number of pairs, within bounds: each subword should occur often enough to be learnt, and a
-    text has a limited number of different strings. A vocabulary below the lower bound would not hold an alphabet.
+    text has a limited number of different strings. A vocabulary below the lower bound would not hold the characters and some longer
+    strings: Chinese, Japanese and Korean have thousands of characters.
 
     Args:
-        count_words: False, for a language without spaces between words, turns off the rules of cleaning that count words.
+        count_words: False, for a language without spaces between words, turns off the rules of cleaning that count words, and lets the
+            rarest characters be unknown.
     """
     document = _document("own-data")
     document["download"].update(corpus=corpus, source=source, target=target)
     if not count_words:
         document["clean"].update(max_words=None, max_ratio=None)
-    document["bpe"]["vocab_size"] = min(max(_LEAST_VOCABULARY, pairs // 4), document["bpe"]["vocab_size"])
+        document["bpe"]["character_coverage"] = 0.9995
+    least = max(_LEAST_VOCABULARY, 5 * characters // 4)
+    document["bpe"]["vocab_size"] = min(max(least, pairs // 4), document["bpe"]["vocab_size"])
     document["publish"]["name"] = f"{corpus}-{source}-{target}"
     return yaml_text(document)
 

@@ -15,12 +15,13 @@ from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, 
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, languages_in
 from transformer_core.corpus.sources.holdout import HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
 from transformer_core.corpus.sources.readers import located, named_from
-from transformer_core.corpus.text import decode_line, lacks_spaces, open_bytes
+from transformer_core.corpus.text import decode_line, lacks_spaces, normalise, open_bytes
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import sha256_of, write_text
 
 _MOST_HELD_OUT = 1000
 _LINES_LOOKED_AT = 10_000
+_LINES_OF_A_SMALL_CORPUS = 40_000  # The vocabulary of a larger one does not depend on its characters (recipes.for_own_data).
 _LANGUAGE: TypeAdapter[str] = TypeAdapter(Language)
 _NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm"})
 
@@ -105,6 +106,18 @@ def languages_without_spaces(entry: Path) -> list[str]:
         if lacks_spaces(b" ".join(lines).decode(errors="replace")):
             found.append(language)
     return found
+
+
+def number_of_characters(entry: Path) -> int:
+    """Return the number of different characters in the local training text of an entry, all its languages together, after the repairs.
+
+    Of a large corpus only the beginning is read.
+    """
+    characters: set[str] = set()
+    for language, file in (load_entry(entry).splits.train[0].files or {}).items():
+        for line in islice(file_lines(located(entry.parent, file.path), language, file.column), _LINES_OF_A_SMALL_CORPUS):
+            characters.update(normalise(line.decode(errors="replace")))
+    return len(characters)
 
 
 def check_unused(name: str) -> None:
