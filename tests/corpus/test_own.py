@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import LocalFile, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
+from transformer_core.corpus.sources.holdout import listed_sentences
 from transformer_core.corpus.sources.own import new_entry, update_entry
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
@@ -197,12 +198,15 @@ def test_an_update_for_files_too_small_for_the_held_out_pairs_leaves_entry_and_l
 
 def test_an_update_checks_the_local_files_beside_other_sources_and_leaves_the_size() -> None:
     path = new_entry("letters", ENGLISH, GERMAN)
+    listed = listed_sentences(path, "en")
     translated = "  - translated: {corpus: news, model: ../teacher, side: source}\n"
     path.write_text(path.read_text().replace("  valid:", f"{translated}  valid:"))
     for file in (ENGLISH, GERMAN):
         file.write_text(file.read_text() + "more\n")
+    Path("corpora/letters.held-out").write_text("{}")
     before, now = update_entry("letters")
     assert (before and before.pairs, now) == (40, None)
+    assert [len(digits) for digits in listed_sentences(path, "en").values()] == [len(digits) for digits in listed.values()] == [4, 4]
     entry = load_entry(path)
     assert (entry.size, (entry.splits.train[0].files or {})["en"].sha256) == (before, sha256_of(ENGLISH))
     ENGLISH.write_text(ENGLISH.read_text() + "on this side only\n")

@@ -138,8 +138,8 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
     """Update corpora/NAME.yaml for changed local files: their sums, the size, and the list of held-out sentences.
 
     Listed sentences stay held out; others take the places of those that no longer exist. The rest of the entry stays as it is, with its
-    comments. Files of two languages are checked. Size and list are updated only if the entry has two languages and all its training text is
-    in `files`.
+    comments. Files of two languages are checked. The list is updated only if the entry has two languages and its training text is in
+    `files` or made by a model, for no pair of a model is held out; the size only if all of it is in `files`.
 
     Returns:
         The size before, None if the entry had none, and the size after, None if it was not measured.
@@ -156,7 +156,7 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
     if not any(source.files for sources in entry.sources.values() for source in sources):
         raise configuration_error(f"{path}: names no local file with `files`", "Make data/raw again with: dvc repro --force download")
     document = read_yaml(path, editable_yaml)
-    whole = len(entry.languages) == 2 and all(source.files for source in entry.splits.train)
+    listable = len(entry.languages) == 2 and all(source.files or source.translated for source in entry.splits.train)
     train = []
     for split, sources in entry.sources.items():
         section = entry.key_of(split).partition(".")[0]
@@ -164,16 +164,18 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
             sides = {language: _Side(located(path.parent, file.path), file.column) for language, file in (source.files or {}).items()}
             for language, side in sides.items():
                 there["files"][language]["sha256"] = _sum_of(side.file)
-            if split == "train" and whole:
-                train.append(sides)
+            if split == "train" and listable:
+                train += [sides] if sides else []
             elif len(sides) == 2:
                 _measure([sides])
     size = None
-    if whole:
-        size, ranks = _measure(train)
+    if train:
+        measured, ranks = _measure(train)
         language = entry.languages[0]
         _check_enough(train[0][language].file, sum(entry.holdouts.values()), len(ranks[language]))
-        document["size"] = size.model_dump()
+        if len(train) == len(entry.splits.train):
+            size = measured
+            document["size"] = size.model_dump()
         _list_held_out(path, ranks, entry.holdouts, {language: listed_sentences(path, language) for language in entry.languages})
     write_text(path, yaml_text(document))
     return entry.size, size
