@@ -71,6 +71,24 @@ def test_what_a_killed_process_has_left_of_a_directory_goes_when_it_is_made_agai
     assert sorted(path.name for path in tmp_path.iterdir()) == [".other.1.new", "made"]
 
 
+@pytest.mark.parametrize("left", [".made.old", "made"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path, left: str, there: bool) -> None:
+    """As the directory itself, and as what a killed process has set aside; the link may lead nowhere."""
+    elsewhere = tmp_path / "elsewhere"
+    if there:
+        elsewhere.mkdir()
+        (elsewhere / "old").touch()
+    (tmp_path / left).symlink_to(elsewhere)
+    for _ in range(2):
+        with new_directory(tmp_path / "made") as folder:
+            (folder / "new").touch()
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["new"]
+    assert not (tmp_path / "made").is_symlink()
+    assert elsewhere.exists() == there
+    assert {path.name for path in tmp_path.iterdir()} - {"elsewhere"} == {"made"}
+
+
 # Replaces the folder `made` and kills itself at the step of which the argument is the number.
 REPLACED = """
 import os, shutil, signal, sys

@@ -65,29 +65,37 @@ def _runs(process: str) -> bool:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary directory. It replaces `path` if the block succeeds, and is removed if it fails.
+    """Yield an empty temporary directory. It replaces `path` if the block succeeds, and is removed if it fails. A link is replaced itself.
 
     Leftovers of killed processes are removed first, so only one process at a time may write `path`. A kill between the two renames leaves
     the old directory aside; the next call puts it back.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary, old = path.with_name(f".{path.name}.{os.getpid()}.new"), path.with_name(f".{path.name}.old")
-    if old.exists() and not path.exists():
+    if os.path.lexists(old) and not os.path.lexists(path):
         old.replace(path)
-    elif old.exists():
-        shutil.rmtree(old)
+    elif os.path.lexists(old):
+        _remove(old)
     for leftover in path.parent.glob(f".{path.name}.*.new"):
         shutil.rmtree(leftover, ignore_errors=True)
     temporary.mkdir()
     try:
         yield temporary
-        if path.exists():
+        if os.path.lexists(path):
             path.replace(old)
         temporary.replace(path)
-        if old.exists():
-            shutil.rmtree(old)
+        if os.path.lexists(old):
+            _remove(old)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove(directory: Path) -> None:
+    """Remove a directory, or only the link to one."""
+    if directory.is_symlink():
+        directory.unlink()
+    else:
+        shutil.rmtree(directory)
 
 
 def write_text(path: Path, text: str) -> None:
