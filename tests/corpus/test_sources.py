@@ -1,10 +1,12 @@
 import gzip
 import hashlib
+import lzma
 import os
 import random
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -213,6 +215,18 @@ def test_a_table_of_mtdata_is_read_unchanged_by_its_columns(tmp_path_factory: py
     entry = MtdataEntry("Group-corpus-1-deu-eng", url="https://invalid./table.tsv", cols=(2, 0))
     pairs = list(_pairs_of_mtdata(entry, True, [folder / "table.tsv"], Fetcher("tiny", folder / "downloads")))
     assert pairs == [Pair(row[0], row[2]) for row in rows]
+
+
+@pytest.mark.parametrize(("form", "pack"), [("txt", bytes), ("txt.gz", gzip.compress), ("txt.xz", lzma.compress)])
+def test_two_texts_of_mtdata_are_read_unchanged(tmp_path: Path, form: str, pack: Callable[[bytes], bytes]) -> None:
+    """Also a carriage return in a line, where mtdata's parser would begin another, and invalid UTF-8."""
+    sides = [b"one\rline\nb\xff\n", b"eine Zeile\nb\x85\n"]
+    files = [tmp_path / f"t.{language}.{form}" for language in ("en", "de")]
+    for file, side in zip(files, sides, strict=True):
+        file.write_bytes(pack(side))
+    entry = MtdataEntry("Group-corpus-1-eng-deu", url=[f"https://invalid./{file.name}" for file in files], ext=form)
+    pairs = list(_pairs_of_mtdata(entry, False, files, Fetcher("tiny", tmp_path / "downloads")))
+    assert pairs == [Pair(b"one\rline", b"eine Zeile"), Pair(b"b\xff", b"b\x85")]
 
 
 @pytest.mark.parametrize(

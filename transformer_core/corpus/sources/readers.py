@@ -292,7 +292,7 @@ def _pairs_of_mtdata(entry: Any, swapped: bool, files: list[Path], fetcher: Fetc
         form, columns = entry.in_ext or entry.ext, [column + 1 for column in entry.cols or (0, 1)]
         # Texts and tables are read here, because mtdata's parser would replace invalid UTF-8 without an error.
         pairs: Iterable[Pair[bytes]]
-        if form == "txt" and len(files) == 2:
+        if form in ("txt", "txt.gz", "txt.xz") and len(files) == 2:
             pairs = file_pairs(files)
         elif form.startswith("tsv") and len(columns) == 2:
             pairs = itertools.chain.from_iterable(file_pairs([file, file], columns=columns) for file in files)
