@@ -85,6 +85,7 @@ def test_a_normalised_text_has_one_form_single_spaces_and_no_controls(text: str)
         (" \u00a0edge\u3000", "edge"),
         ("Donau\u00addampf", "Donaudampf"),
         ("\ufeffFirst", "First"),
+        ("\u0627\u061c.", "\u0627."),
         ("und so weiter\x85", "und so weiter…"),
         ("bell\x07 and \x93quote\x94", "bell and “quote”"),
         ("\u0645\u06cc\u200c\u062e", "\u0645\u06cc\u200c\u062e"),

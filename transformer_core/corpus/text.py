@@ -30,7 +30,7 @@ PAIRS_PER_CHUNK = 10_000
 _CONTROLS = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if not chr(code).isspace()]
 # Soft hyphen, zero-width space, direction marks, word joiner and invisible operators, byte order mark. Not U+200C and U+200D: Persian and
 # Indic spelling and compound emoji need them.
-_INVISIBLE = [0xAD, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2065), *range(0x2066, 0x206A), 0xFEFF]
+_INVISIBLE = [0xAD, 0x061C, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2065), *range(0x2066, 0x206A), 0xFEFF]
 _REMOVED = dict.fromkeys((*_CONTROLS, *_INVISIBLE))
 # First words of the names of letters in Unicode, of scripts that are written without spaces between words.
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
