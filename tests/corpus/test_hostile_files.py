@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import stat
 import struct
 import tarfile
 import time
@@ -64,6 +65,25 @@ def test_a_file_behind_a_link_of_the_same_archive_stays_in_its_folder(tmp_path: 
     (path,) = unpack(tmp_path / "a.tar", ["out/t.en"], folder)
     assert (path.parent, path.read_bytes()) == (folder, TEXT)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "inside"]
+
+
+@pytest.mark.parametrize(("kind", "link"), [(tarfile.DIRTYPE, ""), (tarfile.SYMTYPE, "secret.en")])
+def test_a_later_member_of_the_same_name_is_not_taken_for_the_file(tmp_path: Path, kind: bytes, link: str) -> None:
+    secret = member("secret.en")
+    secret.size = 3
+    tar_of(tmp_path / "a.tar", [secret, member("t.en"), member("t.en", kind, link)])
+    (path,) = unpack(tmp_path / "a.tar", ["t.en"], tmp_path)
+    assert path.read_bytes() == TEXT
+
+
+def test_a_link_or_folder_in_a_zip_archive_is_no_member(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as zipped:
+        for name, kind in (("a/", stat.S_IFDIR), ("a/link.en", stat.S_IFLNK), ("a/device.en", stat.S_IFCHR), ("a/t.en", stat.S_IFREG)):
+            made = zipfile.ZipInfo(name)
+            made.external_attr = (kind | 0o644) << 16
+            zipped.writestr(made, b"" if name == "a/" else TEXT)
+    (path,) = unpack(tmp_path / "a.zip", ["a/*"], tmp_path)
+    assert path.name == "0-t.en"
 
 
 @pytest.mark.parametrize("name", ["t.de.gz", "t.de.xz", "t.tmx.gz", "t.sgm.xz"])

@@ -9,11 +9,13 @@ import io
 import lzma
 import re
 import shutil
+import stat
 import struct
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -34,6 +36,8 @@ _MAGIC = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\x00", lzma.o
 LARGEST_RATIO, ALLOWED_BYTES = 100, 64 << 20
 _LONGEST_NAME = 60
 _ELEMENTS_LOOKED_AT = 10_000
+# The name of a member of an archive, and the function that opens this member and no other of the same name.
+_Member = tuple[str, Callable[[], IO[bytes] | None]]
 
 
 class NoMember(UserError):
@@ -227,14 +231,15 @@ def unpack(archive: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
             (`NoMember`) a pattern matches no member or several.
     """
     most = _most_bytes(archive)
+    files: Iterable[tuple[_Member, int | None]]
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zipped:
-                sizes = ((member.filename, member.file_size) for member in zipped.infolist())
-                return _extract(archive, _within(sizes, archive, most), zipped.open, patterns, folder)
+                files = (((one.filename, partial(zipped.open, one)), _size_in_zip(one)) for one in zipped.infolist())
+                return _extract(archive, _within(files, archive, most), patterns, folder)
         with _stream(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tarred:
-            files = ((member.name, member.size if member.isfile() else None) for member in tarred)
-            paths = _extract(archive, _within(files, archive, most), tarred.extractfile, patterns, folder)
+            files = (((one.name, partial(tarred.extractfile, one)), one.size if one.isfile() else None) for one in tarred)
+            paths = _extract(archive, _within(files, archive, most), patterns, folder)
             while stream.read(1 << 20):
                 pass  # tarfile does not read to the end of the compressed stream, where its checksum is.
             return paths
@@ -255,28 +260,33 @@ def _stream(archive: Path) -> BinaryIO:
     return file if unpack_with is None else cast(BinaryIO, io.BufferedReader(_Bounded(unpack_with(file), archive)))
 
 
-def _within(files: Iterable[tuple[str, int | None]], archive: Path, most: int) -> list[str]:
-    """Return the names of the members with a size. Raises `UserError` (65) as soon as their sizes exceed `most` together."""
-    names, total = [], 0
-    for name, size in files:
+def _size_in_zip(member: zipfile.ZipInfo) -> int | None:
+    """Return the size of a file; None for a folder, a link or a device. An archive from a system without modes has 0 for them."""
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    return member.file_size if kind in (0, stat.S_IFREG) and not member.is_dir() else None
+
+
+def _within(files: Iterable[tuple[_Member, int | None]], archive: Path, most: int) -> list[_Member]:
+    """Return the members with a size. Raises `UserError` (65) as soon as their sizes exceed `most` together."""
+    members, total = [], 0
+    for member, size in files:
         total += size or 0
         if total > most:
             raise _too_large(archive, most)
-        names += [] if size is None else [name]
-    return names
+        members += [] if size is None else [member]
+    return members
 
 
-def _extract(
-    archive: Path, names: list[str], member_named: Callable[[str], IO[bytes] | None], patterns: Iterable[str], folder: Path
-) -> list[Path]:
+def _extract(archive: Path, members: list[_Member], patterns: Iterable[str], folder: Path) -> list[Path]:
     paths = []
     for index, pattern in enumerate(patterns):
-        matches = fnmatch.filter(names, pattern)
+        matches = [one for one in members if fnmatch.fnmatch(one[0], pattern)]
         if len(matches) != 1:
             raise NoMember(f"{archive}: {len(matches)} files in it match {pattern}, one should", "Is it the right archive?")
-        path = folder / f"{index}-{Path(matches[0]).name[-_LONGEST_NAME:]}"
-        member = member_named(matches[0])
-        assert member is not None  # `names` are those of regular files.
+        name, opened = matches[0]
+        path = folder / f"{index}-{Path(name).name[-_LONGEST_NAME:]}"
+        member = opened()
+        assert member is not None  # `members` are regular files.
         with path.open("wb") as file, member:
             shutil.copyfileobj(member, file)
         paths.append(path)
