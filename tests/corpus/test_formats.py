@@ -76,6 +76,15 @@ def test_a_regional_language_is_found_by_either_name(tmp_path: Path) -> None:
         assert list(file_lines(tmp_path / "m.tmx", language)) == [text]
 
 
+def test_a_language_of_several_parts_has_regional_forms_too(tmp_path: Path) -> None:
+    (tmp_path / "m.tmx").write_text(
+        '<tmx><body><tu><tuv xml:lang="zh-Hant-TW"><seg>yi</seg></tuv><tuv xml:lang="zh-Hans-CN"><seg>er</seg></tuv></tu></body></tmx>',
+        encoding="utf-8",
+    )
+    for language, text in (("zh", b"yi"), ("zh-Hans", b"er"), ("zh_hant", b"yi"), ("zh-Hans-CN", b"er"), ("zh-Han", b"")):
+        assert list(file_lines(tmp_path / "m.tmx", language)) == [text]
+
+
 def test_a_large_tmx_file_takes_no_more_memory_than_a_small_one(tmp_path: Path) -> None:
     peaks = []
     for units in (2_000, 20_000):

@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 from xml.etree import ElementTree
@@ -178,7 +178,8 @@ def _segment_in(unit: ElementTree.Element, language: str) -> str:
             tag = _language_of(variant).lower().replace("_", "-")
             text = _text_of(segment)
             exact.setdefault(tag, text)
-            regional.setdefault(tag.partition("-")[0], text)
+            for general in accumulate(tag.split("-"), "{}-{}".format):
+                regional.setdefault(general, text)
     wanted = language.replace("_", "-")
     return exact.get(wanted, regional.get(wanted, ""))
 
