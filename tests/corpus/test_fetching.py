@@ -328,3 +328,14 @@ def test_the_environment_has_precedence_over_the_setting_and_a_missing_mirror_is
     monkeypatch.setenv("TRANSFORMER_MIRROR", str(tmp_path / "none"))
     with pytest.raises(UserError, match=r"\$TRANSFORMER_MIRROR: no folder"):
         mirror_folder(None)
+
+
+def test_a_relative_mirror_is_that_of_the_repository_also_in_an_experiments_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("repository/mirror", "copy"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "repository")
+    assert mirror_folder("mirror") == Path("mirror")
+    monkeypatch.chdir(tmp_path / "copy")
+    monkeypatch.setenv("DVC_EXP_NAME", "dry-nibs")
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path / "repository"))
+    assert mirror_folder("mirror") == tmp_path / "repository/mirror"

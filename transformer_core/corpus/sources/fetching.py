@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES
 from transformer_core.corpus.sources.http import download
 from transformer_core.errors import UserError, configuration_error, without_logins
-from transformer_core.files import read_json, sha256_of, write_json
+from transformer_core.files import read_json, repository, sha256_of, write_json
 
 MIRROR_VARIABLE = "TRANSFORMER_MIRROR"
 _SCRATCH = ".unpacked-"  # Temporary folders, beside the folders that corpora name.
@@ -183,12 +183,16 @@ def locked_sums(lock: Path) -> dict[str, str]:
 
 
 def mirror_folder(setting: str | None) -> Path | None:
-    """Return the folder that $TRANSFORMER_MIRROR names, or else `machine.mirror`, or None. Raises `UserError` (78): no such folder."""
+    """Return the folder that $TRANSFORMER_MIRROR names, or else `machine.mirror`, or None; a relative path starts at `repository`.
+
+    Raises:
+        UserError: exit code 78; no such folder.
+    """
     variable = os.environ.get(MIRROR_VARIABLE)
     named = variable or setting
     if not named:
         return None
-    folder = Path(named).expanduser()
+    folder = repository() / Path(named).expanduser()
     if not folder.is_dir():
         origin = f"${MIRROR_VARIABLE}" if variable else "machine.mirror"
         raise configuration_error(f"{origin}: no folder {named}", "Name one with CORPUS/FILENAME, or none.")
