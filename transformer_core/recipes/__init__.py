@@ -1,5 +1,6 @@
 """Recipes: complete params files by name, as text with comments."""
 
+import re
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -72,7 +73,7 @@ def load(name: str) -> Params:
 def description(name: str) -> str:
     """Return the first sentence of a recipe's first comment."""
     comment = " ".join(token.value.removeprefix("#").strip() for token in _document(name).ca.comment[1])
-    return comment.split(". ")[0].removesuffix(".")
+    return re.split(r"(?<! al)\. ", comment)[0].removesuffix(".")  # Not after "et al."
 
 
 def for_own_data(corpus: str, source: str, target: str, pairs: int, characters: int, *, count_words: bool = True) -> str:
