@@ -12,7 +12,7 @@ import argparse
 import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from contextvars import copy_context
@@ -190,11 +190,16 @@ def job_task(job: Job, repository: Repository, stopping: Event) -> Task[[], Any]
 def write_table(planned: Sweep) -> str:
     """Write the table of the jobs with a result, and return its markdown."""
     # A result may be of another sweep, in which its row had another name.
-    results = [{**read_json(job.result), "row": job.row, "seed": job.seed} for job in planned.jobs if job.result.exists()]
+    results = [{**_result(job), "row": job.row, "seed": job.seed} for job in planned.jobs if job.result.exists()]
     table = tables.beside_the_paper(tables.summarize(results), planned.about.name)
     text = tables.markdown(table, results, planned.about)
     tables.write(table, text, results[0]["score_name"], RESULTS / planned.about.name)
     return text
+
+
+def _result(job: Job) -> dict[str, Any]:
+    result: dict[str, Any] = read_json(job.result, "Remove it, then run the sweep again.")
+    return result
 
 
 def record(planned: Sweep, machine: Machine) -> None:
@@ -207,7 +212,7 @@ def record(planned: Sweep, machine: Machine) -> None:
         child = Journal(f"{planned.identity}-{job.key[:16]}", parent=planned.identity)
         child.tags({NAME: job.name, "kind": "row"})
         child.parameters(job.document)
-        figures: Mapping[str, Any] = read_json(job.result)
+        figures = _result(job)
         child.metrics(SCORES_STEP, {name: figures[name] for name in ("parameters", "minutes", "flops", *tables.FIGURES)})
         child.end()
     for file in sorted((RESULTS / planned.about.name).iterdir()):

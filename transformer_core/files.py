@@ -109,7 +109,7 @@ def write_json(path: Path, document: object) -> None:
     write_text(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path, remedy: str = "Make it again with: dvc repro --force") -> Any:
+def read_json(path: Path, remedy: str = "Make it again.") -> Any:
     """Return the document in a JSON file. Raises `UserError` (65) with this remedy: not valid JSON, or nested too deep."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -128,7 +128,7 @@ def read_numbers(path: Path) -> list[dict[str, float]]:
         if not isinstance(table.index, pd.RangeIndex):
             raise ValueError("more cells than columns")
     except ValueError as error:
-        raise UserError(f"{path}: not a table of numbers ({first_line(error)})", "Make it again with: dvc repro --force") from None
+        raise UserError(f"{path}: not a table of numbers ({first_line(error)})", f"Restore it with: dvc checkout --force {path}") from None
     return cast("list[dict[str, float]]", table.to_dict("records"))
 
 

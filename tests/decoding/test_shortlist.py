@@ -154,7 +154,7 @@ def test_a_damaged_file_or_one_of_another_vocabulary_is_refused(tmp_path: Path) 
     NEXT.save(file)
     again = Shortlist.load(file, VOCAB)
     assert all(np.array_equal(again.of(source), NEXT.of(source)) for source in SOURCES)
-    with refused(65, r"shortlist.safetensors: no shortlist of a vocabulary of 41\. Make it again"):
+    with refused(65, r"shortlist.safetensors: no shortlist of a vocabulary of 41\. Make it again: dvc repro --force --single-item average"):
         Shortlist.load(file, VOCAB + 1)
     whole = file.read_bytes()
     for damaged in (b"", whole[:50], whole[:-8]):

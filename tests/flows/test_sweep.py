@@ -19,6 +19,7 @@ from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_
 from flows.sweeps.table import About, beside_the_paper, markdown, summarize, write
 from flows.sweeps.workspace import Repository, environment
 from tests.clone import Clone, tiny_clone
+from tests.refusals import refused
 from tests.waiting import processes, runs_stage, wait_for
 from transformer_core import recipes
 from transformer_core.config import Machine, Model, Params
@@ -244,6 +245,9 @@ def test_a_result_has_the_row_of_the_sweep_that_shows_it(clean_clone: Clone, mon
         write_json(job.result, result(job.row, job.seed, 10.0))
     assert "| train.warmup=200 | 2 |" in write_table(repeated)
     assert "| train.warmup=200 train.seed=2 | 1 |" in write_table(in_settings)
+    in_settings.jobs[1].result.write_text("{")
+    with refused(65, r"\.json: not valid JSON \(.+\)\. Remove it, then run the sweep again\.$"):
+        write_table(in_settings)
 
 
 def test_rows_are_chosen_in_the_order_of_the_table() -> None:

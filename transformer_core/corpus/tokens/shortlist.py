@@ -55,7 +55,7 @@ class Shortlist:
     @classmethod
     def load(cls, file: Path, vocab_size: int) -> "Shortlist":
         """Read a file for a vocabulary of this size. Raises `UserError` (65): it is damaged or of another vocabulary."""
-        remedy = "Make it again: dvc repro --force average"
+        remedy = "Make it again: dvc repro --force --single-item average"
         try:
             tensors = load_file(file)
             found = cls(*(tensors[name].astype(np.int64) for name in ("starts", "targets", "frequent")))
