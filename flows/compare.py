@@ -204,7 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
     uri = tracking_uri(load_params().machine)
     with TemporaryDirectory() as folder:
         with reaching(uri):
-            client = connect(uri)
+            client = connect(uri, transfers=True)
             a, b = (fetch(client, wanted, Path(folder) / name) for name, wanted in (("a", chosen.a), ("b", chosen.b)))
             shown = (for_page(client, a), for_page(client, b)) if chosen.html else None
         compared = compare(a, b)

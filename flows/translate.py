@@ -6,14 +6,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from flows.process.runner import reports_errors
-from flows.record.registry import fetch
+from flows.record.registry import fetch, request_defaults
 from transformer_core import cli
 from transformer_core.config import load_params, tracking_uri
 
 
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch the model and run `transformer-core translate` with its options; return its exit code."""
+    """Fetch the model and run `transformer-core translate` with the options given, or as it was published; return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.translate",
         description="Translate lines of standard input with a model of the registry that params.yaml or $MLFLOW_TRACKING_URI names.",
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     with TemporaryDirectory() as folder:
         directory = fetch(chosen.model, tracking_uri(load_params().machine), Path(folder))
-        return cli.main(["translate", "--model", str(directory), *chosen.options])
+        return cli.main(["translate", "--model", str(directory), *chosen.options], request_defaults(directory))
 
 
 if __name__ == "__main__":

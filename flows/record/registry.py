@@ -18,12 +18,14 @@ import mlflow
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
+from mlflow.models import Model
+from mlflow.models.model import MLMODEL_FILE_NAME
 
 from flows.process.paths import AVERAGED, HYPOTHESES
 from flows.record.server import connect, reaching
 from flows.record.tasks import PARSING, Task, corpus_name, task_of
 from transformer_core.corpus.text import read_lines
-from transformer_core.errors import configuration_error, first_line
+from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 from transformer_core.evaluation.significance import SIGNIFICANT, Comparison
 from transformer_core.files import sha256_of
 
@@ -146,19 +148,35 @@ def stored_hypotheses(client: MlflowClient, version: ModelVersion) -> list[str] 
 def fetch(model: str, uri: str, folder: Path) -> Path:
     """Copy the model directory of a version, NAME@ALIAS or NAME/VERSION, into `folder`, and return its path.
 
+    Beside it is MLflow's description of the version, see `request_defaults`.
+
     Raises:
         UserError: exit code 78 if the registry has no such version, 69 if it is unavailable.
     """
     with reaching(uri):
-        client = connect(uri)
+        client = connect(uri, transfers=True)
         try:
-            address = f"{_address(client, model)}/{MODEL_ARTIFACTS}/{AVERAGED.name}"
-            return Path(mlflow.artifacts.download_artifacts(address, dst_path=str(folder), tracking_uri=uri))
+            address = _address(client, model)
         except MlflowException as error:
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise
             remedy = "Name one as NAME@champion, NAME@challenger or NAME/VERSION; `mlflow ui` shows them."
             raise configuration_error(f"MLflow at {uri} has no model {model}: {first_line(error)}", remedy) from error
+        try:
+            for part in (MLMODEL_FILE_NAME, f"{MODEL_ARTIFACTS}/{AVERAGED.name}"):
+                copy = mlflow.artifacts.download_artifacts(f"{address}/{part}", dst_path=str(folder), tracking_uri=uri)
+        except MlflowException as error:
+            # MLflow writes the cause last, below lines that say what it was to copy.
+            cause = str(error).strip().split("\n")[-1]
+            remedy = "See to the server's store of artifacts, and run again."
+            raise UserError(f"MLflow at {uri} does not hand out model {model}: {cause}", remedy, ExitCode.UNAVAILABLE) from error
+    return Path(copy)
+
+
+def request_defaults(directory: Path) -> dict[str, Any]:
+    """Return the defaults of requests to the version whose model directory `fetch` has copied: its search, as it was published."""
+    signature = Model.load(directory.parent / MLMODEL_FILE_NAME).signature
+    return {one.name: one.default for one in (signature.params if signature and signature.params else ())}
 
 
 def _address(client: MlflowClient, model: str) -> str:

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 ABOUT = "A run is a training; its child runs are evaluations of its model, one for each way of decoding."
 REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 PARENT_TAG = "mlflow.parentRunId"
+# A call that transfers a file, to or from the store of artifacts, may be silent for longer than one that asks.
+_TRANSFER_SECONDS = "120"
+_TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 SETTINGS = {
     # With MLflow's defaults, a call to an unavailable server takes minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    _TIMEOUT: "10",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     # MLflow would print links with the password of its address; ours has none.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -29,8 +32,13 @@ SETTINGS = {
 }
 
 
-def connect(uri: str) -> "MlflowClient":
-    """Return a client, which gives up after seconds if the server is unavailable. A missing database in a file is created."""
+def connect(uri: str, transfers: bool = False) -> "MlflowClient":
+    """Return a client, which gives up after seconds if the server is unavailable. A missing database in a file is created.
+
+    The first call in a process decides whether it waits as long as `transfers` of files need.
+    """
+    if transfers:
+        os.environ.setdefault(_TIMEOUT, _TRANSFER_SECONDS)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient  # Imported here because it takes 1.4 seconds, which a stage with nothing to send saves.

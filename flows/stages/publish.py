@@ -52,7 +52,6 @@ LOGGED_NAME = "translator"
 EXAMPLE = ["A man is riding a bike."]
 # Packages that the served model imports; MLflow, left to find out, loads the model in another process first.
 REQUIRED = ("ctranslate2", "mlflow", "numpy", "pydantic", "ruamel.yaml", "safetensors", "sentencepiece", "torch")
-UPLOAD_SECONDS = "120"
 
 
 def run(params: Params) -> str:
@@ -67,10 +66,9 @@ def run(params: Params) -> str:
     scores = read_scores(task)
     hypotheses, references, sources = read_aligned(DECODED / HYPOTHESES, *(RAW / f"test.{manifest[side]}" for side in ("target", "source")))
     name, uri = params.publish.name, tracking_uri(params.machine)
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", UPLOAD_SECONDS)
     with reaching(uri):
+        client = connect(uri, transfers=True)
         sync(uri)
-        client = connect(uri)
         training = training_run(client, uri, params, made_by["fingerprint"])
         log_scores(client, training, scores, task)
         finish_training(client, training, params, scores, task)

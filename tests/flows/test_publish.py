@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from flows import translate
 from flows.process.paths import PUBLISHED, REPORT, SCORES, SENTENCES
 from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file, read_events
 from flows.record.lineage import describe_training, training_name
@@ -15,7 +16,7 @@ from flows.record.sending import sync
 from flows.record.server import connect, experiment_id, registered
 from flows.stages import publish
 from tests.clone import ROOT
-from tests.flows.publishing import FINGERPRINT, before_publish, points, random_model, training, translated
+from tests.flows.publishing import FINGERPRINT, LINES, before_publish, points, random_model, training, translated
 from tests.refusals import refused
 from transformer_core.config import Params, load_params
 from transformer_core.decoding.beam import Search
@@ -121,6 +122,21 @@ def test_the_report_in_mlflow_begins_with_the_verdict_and_has_all_sentences_besi
     assert report.startswith("<h1>BLEU</h1>")
     assert sentences == SENTENCES.read_text(encoding="utf-8")
     assert VERDICT_PLACEHOLDER in REPORT.read_text(encoding="utf-8")
+
+
+def test_a_file_is_translated_with_the_search_that_was_published_unless_options_say_otherwise(
+    model_directory: Path, params: Params
+) -> None:
+    """A parser's trees need more tokens than `translate` allows of its own accord; samples are drawn without a beam."""
+    publish.run(params.model_copy(update={"decode": params.decode.model_copy(update={"beam": 2, "max_extra": 3})}))
+    Path("in.en").write_text("".join(f"{line}\n" for line in LINES[:4]), encoding="utf-8")
+    command = ["synthetic-en-de/1", "in.en", "--engine", "torch", "--out", "out.de"]
+    translator = Translator.load(model_directory)
+    for options, search in (((), Search(2, max_extra=3)), (("--max-extra", "20", "--beam", "1"), Search(1, max_extra=20))):
+        assert translate.main([*command, *options]) == 0
+        wanted = [ranked[0].text for ranked in translator.translate(LINES[:4], search)]
+        assert Path("out.de").read_text(encoding="utf-8").split("\n")[:-1] == wanted
+    assert translate.main([*command, "--sample", "2"]) == 0
 
 
 def test_publishing_again_is_the_next_version_under_the_same_alias(params: Params, client: MlflowClient) -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from transformer_core.cli import attention, compare, data, doctor, estimate, export, info, new, positions, recipe, score, states, translate
@@ -37,11 +37,14 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; an error is one line on standard error. Without arguments, show the help."""
+def main(arguments: Sequence[str] | None = None, decode: Mapping[str, Any] | None = None) -> int:
+    """Run a command and return its exit code; an error is one line on standard error. Without arguments, show the help.
+
+    `decode` are the settings with which a model was published: defaults of the options of `translate`, by name.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        chosen = _parser().parse_args(arguments or ["--help"])
+        chosen = _parser().parse_args(arguments or ["--help"], argparse.Namespace(decode=decode or {}))
         lower = ", ".join(f"--{name.replace('_', '-')}" for name in _MEMORY if hasattr(chosen, name))
         with machine_errors("transformer-core", f"Lower {lower}, or use a machine with more." if lower else "Use a machine with more."):
             code: int = chosen.run(chosen)

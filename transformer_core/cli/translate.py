@@ -152,14 +152,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _complete(arguments: argparse.Namespace) -> None:
-    """Give options that were left out the values of section `decode` of --params, or else their defaults."""
+    """Give options that were left out the values of section `decode` of --params or of the model's publishing, or else their defaults."""
     from transformer_core.config import load_params
 
     if arguments.params and arguments.sample:
         raise configuration_error("--params: not with --sample", "Leave it out: its settings are those of beam search.")
-    decode = load_params(arguments.params).decode.model_dump() if arguments.params else {}
+    decode = load_params(arguments.params).decode.model_dump() if arguments.params else arguments.decode
     for name, value in (_DEFAULTS | decode).items():
-        if getattr(arguments, name) is None:
+        if getattr(arguments, name) is None and not (arguments.sample and name in _SEARCHING):
             setattr(arguments, name, value)
 
 
