@@ -5,6 +5,7 @@ import argparse
 from flows.process.runner import reports_errors
 from flows.record.journal import JOURNALS
 from flows.record.sending import sync
+from flows.record.server import connect, reaching
 from transformer_core.config import load_params, tracking_uri
 from transformer_core.errors import without_logins
 
@@ -16,6 +17,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("action", choices=["sync"])
     parser.parse_args(arguments)
     uri = tracking_uri(load_params().machine)
+    with reaching(uri):
+        connect(uri)  # It corrects the paths in a record that was moved, also if nothing is unsent.
     sync(uri)
     print(f"MLflow at {without_logins(uri)} has all of {JOURNALS}")
     return 0

@@ -12,6 +12,7 @@ from pathlib import Path
 import mlflow
 import pytest
 
+from flows import tracking
 from flows.record.journal import Journal
 from flows.record.sending import all_sent, sync
 from flows.record.server import connect, experiment_id, reaching
@@ -95,3 +96,19 @@ def test_a_copied_or_moved_repository_uses_its_own_files(mlflow_store: str, tmp_
     assert (Path(version) / "model.json").is_file()
     assert str(tmp_path) not in text_of(copy / "mlflow.db")
     assert (text_of(tmp_path / "mlflow.db"), set(tmp_path.rglob("*"))) == original
+
+
+@pytest.mark.usefixtures("default_params")
+def test_the_command_sync_corrects_a_moved_record_also_if_nothing_is_unsent(
+    mlflow_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("mlruns").mkdir()
+    journal = Journal("f00d")
+    sync(mlflow_store)
+    assert str(tmp_path) in text_of(tmp_path / "mlflow.db")
+    copy = tmp_path.with_name("moved")
+    shutil.copytree(tmp_path, copy)
+    monkeypatch.chdir(copy)
+    assert all_sent(journal.path, URI)
+    assert tracking.main(["sync"]) == 0
+    assert str(tmp_path) not in text_of(copy / "mlflow.db")
