@@ -1,6 +1,7 @@
 """`python -m flows.translate NAME@champion < in > out`: translate lines with a model of the registry."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,7 +9,7 @@ from tempfile import TemporaryDirectory
 from flows.process.runner import reports_errors
 from flows.record.registry import fetch, request_defaults
 from transformer_core import cli
-from transformer_core.config import load_params, tracking_uri
+from transformer_core.config import PARAMS_FILE, Machine, load_params, tracking_uri
 
 
 @reports_errors
@@ -21,8 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", metavar="NAME@ALIAS", help="or NAME/VERSION")
     parser.add_argument("options", metavar="...", nargs=argparse.REMAINDER, help="options of `transformer-core translate`, but --model")
     chosen = parser.parse_args(arguments)
+    # A machine that only translates needs no params.yaml.
+    machine = Machine() if os.environ.get("MLFLOW_TRACKING_URI") and not PARAMS_FILE.exists() else load_params().machine
     with TemporaryDirectory() as folder:
-        directory = fetch(chosen.model, tracking_uri(load_params().machine), Path(folder))
+        directory = fetch(chosen.model, tracking_uri(machine), Path(folder))
         return cli.main(["translate", "--model", str(directory), *chosen.options], request_defaults(directory))
 
 
