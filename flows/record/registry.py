@@ -194,7 +194,7 @@ def address_of(version: ModelVersion, alias: str) -> str:
 
 
 def card(model: str, decision: Decision, training: str, scores: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
-    """Return the description of the version `model` in markdown: training, score, licence of the data, use."""
+    """Return the description of the version `model`, NAME/VERSION, in markdown: training, score, licence of the data, use."""
     source, target = manifest["source"], manifest["target"]
     task = task_of(target)
     use = f"python -m flows.translate {model} < in.{source} > out.{target}"
@@ -216,7 +216,7 @@ def card(model: str, decision: Decision, training: str, scores: Mapping[str, Any
 
 {synthetic.strip() if manifest["synthetic"] else ""}
 
-{f"Alias `{decision.alias}`" if decision.alias else "No alias"}: {decision.reason}.
+{f"Became `{decision.alias}` when it was published" if decision.alias else "No alias"}: {decision.reason}.
 
 ```
 {use}

@@ -82,17 +82,17 @@ def run(params: Params) -> str:
         decision = decide(client, version, task, sources, hypotheses, references)
         for key, value in decision.tags().items():
             client.set_model_version_tag(name, version.version, key, value)
-        address = address_of(version, decision.alias)
+        # For what is kept: the alias may later be that of another version.
+        address, numbered = address_of(version, decision.alias), address_of(version, "")
         page = with_verdict(REPORT.read_text(encoding="utf-8"), address, decision.alias, decision.reason)
         client.log_text(training.info.run_id, page, f"{EVALUATION}/{REPORT.name}")
-        client.update_model_version(name, version.version, card(address, decision, training_name(params), scores, manifest))
+        client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
         if decision.alias:
             client.set_registered_model_alias(name, decision.alias, version.version)
-    model_uri = f"models:/{address}"
-    published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": model_uri}
+    published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": f"models:/{numbered}"}
     write_json(PUBLISHED, {**published, **decision.tags()})
     print(_summary(scores, task, uri, link))
-    return f"{model_uri}: version {version.version}{'' if decision.alias else ', no alias'}, {decision.reason}"
+    return f"models:/{address}: version {version.version}{'' if decision.alias else ', no alias'}, {decision.reason}"
 
 
 def _recorded(experiment: str, name: str, training: Run, summary: str) -> str:

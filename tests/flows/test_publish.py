@@ -73,7 +73,7 @@ def test_the_model_is_registered_in_the_run_of_its_training_and_translates_elsew
         "decision": "champion",
         "decision_reason": "the first version",
         "run_id": before.info.run_id,
-        "model_uri": "models:/synthetic-en-de@champion",
+        "model_uri": "models:/synthetic-en-de/1",
     }
     version = client.get_model_version_by_alias("synthetic-en-de", "champion")
     assert version.run_id == before.info.run_id
@@ -136,14 +136,20 @@ def test_a_file_is_translated_with_the_search_that_was_published_unless_options_
         assert translate.main([*command, *options]) == 0
         wanted = [ranked[0].text for ranked in translator.translate(LINES[:4], search)]
         assert Path("out.de").read_text(encoding="utf-8").split("\n")[:-1] == wanted
+    Path("params.yaml").unlink()  # $MLFLOW_TRACKING_URI names the registry, too.
     assert translate.main([*command, "--sample", "2"]) == 0
 
 
 def test_publishing_again_is_the_next_version_under_the_same_alias(params: Params, client: MlflowClient) -> None:
     assert publish.run(params).startswith("models:/synthetic-en-de@champion: version 1, ")
     assert publish.run(params).startswith("models:/synthetic-en-de@champion: version 2, not significantly different from version 1")
-    described = client.get_model_version("synthetic-en-de", "2").description.split("\n")[0]
-    assert described == "BLEU 86.41, not significantly different from v1 (+0.00)"
+    first, second = (client.get_model_version("synthetic-en-de", version).description for version in "12")
+    assert second.startswith("BLEU 86.41, not significantly different from v1 (+0.00)\n")
+    # The first is no longer the champion, so its description and its commands do not call it that.
+    assert "synthetic-en-de@" not in first
+    assert "models serve -m models:/synthetic-en-de/1 " in first
+    assert "Became `champion` when it was published: the first version." in first
+    assert read_json(PUBLISHED)["model_uri"] == "models:/synthetic-en-de/2"
     assert str(client.get_model_version_by_alias("synthetic-en-de", "champion").version) == "2"
 
 
