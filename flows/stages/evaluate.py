@@ -136,30 +136,35 @@ def splits_beside_test(manifest: Mapping[str, Any]) -> list[str]:
 def _translated(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequence[str]]], params: Params) -> Report:
     sources, hypotheses, references = (common[name] for name in ("sources", "hypotheses", "references"))
     target, named, scores = common["manifest"]["target"], common["manifest"].get("metrics", []), sentence_chrf(hypotheses, references)
+    right = [hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True)]
     return Report(
         **common,
         scores={
-            split: score(outputs, right, target, named) for split, (outputs, right) in {"test": (hypotheses, references), **others}.items()
+            split: score(outputs, expected, target, named)
+            for split, (outputs, expected) in {"test": (hypotheses, references), **others}.items()
         },
         shares=output_shares(sources, hypotheses, references),
         by_length=bleu_by_group(length_labels(sources), hypotheses, references),
         by_phenomenon=bleu_by_group(phenomenon_labels(common["phenomena"]), hypotheses, references),
         by_frequency=by_frequency(hypotheses, references, CLEAN / f"train.{target}", params.bpe.lowercase),
-        examples=choose_examples(scores, params.evaluate.examples),
+        examples=choose_examples(scores, right, params.evaluate.examples),
         sentence_scores=scores,
+        right=right,
     )
 
 
 def _parsed(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequence[str]]], examples: int) -> ParsingReport:
     outputs, golds = common["hypotheses"], common["references"]
     scores = parsing.sentence_f1(outputs, golds)
+    right = [score == 100 for score in scores]
     return ParsingReport(
         **common,
-        scores={split: parsing.score(found, right) for split, (found, right) in {"test": (outputs, golds), **others}.items()},
+        scores={split: parsing.score(found, expected) for split, (found, expected) in {"test": (outputs, golds), **others}.items()},
         by_length=parsing.f1_by_group(length_labels(common["sources"]), outputs, golds),
         by_phenomenon=parsing.f1_by_group(phenomenon_labels(common["phenomena"]), outputs, golds),
-        examples=choose_examples(scores, examples),
+        examples=choose_examples(scores, right, examples),
         sentence_scores=scores,
+        right=right,
     )
 
 

@@ -3,6 +3,7 @@ import gzip
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from transformer_core.evaluation.metrics import (
     ALIKE,
     EXACT,
     QUANTILES,
+    Example,
     GroupScore,
     OutputShares,
     bleu_by_group,
@@ -217,8 +219,13 @@ def test_a_corpus_without_labels_has_no_phenomena() -> None:
     assert bleu_by_group(phenomenon_labels([""] * 4), HYPOTHESES, REFERENCES) == []
 
 
+def chosen_of(scores: Sequence[float], count: int) -> list[Example]:
+    """The examples of sentences of which those with the full score are right."""
+    return choose_examples(scores, [score == 100 for score in scores], count)
+
+
 def test_examples_are_taken_at_the_quartiles() -> None:
-    chosen = choose_examples([float(number) for number in range(100)], 10)
+    chosen = chosen_of([float(number) for number in range(100)], 10)
     assert [(example.rank, example.index) for example in chosen] == [
         ("best", 99), ("best", 98), ("upper quartile", 75), ("upper quartile", 74), ("median", 50), ("median", 49),
         ("lower quartile", 26), ("lower quartile", 25), ("worst", 0), ("worst", 1),
@@ -228,25 +235,25 @@ def test_examples_are_taken_at_the_quartiles() -> None:
 def test_few_examples_are_the_best_the_middle_and_the_worst() -> None:
     reference = "abcdefghijklmnopqrstuvwxyz"
     hypotheses = [reference[:length] for length in (14, 26, 2, 20, 8, 24, 5)]
-    chosen = choose_examples(sentence_chrf(hypotheses, [reference] * 7), 3)
+    chosen = chosen_of(sentence_chrf(hypotheses, [reference] * 7), 3)
     assert [(example.rank, example.index) for example in chosen] == [("best", 5), ("median", 0), ("worst", 2)]
 
 
-def test_a_sentence_with_the_full_score_is_an_example_only_if_others_are_too_few() -> None:
-    assert [(example.rank, example.index) for example in choose_examples([100.0, 90.0, 80.0, 100.0], 2)] == [("best", 1), ("worst", 2)]
-    more = choose_examples([100.0, 90.0, 80.0, 100.0], 3)
+def test_a_sentence_that_is_right_is_an_example_only_if_others_are_too_few() -> None:
+    assert [(example.rank, example.index) for example in chosen_of([100.0, 90.0, 80.0, 100.0], 2)] == [("best", 1), ("worst", 2)]
+    more = chosen_of([100.0, 90.0, 80.0, 100.0], 3)
     assert [(example.rank, example.index) for example in more] == [("best", 1), ("worst", 2), (EXACT, 0)]
 
 
 def test_examples_with_one_score_have_no_best_and_no_worst() -> None:
-    chosen = choose_examples([0.0, 100.0, 0.0, 0.0], 2)
+    chosen = chosen_of([0.0, 100.0, 0.0, 0.0], 2)
     assert [(example.rank, example.index) for example in chosen] == [(ALIKE, 0), (ALIKE, 2)]
-    assert [example.rank for example in choose_examples([0.0, 100.0], 2)] == ["best", EXACT]
+    assert [example.rank for example in chosen_of([0.0, 100.0], 2)] == ["best", EXACT]
 
 
 @given(scores=st.lists(st.integers(0, 10), min_size=1, max_size=30), count=st.integers(1, 40))
 def test_examples_are_different_sentences_in_order_of_their_ranks(scores: list[int], count: int) -> None:
-    chosen = choose_examples([10.0 * score for score in scores], count)
+    chosen = chosen_of([10.0 * score for score in scores], count)
     by_rank = {rank: [example.score for example in chosen if example.rank == rank] for rank in (*QUANTILES, ALIKE, EXACT)}
     exact, alike = by_rank.pop(EXACT), by_rank.pop(ALIKE)
     assert len({example.index for example in chosen}) == len(chosen) == min(count, len(scores))

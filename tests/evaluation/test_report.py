@@ -37,6 +37,7 @@ VOID = {"meta", "br", "wbr", "input"}
 SOURCES = ["A man rides.", "Two dogs play in the snow.", "The woman has not read the book."]
 REFERENCES = ["Ein Mann fährt.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen."]
 HYPOTHESES = ["Ein Mann fährt.", "Zwei Hunde spielen im Eis.", "Die Frau liest ein Buch."]
+RIGHT = [True, False, False]
 
 
 class Page(HTMLParser):
@@ -127,8 +128,9 @@ def a_report(synthetic: bool = False) -> Report:
         by_length=bleu_by_group(length_labels(SOURCES), HYPOTHESES, REFERENCES),
         by_phenomenon=[GroupScore("verb-last", 2, 71.5)],
         by_frequency=f1_by_frequency(HYPOTHESES, REFERENCES, REFERENCES),
-        examples=choose_examples(sentence_chrf(HYPOTHESES, REFERENCES), 3),
+        examples=choose_examples(sentence_chrf(HYPOTHESES, REFERENCES), RIGHT, 3),
         sentence_scores=sentence_chrf(HYPOTHESES, REFERENCES),
+        right=RIGHT,
         sources=SOURCES,
         references=REFERENCES,
         hypotheses=HYPOTHESES,

@@ -27,7 +27,6 @@ ALIKE, EXACT = "alike", "exact"
 BUCKET_WORDS = 10
 LAST_BUCKET = 51
 OVER_LONG_RATIO, OVER_LONG_CHARACTERS = 2, 20
-FULL_SCORE = 100.0 - 1e-9  # A sum of floats may fall short of 100.
 # Marks of tokenised text: full stops and commas after a space (also Chinese and Japanese), Moses' escapes and hyphens, subword marks.
 # "?" and ":" after a space are no mark, since French has them.
 _TOKENISED = re.compile(r" [.,\u3001\u3002\uff0c](?: |$)|&(?:apos|quot|amp|lt|gt|#\d+);|@@(?: |$)|@-@|▁")
@@ -240,15 +239,15 @@ def phenomenon_labels(phenomena: Sequence[str]) -> dict[str, list[int]]:
     return {str(name): places.tolist() for name, places in labels.groupby(labels).groups.items()}
 
 
-def choose_examples(scores: Sequence[float], count: int) -> list[Example]:
+def choose_examples(scores: Sequence[float], right: Sequence[bool], count: int) -> list[Example]:
     """Choose `count` sentences by their scores: a fifth each of the best, at the quartiles and of the worst (`QUANTILES`).
 
-    Sentences with the full score, 100, show nothing: they are left out of the quantiles, and are chosen, as `EXACT`, only if there are
+    Sentences that are exactly right show nothing: they are left out of the quantiles, and are chosen, as `EXACT`, only if there are
     fewer than `count` others. No sentence is chosen twice. If there are at most `count` sentences, all are chosen. Each rank is in
     descending order of the score, the worst in ascending order. If all others have the same score, their rank is `ALIKE`.
     """
-    exact = [index for index, score in enumerate(scores) if score >= FULL_SCORE]
-    ranking = sorted((index for index, score in enumerate(scores) if score < FULL_SCORE), key=lambda index: -scores[index])
+    exact = [index for index, is_right in enumerate(right) if is_right]
+    ranking = sorted((index for index, is_right in enumerate(right) if not is_right), key=lambda index: -scores[index])
     shown = min(count, len(ranking))
     chosen: dict[str, list[int]] = {}
     if len(ranking) > 1 and scores[ranking[0]] == scores[ranking[-1]]:

@@ -27,7 +27,7 @@ from transformer_core.evaluation.attention_figures import (
     word_figure,
 )
 from transformer_core.evaluation.charts import length_charts, training_charts
-from transformer_core.evaluation.metrics import EXACT, FULL_SCORE, Example, GroupScore, OutputShares, Scores
+from transformer_core.evaluation.metrics import EXACT, Example, GroupScore, OutputShares, Scores
 from transformer_core.evaluation.moses_bleu import COUNT_TITLES
 from transformer_core.evaluation.pages import page
 from transformer_core.evaluation.parsing import ParsingScores
@@ -97,6 +97,8 @@ class RunReport:
         by_phenomenon: score of the test set by phenomenon; empty if the corpus has no labels.
         examples: chosen sentences of the test set.
         sentence_scores: each sentence's own score in percent, chrF2 or F1.
+        right: whether each sentence's output is exactly right: its reference, or a tree with the same brackets. chrF2 cannot tell: it
+            ignores white space, and is 0 of two empty lines.
         sources: lines of the test set; `references` and `hypotheses` correspond line by line.
         phenomena: labels of each line, separated by spaces; empty if the corpus has none.
         attention: attention in one sentence, or the reason for showing none.
@@ -116,6 +118,7 @@ class RunReport:
     by_phenomenon: Sequence[GroupScore]
     examples: Sequence[Example]
     sentence_scores: Sequence[float]
+    right: Sequence[bool]
     sources: Sequence[str]
     references: Sequence[str]
     hypotheses: Sequence[str]
@@ -175,8 +178,8 @@ def render_sentences(report: RunReport, metric: str) -> str:
     digest = b64encode(sha256(code.encode()).digest()).decode()
     phenomena = report.phenomena or [""] * len(report.sources)
     lengths = map(length_in_words, report.sources)
-    rows = zip(report.sentence_scores, lengths, report.sources, report.references, report.hypotheses, phenomena, strict=True)
-    return page("sentences.html", manifest=report.manifest, metric=metric, rows=rows, full=FULL_SCORE, script=code, digest=digest)
+    rows = zip(report.right, report.sentence_scores, lengths, report.sources, report.references, report.hypotheses, phenomena, strict=True)
+    return page("sentences.html", manifest=report.manifest, metric=metric, rows=rows, script=code, digest=digest)
 
 
 def _rendered(template: str, score: str, report: RunReport, **own: object) -> str:
@@ -196,7 +199,7 @@ def _rendered(template: str, score: str, report: RunReport, **own: object) -> st
         few=FEW,
         nothing=NEAR_ZERO,
         many=MANY_WRONG,
-        exact=sum(score >= FULL_SCORE for score in report.sentence_scores),
+        exact=sum(report.right),
         **own,
     )
 
