@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
-from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, TEMPORARILY_UNAVAILABLE
+from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, INVALID_PARAMETER_VALUE, TEMPORARILY_UNAVAILABLE
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,12 +20,12 @@ from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
 from transformer_core.decoding.engine import DecodingRequest, Engine, EngineOption, SourceChunk, choose, translated
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_for_decoding
-from transformer_core.errors import UserError, machine_errors
+from transformer_core.errors import UserError, is_out_of_memory, machine_errors
 
 Scored = dict[str, str | float]
 Answer = str | Scored | list[Scored]
 
-MOST_LINE_TOKENS = 1024
+MOST_LINE_TOKENS = MOST_EXTRA = 1024
 # More than 1,024 tokens of any language have, and few enough to be tokenised without delay.
 MOST_CHARACTERS = 20_000
 _USUAL_BEAM = Search.beam
@@ -46,7 +46,7 @@ class RequestParams(BaseModel):
     beam: Beam = _USUAL_BEAM
     alpha: Alpha = Search.alpha
     penalty: Penalty = Search.penalty
-    max_extra: int = Field(Search.max_extra, ge=1, le=MOST_LINE_TOKENS)
+    max_extra: int = Field(Search.max_extra, ge=1, le=MOST_EXTRA)
     engine: EngineOption = "auto"
     shortlist: bool = False
     nbest: bool = False
@@ -87,7 +87,8 @@ class ServedTranslator(PythonModel):
             params: the fields of `RequestParams`.
 
         Raises:
-            Refused: a line is too long, or a parameter is invalid; status 503 if memory ran out.
+            Refused: a line is too long or no text, a parameter is invalid, or the engine asked for does not work here; status 503 if memory
+                ran out, 500 if no engine was asked for.
         """
         asked = _asked(params or {})
         tokens = [self._tokens(number, line) for number, line in enumerate(model_input)]
@@ -100,7 +101,9 @@ class ServedTranslator(PythonModel):
             with machine_errors("this server", "Send shorter lines, fewer at a time, or a smaller params.beam."):
                 (found,) = translated(self._engine(asked.engine, wanted), [SourceChunk(tokens)], wanted, batch_tokens, ahead=0)
         except UserError as error:
-            raise Refused(str(error), TEMPORARILY_UNAVAILABLE) from None
+            if error.__context__ and is_out_of_memory(error.__context__):  # There may be enough later.
+                raise Refused(str(error), TEMPORARILY_UNAVAILABLE) from None
+            raise Refused(str(error), INTERNAL_ERROR if asked.engine == "auto" else INVALID_PARAMETER_VALUE) from None
         if asked.nbest:
             return [[_scored(one) for one in ranked] for ranked in found]
         return [_scored(ranked[0]) if asked.scores else ranked[0].text for ranked in found]
@@ -124,6 +127,10 @@ class ServedTranslator(PythonModel):
     def _tokens(self, number: int, line: str) -> list[int]:
         if len(line) > MOST_CHARACTERS:
             raise _too_long(number, len(line), "characters", MOST_CHARACTERS)
+        try:
+            line.encode()
+        except UnicodeEncodeError as error:  # JSON can write half of a pair.
+            raise Refused(f"inputs[{number}]: character {error.start + 1} is a lone surrogate, which is no text.") from None
         tokens = self.translator.subword.encode(line)
         learned = self.translator.model.most_positions
         most = MOST_LINE_TOKENS if learned is None else min(MOST_LINE_TOKENS, learned - 1)

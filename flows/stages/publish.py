@@ -39,6 +39,7 @@ from flows.record.journal import DESCRIPTION, JOURNALS, SCORES_STEP, Journal, po
 from flows.record.lineage import describe_training, training_name
 from flows.record.registry import EVALUATION, address_of, card, decide, register
 from flows.record.sending import sync
+from flows.record.served_model import MOST_EXTRA
 from flows.record.server import connect, find_training, reaching, run_link, ui_command
 from flows.record.tasks import Task, corpus_name, read_scores, task_of
 from transformer_core.config import Params, tracking_uri
@@ -139,6 +140,7 @@ def journal_from_tables(fingerprint: str, params: Params) -> None:
 def log_model(client: MlflowClient, uri: str, params: Params, training: Run, updates: int) -> ModelInfo:
     """Log the model directory as a pyfunc in the training's run, whose end is kept, also after a publish that was killed here."""
     search = params.decode.model_dump(include={"beam", "alpha", "penalty", "max_extra"})
+    search["max_extra"] = min(search["max_extra"], MOST_EXTRA)  # The server would refuse every request that does not set it.
     mlflow.set_tracking_uri(uri)
     mlflow.start_run(run_id=training.info.run_id)
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow import MlflowClient
+from mlflow import MlflowClient, pyfunc
 
 from flows import translate
 from flows.process.paths import PUBLISHED, REPORT, SCORES, SENTENCES
@@ -138,6 +138,12 @@ def test_a_file_is_translated_with_the_search_that_was_published_unless_options_
         assert Path("out.de").read_text(encoding="utf-8").split("\n")[:-1] == wanted
     Path("params.yaml").unlink()  # $MLFLOW_TRACKING_URI names the registry, too.
     assert translate.main([*command, "--sample", "2"]) == 0
+
+
+def test_a_search_that_the_server_would_refuse_is_published_within_its_bounds(params: Params) -> None:
+    publish.run(params.model_copy(update={"decode": params.decode.model_copy(update={"max_extra": 2_000})}))
+    served = pyfunc.load_model("models:/synthetic-en-de/1")
+    assert len(served.predict(LINES[:2])) == 2
 
 
 def test_publishing_again_is_the_next_version_under_the_same_alias(params: Params, client: MlflowClient) -> None:

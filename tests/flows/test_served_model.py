@@ -29,6 +29,7 @@ from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
 from transformer_core.decoding.translator import Translator
+from transformer_core.errors import configuration_error
 
 pytestmark = pytest.mark.slow  # About a minute: the server starts in 20 seconds, and answers more than 300 requests.
 
@@ -114,6 +115,7 @@ BAD = {
     "no list": ({"inputs": "a"}, "Expected list"),
     "a megabyte": ({"inputs": ["a", "a" * 1_000_000]}, "inputs[1]: 1,000,000 characters, at most 20,000 are translated"),
     "too many tokens": ({"inputs": ["Zwei Hunde laufen. " * 500]}, "tokens, at most 1,024 are translated"),
+    "half a character": (b'{"inputs": ["a", "a\\ud83d"]}', "inputs[1]: character 2 is a lone surrogate"),
     "no beam": ({"inputs": ["a"], "params": {"beam": 0}}, "params.beam: "),
     "a beam as wide as the world": ({"inputs": ["a"], "params": {"beam": 10**9}}, "params.beam: "),
     "half a beam": ({"inputs": ["a"], "params": {"beam": 2.5}}, "beam"),
@@ -144,6 +146,25 @@ def test_a_request_for_which_the_memory_does_not_suffice_can_be_tried_again_and_
         served.predict(PythonModelContext({}, {}), TEXTS[:1], {"engine": "torch"})
     assert caught.value.get_http_status_code() == 503
     assert "this server: out of memory. Send shorter lines" in caught.value.serialize_as_json()
+
+
+@pytest.mark.parametrize(("engine", "status"), [("torch", 400), ("ctranslate2", 400), ("auto", 500)])
+def test_an_engine_that_will_never_work_is_no_reason_to_try_again(
+    engine: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise configuration_error("libcublas.so.12: cannot be loaded, and CTranslate2 needs it on a GPU")
+
+    served, context = ServedTranslator(), PythonModelContext({"model": str(random_model(tmp_path))}, {})
+    served.load_context(context)
+    monkeypatch.setattr(CTranslate2Engine, "load", failing)
+    monkeypatch.setattr(Translator, "translate_tokens", failing)
+    with pytest.raises(Refused) as caught:
+        served.predict(context, ["A dog."], {"engine": engine})
+    assert caught.value.get_http_status_code() == status
+    assert "libcublas" in caught.value.serialize_as_json()
+    with pytest.raises(Refused, match=r"inputs\[0\]: character 3 is a lone surrogate"):
+        served.predict(context, ["A \ud83d"])
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
