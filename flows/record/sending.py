@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -207,7 +208,7 @@ def _send_group(client: "MlflowClient", run_id: str, group: list[Event]) -> None
         if error.error_code not in REFUSED:
             raise
         if len(group) == 1:
-            logger.warning("MLflow refused %s: %s", {**group[0]}, first_line(error))
+            logger.warning("MLflow refused an event of type %s: %s", group[0]["type"], first_line(error))
             return
         for event in group:
             _send_group(client, run_id, [event])
@@ -239,8 +240,12 @@ def _send_events(client: "MlflowClient", run_id: str, group: list[Event]) -> Non
 def _dataset_input(value: dict[str, Any]) -> "DatasetInput":
     from mlflow.entities import Dataset, DatasetInput, InputTag
     from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
+    from mlflow.utils.validation import MAX_DATASET_SOURCE_SIZE
 
     source, profile = json.dumps({"origin": value["source"]}), json.dumps({"num_rows": value["pairs"]})
+    if len(source) > MAX_DATASET_SOURCE_SIZE:  # A corpus of hundreds of files; data/raw/manifest.json has them all.
+        parts = len(json.loads(value["source"]))
+        source = json.dumps({"origin": {"parts": parts, "sha256": sha256(value["source"].encode()).hexdigest()}})
     dataset = Dataset(value["name"], value["digest"], "corpus", source, profile=profile)
     return DatasetInput(dataset, [InputTag(MLFLOW_DATASET_CONTEXT, value["context"])])
 

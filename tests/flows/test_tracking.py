@@ -1,8 +1,10 @@
 import fcntl
+import json
 import shutil
 import subprocess
 import threading
 import time
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +193,17 @@ def test_an_event_that_mlflow_refuses_does_not_block_later_ones(
     journal.metrics(3, {"loss": 0.5})
     sync(mlflow_store)
     assert points(client) == [(1, 1.0), (3, 0.5)]
+    assert "MLflow refused an event of type metrics: " in caplog.text
     assert "not(a)name" in caplog.text
+
+
+def test_a_corpus_of_very_many_files_keeps_its_data_set(client: MlflowClient, mlflow_store: str, caplog: pytest.LogCaptureFixture) -> None:
+    origin = json.dumps([{"split": "train", "url": f"https://example.org/{number}"} for number in range(2_000)])
+    Journal("f00d").inputs([{**DATASET, "source": origin}])
+    sync(mlflow_store)
+    (read,) = training(client).inputs.dataset_inputs
+    assert json.loads(read.dataset.source) == {"origin": {"parts": 2_000, "sha256": sha256(origin.encode()).hexdigest()}}
+    assert caplog.text == ""
 
 
 def test_the_sender_sends_while_the_stage_runs_also_journals_of_earlier_stages(
