@@ -229,11 +229,22 @@ def test_a_prefix_of_more_tokens_than_positions_is_cut_with_a_note(call: Call, t
     assert re.fullmatch(r"line 1: its prefix has \d+ tokens, cut to 5\n", done.err)
 
 
-@pytest.mark.parametrize("arguments", ["--out lines lines", "--out lines linked", "--out linked --prefixes lines other"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--out lines lines",
+        "--out lines linked",
+        "--out linked --prefixes lines other",
+        "--out linked --params lines other",
+        "--out linked --model model other",
+    ],
+)
 def test_a_file_that_is_read_is_not_replaced(arguments: str, translate: Call, tmp_path: Path) -> None:
     for name in ("lines", "other"):
         (tmp_path / name).write_bytes(b"a cat\n")
     (tmp_path / "linked").symlink_to("lines")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/spm.model").symlink_to(tmp_path / "lines")
     out = arguments.split()[1]
     line = f"--out: {out} is also read, and would be replaced. Name another file."
     assert translate(*arguments.split()).refusal() == (78, line)
@@ -330,6 +341,13 @@ ENGINES: list[tuple[tuple[str, ...], str]] = [
 def test_the_engine_is_named_with_the_reason_for_it(options: tuple[str, ...], line: str, translate: Call) -> None:
     done = translate("--device", "cpu", "--verbose", *options, stdin=b"the dog\n")
     assert (done.code, done.err) == (0, f"{line}\n")
+
+
+@pytest.mark.parametrize(("fast", "name"), [(True, "bf16"), (False, "float32")])
+def test_an_automatic_precision_is_named_as_what_it_is(fast: bool, name: str, translate: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer_core.models.precision.has_fast_bf16", lambda _: fast)
+    done = translate("--device", "cpu", "--verbose", "--precision", "auto", stdin=b"the dog\n")
+    assert (done.code, done.err.split(" on ")[0]) == (0, f"engine torch, {name},")
 
 
 @pytest.mark.usefixtures("threads")

@@ -125,7 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.out and arguments.out.is_dir():
         raise configuration_error(f"--out: {arguments.out} is a directory", "Name a file.")
-    for read in (arguments.input or _DEV_STDIN, arguments.prefixes):
+    of_models = (file for model in arguments.model for file in model.glob("*"))
+    for read in (arguments.input or _DEV_STDIN, arguments.prefixes, arguments.params, *of_models):
         if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):
             raise configuration_error(f"--out: {arguments.out} is also read, and would be replaced", "Name another file.")
     use_threads(arguments.threads)
@@ -193,8 +194,12 @@ def _report(choice: "Choice", engine: "Engine", wanted: "DecodingRequest") -> No
     """Print the engine, how it computes, and the reason for it."""
     import torch
 
-    threads = torch.get_num_threads()
-    print(f"engine {choice.engine}, {wanted.precision}, on {engine.device}, {threads} CPU threads: {choice.reason}", file=sys.stderr)
+    from transformer_core.models.precision import low_precision, precision_name, weights_dtype
+
+    threads, precision = torch.get_num_threads(), str(wanted.precision)
+    if wanted.precision == "auto":
+        precision = precision_name(low_precision(engine.device, "auto") or weights_dtype("auto"))
+    print(f"engine {choice.engine}, {precision}, on {engine.device}, {threads} CPU threads: {choice.reason}", file=sys.stderr)
 
 
 def _chunks(lines: Iterator[str], at_once: int, limit: "_Limit", prefixes: Path | None) -> "Iterator[SourceChunk]":

@@ -21,7 +21,7 @@ from transformer_core.decoding.sampling import Sampling, sample
 from transformer_core.decoding.shortlist import Shortlisted
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.models.directory import CONFIG, SUBWORD, ModelConfig, load_model, read_config
-from transformer_core.models.precision import low_precision, pack, quantise, weights_dtype
+from transformer_core.models.precision import low_precision, pack, precision_name, quantise, weights_dtype
 from transformer_core.models.translation import DecoderState, TranslationModel
 
 BATCH_TOKENS = 4096
@@ -230,9 +230,8 @@ def _decoded(model: StepModel, tokens: Tensor, search: Search | Sampling, prefix
 
 
 def _not_finite(weights: torch.dtype) -> UserError:
-    name = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(weights, str(weights).removeprefix("torch."))
     remedy = "Take bf16 or float32." if weights == torch.float16 else "Take another checkpoint, or train again."
-    return configuration_error(f"precision {name}: the logits of a sentence are not finite", remedy)
+    return configuration_error(f"precision {precision_name(weights)}: the logits of a sentence are not finite", remedy)
 
 
 def check_shortlist(directories: Sequence[Path]) -> Path:

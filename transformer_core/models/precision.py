@@ -46,6 +46,11 @@ def low_precision(device: torch.device, precision: Precision) -> torch.dtype | N
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
 
 
+def precision_name(dtype: torch.dtype) -> str:
+    """Return the name of a number type as the settings have it: bf16."""
+    return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype, str(dtype).removeprefix("torch."))
+
+
 class PackedLinear(nn.Module):
     """x W^T + b without a gradient, W in the layout of oneDNN's kernels; x must have the type of the weights.
 
