@@ -33,6 +33,8 @@ _MODEL_FILES = ("model.safetensors", "spm.model")
 _FULL_RATE = 0.9
 # `download.target` of a corpus of phrase-structure trees, in place of a language.
 TREES = "tree"
+# Of a request to a served model, as `decode.max_extra`.
+MOST_EXTRA = 1024
 
 Document = TypeVar("Document", bound=BaseModel)
 

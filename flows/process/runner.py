@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
 from itertools import takewhile
@@ -18,7 +18,7 @@ import psutil
 
 from flows.process.paths import STATE
 from flows.process.signals import SIGNALLED, ignore_stop_signals, stop_on_signals
-from transformer_core.config import PARAMS_FILE, Params, load_params
+from transformer_core.config import PARAMS_FILE, Params, load_params, read_yaml
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, for_terminal, machine_errors
 from transformer_core.files import discard, locked, read_json, write_json
 
@@ -116,24 +116,24 @@ def _run_body(name: str, body: Callable[[Params], str]) -> str:
     from transformer_core.presets import resolve  # Here, because stages that build no model do not depend on this code.
 
     try:
-        params = load_params()
+        before, params = read_yaml(PARAMS_FILE), load_params()
         resolve(params.model)  # So that the first stage already refuses sizes that cannot be built.
         began = time.monotonic()
         closing = body(params)
     finally:
         ignore_stop_signals()  # So that the report of the exit is written.
-    _refuse_changes(name, params)
+    _refuse_changes(name, before)
     record_seconds(name, params, time.monotonic() - began)
     return closing
 
 
-def _refuse_changes(stage: str, params: Params) -> None:
+def _refuse_changes(stage: str, before: Mapping[str, Any]) -> None:
     """Raise a `UserError` (78) if the stage's settings were edited meanwhile: DVC, which reads them now, would record the new ones."""
-    now = load_params()
+    now = read_yaml(PARAMS_FILE)
     for section in SECTIONS.get(stage, (stage,)):
-        if getattr(now, section, None) != getattr(params, section, None):
+        if now.get(section) != before.get(section):
             fault = f"{PARAMS_FILE}: section {section} was edited while stage {stage} ran with what it was before"
-            raise configuration_error(fault, "To keep what it has made, undo the edit. Then run again.")
+            raise configuration_error(fault, "Run again, with the edit or without it; a training without it is not repeated.")
 
 
 def memory_remedy(stage: str) -> str:

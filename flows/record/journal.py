@@ -16,7 +16,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ COMMIT = "mlflow.source.git.commit"
 # else as lines, of which one would be a dot; and it always shows the section of metrics without a prefix, which would be empty.
 SCORES_STEP = 0
 
+# The beginning of the names of samples over time.
+SAMPLES = "system/"
 # The folders of the two sides of the test set among the artifacts of an evaluation.
 SOURCES, REFERENCES = "sources", "references"
 
@@ -73,15 +75,17 @@ class Journal:
         self._lock = threading.Lock()
         events = list(read_events(self.path))
         begun = _status(events) == "FINISHED" or any(event["type"] == "metrics" for event in events)
-        if begun and not parent and (not resumed or identity not in (None, events[0]["id"])):
+        of_another = identity not in (None, events[0]["id"]) if events else False
+        if not parent and (of_another if resumed else begun):
             if _status(events) == "RUNNING":  # It was killed and could not record its end.
                 self._append(type="status", status="KILLED", timestamp_ms=events[-1]["timestamp_ms"])
             _put_aside(self.path)
             events = []
-        self._last_steps: dict[str, int] = {}
+        self._points: set[tuple[int, str]] = set()
+        self._samples: dict[str, int] = {}
         for event in events:
             if event["type"] == "metrics":
-                self._last_steps.update(dict.fromkeys(event["values"], event["step"]))
+                self._note(event["step"], event["values"])
         self._parameters = _values(events, "parameters")
         self._tags = _values(events, "tags")
         self._inputs = [value for event in events if event["type"] == "inputs" for value in event["values"]]
@@ -91,12 +95,20 @@ class Journal:
         self._append(type="status", status="RUNNING")
 
     def metrics(self, step: int, values: Mapping[str, float], context: str = "") -> None:
-        """Record numbers at a step after their last one. A context is prefixed to their names: nll of context valid is "valid/nll"."""
+        """Record numbers at a step. A context is prefixed to their names: nll of context valid is "valid/nll"."""
         named = {f"{context}/{name}" if context else name: float(value) for name, value in values.items()}
-        new = {name: value for name, value in named.items() if step > self._last_steps.get(name, -1)}
+        new = {name: value for name, value in named.items() if (step, name) not in self._points and step > self._samples.get(name, -1)}
         if new:
-            self._last_steps.update(dict.fromkeys(new, step))
+            self._note(step, new)
             self._append(type="metrics", step=step, values=new)
+
+    def _note(self, step: int, names: Iterable[str]) -> None:
+        """Note that points are there. Of samples over time, which are many and in order, the last step is enough."""
+        for name in names:
+            if name.startswith(SAMPLES):
+                self._samples[name] = step
+            else:
+                self._points.add((step, name))
 
     def parameters(self, values: Mapping[str, Any]) -> None:
         """Record settings; nested sections become "section.key". The first value of a key is kept."""
@@ -120,8 +132,8 @@ class Journal:
             self._append(type="inputs", values=new)
 
     def next_step(self, name: str) -> int:
-        """Return the step after the last recorded one, for a metric whose steps number its own points, such as samples over time."""
-        return self._last_steps.get(name, -1) + 1
+        """Return the number of the next of the samples over time of a metric."""
+        return self._samples.get(name, -1) + 1
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Record a file, which MLflow stores under `folder`. It is copied, because the next run may replace it before it is sent."""
@@ -142,11 +154,15 @@ class Journal:
 
 
 def take_journals(folder: Path) -> None:
-    """Copy the journals in a folder to `JOURNALS`, so that they are sent from here; that of another run with the same name is put aside."""
+    """Move the journals in a folder to `JOURNALS`, so that they are sent from here; one here that theirs does not continue is put aside."""
     for journal in folder.glob("*.jsonl"):
-        own, theirs = (next(read_events(path), None) for path in (JOURNALS / journal.name, journal))
-        if own and theirs and own["id"] != theirs["id"]:
-            _put_aside(JOURNALS / journal.name)
+        own, events = JOURNALS / journal.name, journal.read_bytes()
+        here = own.read_bytes() if own.exists() else b""
+        if here.startswith(events):
+            journal.unlink()
+            position_file(journal).unlink(missing_ok=True)
+        elif not events.startswith(here):
+            _put_aside(own)
     shutil.copytree(folder, JOURNALS, dirs_exist_ok=True)
 
 

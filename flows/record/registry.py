@@ -10,6 +10,7 @@ compare.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -163,14 +164,14 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
             remedy = "Name one as NAME@champion, NAME@challenger or NAME/VERSION; `mlflow ui` shows them."
             raise configuration_error(f"MLflow at {uri} has no model {model}: {first_line(error)}", remedy) from error
         try:
-            for part in (MLMODEL_FILE_NAME, f"{MODEL_ARTIFACTS}/{AVERAGED.name}"):
-                copy = mlflow.artifacts.download_artifacts(f"{address}/{part}", dst_path=str(folder), tracking_uri=uri)
+            download = partial(mlflow.artifacts.download_artifacts, dst_path=str(folder), tracking_uri=uri)
+            download(f"{address}/{MLMODEL_FILE_NAME}")
+            return Path(download(f"{address}/{MODEL_ARTIFACTS}/{AVERAGED.name}"))
         except MlflowException as error:
             # MLflow writes the cause last, below lines that say what it was to copy.
             cause = str(error).strip().split("\n")[-1]
             remedy = "See to the server's store of artifacts, and run again."
             raise UserError(f"MLflow at {uri} does not hand out model {model}: {cause}", remedy, ExitCode.UNAVAILABLE) from error
-    return Path(copy)
 
 
 def request_defaults(directory: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, INVALID_PARAMETER_VALUE
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, ConfigDict, Field
 
-from transformer_core.config import Alpha, Beam, Penalty, validate_document
+from transformer_core.config import MOST_EXTRA, Alpha, Beam, Penalty, validate_document
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
@@ -25,7 +25,7 @@ from transformer_core.errors import UserError, is_out_of_memory, machine_errors
 Scored = dict[str, str | float]
 Answer = str | Scored | list[Scored]
 
-MOST_LINE_TOKENS = MOST_EXTRA = 1024
+MOST_LINE_TOKENS = 1024
 # More than 1,024 tokens of any language have, and few enough to be tokenised without delay.
 MOST_CHARACTERS = 20_000
 _USUAL_BEAM = Search.beam

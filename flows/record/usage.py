@@ -18,12 +18,11 @@ import psutil
 from torch.distributed import DistError, Store, TCPStore  # type: ignore[attr-defined]  # Public, but not in its list of names.
 
 from flows.process.runner import in_background
-from flows.record.journal import Journal
+from flows.record.journal import SAMPLES, Journal
 
 SECONDS_BETWEEN_SAMPLES = 10.0
 _TIMEOUT_SECONDS = 10.0
-_SYSTEM = "system/"
-_CPU = f"{_SYSTEM}cpu_utilization_percentage"
+_CPU = f"{SAMPLES}cpu_utilization_percentage"
 _GPU_FIELDS = "index,utilization.gpu,power.draw,memory.used,memory.total"
 _MEBIBYTE = 2**20
 
@@ -84,7 +83,7 @@ def _received(store: Store, nodes: int) -> dict[str, float]:
         for node in range(1, nodes):
             if store.check([_key(node)]):
                 sample = json.loads(store.get(_key(node)))
-                values |= {name.replace(_SYSTEM, f"{_SYSTEM}node_{node}/", 1): value for name, value in sample.items()}
+                values |= {name.replace(SAMPLES, f"{SAMPLES}node_{node}/", 1): value for name, value in sample.items()}
                 store.delete_key(_key(node))
     return values
 
@@ -98,8 +97,8 @@ def _usage() -> dict[str, float]:
     memory = psutil.virtual_memory()
     return {
         _CPU: psutil.cpu_percent(),
-        f"{_SYSTEM}system_memory_usage_megabytes": round(memory.used / 1e6, 1),
-        f"{_SYSTEM}system_memory_usage_percentage": round(100 * memory.used / memory.total, 1),
+        f"{SAMPLES}system_memory_usage_megabytes": round(memory.used / 1e6, 1),
+        f"{SAMPLES}system_memory_usage_percentage": round(100 * memory.used / memory.total, 1),
         **_gpu_usage(),
     }
 
@@ -114,7 +113,7 @@ def _gpu_usage() -> dict[str, float]:
     values = {}
     for line in lines:
         index, utilization, watts, used, total = line.split(", ")
-        gpu = f"{_SYSTEM}gpu_{index}"
+        gpu = f"{SAMPLES}gpu_{index}"
         with suppress(ValueError):
             values[f"{gpu}_utilization_percentage"] = float(utilization)
         with suppress(ValueError):

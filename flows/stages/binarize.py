@@ -1,5 +1,7 @@
 """Stage binarize: cleaned text becomes token ids on disk, which training and decoding memory-map."""
 
+from functools import partial
+
 from flows.process.paths import BINARIZED, CLEAN, SUBWORD_MODEL
 from transformer_core.config import PARAMS_FILE, Params
 from transformer_core.corpus.text import splits_of
@@ -15,14 +17,13 @@ def run(params: Params) -> str:
     source, target = params.download.source, params.download.target
     max_tokens = params.binarize.max_tokens
     subword = Subword.load(SUBWORD_MODEL)
+    write = partial(write_split, vocabulary_hash=subword.hash, vocab_size=subword.vocab_size, source=source, target=target)
     written: dict[str, Meta] = {}
     with new_directory(BINARIZED) as folder:
         for split in splits_of(CLEAN, source):
             sides = CLEAN / f"{split}.{source}", CLEAN / f"{split}.{target}"
             limit = max_tokens if split == "train" else None
-            parts = encode_split(*sides, subword, limit, params.machine.workers)
-            origin = {"vocabulary_hash": subword.hash, "source": source, "target": target}
-            written[split] = write_split(folder / split, parts, vocab_size=subword.vocab_size, **origin)
+            written[split] = write(folder / split, encode_split(*sides, subword, limit, params.machine.workers))
         train = written["train"]
         if not train.pairs:
             raise configuration_error(

@@ -199,8 +199,8 @@ def cost_of(seconds: Mapping[str, float | None], machine: Machine) -> float | No
     """Return the cost of the stages, of which a training in a work pool ran on all nodes; None without a price."""
     if machine.price_per_hour is None:
         return None
-    nodes = {"train": machine.training_nodes}
-    return sum((duration or 0) * nodes.get(stage, 1) for stage, duration in seconds.items()) / 3600 * machine.price_per_hour
+    hours = sum((duration or 0) * (machine.training_nodes if stage == "train" else 1) for stage, duration in seconds.items()) / 3600
+    return hours * machine.price_per_hour
 
 
 def stage_seconds(params: Params, training: float) -> dict[str, float | None]:

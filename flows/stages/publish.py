@@ -39,10 +39,9 @@ from flows.record.journal import DESCRIPTION, JOURNALS, SCORES_STEP, Journal, po
 from flows.record.lineage import describe_training, training_name
 from flows.record.registry import EVALUATION, address_of, card, decide, register
 from flows.record.sending import sync
-from flows.record.served_model import MOST_EXTRA
 from flows.record.server import connect, find_training, reaching, run_link, ui_command
 from flows.record.tasks import Task, corpus_name, read_scores, task_of
-from transformer_core.config import Params, tracking_uri
+from transformer_core.config import MOST_EXTRA, Params, tracking_uri
 from transformer_core.errors import UserError
 from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.evaluation.verdict import with_verdict
@@ -85,7 +84,7 @@ def run(params: Params) -> str:
             client.set_model_version_tag(name, version.version, key, value)
         # For what is kept: the alias may later be that of another version.
         address, numbered = address_of(version, decision.alias), address_of(version, "")
-        page = with_verdict(REPORT.read_text(encoding="utf-8"), address, decision.alias, decision.reason)
+        page = with_verdict(REPORT.read_text(encoding="utf-8"), numbered, decision.alias, decision.reason)
         client.log_text(training.info.run_id, page, f"{EVALUATION}/{REPORT.name}")
         client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
         if decision.alias:

@@ -1,6 +1,6 @@
 """The table of a sweep: figures of each row over its seeds, with the paper's figures, as CSV, markdown and a picture."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -75,14 +75,16 @@ def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: Ab
     """Return the table with a heading for corpus and training; Table 2 is followed by the paper's figures."""
     first = results[0]
     updates = sorted({result["updates"] for result in results})
+    signatures = _each_once(result["signature"] for result in results)
     trained = " to ".join(f"{number:,}" for number in dict.fromkeys((updates[0], updates[-1])))
-    synthetic = " (generated text: it says nothing about translation of real text)" if first["synthetic"] else ""
+    generated = " (generated text: it says nothing about translation of real text)"
+    corpora = [f"{result['corpus']}{generated if result['synthetic'] else ''}" for result in results]
     smaller = f" Scaled down: every width of the paper is divided by {about.scale}." if about.scale > 1 else ""
     heading = (
         f"Sweep `{' '.join([about.name, *about.settings])}` of the recipe {about.recipe}, "
-        f"corpus {_different(results, 'corpus')}{synthetic}, {trained} updates.{smaller}\n"
+        f"corpus {_each_once(corpora)}, {trained} updates.{smaller}\n"
         "FLOPs count the products of one training (a multiplication and an addition are two). PPL is per subword, on valid. "
-        f"{first['score_name']} is {_different(results, 'signature')}. ± is half of a 95% interval over seeds (Student's t)."
+        f"{first['score_name']} is {signatures}. ± is half of a 95% interval over seeds (Student's t)."
     )
     columns = ["row", "seeds", "parameters (millions)", "minutes", "FLOPs"]
     columns += [] if about.price_per_hour is None else ["cost"]
@@ -110,9 +112,8 @@ def write(table: "pd.DataFrame", text: str, score: str, folder: Path) -> None:
         _plot(table, score, temporary / "table.svg")
 
 
-def _different(results: Sequence[dict[str, Any]], name: str) -> str:
-    """Return the values that the results have, each once."""
-    return " or ".join(dict.fromkeys(result[name] for result in results))
+def _each_once(values: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(values))
 
 
 def _published() -> str:

@@ -26,7 +26,7 @@ from flows.record.tasks import read_scores, task_of
 from transformer_core.config import PARAMS_FILE, PRETRAINED, SQLITE, Machine, load_params, read_yaml, tracking_uri, yaml_text
 from transformer_core.corpus.sources.fetching import MIRROR_VARIABLE
 from transformer_core.corpus.tokens.binary import read_meta
-from transformer_core.files import write_json, write_text
+from transformer_core.files import locked, write_json, write_text
 
 LAST_STAGE = "evaluate"
 SWEEPS = STATE / "sweeps"
@@ -119,8 +119,13 @@ def run_job(job: Job, repository: Repository, log: StageLog) -> None:
 
     Raises:
         StageError: a stage failed; the workspace is kept, and the next call continues in it.
-        UserError: as `check_out`.
+        UserError: as `check_out`; exit code 69, another sweep runs this training.
     """
+    with locked(job.workspace.with_suffix(".lock"), f"the training {job.name}"):
+        _run(job, repository, log)
+
+
+def _run(job: Job, repository: Repository, log: StageLog) -> None:
     clone = job.workspace
     _prepare(clone, job, repository)
     in_pools = bool(repository.machine["pools"])

@@ -48,10 +48,10 @@ def test_a_resumed_run_records_each_dataset_once() -> None:
 
 def test_the_numbering_of_samples_continues_in_a_resumed_run() -> None:
     first = Journal("run")
-    assert first.next_step("cpu") == 0
-    first.metrics(0, {"cpu": 50.0})
+    assert first.next_step("system/cpu") == 0
+    first.metrics(0, {"system/cpu": 50.0})
     first.metrics(700, {"loss": 1.0})
-    assert Journal("run", resumed=True).next_step("cpu") == 1
+    assert Journal("run", resumed=True).next_step("system/cpu") == 1
 
 
 def test_a_training_that_is_resumed_on_another_machine_is_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,9 +63,10 @@ def test_a_training_that_is_resumed_on_another_machine_is_the_same_run(tmp_path:
     assert next(read_events(again.path))["id"] == first.identity
 
 
-def test_the_journal_of_an_earlier_training_here_is_put_aside_for_one_that_goes_on_here() -> None:
+@pytest.mark.parametrize("points", [{"loss": 1.0}, {}])
+def test_the_journal_of_an_earlier_training_here_is_put_aside_for_one_that_goes_on_here(points: dict[str, float]) -> None:
     earlier = Journal("run")
-    earlier.metrics(1, {"loss": 1.0})
+    earlier.metrics(1, points)
     later = Journal("run", resumed=True, identity="f1d0")
     later.metrics(1, {"loss": 0.9})
     assert [event["values"] for event in events("metrics")] == [{"loss": 0.9}]
@@ -116,23 +117,33 @@ def test_a_finished_training_forced_again_is_a_new_run_and_the_old_one_is_kept()
 
 
 def test_journals_of_another_folder_replace_those_of_the_same_run_alone(tmp_path: Path) -> None:
-    for name in ("other", "same"):
-        journal = Journal(name)
-        journal.metrics(1, {"loss": 1.0})
-        journal.end()
-    shutil.copytree(JOURNALS, tmp_path / "theirs")
-    for name in ("other", "same"):
-        journal = Journal(name, resumed=name == "same")
-        journal.metrics(2, {"loss": 0.5})
-    kept = (JOURNALS / "other.jsonl").read_bytes()
-    for aside in JOURNALS.glob("other.*.jsonl"):
-        aside.unlink()
-    take_journals(tmp_path / "theirs")
-    for name in ("other", "same"):
-        assert (JOURNALS / f"{name}.jsonl").read_bytes() == (tmp_path / f"theirs/{name}.jsonl").read_bytes()
-    (aside,) = JOURNALS.glob("other.*.jsonl")
-    assert aside.read_bytes() == kept
-    assert not list(JOURNALS.glob("same.*.jsonl"))
+    """Theirs continues ours, ours continues theirs, and two of which neither continues the other."""
+    for name in ("theirs", "ours", "other"):
+        Journal(name).metrics(1, {"loss": 1.0})
+    begun = {path.stem: path.read_bytes() for path in JOURNALS.glob("*.jsonl")}
+    for name in begun:
+        Journal(name, resumed=True).metrics(2, {"loss": 0.5})
+    theirs = {path.stem: path.read_bytes() for path in JOURNALS.glob("*.jsonl")} | {"ours": begun["ours"]}
+    shutil.move(JOURNALS, tmp_path / "clone")
+    JOURNALS.mkdir()
+    ours = {"theirs": begun["theirs"], "ours": (tmp_path / "clone/ours.jsonl").read_bytes(), "other": begun["other"][:-1] + b" \n"}
+    for name in begun:
+        (JOURNALS / f"{name}.jsonl").write_bytes(ours[name])
+        (tmp_path / f"clone/{name}.jsonl").write_bytes(theirs[name])
+    take_journals(tmp_path / "clone")
+    wanted = {"theirs": theirs["theirs"], "ours": ours["ours"], "other": theirs["other"]}
+    assert {name: (JOURNALS / f"{name}.jsonl").read_bytes() for name in wanted} == wanted
+    assert [path.read_bytes() for path in JOURNALS.glob("*.*.jsonl")] == [ours["other"]]
+
+
+def test_a_resumed_training_with_more_validations_records_those_between_the_ones_that_are_there() -> None:
+    first = Journal("run")
+    for step in (1000, 2000):
+        first.metrics(step, {"valid/nll": 1.0})
+    again = Journal("run", resumed=True)
+    for step in (1750, 2000):
+        again.metrics(step, {"valid/nll": 1.0})
+    assert [event["step"] for event in events("metrics")] == [1000, 2000, 1750]
 
 
 def test_a_finished_evaluation_of_the_same_name_is_the_same_run() -> None:

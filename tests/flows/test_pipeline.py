@@ -437,7 +437,7 @@ def train(toy: Path) -> Iterator[Callable[[str | None], "subprocess.Popen[str]"]
         return flows[0]
 
     yield start
-    left = processes_of(flows[0])
+    _, left = psutil.wait_procs(processes_of(flows[0]), timeout=10)  # One may be about to end.
     for process in left:
         process.kill()
     assert left == []

@@ -118,7 +118,7 @@ def test_the_report_in_mlflow_begins_with_the_verdict_and_has_all_sentences_besi
     run = training(client).info.run_id
     pages = [Path(client.download_artifacts(run, f"evaluation/{path.name}")) for path in (REPORT, SENTENCES)]
     report, sentences = (page.read_text(encoding="utf-8") for page in pages)
-    assert "<strong>Champion</strong> synthetic-en-de@champion: the first version." in report
+    assert "<strong>Champion</strong> synthetic-en-de/1: the first version." in report
     assert report.startswith("<h1>BLEU</h1>")
     assert sentences == SENTENCES.read_text(encoding="utf-8")
     assert VERDICT_PLACEHOLDER in REPORT.read_text(encoding="utf-8")

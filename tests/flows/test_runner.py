@@ -106,7 +106,7 @@ def test_settings_that_are_edited_while_their_stage_runs_are_not_recorded_with_i
     assert done.returncode == code
     if code:
         fault = "params.yaml: section bpe was edited while stage bpe ran with what it was before"
-        assert done.stderr == f"{fault}. To keep what it has made, undo the edit. Then run again.\n"
+        assert done.stderr == f"{fault}. Run again, with the edit or without it; a training without it is not repeated.\n"
 
 
 def test_a_bug_is_a_traceback_and_exit_code_1() -> None:

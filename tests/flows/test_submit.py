@@ -352,7 +352,7 @@ def test_a_patch_without_kubectl_is_one_line(submit: Submit, tmp_path: Path, mon
 
 def test_the_claim_of_the_docs_is_valid_and_the_one_that_a_job_mounts(submit: Submit) -> None:
     path = TEMPLATES / "state-claim.yaml"
-    assert f"kubectl apply --filename {path.relative_to(ROOT)}" in (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
+    assert f"cp {path.relative_to(ROOT)} claim.yaml" in (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
     (claim,) = valid_objects(path.read_text(encoding="utf-8"))
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     assert f"claimName: {claim['metadata']['name']}\n" in submit(*KUBERNETES_JOB, "--dry-run")

@@ -228,9 +228,9 @@ def test_the_table_says_what_it_is_of_and_has_the_papers_figures(tmp_path: Path)
 
 
 def test_the_heading_names_all_corpora_and_numbers_of_updates() -> None:
-    results = [result("a", 1, 10.0), {**result("b", 1, 12.0), "updates": 2000, "corpus": "d"}]
+    results = [result("a", 1, 10.0), {**result("b", 1, 12.0), "updates": 2000, "corpus": "d", "synthetic": False}]
     text = markdown(summarize(results), results, About("params", "multi30k", 1, ["train.updates=100,2000"], 2.0))
-    assert "corpus c or d (generated text" in text
+    assert "corpus c (generated text: it says nothing about translation of real text) or d, 100" in text
     assert "100 to 2,000 updates." in text
     assert "| a | 1 | 2.40 | 1.5 | 2.5e+13 | 0.05 |" in text  # 1.5 minutes at 2 an hour.
 

@@ -260,7 +260,7 @@ def test_a_journal_that_grows_meanwhile_does_not_fail_the_sending_of_the_others(
     send = sending.send
 
     def grow_and_send(*given: Any) -> None:
-        training.metrics(training.next_step("loss"), {"loss": 1.0})
+        training.metrics(training.next_step("system/load"), {"system/load": 1.0})
         send(*given)
 
     monkeypatch.setattr(sending, "send", grow_and_send)

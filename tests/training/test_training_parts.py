@@ -2,6 +2,7 @@
 
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from transformer_core.config import Train
-from transformer_core.errors import ExitCode, UserError
+from transformer_core.errors import ExitCode, Interrupted, UserError
 from transformer_core.files import sha256_of
 from transformer_core.training import loss as loss_module
 from transformer_core.training.checkpoint import (
@@ -250,6 +251,19 @@ def test_no_training_runs_on_the_cpus_of_a_machine_whose_gpus_cannot_be_used(mon
     with pytest.raises(UserError, match="none of the 8 GPUs") as caught, process_group(threads=1):
         pass
     assert caught.value.exit_code == ExitCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(("ended_by", "leaves"), [(None, True), (Interrupted("stopped"), True), (OSError("no space"), False)])
+def test_a_rank_leaves_the_group_only_with_all_others(monkeypatch: pytest.MonkeyPatch, ended_by: Exception | None, leaves: bool) -> None:
+    """NCCL's group can only be destroyed by all of its ranks together, and an error may be that of one alone."""
+    calls: list[str] = []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda backend: calls.append(backend))
+    monkeypatch.setattr("torch.distributed.destroy_process_group", lambda: calls.append("left"))
+    with suppress(Interrupted, OSError), process_group(threads=1):
+        if ended_by:
+            raise ended_by
+    assert calls[1:] == (["left"] if leaves else [])
 
 
 def test_threads_by_default_share_the_cores_and_are_never_none() -> None:

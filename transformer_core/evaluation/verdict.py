@@ -14,7 +14,7 @@ def with_verdict(page: str, address: str, alias: str, reason: str) -> str:
 
     Args:
         page: the report.
-        address: name of the version in the registry, such as "multi30k-en-de@champion".
+        address: name of the version in the registry, such as "multi30k-en-de/1".
         alias: the version's alias; empty for none.
         reason: why, with the difference to the best version before and its p-value.
     """
