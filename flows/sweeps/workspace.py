@@ -121,7 +121,7 @@ def run_job(job: Job, repository: Repository, log: StageLog) -> None:
         StageError: a stage failed; the workspace is kept, and the next call continues in it.
         UserError: as `check_out`; exit code 69, another sweep runs this training.
     """
-    with locked(job.workspace.with_suffix(".lock"), f"the training {job.name}"):
+    with locked(SWEEPS / "locks" / job.key[:16], f"the training {job.name}"):
         _run(job, repository, log)
 
 
