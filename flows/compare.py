@@ -99,14 +99,14 @@ def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | No
     kind, parent = run.data.tags.get("kind"), run.data.tags.get(PARENT_TAG)
     if kind == "evaluation":
         return run, client.get_run(parent) if parent else None
-    others = search(client, f"tags.fingerprint = '{run.data.tags['fingerprint']}'") if "fingerprint" in run.data.tags else []
-    for training in (run, *(other for other in others if _validation(other) == _validation(run))):
-        if children := search(client, f"tags.`{PARENT_TAG}` = '{training.info.run_id}' AND tags.kind = 'evaluation'"):
-            return children[0], run
     if kind or parent:
         raise configuration_error(
             f"run {wanted}: neither a training nor an evaluation", "Name one of them, or one of its children in MLflow."
         )
+    others = search(client, f"tags.fingerprint = '{run.data.tags['fingerprint']}'") if "fingerprint" in run.data.tags else []
+    for training in (run, *(other for other in others if _validation(other) == _validation(run))):
+        if children := search(client, f"tags.`{PARENT_TAG}` = '{training.info.run_id}' AND tags.kind = 'evaluation'"):
+            return children[0], run
     raise UserError(f"run {wanted}: a training without an evaluation", "Make one with: dvc repro --force --single-item evaluate")
 
 

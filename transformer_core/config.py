@@ -33,7 +33,7 @@ _MODEL_FILES = ("model.safetensors", "spm.model")
 _FULL_RATE = 0.9
 # `download.target` of a corpus of phrase-structure trees, in place of a language.
 TREES = "tree"
-# Of a request to a served model, as `decode.max_extra`.
+# The largest `max_extra` of a request to a served model.
 MOST_EXTRA = 1024
 
 Document = TypeVar("Document", bound=BaseModel)

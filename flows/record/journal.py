@@ -75,7 +75,7 @@ class Journal:
         self._lock = threading.Lock()
         events = list(read_events(self.path))
         begun = _status(events) == "FINISHED" or any(event["type"] == "metrics" for event in events)
-        of_another = identity not in (None, events[0]["id"]) if events else False
+        of_another = bool(events) and identity not in (None, events[0]["id"])
         if not parent and (of_another if resumed else begun):
             if _status(events) == "RUNNING":  # It was killed and could not record its end.
                 self._append(type="status", status="KILLED", timestamp_ms=events[-1]["timestamp_ms"])

@@ -20,7 +20,7 @@ def run(params: Params) -> str:
     write = partial(write_split, vocabulary_hash=subword.hash, vocab_size=subword.vocab_size, source=source, target=target)
     written: dict[str, Meta] = {}
     with new_directory(BINARIZED) as folder:
-        for split in splits_of(CLEAN, source):
+        for split in splits_of(CLEAN, f".{source}"):
             sides = CLEAN / f"{split}.{source}", CLEAN / f"{split}.{target}"
             limit = max_tokens if split == "train" else None
             written[split] = write(folder / split, encode_split(*sides, subword, limit, params.machine.workers))

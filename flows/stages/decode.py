@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from flows.process.paths import AVERAGED, BINARIZED, DECODED
 from transformer_core.config import Params
-from transformer_core.corpus.text import write_lines
-from transformer_core.corpus.tokens.binary import binarized_splits, check_split, open_split, read_meta
+from transformer_core.corpus.text import splits_of, write_lines
+from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import DecodingRequest, Engine, load
 from transformer_core.decoding.translator import Hypothesis
@@ -27,7 +27,7 @@ def run(params: Params) -> str:
     wanted = DecodingRequest([AVERAGED], Search(), params.decode.precision, shortlist=params.decode.shortlist)
     translator = load(params.decode.engine, wanted)
     with new_directory(DECODED) as folder:
-        statistics = {split: _decode(translator, split, params, folder) for split in binarized_splits(BINARIZED) if split != "train"}
+        statistics = {split: _decode(translator, split, params, folder) for split in splits_of(BINARIZED) if split != "train"}
         settings = params.decode.model_dump(exclude={"batch_tokens"})
         write_json(folder / "statistics.json", {**statistics, **settings, **_provenance(translator)})
     test = statistics["test"]

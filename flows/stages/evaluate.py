@@ -119,7 +119,7 @@ def gather(params: Params) -> Report | ParsingReport:
     }
     if target == TREES:
         return _parsed(common, others, params.evaluate.examples)
-    for split, right in {"test": references, **{split: right for split, (_, right) in others.items()}}.items():
+    for split, (_, right) in {"test": (hypotheses, references), **others}.items():
         path = RAW / f"{split}.{target}"
         if not params.evaluate.allow_tokenised:
             refuse_tokenised(path, right)

@@ -37,8 +37,8 @@ from flows.record.documents import read_output
 from flows.record.recorder import TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
 from transformer_core.config import PRETRAINED, Params, refuse_nested
-from transformer_core.corpus.text import read_lines
-from transformer_core.corpus.tokens.binary import binarized_splits, check_split, open_split, read_meta
+from transformer_core.corpus.text import read_lines, splits_of
+from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.shortlist import check_aligner
 from transformer_core.corpus.tokens.subword import Subword
@@ -296,7 +296,7 @@ def _check_positions(model: TranslationModel) -> None:
     """Raise a `UserError` (exit code 78) if a sentence has more tokens than the model has learned positions."""
     if model.most_positions is None:
         return
-    for name in binarized_splits(BINARIZED):
+    for name in splits_of(BINARIZED):
         longest = open_split(BINARIZED / name).longest
         if longest > model.most_positions:
             message = f"model.most_positions: {model.most_positions}, but a sentence of {name} has {longest} tokens"

@@ -121,22 +121,17 @@ def run_job(job: Job, repository: Repository, log: StageLog) -> None:
         StageError: a stage failed; the workspace is kept, and the next call continues in it.
         UserError: as `check_out`; exit code 69, another sweep runs this training.
     """
-    with locked(SWEEPS / "locks" / job.key[:16], f"the training {job.name}"):
-        _run(job, repository, log)
-
-
-def _run(job: Job, repository: Repository, log: StageLog) -> None:
-    clone = job.workspace
-    _prepare(clone, job, repository)
-    in_pools = bool(repository.machine["pools"])
+    clone, in_pools = job.workspace, bool(repository.machine["pools"])
     command = [sys.executable, "-m", "flows.pipeline", "--last-stage", LAST_STAGE] if in_pools else dvc("repro", LAST_STAGE)
-    code = run_child(command, log, environment=environment(), directory=clone)
-    if code:
-        raise StageError(code, f"{job.name}: {log.last_line}") if in_pools else StageError(*_reason(job, code, log.last_line))
-    if (clone / JOURNALS).exists():
-        take_journals(clone / JOURNALS)
-    write_json(job.result, _figures(job, clone))
-    shutil.rmtree(clone)
+    with locked(SWEEPS / "locks" / job.key[:16], f"the training {job.name}"):
+        _prepare(clone, job, repository)
+        code = run_child(command, log, environment=environment(), directory=clone)
+        if code:
+            raise StageError(code, f"{job.name}: {log.last_line}") if in_pools else StageError(*_reason(job, code, log.last_line))
+        if (clone / JOURNALS).exists():
+            take_journals(clone / JOURNALS)
+        write_json(job.result, _figures(job, clone))
+        shutil.rmtree(clone)
 
 
 def environment() -> dict[str, str]:

@@ -24,8 +24,8 @@ from tests.flows.stages import set_params, stage_here
 from tests.serving import Quiet, serving
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.own import new_entry
-from transformer_core.corpus.text import write_lines, write_pairs
-from transformer_core.corpus.tokens.binary import binarized_splits, open_split, read_meta
+from transformer_core.corpus.text import splits_of, write_lines, write_pairs
+from transformer_core.corpus.tokens.binary import open_split, read_meta
 from transformer_core.corpus.tokens.subword import Subword
 
 MIRROR = DATA / "mirror"
@@ -122,7 +122,7 @@ def test_a_further_test_set_goes_through_all_stages_and_train_has_none_of_its_pa
     train = Path("data/clean/train.en").read_text().split("\n")
     assert PAIRS[0][0] not in train
     assert PAIRS[1][0] in train or PAIRS[2][0] in train
-    assert binarized_splits(Path("data/binarized")) == ["train", "valid", "test", "test_more"]
+    assert splits_of(Path("data/binarized")) == ["train", "valid", "test", "test_more"]
     assert len(open_split(Path("data/binarized/test_more")).source) == 2
 
 

@@ -211,9 +211,9 @@ def read_chunks(source: Path, target: Path) -> Iterator[Chunk]:
             first = left + 1
 
 
-def splits_of(folder: Path, language: str) -> list[str]:
-    """Return the splits whose files are in a folder of raw or cleaned text: `SPLITS`, and further test sets by their names."""
-    further = (path.name.removesuffix(f".{language}") for path in folder.glob(f"{FURTHER_TEST}*.{language}"))
+def splits_of(folder: Path, ending: str = "") -> list[str]:
+    """Return the splits in a folder, files that end with .LANGUAGE or folders: `SPLITS`, and further test sets by their names."""
+    further = (path.name.removesuffix(ending) for path in folder.glob(f"{FURTHER_TEST}*{ending}"))
     return [*SPLITS, *sorted(further)]
 
 

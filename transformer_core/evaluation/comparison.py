@@ -32,11 +32,13 @@ class SideBySide:
 
     Attributes:
         scores: BLEU, chrF2 and TER of translations, F1 of parses.
+        method: how the p-values were computed, in words.
         of_sentences: name of the score of a sentence, chrF2 or F1.
     """
 
     lines: int
     scores: Sequence[Comparison]
+    method: str
     of_sentences: str
     gains: Sequence[Sentence]
     losses: Sequence[Sentence]
@@ -59,8 +61,14 @@ def side_by_side(
     Raises:
         ValueError: `a`, `b` and `references` differ in length or are empty, or one of these trees is malformed.
     """
-    scores = [compare_parsers(a, b, references)] if trees else compare_scores(a, b, references)
-    scores_a, scores_b = ((sentence_f1 if trees else sentence_chrf)(outputs, references) for outputs in (a, b))
+    if trees:
+        scores, of_sentences = [compare_parsers(a, b, references)], "F1"
+        scores_a, scores_b = sentence_f1(a, references), sentence_f1(b, references)
+        method = f"by approximate randomisation, {RESAMPLES:,} trials: more than chance."
+    else:
+        scores, of_sentences = compare_scores(a, b, references), "chrF2"
+        scores_a, scores_b = sentence_chrf(a, references), sentence_chrf(b, references)
+        method = f"by paired bootstrap, {RESAMPLES:,} resamples: more than chance. Of TER the lower is the better."
     by_gain = sorted(range(len(references)), key=lambda index: scores_a[index] - scores_b[index])
 
     def shown(output: str, reference: str) -> str:
@@ -73,7 +81,7 @@ def side_by_side(
 
     gains = [sentence(index) for index in by_gain[:SHOWN] if scores_b[index] > scores_a[index]]
     losses = [sentence(index) for index in by_gain[: -SHOWN - 1 : -1] if scores_b[index] < scores_a[index]]
-    return SideBySide(len(references), scores, "F1" if trees else "chrF2", gains, losses)
+    return SideBySide(len(references), scores, method, of_sentences, gains, losses)
 
 
 def scores_table(compared: SideBySide) -> str:
@@ -82,17 +90,10 @@ def scores_table(compared: SideBySide) -> str:
     for one in compared.scores:
         mark = " *" if one.significant else ""
         rows.append(f"{one.metric:<16}{one.baseline:>9.2f}{one.candidate:>9.2f}{one.difference:>+9.2f}{one.p_value:>10.4f}{mark}")
-    rows.append(f"* p < {SIGNIFICANT} {method(compared)}")
+    rows.append(f"* p < {SIGNIFICANT} {compared.method}")
     if compared.lines < FEW_LINES:
         rows.append(f"With fewer than {FEW_LINES} lines a p-value says little.")
     return "\n".join([*rows, *(f"{one.metric} is {one.signature}" for one in compared.scores)])
-
-
-def method(compared: SideBySide) -> str:
-    """Return in words how the p-values were computed."""
-    if compared.of_sentences == "F1":
-        return f"by approximate randomisation, {RESAMPLES:,} trials: more than chance."
-    return f"by paired bootstrap, {RESAMPLES:,} resamples: more than chance. Of TER the lower is the better."
 
 
 def sentences_text(compared: SideBySide) -> str:

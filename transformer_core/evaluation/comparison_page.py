@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from transformer_core.evaluation.charts import Chart, line_chart
-from transformer_core.evaluation.comparison import FEW_LINES, SideBySide, method
+from transformer_core.evaluation.comparison import FEW_LINES, SideBySide
 from transformer_core.evaluation.pages import page
 from transformer_core.evaluation.significance import SIGNIFICANT
 
@@ -54,7 +54,6 @@ def render_comparison(a: ComparedRun, b: ComparedRun, compared: SideBySide) -> s
         charts=[chart(name) for name in CURVES if name in a.curves or name in b.curves],
         settings=_side_by_side(a.settings, b.settings, only_different=True),
         metrics=_side_by_side(a.metrics, b.metrics),
-        method=method(compared),
         significant=SIGNIFICANT,
         few=FEW_LINES,
     )

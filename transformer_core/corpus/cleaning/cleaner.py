@@ -70,7 +70,7 @@ def clean_corpus(
         UserError: exit code 65; a missing file, sides of unequal length, invalid UTF-8 (unless it drops training pairs), a target
             that is not a tree over the source's words where it should be, or no training pair left.
     """
-    held_out = [split for split in splits_of(raw, source) if split != "train"]
+    held_out = [split for split in splits_of(raw, f".{source}") if split != "train"]
     splits = {split: _repair_split(raw, folder, split, source, target) for split in held_out}
     paths = raw / f"train.{source}", raw / f"train.{target}"
     sources, targets = (

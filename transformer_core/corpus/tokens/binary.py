@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_core.config import NonNegativeInt, PositiveInt, Section, check_document
-from transformer_core.corpus.text import FURTHER_TEST, SPLITS
 from transformer_core.errors import UserError
 from transformer_core.files import read_json, sha256_of
 
@@ -130,11 +129,6 @@ def shard_files(folder: Path, shard: int) -> tuple[Path, Path, Path]:
     """Return the paths of tokens, offsets and lines of a shard (numbered from 0)."""
     tokens, offsets, lines = (folder / f"{shard:05}.{array}.npy" for array in ("tokens", "offsets", "lines"))
     return tokens, offsets, lines
-
-
-def binarized_splits(directory: Path) -> list[str]:
-    """Return the splits that a directory of binarized pairs has: `SPLITS`, and further test sets by their names."""
-    return [*SPLITS, *sorted(path.name for path in directory.glob(f"{FURTHER_TEST}*"))]
 
 
 def read_meta(folder: Path) -> Meta:
