@@ -6,7 +6,7 @@
 The name of a Kubernetes job ends with a hash of commit, settings and options, since Kubernetes cannot change a job: the same submission
 finds the present job, a different one creates another.
 
-The inputs of the stage are pushed first; after the job, `dvc repro --pull` fetches the training from the DVC remote.
+The inputs of the stage are pushed first; after the job, `python -m flows.process.repro restore train` fetches the training.
 """
 
 import argparse

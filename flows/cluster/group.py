@@ -108,13 +108,25 @@ class NodeGroup:
 
 
 def address_for_others(host: str, port: int) -> str:
-    """Return the address from which this machine reaches a host; if the host is this machine itself, the one that others reach.
+    """Return the address from which this machine reaches a host.
+
+    If the host is this machine itself, return its address on the default route, or else on the first interface that is up and not the
+    loopback.
 
     Raises:
         UserError: exit code 78; this machine has only loopback addresses.
     """
     address = address_towards(host, port)
-    return outward_address() if _is_loopback(address) else address
+    if not _is_loopback(address):
+        return address
+    with suppress(UserError):
+        return address_towards("192.0.2.1", 9)  # An address for documentation (RFC 5737): the default route.
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    for name, addresses in psutil.net_if_addrs().items():
+        for one in addresses:
+            if name in up and one.family == socket.AF_INET and not _is_loopback(one.address):
+                return str(one.address)
+    raise configuration_error("this machine has no address but the loopback's", "Set TRANSFORMER_ADDRESS to one that the others reach.")
 
 
 def address_of(endpoint: str) -> tuple[str, int]:
@@ -138,22 +150,6 @@ def address_towards(host: str, port: int) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise UserError(f"{host}:{port}: {error.strerror}", "Check the address and the network.", ExitCode.UNAVAILABLE) from None
-
-
-def outward_address() -> str:
-    """Return this machine's address on its default route, or else on the first interface that is up and not the loopback.
-
-    Raises:
-        UserError: exit code 78; there is none.
-    """
-    with suppress(UserError):
-        return address_towards("192.0.2.1", 9)  # An address for documentation (RFC 5737).
-    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    for name, addresses in psutil.net_if_addrs().items():
-        for one in addresses:
-            if name in up and one.family == socket.AF_INET and not _is_loopback(one.address):
-                return str(one.address)
-    raise configuration_error("this machine has no address but the loopback's", "Set TRANSFORMER_ADDRESS to one that the others reach.")
 
 
 def _is_loopback(host: str) -> bool:

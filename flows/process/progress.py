@@ -29,24 +29,23 @@ def updates_in(line: str) -> tuple[int, int, str] | None:
     return found and (int(found[1].replace(",", "")), int(found[2].replace(",", "")), found[3] or "")
 
 
-def progress_of(updates: int) -> "Bar | ProgressLines":
-    """Return what shows a training of this many updates on standard error."""
-    return Bar(updates) if sys.stderr.isatty() else ProgressLines(updates)
+def progress() -> "Bar | ProgressLines":
+    """Return what shows a training on standard error."""
+    return Bar() if sys.stderr.isatty() else ProgressLines()
 
 
 class ProgressLines:
     """A line every few seconds, after an update."""
 
-    def __init__(self, updates: int) -> None:
-        self._updates = updates
+    def __init__(self) -> None:
         self._seconds = float(os.environ.get(SECONDS_FOR_BAR, SECONDS_BETWEEN_LINES))
         self._written = -self._seconds
 
-    def show(self, update: int, metrics: str) -> None:
-        """Show an update and the latest metrics, which are empty at first."""
-        if update == self._updates or time.monotonic() - self._written >= self._seconds:
+    def show(self, update: int, updates: int, metrics: str) -> None:
+        """Show an update, the number of all, and the latest metrics, which are empty at first."""
+        if update == updates or time.monotonic() - self._written >= self._seconds:
             self._written = time.monotonic()
-            self.write(f"update {update:,} of {self._updates:,}{metrics and f': {metrics}'}")
+            self.write(f"update {update:,} of {updates:,}{metrics and f': {metrics}'}")
 
     def write(self, line: str) -> None:
         """Write another line."""
@@ -62,17 +61,16 @@ class Bar:
     A terminal that has been closed ends no training: what cannot be drawn is left out.
     """
 
-    def __init__(self, updates: int) -> None:
-        self._updates = updates
+    def __init__(self) -> None:
         self._bar: tqdm[Any] | None = None
         self._closed = threading.Event()
 
-    def show(self, update: int, metrics: str) -> None:
-        """Show an update and the latest metrics, which are empty at first."""
+    def show(self, update: int, updates: int, metrics: str) -> None:
+        """Show an update, the number of all, and the latest metrics, which are empty at first."""
         with suppress(OSError):
             if self._bar is None:
                 layout = "{percentage:3.0f}% {bar} {n_fmt} of {total_fmt} updates, {elapsed}{postfix}"
-                self._bar = tqdm(total=self._updates, initial=update - 1, bar_format=layout, dynamic_ncols=True, file=sys.stderr)
+                self._bar = tqdm(total=updates, initial=update - 1, bar_format=layout, dynamic_ncols=True, file=sys.stderr)
                 threading.Thread(target=self._redraw, args=(self._bar,), name="bar", daemon=True).start()
             self._bar.set_postfix_str(metrics, refresh=False)
             self._bar.update(update - self._bar.n)
@@ -102,21 +100,16 @@ class RankOutput:
     """The output of ranks, line by line, with a bar instead of their lines for updates where standard error is a terminal."""
 
     def __init__(self) -> None:
-        self._bar: Bar | None = None
+        self._bar = Bar()
         self.environment = {SECONDS_FOR_BAR: str(_DRAWN_SECONDS)} if sys.stderr.isatty() else {}
 
     def __call__(self, line: str) -> None:
         found = updates_in(line) if self.environment else None
-        if found is not None:
-            update, updates, metrics = found
-            self._bar = self._bar or Bar(updates)
-            self._bar.show(update, metrics)
-        elif self._bar is not None:
+        if found is None:
             self._bar.write(line)
         else:
-            echo(line, sys.stderr)
+            self._bar.show(*found)
 
     def close(self) -> None:
         """Leave the bar as it is."""
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()

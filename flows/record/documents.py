@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict
 
 from flows.process.paths import AVERAGED, CHECKPOINTS, CLEAN, DECODED, MANIFEST, PUBLISHED, TRAINING_METRICS, require, rerun_remedy
 from transformer_core.config import Name, PositiveInt, Quantity, Section, Total, check_document
@@ -60,7 +60,7 @@ class _Speed(Needed):
 
 
 class _Decoding(Needed):
-    """statistics.json of stage decode; older ones have neither day nor machine."""
+    """statistics.json of stage decode."""
 
     valid: _Speed
     test: _Speed
@@ -68,14 +68,8 @@ class _Decoding(Needed):
     beam: PositiveInt
     penalty: str
     alpha: Quantity
-    made: str | None = None
-    machine: str | None = None
-
-    @model_validator(mode="after")
-    def _check_parts(self) -> "_Decoding":
-        if (self.made is None) != (self.machine is None):
-            raise ValueError("made and machine: one of them is missing")
-        return self
+    made: str
+    machine: str
 
 
 class _Published(Needed):

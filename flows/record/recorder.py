@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from flows.process.paths import BINARIZED, SKIPPED, UPDATES, VALIDATION, VALIDATION_SCORE
-from flows.process.progress import progress_of
+from flows.process.progress import progress
 from flows.process.runner import echo
 from flows.record.journal import Journal
 from flows.record.lineage import describe_training, lineage
@@ -118,7 +118,7 @@ class Recorder(Observer):
         self._validation = _Table(directory / VALIDATION.name, ["update", "nll", "perplexity", "accuracy", VALIDATION_SCORE, "seconds"])
         self._skipped = _Table(directory / SKIPPED.name, ["update", "line"])
         self._tables = (self._updates, self._validation, self._skipped)
-        self._progress, self._of, self._figures = progress_of(updates), updates, ""
+        self._progress, self._of, self._figures = progress(), updates, ""
 
     def begin(self) -> None:
         """Create all tables, without rows. A resumed training calls `restore` instead."""
@@ -127,14 +127,14 @@ class Recorder(Observer):
 
     def on_progress(self, update: int) -> None:
         if update != self._of:  # The last update is shown with its own figures.
-            self._progress.show(update, self._figures)
+            self._progress.show(update, self._of, self._figures)
 
     def on_update(self, record: UpdateRecord) -> None:
         values = asdict(record)
         self._updates.append(values)
         self._journal.metrics(record.update, {name: value for name, value in values.items() if name != "update"}, context="train")
         self._figures = _figures(record, self._of)
-        self._progress.show(record.update, self._figures)
+        self._progress.show(record.update, self._of, self._figures)
 
     def on_skipped(self, update: int, lines: Sequence[int]) -> None:
         for line in lines:

@@ -33,7 +33,6 @@ INTERVAL_SECONDS = 3.0
 LONGEST_INTERVAL_SECONDS = 60.0
 CLOSING_SECONDS = 8.0
 METRICS_A_CALL = 1000
-VALUES_A_CALL = 100
 # The file of the lock of the process that sends.
 SENDER_LOCK = JOURNALS / "lock"
 
@@ -222,11 +221,9 @@ def _send_events(client: "MlflowClient", run_id: str, group: list[Event]) -> Non
         case "metrics":
             client.log_batch(run_id, metrics=[Metric(n, v, e["timestamp_ms"], e["step"]) for e in group for n, v in e["values"].items()])
         case "parameters":
-            for some in _slices(event["values"]):
-                client.log_batch(run_id, params=[Param(name, value) for name, value in some])
+            client.log_batch(run_id, params=[Param(name, value) for name, value in event["values"].items()])
         case "tags":
-            for some in _slices(event["values"]):
-                client.log_batch(run_id, tags=[RunTag(name, value) for name, value in some])
+            client.log_batch(run_id, tags=[RunTag(name, value) for name, value in event["values"].items()])
         case "inputs":
             client.log_inputs(run_id, [_dataset_input(value) for value in event["values"]])
         case "artifact" if (file := repository() / event["path"]).exists():
@@ -248,12 +245,6 @@ def _dataset_input(value: dict[str, Any]) -> "DatasetInput":
         source = json.dumps({"origin": {"parts": parts, "sha256": sha256(value["source"].encode()).hexdigest()}})
     dataset = Dataset(value["name"], value["digest"], "corpus", source, profile=profile)
     return DatasetInput(dataset, [InputTag(MLFLOW_DATASET_CONTEXT, value["context"])])
-
-
-def _slices(values: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
-    items = list(values.items())
-    for start in range(0, len(items), VALUES_A_CALL):
-        yield items[start : start + VALUES_A_CALL]
 
 
 def _run_with_id(client: "MlflowClient", run_id: str) -> "Run | None":

@@ -397,9 +397,8 @@ def test_references_that_look_tokenised_are_not_called_raw() -> None:
     assert "compare only with scores on this same text" in text_of(html)
 
 
-def test_decodings_of_earlier_versions_have_neither_day_nor_machine_and_without_a_price_there_is_no_cost() -> None:
-    decoding = {name: value for name, value in a_report().decoding.items() if name not in ("made", "machine")}
-    html = page_with(decoding=decoding, cost=None, by_frequency=[])
+def test_without_a_price_there_is_no_cost() -> None:
+    html = page_with(cost=None, by_frequency=[])
     assert "and cost" not in text_of(html)
     assert "F1 of words" not in html
 

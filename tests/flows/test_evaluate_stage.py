@@ -53,7 +53,10 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
         "results/training/metrics.json": {
             "updates": 40, "parameters": 12_345, "valid_perplexity": 7.3891, "minutes": 2.5, "tokens_per_second": 50,
         },
-        "results/decode/statistics.json": {"valid": speed, "test": speed, "engine": "torch", "beam": 4, "penalty": "wu", "alpha": 0.6},
+        "results/decode/statistics.json": {
+            "valid": speed, "test": speed, "engine": "torch", "beam": 4, "penalty": "wu", "alpha": 0.6,
+            "made": "2026-01-30", "machine": "Another CPU",
+        },
     }  # fmt: skip
     for name, document in documents.items():
         write_json(root / name, document)

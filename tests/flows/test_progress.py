@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stderr, suppress
 
 import pytest
 
-from flows.process.progress import SECONDS_FOR_BAR, Bar, ProgressLines, RankOutput, progress_of, updates_in
+from flows.process.progress import SECONDS_FOR_BAR, Bar, ProgressLines, RankOutput, progress, updates_in
 
 
 @contextmanager
@@ -26,10 +26,10 @@ def terminal() -> Iterator[bytearray]:
 
 
 def test_a_line_tells_what_was_done_and_is_read_again(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = ProgressLines(2_000)
-    lines.show(1, "")
-    lines.show(2, "100 tok/s")  # Too soon after the first.
-    lines.show(2_000, "100 tok/s, 0:00 left")
+    lines = ProgressLines()
+    lines.show(1, 2_000, "")
+    lines.show(2, 2_000, "100 tok/s")  # Too soon after the first.
+    lines.show(2_000, 2_000, "100 tok/s, 0:00 left")
     first, last = capsys.readouterr().err.splitlines()
     assert first == "update 1 of 2,000"
     assert updates_in(first) == (1, 2_000, "")
@@ -39,10 +39,10 @@ def test_a_line_tells_what_was_done_and_is_read_again(capsys: pytest.CaptureFixt
 
 def test_a_terminal_has_a_bar_that_begins_with_the_first_update_shown() -> None:
     with terminal() as shown:
-        bar = progress_of(2_000)
+        bar = progress()
         bar.write("going on after update 1,000")
-        bar.show(1_001, "")
-        bar.show(2_000, "100 tok/s")
+        bar.show(1_001, 2_000, "")
+        bar.show(2_000, 2_000, "100 tok/s")
         bar.close()
     before, _, drawn = shown.decode().partition("going on after update 1,000\r\n")
     assert before == ""
@@ -75,11 +75,11 @@ def test_the_lines_of_ranks_are_passed_on_to_a_file(capsys: pytest.CaptureFixtur
 def test_a_terminal_that_is_closed_ends_no_training() -> None:
     read_end, write_end = pty.openpty()
     with suppress(OSError), os.fdopen(write_end, "w", buffering=1) as stream, redirect_stderr(stream):
-        bar = Bar(10)
-        bar.show(1, "")
+        bar = Bar()
+        bar.show(1, 10, "")
         os.close(read_end)
         for update in range(2, 10):
-            bar.show(update, "100 tok/s")
+            bar.show(update, 10, "100 tok/s")
             bar.write("update 5: valid PPL 3.2")
         bar.close()
         drawn = True
