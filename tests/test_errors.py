@@ -1,5 +1,6 @@
 import pickle
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from safetensors import SafetensorError
 
 from tests.refusals import refused
 from transformer_core.errors import ExitCode, UserError, first_line, machine_errors, without_logins
+from transformer_core.files import new_directory, new_file
 
 TOO_MUCH = 1 << 58  # Bytes; more than any machine's address space.
 
@@ -43,12 +45,21 @@ def test_out_of_memory_is_one_line_with_a_remedy(allocate: Callable[[], object])
         (OSError("56251 requested and 12224 written"), "No space left on device"),
         (SafetensorError("I/O error: No space left on device (os error 28)"), "No space left on device"),
         (RuntimeError("[enforce fail] write: No space left on device (28)"), "No space left on device"),
+        (RuntimeError("basic_ios::clear: iostream error"), "not written as a whole"),
     ],
 )
 def test_a_full_or_read_only_disk_is_one_line_with_the_file(error: Exception, fault: str) -> None:
     with refused(78) as caught, machine_errors("train", ""):
         raise error
     assert str(caught.value) == f"train: {fault}. Free space or permit writing, then run it again."
+
+
+@pytest.mark.parametrize("new", [new_file, new_directory])
+def test_a_full_disk_under_an_open_file_names_the_file(new: Callable[[Path], AbstractContextManager[Path]], tmp_path: Path) -> None:
+    path = tmp_path / "models"
+    with refused(78) as caught, machine_errors("train", ""), new(path):
+        raise OSError(28, "No space left on device")
+    assert str(caught.value).startswith(f"train: No space left on device: {path}. Free space")
 
 
 def test_a_path_that_is_something_else_is_one_line_with_the_path(tmp_path: Path) -> None:

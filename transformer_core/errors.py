@@ -17,6 +17,10 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _PATH = (errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
 # numpy's message about an array that it could write only in part.
 _WRITTEN_IN_PART = re.compile(r"\d+ requested and \d+ written")
+# Words in torch's messages about a file that it could write only in part.
+_TORCH_WRITING = ("iostream error", "PytorchStreamWriter failed")
+# Begins the note about the file that was being written.
+_WRITING = "writing "
 # Words in the messages of torch, oneDNN, CUDA and CTranslate2; torch raises RuntimeError on a CPU, and a subclass of it on a GPU.
 _NO_MEMORY = ("out of memory", "allocate memory", "enough memory", "bad_alloc", "ALLOC_FAILED")
 
@@ -83,12 +87,31 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Note in an error of the block that it writes this file: the system does not name it if an open file cannot be written."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"{_WRITING}{os.fspath(path)}")
+        raise
+
+
 def disk_error(error: BaseException) -> str:
     """Return what an error says about a disk that is full or read-only, with the file if it is known; empty for other errors."""
+    fault = _disk_fault(error)
+    notes = [note.removeprefix(_WRITING) for note in getattr(error, "__notes__", ()) if note.startswith(_WRITING)]
+    files = [name for name in (getattr(error, "filename", None), *notes) if name]
+    return f"{fault}: {files[0]}" if fault and files else fault
+
+
+def _disk_fault(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno in _DISK:
-        return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+        return str(error.strerror)
     if isinstance(error, OSError) and _WRITTEN_IN_PART.fullmatch(str(error)):
         return os.strerror(errno.ENOSPC)
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in _TORCH_WRITING):
+        return "not written as a whole"
     # torch and safetensors have errors of their own with the system's words.
     return next((words for words in map(os.strerror, _DISK) if words in str(error)), "")
 

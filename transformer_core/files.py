@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
+from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, writing
 
 # The variable in which DVC names the experiment to the stages that it runs.
 DVC_EXPERIMENT = "DVC_EXP_NAME"
@@ -45,10 +45,11 @@ def new_file(path: Path) -> Iterator[Path]:
             leftover.unlink(missing_ok=True)
     temporary = path.with_name(f"{here}{os.getpid()}.new")
     try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with writing(path):
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -80,7 +81,8 @@ def new_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(leftover, ignore_errors=True)
     temporary.mkdir()
     try:
-        yield temporary
+        with writing(path):
+            yield temporary
         if os.path.lexists(path):
             path.replace(old)
         temporary.replace(path)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.paths import STATE
-from transformer_core.errors import UserError
+from transformer_core.errors import UserError, writing
 from transformer_core.files import new_file, repository, sha256_of
 
 # One folder for all workspaces of the repository, because an experiment's temporary copy is removed at its end.
@@ -149,7 +149,7 @@ class Journal:
 
     def _append(self, **event: Any) -> None:
         line = json.dumps({"timestamp_ms": time.time_ns() // 1_000_000, **event}, ensure_ascii=False)
-        with self._lock, self.path.open("ab") as file:
+        with self._lock, writing(self.path), self.path.open("ab") as file:
             file.write(line.encode() + b"\n")
 
 

@@ -42,7 +42,7 @@ from flows.record.sending import sync
 from flows.record.server import connect, find_training, reaching, run_link, ui_command
 from flows.record.tasks import Task, corpus_name, read_scores, task_of
 from transformer_core.config import MOST_EXTRA, Params, tracking_uri
-from transformer_core.errors import UserError
+from transformer_core.errors import UserError, writing
 from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.evaluation.verdict import with_verdict
 from transformer_core.files import DVC_EXPERIMENT, read_numbers, sha256_of, write_json
@@ -143,7 +143,7 @@ def log_model(client: MlflowClient, uri: str, params: Params, training: Run, upd
     mlflow.set_tracking_uri(uri)
     mlflow.start_run(run_id=training.info.run_id)
     try:
-        with TemporaryDirectory() as temporary:
+        with TemporaryDirectory() as temporary, writing(temporary):
             # A copy: the files may be links into DVC's cache (cache.type symlink), which MLflow refuses because they leave the folder.
             directory = shutil.copytree(AVERAGED, Path(temporary) / AVERAGED.name)
             evaluation = Path(temporary) / EVALUATION
