@@ -138,6 +138,9 @@ def test_files_are_read_and_written_as_standard_input_and_output_are(translate: 
     assert (tmp_path / "out").read_text(encoding="utf-8") == piped.out
     assert translate("--interactive", "lines").out == piped.out
     assert translate("--out", ".", "lines").refusal() == (78, "--out: . is a directory. Name a file.")
+    assert translate("--out", "o.gz", "lines").refusal() == (
+        78, "--out: o.gz would be plain text under the name of a packed file. Leave out the ending."
+    )  # fmt: skip
 
 
 def test_a_file_that_fails_in_the_middle_leaves_no_output_behind(translate: Call, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """CTranslate2 beside our own model and search, on the same weights."""
 
 import math
+import signal
 from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
@@ -268,3 +269,24 @@ def test_the_vocabulary_map_is_our_shortlist_for_a_sentence_alone(model: WordsOn
     without = [hypotheses[0].text for hypotheses in CTranslate2Engine.load(directory, 1).begin(chosen, greedy, 4096, scored=False)()]
     assert found == wanted
     assert found != without
+
+
+def test_a_signal_is_handled_while_ctranslate2_works(tmp_path: Path) -> None:
+    """The first sentence is the shortest, so it comes last. In CTranslate2's own wait the handler would run after all of the work."""
+    slow = load(drawn(), tmp_path, threads=1)
+    left: list[int] = []
+
+    def stop(*_: Any) -> None:
+        left.append(slow.translator.num_active_batches)
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        finish = slow.begin([[5, EOS], *([[5] * 20 + [EOS]] * 100)], replace(THEIRS, max_extra=60), 32)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(InterruptedError):
+            finish()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert left[0] > 20  # Of 101 batches. The last one is counted a moment longer than it works.

@@ -10,7 +10,7 @@ from transformer_core.errors import ExitCode, UserError, configuration_error, ma
 from transformer_core.files import discard
 
 # Options that bound the memory of a command.
-_MEMORY = ("batch_tokens", "beam", "sample", "max_extra", "length", "positions", "d_model")
+_MEMORY = ("batch_tokens", "beam", "sample", "max_input", "max_extra", "length", "positions", "d_model")
 _EPILOG = """train: transformer-core recipe NAME, then dvc repro
 more commands: python -m flows.scores, .compare, .sweep, .translate, .pipeline, .submit (docs/usage.md)"""
 _BROKEN_PIPE = 128 + 13  # The exit code that a shell gives a filter that SIGPIPE ended.

@@ -125,6 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.out and arguments.out.is_dir():
         raise configuration_error(f"--out: {arguments.out} is a directory", "Name a file.")
+    if arguments.out and arguments.out.suffix in (".gz", ".xz"):
+        raise configuration_error(f"--out: {arguments.out} would be plain text under the name of a packed file", "Leave out the ending.")
     of_models = (file for model in arguments.model for file in model.glob("*"))
     for read in (arguments.input or _DEV_STDIN, arguments.prefixes, arguments.params, *of_models):
         if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):

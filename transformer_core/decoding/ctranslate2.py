@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,7 @@ _SHARED = 64
 # A length penalty that changes no score in float32. With 0 a search would stop by another rule.
 _NO_PENALTY = 1e-9
 _EMPTY = Finished([], 0.0, 0.0)
+_POLL_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class CTranslate2Engine:
         running = self._start(sources, shared, options)
 
         def outputs() -> list[list[Finished]]:
-            found = {number: output.result() for number, output in running.items()}
+            found = {number: _result(output) for number, output in running.items()}
             if not options["return_scores"]:
                 ranked = {number: [Finished(self._ids(one.hypotheses[0]), math.nan, math.nan)] for number, one in found.items()}
             else:
@@ -162,7 +164,7 @@ class CTranslate2Engine:
                     for number, longest in own.items()
                     if longest < shared[number] and any(len(pieces) >= longest for pieces in found[number].hypotheses)
                 }
-                found |= {number: output.result() for number, output in self._start(sources, too_far, options).items()}
+                found |= {number: _result(output) for number, output in self._start(sources, too_far, options).items()}
                 ranked = {number: self._ranked(one, search, search.beam if scored else 1) for number, one in found.items()}
             if search.beam == 1:
                 ranked = {number: [_ended(best, own[number])] for number, (best,) in ranked.items()}
@@ -213,6 +215,13 @@ class CTranslate2Engine:
 
     def _max_length(self, source_length: int, search: Search) -> int:
         return min(source_length - 1 + search.max_extra, self.most_positions)
+
+
+def _result(output: Any) -> Any:
+    """Wait for a result in Python: while CTranslate2 itself waits, no handler of a signal runs, so that Ctrl-C would end nothing."""
+    while not output.done():
+        time.sleep(_POLL_SECONDS)
+    return output.result()
 
 
 def _ended(output: Finished, longest: int) -> Finished:

@@ -220,6 +220,7 @@ class Translator:
                 elif self.strict:
                     raise _not_finite(self.model.output_weight.dtype)
             done(len(numbers))
+        done(len(sources) - sum(map(len, batches)))  # Empty lines.
         return results
 
 
