@@ -88,7 +88,12 @@ def test_an_estimate_at_a_given_rate_is_tokens_over_rate(call: Call, document: C
 def test_an_estimate_without_a_rate_measures_this_machines(call: Call, document: Callable[..., Any], tmp_path: Path) -> None:
     small = "tokens_per_(update|microbatch): .*", r"tokens_per_\1: 256"
     write_params(tmp_path, "synthetic", small, ("bpe_dropout: 0", "bpe_dropout: 0.1"))
+    others = [tmp_path / name for name in ("state-00000001.pt", "state-best.pt", "checkpoints/update-00000001.safetensors")]
+    (tmp_path / "checkpoints").mkdir()
+    for file in others:
+        file.touch()
     found = document("estimate")
+    assert all(file.exists() for file in others)  # The updates are those of a training, which removes later states in its own folder.
     assert "256 tokens before BPE-dropout" in call("estimate", "--rate", "1").out
     assert found["tokens_per_second"] > 0
     assert (found["devices"], found["busy_devices"]) == (1, 1)

@@ -1,5 +1,6 @@
 """Training speed of this machine, measured in a few updates on random pairs."""
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,11 @@ class _RateObserver(Observer):
         self.rate = record.tokens_per_second
 
 
-class _NullDirectory(StateDirectory):
-    """Saves nothing: the last update of a training would write gigabytes."""
+class NullDirectory(StateDirectory):
+    """Saves nothing, because the last update of a training would write gigabytes, and finds and removes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(os.devnull), keep=1)  # No folder, so there are no files in it.
 
     def save(self, update: int, state: dict[str, Any]) -> None:
         pass
@@ -56,7 +60,7 @@ def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int
         model = build(size, vocab_size).to(rank.device, weights_dtype(settings.precision))
         for updates in (_WARM_UP, _MEASURED):
             short = settings.model_copy(update={"updates": updates, "patience": 0, "bpe_dropout": 0.0})
-            Trainer(model, split, short, rank, _NullDirectory(Path(), 1), observer, lambda: no_scores, lambda: False).run()
+            Trainer(model, split, short, rank, NullDirectory(), observer, lambda: no_scores, lambda: False).run()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return observer.rate
