@@ -20,6 +20,9 @@ from transformer_core.training.checkpoint import (
     best_updates,
     checkpoint_files,
     state_files,
+    state_of,
+    state_root,
+    stopped_trainings,
     update_of,
     validations_since_best,
 )
@@ -118,6 +121,15 @@ def test_r_drop_of_two_equal_passes_is_the_cross_entropy() -> None:
         found.append((loss.objective.detach(), loss.nll, *torch.autograd.grad(loss.objective, given)))
     for ours, theirs in zip(*found, strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_a_training_has_a_fingerprints_name_whatever_lies_beside_it(tmp_path: Path) -> None:
+    """`states --remove all` removes what is found; $TRANSFORMER_STATE may be a folder with other things in it."""
+    ours, root = state_of("0123456789abcdef" * 4, tmp_path), state_root(tmp_path)
+    for folder in (ours, root / "fairseq", root / "0123456789abcdef.old", root / "0123456789ABCDEF"):
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "state-00000001.pt").touch()
+    assert stopped_trainings(root) == [ours]
 
 
 def test_a_damaged_newest_state_is_passed_over_for_the_one_before(tmp_path: Path) -> None:

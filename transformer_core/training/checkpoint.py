@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +21,7 @@ from transformer_core.models.directory import check_finite, read_weights
 FORMAT = 2
 TRAINING_LOCK = "lock"  # File in a training's directory that the writing process locks (`locked` of transformer_core/files.py).
 FINISHED = "finished"  # File there once the stage's outputs are written; it holds the MD5 of their metrics.json, as DVC records it.
+_NAME_DIGITS = 16  # Of a training's directory: the first ones of its fingerprint.
 _KEEP_STATES = 2
 _LESS_IS_BETTER = frozenset({"nll", "perplexity"})  # For the other measures, more is better.
 _log = logging.getLogger(__name__)
@@ -32,7 +34,7 @@ def state_root(root: Path | None = None) -> Path:
 
 def state_of(fingerprint: str, root: Path | None = None) -> Path:
     """Return the directory of a training; `root` as in `state_root`."""
-    return state_root(root) / fingerprint[:16]
+    return state_root(root) / fingerprint[:_NAME_DIGITS]
 
 
 def remove_finished(fingerprint: str, root: Path | None = None) -> None:
@@ -42,9 +44,13 @@ def remove_finished(fingerprint: str, root: Path | None = None) -> None:
 
 
 def stopped_trainings(root: Path) -> list[Path]:
-    """Return the directories under a root with a training's states or checkpoints, the most recently changed first."""
+    """Return the directories under a root with a training's states or checkpoints, the most recently changed first.
+
+    Other folders of the root, which the user chooses, may have files of such names: only those with a name as of `state_of` count.
+    """
     found = {file.parent for file in root.glob("*/state-*.pt")} | {directory.parent for directory in root.glob("*/checkpoints")}
-    return sorted(found, key=lambda directory: directory.stat().st_mtime, reverse=True)
+    ours = (directory for directory in found if re.fullmatch(f"[0-9a-f]{{{_NAME_DIGITS}}}", directory.name))
+    return sorted(ours, key=lambda directory: directory.stat().st_mtime, reverse=True)
 
 
 class StateDirectory:
