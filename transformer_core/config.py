@@ -443,6 +443,12 @@ class Params(Section):
         if average.of == "last" and waited > (average.count - 1) * train.save_every:
             after = f"all checkpoints that it takes are after the best one if train.patience ends the training, {waited:,} updates later"
             lines.append(f"average.of: last: {after}. Set best, and train.keep_best: {average.count}.")
+        # The first validation is the best one at the earliest end.
+        earliest = waited + train.validate_every
+        saved = earliest // (train.save_every if average.of == "last" else train.validate_every)
+        if train.patience and saved < average.count:
+            end = f"{train.patience} can end the training after update {earliest:,}, with {saved} checkpoints to average"
+            lines.append(f"train.patience: {end}, and average.count asks for {average.count}. Raise it or average fewer.")
         if self.download.task == "parsing" and decode.max_extra < _EXTRA_FOR_TREES:
             cut = f"a tree with more than {decode.max_extra} tokens beyond its sentence's is cut"
             lines.append(f"decode.max_extra: {cut}. The paper has {_EXTRA_FOR_TREES} (6.3).")
