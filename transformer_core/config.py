@@ -383,7 +383,7 @@ class Machine(Section):
         mirror: folder in which files are looked up before they are downloaded; None is no folder.
         pools: Prefect work pool of each stage; a stage without one runs where the flow runs.
         limit_hours: time after which a stage must save and end, to be tried again; None is no limit.
-        price_per_hour: price of one machine, in any currency, for the table of costs.
+        price_per_hour: price of an hour of one machine, in any currency, for the table of costs.
         tracking_uri: address of MLflow's record, see `tracking_uri`.
     """
 

@@ -100,6 +100,16 @@ def test_an_estimate_without_a_rate_measures_this_machines(call: Call, document:
     assert found["hours"] == pytest.approx(found["target_tokens"] / found["tokens_per_second"] / 3600)
 
 
+def test_an_estimate_has_the_devices_and_the_price_of_all_machines(document: Callable[..., Any], tmp_path: Path) -> None:
+    of_one = ("  price_per_hour:", "  price_per_hour: 3"), ("  devices:", "  devices: 2"), ("  nodes:", "  nodes: 2")
+    for pools, nodes in (("{}", 1), ("{train: gpu}", 2)):  # machine.nodes are those of a work pool.
+        write_params(tmp_path, "synthetic", *of_one, ("pools: {}", f"pools: {pools}"))
+        found = document("estimate", "--rate", "1")
+        assert (found["devices"], found["cost"]) == (2 * nodes, pytest.approx(3 * nodes * found["hours"]))
+        given = document("estimate", "--rate", "1", "--devices", "3", "--price", "1")
+        assert (given["devices"], given["cost"]) == (3, pytest.approx(given["hours"]))
+
+
 def test_an_estimate_counts_both_passes_of_r_drop(document: Callable[..., Any], tmp_path: Path) -> None:
     write_params(tmp_path, "synthetic")
     once = document("estimate", "--rate", "1")

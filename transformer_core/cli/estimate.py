@@ -32,8 +32,8 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--updates", metavar="U", type=positive_int, help="(train.updates of params.yaml)")
     parser.add_argument("--tokens-per-update", metavar="T", type=positive_int, help="(train.tokens_per_update)")
     parser.add_argument("--rate", metavar="R", type=positive_float, help="target tokens a second of a device (measured here)")
-    parser.add_argument("--devices", metavar="N", type=positive_int, help="(machine.devices, or those of this machine)")
-    parser.add_argument("--price", metavar="P", type=non_negative_float, help="of an hour of all devices (machine.price_per_hour)")
+    parser.add_argument("--devices", metavar="N", type=positive_int, help="of all machines (by machine.devices and nodes)")
+    parser.add_argument("--price", metavar="P", type=non_negative_float, help="of an hour of all machines (by price_per_hour and nodes)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -62,18 +62,22 @@ def run(arguments: argparse.Namespace) -> int:
     most = min(train.tokens_per_update, train.tokens_per_microbatch)
     if arguments.length > most:
         raise configuration_error(f"--length: a micro-batch holds {most} tokens, and a sentence {arguments.length}")
-    devices = arguments.devices or params.machine.devices or default_devices(train.microbatches)
+    nodes = params.machine.training_nodes
+    devices = arguments.devices or nodes * (params.machine.devices or default_devices(math.ceil(train.microbatches / nodes)))
     rate = arguments.rate
     if rate is None:
         from transformer_core.training.throughput import measured_rate
 
-        rate = measured_rate(size, vocab_size, train, arguments.length, params.machine.threads or default_threads(devices))
+        threads = params.machine.threads or default_threads(math.ceil(devices / nodes))
+        rate = measured_rate(size, vocab_size, train, arguments.length, threads)
     tokens = train.updates * train.tokens_per_update
     flops = train.passes * tokens * cost_of_training(size, vocab_size, arguments.length).flops_a_token
     # Devices take micro-batches in turn; in the last turn of an update some may be idle.
     busy = train.microbatches / math.ceil(train.microbatches / devices)
     hours = tokens / (rate * busy) / 3600
-    price = params.machine.price_per_hour if arguments.price is None else arguments.price
+    price = arguments.price
+    if price is None and params.machine.price_per_hour is not None:
+        price = nodes * params.machine.price_per_hour
     cost = None if price is None else price * hours
     if arguments.json:
         figures = {"updates": train.updates, "target_tokens": tokens, "flops": flops, "tokens_per_second": rate, "devices": devices}
