@@ -534,6 +534,19 @@ def test_patience_ends_a_training_also_after_a_stop_and_the_best_are_kept(split:
     assert [update_of(file) for file in checkpoint_files(tmp_path / "checkpoints")] == [8, 16, 28]
 
 
+def test_a_training_with_more_updates_has_the_checkpoints_of_a_straight_one(split: BinarizedSplit, tmp_path: Path) -> None:
+    """Its first end, after update 10, is no multiple of `save_every`, and its validation is the best."""
+    changes = {"updates": 12, "cooldown": 0.0, "validate_every": 4, "save_every": 4, "keep": 2, "keep_best": 1}
+    settings = SETTINGS.model_copy(update=changes)
+    trainer_of(build(), split, tmp_path / "straight", settings, validate=scripted([1.0, 2.0, 3.0])).run()
+    shorter = settings.model_copy(update={"updates": 10})
+    trainer_of(build(), split, tmp_path / "longer", shorter, validate=scripted([1.0, 2.0, 0.5])).run()
+    resumed(split, tmp_path / "longer", settings, validate=scripted([3.0])).run()
+    kept = [{file.name: file.read_bytes() for file in checkpoint_files(tmp_path / name / "checkpoints")} for name in ("straight", "longer")]
+    assert [update_of(Path(name)) for name in kept[0]] == [4, 8, 12]
+    assert kept[0] == kept[1]
+
+
 @pytest.mark.parametrize("alpha", [0.0, 5.0])
 def test_an_update_waits_for_no_device(split: BinarizedSplit, tmp_path: Path, alpha: float) -> None:
     """Between the parts of an update nothing asks the device for a value: neither a number nor the size of a result."""

@@ -72,12 +72,16 @@ class StateDirectory:
         self._failed = False
 
     def remove_after(self, update: int) -> None:
-        """Remove states and checkpoints of later updates: damaged states, and the checkpoints of the training that wrote them."""
+        """Remove states and checkpoints of later updates: damaged states, and the checkpoints of the training that wrote them.
+
+        The checkpoint of the update itself is removed too. It is written again if it is due, which it may not be any more if this was the
+        end of a training that now has more updates.
+        """
         for state in state_files(self.path):
             if update_of(state) > update:
                 _remove_state(state)
         for checkpoint in checkpoint_files(self.checkpoints):
-            if update_of(checkpoint) > update:
+            if update_of(checkpoint) >= update:
                 checkpoint.unlink()
 
     def save(self, update: int, state: dict[str, Any]) -> None:

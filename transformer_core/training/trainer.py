@@ -251,7 +251,10 @@ class Trainer:
         if ended:
             self._record()  # If patience has run out, updates after the last record are not recorded yet.
         if (ended or self.progress.update % self._settings.save_every == 0) and self._rank.index == 0:
-            best = best_updates(self.progress.scores, self._settings.best_by, self._settings.keep_best)
+            # A training that goes on with more updates may have no validation at this one: it displaces none of the best.
+            every, last = self._settings.validate_every, self.progress.update
+            lasting = {update: score for update, score in self.progress.scores.items() if update < last or last % every == 0}
+            best = best_updates(lasting, self._settings.best_by, self._settings.keep_best)
             self._directory.save_checkpoint(self.progress.update, self._model.state_dict(), best)
 
     def _score(self) -> None:
