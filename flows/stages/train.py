@@ -8,11 +8,11 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import replace
 from hashlib import md5
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,7 +52,7 @@ from transformer_core.models.architectures import build
 from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Training, Vocabulary, load_model
 from transformer_core.models.precision import weights_dtype
 from transformer_core.models.translation import TranslationModel
-from transformer_core.presets import ModelSize, resolve
+from transformer_core.presets import ModelSize, TransformerSize, resolve
 from transformer_core.training.checkpoint import FINISHED, TRAINING_LOCK, StateDirectory, state_of, state_root, stopped_trainings
 from transformer_core.training.devices import Rank, autocast, default_devices, matrix_rate, process_group
 from transformer_core.training.records import Observer, Progress
@@ -253,15 +253,22 @@ def _new_model(params: Params) -> TranslationModel:
             f"train.init_from: {directory} has vocabulary {config.vocabulary.hash[:12]}, the data {meta.vocabulary_hash[:12]}",
             "Name the same model in bpe.init_from.",
         )
-    if _without_dropout(config.model) != _without_dropout(size):
+    if _effective(config.model) != _effective(size):
         raise configuration_error(f"train.init_from: {directory} is of other sizes than section model", f"It is {config.model}.")
     tuned = build(size, meta.vocab_size)
     tuned.load_state_dict(model.state_dict())
     return tuned
 
 
-def _without_dropout(size: ModelSize) -> dict[str, Any]:
-    return {name: value for name, value in asdict(size).items() if not name.endswith("dropout")}
+def _effective(size: ModelSize) -> ModelSize:
+    """Return the sizes without what changes neither weights nor outputs: dropout, keys that have no effect, the way depths are written."""
+    size = replace(size, dropout=0.0)
+    if not isinstance(size, TransformerSize):
+        return size
+    encoder, decoder = size.depths
+    positions = size.most_positions if size.positions == "learned" else 1
+    size = replace(size, layers=encoder, encoder_layers=encoder, decoder_layers=decoder)
+    return replace(size, attention_dropout=0.0, relu_dropout=0.0, most_positions=positions)
 
 
 def _validation(
