@@ -1,10 +1,11 @@
 import re
+from dataclasses import replace
 
 import pytest
 
 from tests.refusals import refused
 from transformer_core.config import WITHOUT_DROPOUT, Model
-from transformer_core.presets import PRESETS, ConvolutionalSize, RecurrentSize, resolve
+from transformer_core.presets import BASE, PRESETS, ConvolutionalSize, RecurrentSize, resolve
 
 
 @pytest.mark.parametrize(
@@ -15,6 +16,10 @@ from transformer_core.presets import PRESETS, ConvolutionalSize, RecurrentSize, 
         ({"preset": "big", "architecture": "recurrent"}, "model.preset: no preset of the architecture recurrent is called 'big'"),
         ({"preset": "base", "d_model": 511}, "model.d_model: must be even, got 511"),
         ({"preset": "base", "heads": 3}, "model.heads: 3 heads do not divide d_model 512. Set model.d_k or choose a divisor."),
+        (
+            {"preset": "base", "most_positions": 9},
+            "model.most_positions: needs model.positions learned, got sinusoidal. Leave the key out.",
+        ),
         ({"preset": "base", "kernel": 3}, "model.kernel: the architecture transformer has no such setting"),
         ({"preset": "tiny", "architecture": "recurrent", "heads": 4}, "model.heads: the architecture recurrent has no such setting"),
         ({"preset": "tiny", "architecture": "convolutional", "kernel": 4}, "model.kernel: must be odd"),
@@ -50,6 +55,8 @@ def test_one_preset_has_no_dropout_which_params_know_by_its_name() -> None:
 def test_keys_override_the_preset_one_by_one() -> None:
     size = resolve(Model(preset="base", norm="pre", neighbourhood=5, layers=2))
     assert (size.norm, size.neighbourhood, size.layers, size.d_model) == ("pre", 5, 2, 512)
+    for learned in (Model(preset="base", positions="learned", most_positions=9), Model(preset="table3/E-learned", most_positions=9)):
+        assert resolve(learned) == replace(BASE, positions="learned", most_positions=9)
     recurrent = resolve(Model(architecture="recurrent", preset="tiny", cell="gru", attention="none"))
     assert (recurrent.cell, recurrent.attention) == ("gru", "none")
 

@@ -22,7 +22,7 @@ class TransformerSize:
         relu_dropout: dropout of the feed-forward network's inner activations; not in the paper's models.
         norm: `post` is after each sub-layer's residual, as in the paper; `pre` is before each sub-layer and at the end of both stacks.
         positions: sinusoidal, learned (Table 3, row E), or none, with which the encoder does not see the order of the tokens.
-        most_positions: number of learned positions.
+        most_positions: number of learned positions; not used with others.
         tied: the weights that share one matrix: `all` is source, target and projection (paper 3.4), `decoder` target and projection.
         neighbourhood: r, the number of positions visible to self-attention (paper 4); None for all.
     """
@@ -224,6 +224,8 @@ def resolve(model: Model) -> ModelSize:
     if model.decoder is not None:
         overrides = _with_settings_of(model.decoder, overrides)
     size = replace(preset, **overrides)
+    if isinstance(size, TransformerSize) and model.most_positions is not None and size.positions != "learned":
+        raise configuration_error(f"model.most_positions: needs model.positions learned, got {size.positions}", "Leave the key out.")
     if size.d_model % 2:
         raise configuration_error(f"model.d_model: must be even, got {size.d_model}")
     if isinstance(size, ConvolutionalSize):
