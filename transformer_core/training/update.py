@@ -82,8 +82,8 @@ class PendingTotals:
 class Updater:
     """Updates a model in place; `pending` holds the totals of updates.
 
-    Gradients of summed token losses are divided by the global number of target tokens and summed over ranks once. No method waits for
-    the device.
+    Gradients of summed token losses are divided by the global number of target tokens and summed over ranks once. With a
+    Transformer no method waits for the device; recurrent layers need the lengths of sentences on the CPU.
     """
 
     def __init__(self, model: TranslationModel, settings: Train, rank: Rank) -> None:
