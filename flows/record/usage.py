@@ -112,7 +112,10 @@ def _gpu_usage() -> dict[str, float]:
         return {}
     values = {}
     for line in lines:
-        index, utilization, watts, used, total = line.split(", ")
+        fields = line.split(", ")
+        if len(fields) != _GPU_FIELDS.count(",") + 1:  # A message in place of a GPU that does not answer.
+            continue
+        index, utilization, watts, used, total = fields
         gpu = f"{SAMPLES}gpu_{index}"
         with suppress(ValueError):
             values[f"{gpu}_utilization_percentage"] = float(utilization)

@@ -40,7 +40,9 @@ def test_the_use_of_the_machine_is_sampled_until_the_block_ends() -> None:
 
 
 def test_every_gpu_of_the_machine_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho '0, 97, 412.50, 20480, 81920'\necho '1, 3, [N/A], 0, 81920'\n")
+    lost = "Unable to determine the device handle for GPU2: 0000:3B:00.0: Unknown Error"
+    lines = ("0, 97, 412.50, 20480, 81920", lost, "1, 3, [N/A], 0, 81920")
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     journal = Journal("f00d")
