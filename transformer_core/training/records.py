@@ -42,7 +42,7 @@ class UpdateRecord:
 
 
 class Observer:
-    """Receives the records of a training on rank 0. This base class ignores them; it is the null observer of the other ranks."""
+    """Receives the records of a training. This base class ignores them: it is the null observer, which all ranks but 0 have."""
 
     def on_progress(self, update: int) -> None:
         """Receive the number of each update, once it is computed."""

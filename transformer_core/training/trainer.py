@@ -38,7 +38,7 @@ class Trainer:
         settings: section `train`.
         rank: this process among all.
         directory: directory of states and checkpoints.
-        observer: receives records and validations, on rank 0 only.
+        observer: receives records and validations; the null `Observer` on the other ranks.
         validate: returns the current model's scores. Every rank calls it at the same updates and gets the same scores, or None if any
             rank was asked to stop.
         stop_asked: returns whether this process was asked to stop; all ranks then stop after the same update.
@@ -102,8 +102,7 @@ class Trainer:
         self._updater.restore(state)
         self.progress = Progress(**state["progress"])
         self._window = LogWindow(**state["interval"])
-        if self._rank.index == 0:
-            self._observer.restore(state["observer"])
+        self._observer.restore(state["observer"])
         return True
 
     def check_memory(self) -> None:
@@ -149,8 +148,7 @@ class Trainer:
                 self._window.waited += time.monotonic() - began
                 self._updater.run(self.progress.update + 1, share, self._stop_asked)
                 self.progress.count(share.update, share.after)
-                if self._rank.index == 0:
-                    self._observer.on_progress(self.progress.update)
+                self._observer.on_progress(self.progress.update)
                 self._read_totals(leave=1)
                 if self.progress.skipped_in_row > self._settings.max_skipped:
                     self._go_back()
@@ -184,9 +182,8 @@ class Trainer:
     def _count_skipped(self, number: int, update: GlobalBatch) -> None:
         self._window.skipped += 1
         self.progress.skipped_in_row += 1
-        if self._rank.index == 0:
-            pairs = np.concatenate(update.microbatches)
-            self._observer.on_skipped(number, sorted(self._split.lines[pairs].tolist()))
+        pairs = np.concatenate(update.microbatches)
+        self._observer.on_skipped(number, sorted(self._split.lines[pairs].tolist()))
 
     def _go_back(self) -> None:
         """Restore the weights of the newest state before the skipped updates, and continue with the next batches.
@@ -234,9 +231,8 @@ class Trainer:
         self._window.seconds = now - self._window_began
         if not self._window.updates:
             return
-        if self._rank.index == 0:
-            rate = self._updater.learning_rate(self.progress.update)
-            self._observer.on_update(self._window.record(self.progress, rate, self._flops_a_token, self._machine_flops, self._seconds()))
+        rate = self._updater.learning_rate(self.progress.update)
+        self._observer.on_update(self._window.record(self.progress, rate, self._flops_a_token, self._machine_flops, self._seconds()))
         self._window, self._window_began = LogWindow(), now
 
     def _validate_and_keep(self) -> None:
@@ -266,8 +262,7 @@ class Trainer:
                 self._save()
             self._stop()
         self.progress.scores[self.progress.update] = scores[self._settings.best_by]
-        if self._rank.index == 0:
-            self._observer.on_validation(self.progress.update, self._seconds(), scores)
+        self._observer.on_validation(self.progress.update, self._seconds(), scores)
         self._window_began += time.monotonic() - began
 
     # States.
