@@ -16,9 +16,9 @@ from transformer_core.models.architectures import build
 from transformer_core.models.precision import has_fast_bf16, weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
-from transformer_core.training.checkpoint import StateDirectory
 from transformer_core.training.devices import Rank, process_group
 from transformer_core.training.records import Observer, UpdateRecord
+from transformer_core.training.throughput import NullDirectory
 from transformer_core.training.trainer import Trainer
 from transformer_core.training.update import seed_everything
 
@@ -51,14 +51,14 @@ def main() -> None:
 
         def train(updates: Updates) -> Training:
             model.zero_grad()  # Otherwise the first training's gradients would be in memory beside those of the second.
-            return _train(model, split, _settings(job, len(updates)), rank, folder)
+            return _train(model, split, _settings(job, len(updates)), rank)
 
         facts = {"precision": "bf16" if has_fast_bf16(rank.device) else "float32", "versions": {"torch": torch.__version__}}
         train_and_report(folder, job, model, memory, train, facts, rank.index)
 
 
 def _settings(job: Job, updates: int) -> Train:
-    """Return the paper's settings with the job's batches; nothing is scored or saved before the last update."""
+    """Return the paper's settings with the job's batches; nothing is scored before the last update."""
     changes = {
         "updates": updates,
         "tokens_per_update": job.tokens_per_update,
@@ -71,17 +71,17 @@ def _settings(job: Job, updates: int) -> Train:
     return recipes.load("wmt14-en-de-base").train.model_copy(update=changes)
 
 
-def _train(model: TranslationModel, split: BinarizedSplit, settings: Train, rank: Rank, folder: Path) -> Training:
+def _train(model: TranslationModel, split: BinarizedSplit, settings: Train, rank: Rank) -> Training:
     """Train from the plan's first update on."""
     ended: list[float] = []
     waits = _Waits()
 
     def validate() -> dict[str, float]:
-        """End the clock: called on every rank after the last update and before anything is saved, which is not compared."""
+        """End the clock: called on every rank after the last update. The directory copies and saves nothing, which is not compared."""
         ended.append(now(rank.device))
         raise _Ended
 
-    trainer = Trainer(model, split, settings, rank, StateDirectory(folder / "state", 1), waits, validate, lambda: False)
+    trainer = Trainer(model, split, settings, rank, NullDirectory(), waits, validate, lambda: False)
     rank.wait_for_all()
     began = now(rank.device)
     with suppress(_Ended):
