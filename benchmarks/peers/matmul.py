@@ -10,18 +10,21 @@ from peers.job import now
 _SIZE = 4096
 _SECONDS = 4.0
 _LEAST = 4
+_AT_ONCE = 20  # On a GPU, where a wait for its end takes as long as a part of a product.
 
 
 def main() -> None:
-    """Print the rate of the fastest product."""
+    """Print the rate of the fastest products."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     left, right = (torch.randn(_SIZE, _SIZE, device=device).bfloat16() for _ in range(2))
+    products = _AT_ONCE if device.type == "cuda" else 1
     seconds: list[float] = []
     while len(seconds) < _LEAST or sum(seconds) < _SECONDS:
         began = now(device)
-        left @ right
+        for _ in range(products):
+            left @ right
         seconds.append(now(device) - began)
-    print(2 * _SIZE**3 / min(seconds))
+    print(2 * _SIZE**3 * products / min(seconds))
 
 
 if __name__ == "__main__":

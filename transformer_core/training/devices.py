@@ -114,15 +114,19 @@ def loss_scaler(device: torch.device, precision: Precision) -> torch.amp.GradSca
 
 
 def matrix_rate(rank: Rank, precision: Precision) -> float:
-    """Return the FLOP/s of all devices together in products of large square matrices in this precision; the best of a few trials."""
-    size = 4096 if rank.device.type == "cuda" else 1024
-    left = torch.rand(size, size, dtype=weights_dtype(precision), device=rank.device)
-    seconds = float("inf")
-    with autocast(rank.device, precision):
-        for _ in range(1 + _TRIALS):
-            began = time.perf_counter()
-            (left @ left).sum().item()
-            seconds = min(seconds, time.perf_counter() - began)
-    rate = torch.tensor(2 * size**3 / seconds, dtype=torch.float64, device=rank.device)
+    """Return the FLOP/s of all devices together in products of large square matrices in this precision; the best of a few trials.
+
+    A GPU's clock rises under load, and a wait for the GPU takes as long as a part of a product: many trials, each of several products.
+    """
+    size, products, least_seconds = (4096, 20, 0.3) if rank.device.type == "cuda" else (1024, 1, 0.0)
+    left = torch.rand(size, size, device=rank.device).to(low_precision(rank.device, precision) or weights_dtype(precision))
+    product, seconds = torch.empty_like(left), list[float]()
+    while len(seconds) <= _TRIALS or sum(seconds) < least_seconds:
+        began = time.perf_counter()
+        for _ in range(products):
+            torch.mm(left, left, out=product)
+        product[0, 0].item()
+        seconds.append(time.perf_counter() - began)
+    rate = torch.tensor(2 * size**3 * products / min(seconds), dtype=torch.float64, device=rank.device)
     rank.sum_over_ranks(rate)
     return rate.item()
