@@ -270,12 +270,12 @@ def test_a_rank_leaves_the_group_only_with_all_others(monkeypatch: pytest.Monkey
     """NCCL's group can only be destroyed by all of its ranks together, and an error may be that of one alone."""
     calls: list[str] = []
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("torch.distributed.init_process_group", lambda backend: calls.append(backend))
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda backend, device_id: calls.append(f"{backend} {device_id}"))
     monkeypatch.setattr("torch.distributed.destroy_process_group", lambda: calls.append("left"))
     with suppress(Interrupted, OSError), process_group(threads=1):
         if ended_by:
             raise ended_by
-    assert calls[1:] == (["left"] if leaves else [])
+    assert calls == ["nccl cuda:0" if torch.cuda.is_available() else "gloo None", *(["left"] if leaves else [])]
 
 
 def test_threads_by_default_share_the_cores_and_are_never_none() -> None:

@@ -88,7 +88,8 @@ def process_group(threads: int | None) -> Iterator[Rank]:
     else:
         device = torch.device("cpu")
     if world_size > 1:
-        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        on_gpu = device.type == "cuda"  # Told the device, NCCL connects at once, and a barrier has no need to guess it and to warn.
+        torch.distributed.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
     # Not after an error of one rank alone: NCCL would wait here for the others, which wait for this rank.
     together = False
     try:
