@@ -121,7 +121,7 @@ def test_a_file_comes_with_its_sum_and_a_second_try_does_not_fetch_it_again(site
     [
         ([], "0" * 64, f"wrong sha256: wanted {'0' * 64}, found {RIGHT.digest}", 65),
         ([503] * TRIES, RIGHT.digest, "503 Server Error: Service Unavailable .*machine.mirror", 69),
-        ([404], RIGHT.digest, "404 Client Error: Not Found .*Correct the address", 78),
+        ([404], RIGHT.digest, "404 Client Error: Not Found .*Correct the address .*or put the file at MIRROR/tiny/train.en", 78),
     ],
 )
 def test_a_failed_download_is_one_line_and_nothing_is_kept(

@@ -130,7 +130,7 @@ class Fetcher:
         arrived = downloaded.with_name(f"{downloaded.name}.unchecked")
         arrived.parent.mkdir(parents=True, exist_ok=True)
         where = f"{self.mirror or 'MIRROR'}/{self.corpus}/{mirrored[-1]}"
-        download(url, arrived, self.pause_seconds, remedy=f"Try again, or put the file at {where} and set machine.mirror.")
+        download(url, arrived, self.pause_seconds, otherwise=f"put the file at {where} and set machine.mirror")
         try:
             fetched = check_sum(arrived, expected, name=url)
         except UserError:

@@ -35,7 +35,7 @@ _FAULTS = {
 }
 
 
-def download(url: str, path: Path, pause_seconds: float, remedy: str) -> None:
+def download(url: str, path: Path, pause_seconds: float, otherwise: str) -> None:
     """Download the file at `url` to `path`.
 
     An incomplete file is kept as NAME.part, and its version (ETag or time) in NAME.version. The next try, also in a later call, requests
@@ -44,7 +44,7 @@ def download(url: str, path: Path, pause_seconds: float, remedy: str) -> None:
     Args:
         pause_seconds: pause after a failed try, doubled after each further one that brings no new bytes, and varied by half so that many
             clients spread out.
-        remedy: remedy of the error 69.
+        otherwise: what to do without the network, the second half of remedies.
 
     Raises:
         UserError: exit code 69 after `TRIES` failed tries in a row, of which at most the first has brought new bytes; 78 if the server
@@ -59,11 +59,11 @@ def download(url: str, path: Path, pause_seconds: float, remedy: str) -> None:
         except (requests.RequestException, LocationParseError) as fault:
             refused = isinstance(fault, requests.HTTPError) and fault.response.status_code not in _TRANSIENT
             if refused or isinstance(fault, _WRONG_ADDRESSES):
-                raise configuration_error(f"{url}: {fault}", "Correct the address in the catalogue entry.") from None
+                raise configuration_error(f"{url}: {fault}", f"Correct the address in the catalogue entry, or {otherwise}.") from None
             failures = 1 if part.size > most else failures + 1
             most = max(most, part.size)
             if failures == TRIES:
-                raise UserError(f"{url}: {_summary(fault)} ({TRIES} tries)", remedy, ExitCode.UNAVAILABLE) from None
+                raise UserError(f"{url}: {_summary(fault)} ({TRIES} tries)", f"Try again, or {otherwise}.", ExitCode.UNAVAILABLE) from None
             time.sleep(pause_seconds * 2 ** (failures - 1) * random.uniform(0.5, 1.5))
     part.finish()
 
