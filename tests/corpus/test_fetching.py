@@ -248,6 +248,24 @@ def test_a_redirect_to_another_scheme_or_no_host_is_refused_and_not_tried_again(
     assert files_in(fetcher.downloads) == []
 
 
+@pytest.mark.parametrize(
+    "proxy", ["socks5://me:secret@127.0.0.1:9", "ftp://127.0.0.1:9", "me:secret@127.0.0.1:x", "http://", "http://a..b:8"]
+)
+def test_a_proxy_that_cannot_be_used_is_named_without_its_password(fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("https_proxy", proxy)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with refused(78, r"not a proxy .*Correct the proxy in the environment \(https_proxy\)") as caught:
+        fetcher.fetch("https://example.invalid/train.en")
+    assert "secret" not in str(caught.value)
+
+
+def test_missing_certificates_are_a_fault_of_the_environment(fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "nowhere.pem")
+    with refused(78, r"invalid path: nowhere\.pem\. Correct REQUESTS_CA_BUNDLE"):
+        fetcher.fetch("https://127.0.0.1:9/train.en")
+
+
 def test_a_missing_server_is_unavailable_and_the_message_has_the_path_in_the_mirror(fetcher: Fetcher, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]

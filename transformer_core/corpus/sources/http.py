@@ -10,8 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import requests
+from requests.utils import get_environ_proxies, select_proxy
 from tqdm import tqdm
 from urllib3.exceptions import HTTPError, LocationParseError, ReadTimeoutError
 
@@ -48,7 +50,8 @@ def download(url: str, path: Path, pause_seconds: float, otherwise: str) -> None
 
     Raises:
         UserError: exit code 69 after `TRIES` failed tries in a row, of which at most the first has brought new bytes; 78 if the server
-            refuses the request (it does not have the file, for example) or redirects to a scheme other than http and https.
+            refuses the request (it does not have the file, for example) or redirects to a scheme other than http and https, or if the
+            environment names a proxy or certificates that cannot be used.
     """
     part = _Part(path)
     most, failures = 0, 0
@@ -57,6 +60,9 @@ def download(url: str, path: Path, pause_seconds: float, otherwise: str) -> None
             part.fetch_rest(url)
             break
         except (requests.RequestException, LocationParseError) as fault:
+            if proxy := _wrong_proxy(url, fault):
+                remedy = f"Correct the proxy in the environment ({urlsplit(url).scheme}_proxy), for example http://HOST:PORT."
+                raise configuration_error(f"{url}: {proxy}: not a proxy that can be used", remedy) from None
             refused = isinstance(fault, requests.HTTPError) and fault.response.status_code not in _TRANSIENT
             if refused or isinstance(fault, _WRONG_ADDRESSES):
                 raise configuration_error(f"{url}: {fault}", f"Correct the address in the catalogue entry, or {otherwise}.") from None
@@ -65,7 +71,24 @@ def download(url: str, path: Path, pause_seconds: float, otherwise: str) -> None
             if failures == TRIES:
                 raise UserError(f"{url}: {_summary(fault)} ({TRIES} tries)", f"Try again, or {otherwise}.", ExitCode.UNAVAILABLE) from None
             time.sleep(pause_seconds * 2 ** (failures - 1) * random.uniform(0.5, 1.5))
+        except OSError as fault:
+            if fault.errno is not None:
+                raise
+            # `requests` raises this for a file of certificates that is missing.
+            raise configuration_error(f"{url}: {fault}", "Correct REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE in the environment.") from None
     part.finish()
+
+
+def _wrong_proxy(url: str, fault: Exception) -> str:
+    """Return the proxy for an address if a fault is about it; `requests` raises the same errors for a proxy and for an address.
+
+    The address itself was checked with the catalogue entry, so only a redirect can be wrong: to a scheme without an adapter.
+    """
+    redirected = isinstance(fault, requests.TooManyRedirects) or "No connection adapters" in str(fault)
+    if redirected or not isinstance(fault, _WRONG_ADDRESSES):
+        return ""
+    proxy = select_proxy(url, get_environ_proxies(url)) or ""
+    return proxy if "://" in proxy or not proxy else f"http://{proxy}"  # With a scheme, so that its password is not printed.
 
 
 class _Part:
