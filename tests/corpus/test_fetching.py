@@ -233,6 +233,20 @@ def test_an_archive_is_kept_if_the_entry_names_a_member_that_it_does_not_have(si
     assert [path.read_bytes() for path in files_in(tmp_path / "downloads")] == [site.content]
 
 
+def test_a_table_is_kept_if_the_entry_names_a_column_that_it_does_not_have(site: Site, tmp_path: Path) -> None:
+    site.content = b"one\teins\n"
+    with pytest.raises(UserError, match=r"train\.en:1: 2 columns, but column 3 is wanted\. Correct `column` in the catalogue entry"):
+        write_raw(reader_of(Address(url=site.address, column=3), tmp_path), tmp_path / "raw")
+    assert [path.read_bytes() for path in files_in(tmp_path / "downloads")] == [site.content]
+
+
+def test_a_page_in_place_of_a_table_is_not_kept(site: Site, tmp_path: Path) -> None:
+    site.content = b"<html>Log in</html>\n"
+    with pytest.raises(UserError, match=r"train\.en:1: 1 columns, but column 2 is wanted"):
+        write_raw(reader_of(Address(url=site.address, column=1), tmp_path), tmp_path / "raw")
+    assert files_in(tmp_path / "downloads") == []
+
+
 def test_a_file_that_the_server_marks_as_compressed_in_transit_is_kept_as_it_is(site: Site, fetcher: Fetcher) -> None:
     site.content, site.encoding = gzip.compress(CONTENT), "gzip"
     site.faults = ["truncate"]

@@ -44,6 +44,10 @@ class NoMember(UserError):
     """A pattern does not match one member of an archive, which is not damaged."""
 
 
+class NoColumn(UserError):
+    """A table has columns, but not the one that is wanted; it is not damaged."""
+
+
 def file_pairs(
     paths: Sequence[Path], languages: Sequence[str] = ("", ""), columns: Sequence[int | None] = (None, None)
 ) -> Iterator[Pair[bytes]]:
@@ -66,7 +70,7 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
         column: the column to read from tab-separated text, counted from 1.
 
     Raises:
-        UserError: exit code 65; no such file, a damaged file, or a line without that column.
+        UserError: exit code 65; no such file, a damaged file, or a line without that column (`NoColumn` for the first line of several).
     """
     name = path.name.removesuffix(".gz").removesuffix(".xz")
     try:
@@ -214,7 +218,10 @@ def _column(file: BinaryIO, column: int, path: Path) -> Iterator[bytes]:
     for number, line in enumerate(file, start=1):
         cells = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
         if len(cells) < column:
-            raise UserError(f"{path}:{number}: {len(cells)} columns, but column {column} is wanted", "Are there tabs between them?")
+            fault = f"{path}:{number}: {len(cells)} columns, but column {column} is wanted"
+            if number == 1 and len(cells) > 1:  # A line without a tab may be that of another file, such as a server's page.
+                raise NoColumn(fault, "Correct `column` in the catalogue entry.")
+            raise UserError(fault, "Are there tabs between them?")
         yield cells[column - 1]
 
 

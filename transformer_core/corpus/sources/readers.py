@@ -14,7 +14,7 @@ from typing import Any
 from transformer_core.config import PARAMS_FILE, TREES
 from transformer_core.corpus.sources.catalogue import Address, Folder, FoundEntry, LocalFile, Source, Synthetic
 from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, check_sum
-from transformer_core.corpus.sources.formats import NoMember, file_pairs, unpack
+from transformer_core.corpus.sources.formats import NoColumn, NoMember, file_pairs, unpack
 from transformer_core.corpus.sources.manifest import Origin
 from transformer_core.corpus.text import SPLITS, Pair, read_lines
 from transformer_core.corpus.trees import TREE_EXAMPLE, bracketed, read_tree, read_trees, words
@@ -139,10 +139,10 @@ class SourceReader:
         return OpenedSource(pairs, _origins([one.url for one in chosen], fetched))
 
     def _undamaged(self, pairs: Iterator[Pair[bytes]], fetched: list[Fetched]) -> Iterator[Pair[bytes]]:
-        """Yield the pairs of fetched files. Files that cannot be read are discarded, unless the entry's pattern for a member is wrong."""
+        """Yield the pairs of fetched files. Files that cannot be read are discarded, unless the entry's member or column is wrong."""
         try:
             yield from pairs
-        except NoMember:
+        except (NoMember, NoColumn):
             raise
         except UserError:
             self.fetcher.discard(fetched)
