@@ -53,15 +53,16 @@ class StageError(Exception):
 
 
 def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
-    """Decorate a command's main function: print a `UserError` or `StageError` as one line, and return its exit code.
+    """Decorate a command's main function: print a `UserError`, a `StageError` or an interruption as one line, and return its exit code.
 
     If the reader of the output has ended (`| head`), the exit code is that of a filter that SIGPIPE ended.
     """
 
     @wraps(main)
     def wrapped(*positional: Arguments.args, **named: Arguments.kwargs) -> int:
+        command = Path(sys.argv[0]).stem
         try:
-            with machine_errors(Path(sys.argv[0]).stem, "Use a machine with more."):
+            with machine_errors(command, "Use a machine with more."):
                 code = main(*positional, **named)
             sys.stdout.flush()
             return code
@@ -70,6 +71,9 @@ def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
             return SIGNALLED + signal.SIGPIPE
         except Interrupted as error:
             print(f"{error}. Run it again to resume.", file=sys.stderr)
+            return ExitCode.INTERRUPTED
+        except KeyboardInterrupt:
+            print(f"{command}: interrupted", file=sys.stderr)
             return ExitCode.INTERRUPTED
         except (UserError, StageError) as error:
             print(error, file=sys.stderr)

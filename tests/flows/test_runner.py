@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from flows.process.repro import failure
-from flows.process.runner import record_seconds, seconds_of
+from flows.process.runner import record_seconds, reports_errors, seconds_of
 from flows.process.signals import STOP_SIGNALS
 from tests.clone import ROOT
 from tests.flows.stages import Ended, changed, stage_here
@@ -121,6 +121,15 @@ def test_a_stage_that_runs_out_of_memory_ends_with_a_remedy_and_is_not_tried_aga
     assert done == (78, "", "decode: out of memory. Lower decode.batch_tokens or decode.beam, or use a machine with more.\n")
     found = json.loads(Path(".state/exit/decode.json").read_text())
     assert (found["code"], found["message"]) == (78, "decode: out of memory")
+
+
+def test_ctrl_c_ends_a_command_with_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["flows/scores.py"])
+    assert reports_errors(interrupted)() == 75
+    assert capsys.readouterr() == ("", "scores: interrupted\n")
 
 
 def test_the_seconds_of_a_stage_are_known_for_equal_settings_up_to_its_own() -> None:
