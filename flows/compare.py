@@ -213,7 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
     if shown:
         write_page(chosen.html, render_comparison(*shown, compared))
         parts.append(f"Page: {chosen.html}")
-    sys.stdout.buffer.write("\n\n".join(parts).encode() + b"\n")
+    sys.stdout.buffer.write("\n\n".join(parts).encode(errors="surrogateescape") + b"\n")
     return ExitCode.DONE
 
 

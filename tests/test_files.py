@@ -14,6 +14,27 @@ from tests.refusals import refused
 from transformer_core.errors import UserError
 from transformer_core.files import locked, new_directory, new_file, read_json, read_numbers, sha256_of, write_json, write_text
 
+STREAMS = """import os, sys
+from transformer_core.files import prepare_streams
+prepare_streams()
+print("a note", file=sys.stderr, flush=True)
+print(sys.stdin.read(), os.fsdecode(b"\\xff"), "\\u00e9", flush=True)"""
+
+
+@pytest.mark.parametrize(
+    ("closed", "out", "err"),
+    [
+        ("<&-", b" \xff \xc3\xa9\n", b"a note\n"),
+        (">&-", b"", b"a note\n"),
+        ("2>&-", b"typed \xff \xc3\xa9\n", b""),
+        ("<&- >&- 2>&-", b"", b""),
+    ],
+)
+def test_closed_standard_streams_are_empty_and_standard_output_takes_any_text(closed: str, out: bytes, err: bytes) -> None:
+    command = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, STREAMS]
+    done = subprocess.run(command, input=b"typed", capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, out, err)
+
 
 def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(tmp_path: Path) -> None:
     ended = subprocess.Popen(["true"])

@@ -1,4 +1,4 @@
-"""Files: atomic writes (to a temporary name beside the target, then renamed), JSON, checksums and locks."""
+"""Files: atomic writes (to a temporary name beside the target, then renamed), JSON, checksums, locks and the standard streams."""
 
 import fcntl
 import glob
@@ -7,8 +7,10 @@ import json
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -25,6 +27,18 @@ def repository() -> Path:
     """
     root = Path(os.environ.get("DVC_ROOT", "")).absolute()
     return root if DVC_EXPERIMENT in os.environ and root != Path.cwd() else Path()
+
+
+def prepare_streams() -> None:
+    """Open standard streams that are closed, and let standard output write any text and any name of a file, whatever the locale.
+
+    In place of a closed standard error, `print` would write notes to standard output.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 
 def discard(stream: TextIO) -> None:

@@ -20,7 +20,7 @@ from flows.process.paths import STATE
 from flows.process.signals import SIGNALLED, ignore_stop_signals, stop_on_signals
 from transformer_core.config import PARAMS_FILE, Params, load_params, read_yaml
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, for_terminal, machine_errors
-from transformer_core.files import discard, locked, read_json, write_json
+from transformer_core.files import discard, locked, prepare_streams, read_json, write_json
 
 BUG = 1
 EXITS = STATE / "exit"
@@ -61,6 +61,7 @@ def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
     @wraps(main)
     def wrapped(*positional: Arguments.args, **named: Arguments.kwargs) -> int:
         command = Path(sys.argv[0]).stem
+        prepare_streams()
         try:
             with machine_errors(command, "Use a machine with more."):
                 code = main(*positional, **named)
@@ -94,6 +95,7 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
     is right.
     """
     report = exit_file(name)
+    prepare_streams()
     try:
         stop_on_signals()
         exit_with_starters()

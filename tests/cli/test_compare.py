@@ -1,11 +1,13 @@
 """transformer-core compare: its table, its sentences, and what it refuses."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Call, write
+from transformer_core.cli import main
 
 SOURCE = ["A man rides a bike.", "Two dogs play in the snow.", "The woman has not read the book."]
 REFERENCES = ["Ein Mann fährt Rad.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen."]
@@ -32,6 +34,13 @@ def test_the_table_has_scores_differences_and_p_values_and_the_sentences_follow(
     assert gained.split("\n")[0].endswith("in A, 100.0 in B")
     assert [line[13:] for line in gained.split("\n")[1:]] == [SOURCE[1], REFERENCES[1], A[1], B[1]]
     assert [line[13:] for line in lost.split("\n")[1:]] == [SOURCE[0], REFERENCES[0], A[0], B[0]]
+
+
+def test_the_name_of_a_file_need_not_be_utf8(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    named = os.fsdecode(b"\xff.hyp")
+    Path("a.hyp").rename(named)
+    assert main(["compare", named, "b.hyp", "--ref", "ref.de"]) == 0
+    assert capsysbinary.readouterr().out.startswith(b"A is \xff.hyp\nB is b.hyp\n")
 
 
 def test_a_document_holds_the_same(call: Call) -> None:

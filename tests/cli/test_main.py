@@ -97,6 +97,12 @@ def test_a_process_ends_with_the_code_and_the_line_of_its_error(tmp_path: Path) 
     assert done.stderr.startswith("nowhere/config.json: no such file. ")
 
 
+def test_a_closed_output_does_not_change_what_a_command_does(tmp_path: Path) -> None:
+    command = ["sh", "-c", 'exec "$0" recipe synthetic >&-', COMMAND]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stderr, (tmp_path / "params.yaml").exists()) == (0, b"", True)
+
+
 def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from transformer_core.cli import attention, compare, data, doctor, estimate, export, info, new, positions, recipe, score, states, translate
 from transformer_core.errors import ExitCode, UserError, configuration_error, machine_errors
-from transformer_core.files import discard
+from transformer_core.files import discard, prepare_streams
 
 # Options that bound the memory of a command.
 _MEMORY = ("batch_tokens", "beam", "sample", "max_input", "max_extra", "length", "positions", "d_model")
@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None, decode: Mapping[str, Any] | Non
     `decode` are the settings with which a model was published: defaults of the options of `translate`, by name.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    prepare_streams()
     try:
         chosen = _parser().parse_args(arguments or ["--help"], argparse.Namespace(decode=decode or {}))
         lower = ", ".join(f"--{name.replace('_', '-')}" for name in _MEMORY if hasattr(chosen, name))

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         text = json.dumps(compared.document(), indent=2, ensure_ascii=False)
     else:
         text = "\n\n".join([f"A is {arguments.a}\nB is {arguments.b}", scores_table(compared), sentences_text(compared)])
-    sys.stdout.buffer.write(f"{text}\n".encode())
+    sys.stdout.buffer.write(f"{text}\n".encode(errors="surrogateescape"))  # The names of the files need not be UTF-8.
     return 0
 
 
