@@ -1,6 +1,5 @@
 """`python -m flows.compare RUN_A RUN_B`: two MLflow runs side by side, their settings, metrics and translations; `--html` writes a page."""
 
-import argparse
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from flows.process.runner import reports_errors
 from flows.record.documents import read_output
 from flows.record.journal import REFERENCES, SOURCES
 from flows.record.server import PARENT_TAG, connect, reaching, search
+from transformer_core.cli.arguments import Parser
 from transformer_core.config import TREES, load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.evaluation.comparison import SideBySide, scores_table, sentences_text, side_by_side
@@ -196,7 +196,7 @@ def write_page(path: Path, page: str) -> None:
 @reports_errors
 def main(arguments: list[str] | None = None) -> int:
     """Print the comparison and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m flows.compare", description="Two MLflow runs side by side.", allow_abbrev=False)
+    parser = Parser(prog="python -m flows.compare", description="Two MLflow runs side by side.", allow_abbrev=False)
     for name in ("a", "b"):
         parser.add_argument(name, metavar=f"RUN_{name.upper()}", help="the beginning of a run's name, fingerprint or id")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write the comparison, with the curves of both, as a page")

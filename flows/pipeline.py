@@ -36,6 +36,7 @@ from flows.record.documents import CHECKPOINT_CONFIG, read_output
 from flows.record.lineage import FLOW_RUN_ID, FLOW_RUN_NAME, training_name
 from flows.record.sending import background_sender
 from flows.record.summary import Outcome, record, summarize, table_of
+from transformer_core.cli.arguments import Parser
 from transformer_core.config import Machine, load_params, parse_yaml, tracking_uri
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, first_line, machine_errors
 
@@ -361,9 +362,7 @@ def run_flow(chosen: Flow[..., Any], parameters: Mapping[str, Any]) -> int:
 
 def parse(arguments: Sequence[str] | None) -> dict[str, Any]:
     """Return the flow's parameters from a command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m flows.pipeline", description=main.__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(prog="python -m flows.pipeline", description=main.__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--recipe", metavar="NAME", help="recipe of this run (default: params.yaml as it is)")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], type=_override, help="a setting of this run: train.updates=50"

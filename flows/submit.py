@@ -28,7 +28,7 @@ from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import ancestors
 from flows.process.runner import reports_errors
 from flows.process.settings import tracked
-from transformer_core.cli.arguments import non_negative_int, positive_int
+from transformer_core.cli.arguments import Parser, non_negative_int, positive_int
 from transformer_core.errors import ExitCode, UserError, configuration_error, without_logins
 
 STAGE = "train"
@@ -130,8 +130,8 @@ def _text(path: str) -> str:
         raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from None
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m flows.submit", description=main.__doc__)
+def _parser() -> Parser:
+    parser = Parser(prog="python -m flows.submit", description=main.__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
     slurm = kinds.add_parser("slurm", help="through sbatch; the project is installed at the same path on every node")
     slurm.add_argument("--time", required=True, metavar="HH:MM:SS", help="limit; shortly before it the training saves and is queued again")

@@ -8,7 +8,6 @@ Each row and seed without a result is trained in its own workspace, with the cac
 as CSV, markdown and a picture.
 """
 
-import argparse
 import shutil
 import sys
 from collections import defaultdict
@@ -39,7 +38,7 @@ from flows.sweeps import table as tables
 from flows.sweeps.rows import Row, choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
 from flows.sweeps.workspace import Job, Repository, code_digest, job_of, run_job
 from transformer_core import recipes
-from transformer_core.cli.arguments import positive_int
+from transformer_core.cli.arguments import Parser, positive_int
 from transformer_core.config import PARAMS_FILE, Machine, Params, load_params, tracking_uri, validate_document
 from transformer_core.corpus.sources.catalogue import find_entry
 from transformer_core.corpus.sources.fetching import lock_file
@@ -239,8 +238,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m flows.sweep", description=main.__doc__)
+def _parser() -> Parser:
+    parser = Parser(prog="python -m flows.sweep", description=main.__doc__)
     parser.add_argument("name", choices=NAMES, help="a table of the paper, or a grid of settings")
     parser.add_argument("settings", nargs="*", metavar="KEY=V1,V2", help="of a sweep of params: train.warmup=200,400")
     parser.add_argument("--recipe", metavar="NAME", help="corpus and training (default: params.yaml as it is)")

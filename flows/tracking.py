@@ -1,11 +1,10 @@
 """`python -m flows.tracking sync`: send the unsent rest of this repository's journals to MLflow."""
 
-import argparse
-
 from flows.process.runner import reports_errors
 from flows.record.journal import JOURNALS
 from flows.record.sending import sync
 from flows.record.server import connect, reaching
+from transformer_core.cli.arguments import Parser
 from transformer_core.config import load_params, tracking_uri
 from transformer_core.errors import without_logins
 
@@ -13,7 +12,7 @@ from transformer_core.errors import without_logins
 @reports_errors
 def main(arguments: list[str] | None = None) -> int:
     """Send the unsent rest of this repository's journals to MLflow; exit code 69 if it is unreachable."""
-    parser = argparse.ArgumentParser(prog="python -m flows.tracking", description=main.__doc__)
+    parser = Parser(prog="python -m flows.tracking", description=main.__doc__)
     parser.add_argument("action", choices=["sync"])
     parser.parse_args(arguments)
     uri = tracking_uri(load_params().machine)

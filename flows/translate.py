@@ -9,13 +9,14 @@ from tempfile import TemporaryDirectory
 from flows.process.runner import reports_errors
 from flows.record.registry import fetch, request_defaults
 from transformer_core import cli
+from transformer_core.cli.arguments import Parser
 from transformer_core.config import PARAMS_FILE, Machine, load_params, tracking_uri
 
 
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetch the model and run `transformer-core translate` with the options given, or as it was published; return its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m flows.translate",
         description="Translate lines of standard input with a model of the registry that params.yaml or $MLFLOW_TRACKING_URI names.",
     )

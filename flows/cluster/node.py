@@ -8,7 +8,6 @@ its outputs and the run-cache:
 Slurm and Kubernetes start this on every node (flows/submit.py). A Prefect worker does the same in a flow run (flows/cluster/pools.py).
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from flows.process.runner import StageError, echo, exit_file, reports_errors
 from flows.process.settings import apply_settings
 from flows.process.signals import stop_on_signals
 from flows.record.documents import CHECKPOINT_CONFIG, read_output
+from transformer_core.cli.arguments import Parser
 from transformer_core.config import read_yaml
 from transformer_core.errors import ExitCode, UserError, configuration_error
 from transformer_core.files import locked, read_json
@@ -208,7 +208,7 @@ def _input_folders() -> set[str]:
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one stage of a pipeline on this machine, alone or, with $TRANSFORMER_NODES, as a node of a group."""
-    parser = argparse.ArgumentParser(prog="python -m flows.cluster.node", description=main.__doc__)
+    parser = Parser(prog="python -m flows.cluster.node", description=main.__doc__)
     parser.add_argument("stage")
     parser.add_argument("--repository", required=True, metavar="URL", help="where the pipeline's repository is cloned from")
     parser.add_argument("--commit", required=True, metavar="SHA")

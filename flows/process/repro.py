@@ -4,7 +4,6 @@ python -m flows.process.repro restore STAGE ...     from the local cache or the 
 python -m flows.process.repro push STAGE ...        to the DVC remote, with the run-cache
 """
 
-import argparse
 import os
 import re
 import signal
@@ -264,7 +263,9 @@ def _remote_errors() -> Iterator[None]:
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exchange the outputs of stages with the DVC remote, without running any stage."""
-    parser = argparse.ArgumentParser(prog="python -m flows.process.repro", description=main.__doc__)
+    from transformer_core.cli.arguments import Parser  # Here, because stages import this module, and do not depend on that code.
+
+    parser = Parser(prog="python -m flows.process.repro", description=main.__doc__)
     parser.add_argument("action", choices=["restore", "push"])
     parser.add_argument("stages", nargs="+", metavar="STAGE")
     given = parser.parse_args(arguments)

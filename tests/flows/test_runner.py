@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,15 @@ def test_a_stage_that_runs_out_of_memory_ends_with_a_remedy_and_is_not_tried_aga
     assert done == (78, "", "decode: out of memory. Lower decode.batch_tokens or decode.beam, or use a machine with more.\n")
     found = json.loads(Path(".state/exit/decode.json").read_text())
     assert (found["code"], found["message"]) == (78, "decode: out of memory")
+
+
+@pytest.mark.parametrize(
+    "name", ["cluster.node", "compare", "pipeline", "process.repro", "scores", "submit", "sweep", "tracking", "translate"]
+)
+def test_wrong_arguments_are_one_line_and_bad_configuration(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert import_module(f"flows.{name}").main(["--wrong"]) == 78
+    line = rf"python -m flows\.{name}: .+\. See: python -m flows\.{name} --help\n"
+    assert re.fullmatch(line, capsys.readouterr().err)
 
 
 def test_ctrl_c_ends_a_command_with_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from transformer_core.cli import attention, compare, data, doctor, estimate, export, info, new, positions, recipe, score, states, translate
-from transformer_core.errors import ExitCode, UserError, configuration_error, machine_errors
+from transformer_core.cli.arguments import Parser
+from transformer_core.errors import ExitCode, UserError, machine_errors
 from transformer_core.files import discard, prepare_streams
 
 # Options that bound the memory of a command.
@@ -16,17 +17,13 @@ more commands: python -m flows.scores, .compare, .sweep, .translate, .pipeline, 
 _BROKEN_PIPE = 128 + 13  # The exit code that a shell gives a filter that SIGPIPE ended.
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as the base class, but refuse what is unknown here: a command would leave it to the parser of all commands."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return parsed, unknown
-
-    def error(self, message: str) -> NoReturn:
-        in_one_line = message.replace("\n", "\\n")  # It may quote an argument.
-        raise configuration_error(f"{self.prog}: {in_one_line}", f"See: {self.prog} --help")
 
 
 class _Version(argparse.Action):

@@ -1,4 +1,4 @@
-"""Shared by the commands: types of arguments, and the options for a device and a model."""
+"""Shared by the commands, also those of `flows`: their parser, types of arguments, and the options for a device and a model."""
 
 import argparse
 import math
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from shutil import which
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
 
 from transformer_core.errors import configuration_error
 
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 T = TypeVar("T")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser for which wrong arguments are bad configuration: one line and exit code 78."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a `UserError` (78) with the message and the command that shows the help."""
+        in_one_line = message.replace("\n", "\\n")  # It may quote an argument.
+        raise configuration_error(f"{self.prog}: {in_one_line}", f"See: {self.prog} --help")
 
 
 def _checked(convert: Callable[[str], T], holds: Callable[[T], object], words: str) -> Callable[[str], T]:
