@@ -224,7 +224,7 @@ def record(planned: Sweep, machine: Machine) -> None:
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train the rows of a table that have no result yet, and write it to results/sweeps/NAME."""
-    given = vars(_parser().parse_args(arguments))
+    given = vars(_parser().parse_intermixed_args(arguments))  # Settings may stand after options.
     at_once = given.pop("at_once")
     planned = plan(**given)
     done, missing = len(planned.jobs) - len(planned.missing), len(planned.missing)

@@ -29,7 +29,9 @@ def add_to(commands: Commands) -> None:
         "pictures of what a model attends to in one sentence",
         "transformer-core attention 'The dog sees a cat.' --model models/averaged --out pictures",
     )
-    parser.add_argument("source", metavar="SOURCE_SENTENCE", type=_sentence)
+    parser.add_argument(
+        "source", metavar="SOURCE_SENTENCE", type=_sentence, help="both sentences stand side by side, before or after options"
+    )
     parser.add_argument("target", metavar="TARGET_SENTENCE", nargs="?", type=_sentence, help="the model's own translation if left out")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     parser.add_argument(
