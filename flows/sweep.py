@@ -71,7 +71,13 @@ class Sweep:
 
 
 def plan(
-    name: str, settings: Sequence[str], recipe: str | None, rows: Sequence[str] | None, seeds: int, updates: int | None, scale: int | None
+    name: str,
+    settings: Sequence[str],
+    recipe: str | None,
+    rows: Sequence[str] | None,
+    seeds: int | None,
+    updates: int | None,
+    scale: int | None,
 ) -> Sweep:
     """Plan the jobs of a sweep and check the settings of all.
 
@@ -91,9 +97,11 @@ def plan(
     chosen = choose(_rows(name, settings, scale), rows)
     if updates and any("train.updates" in row.overrides for row in chosen):
         raise configuration_error("--updates: the settings name train.updates", "Use one of the two.")
+    if seeds and any("train.seed" in row.overrides for row in chosen):
+        raise configuration_error("--seeds: the settings name train.seed", "Use one of the two.")
     digest, jobs = code_digest(commit), []
     for row in chosen:
-        for seed in [None] if "train.seed" in row.overrides else range(base.train.seed, base.train.seed + seeds):
+        for seed in [None] if "train.seed" in row.overrides else range(base.train.seed, base.train.seed + (seeds or 1)):
             document = document_of(row, sections, seed, updates)
             check(document)
             jobs.append(job_of(row.name, document["train"]["seed"], document, digest))
@@ -244,7 +252,7 @@ def _parser() -> Parser:
     parser.add_argument("settings", nargs="*", metavar="KEY=V1,V2", help="of a sweep of params: train.warmup=200,400")
     parser.add_argument("--recipe", metavar="NAME", help="corpus and training (default: params.yaml as it is)")
     parser.add_argument("--rows", metavar="A,B", type=lambda text: text.split(","), help="rows of the table (default: all)")
-    parser.add_argument("--seeds", metavar="N", type=positive_int, default=1, help="trainings of each row (1)")
+    parser.add_argument("--seeds", metavar="N", type=positive_int, help="trainings of each row (1)")
     parser.add_argument("--updates", metavar="N", type=positive_int, help="of each training (default: the recipe's)")
     parser.add_argument(
         "--scale",

@@ -121,6 +121,7 @@ WRONG = [
     (["params"], "params: needs settings KEY=V1,V2"),
     (["params", "warmup"], "'warmup' is not KEY=V1,V2"),
     (["params", "train.updates=50,60", "--updates", "70"], "--updates: the settings name train.updates"),
+    (["params", "train.seed=1,2", "--seeds", "3"], "--seeds: the settings name train.seed"),
     (["params", "train.seed\n=1"], "'train.seed\\n=1' is not KEY=V1,V2"),
     (["params", "warmup=1"], "'warmup': no key of params.yaml"),
     (["params", "train.warmup=200,x"], "params.yaml: train.warmup: must be a whole number above 0, got 'x'"),
@@ -149,7 +150,7 @@ def clean_clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
 
 def test_a_sweep_of_seeds_trains_each_once(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(clean_clone.root)
-    planned = plan("params", ["train.seed=1,2"], None, None, 3, None, None)
+    planned = plan("params", ["train.seed=1,2"], None, None, None, None, None)
     assert [job.seed for job in planned.jobs] == [1, 2]
 
 
@@ -198,7 +199,7 @@ def test_a_corpus_without_sums_is_refused_until_they_are_locked(clean_clone: Clo
 
 def test_jobs_that_differ_after_the_training_alone_have_one_training(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(clean_clone.root)
-    jobs = plan("params", ["train.seed=1,2", "decode.beam=2,4"], None, None, 1, None, None).jobs
+    jobs = plan("params", ["train.seed=1,2", "decode.beam=2,4"], None, None, None, None, None).jobs
     assert len({job.training for job in jobs}) == len({(job.seed, job.training) for job in jobs}) == 2
 
 
@@ -240,7 +241,7 @@ def test_the_heading_names_all_corpora_and_numbers_of_updates() -> None:
 def test_a_result_has_the_row_of_the_sweep_that_shows_it(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sweeps of the same trainings: the seeds in the settings, and as repetitions of one row."""
     monkeypatch.chdir(clean_clone.root)
-    in_settings = plan("params", ["train.warmup=200", "train.seed=1,2"], None, None, 1, None, None)
+    in_settings = plan("params", ["train.warmup=200", "train.seed=1,2"], None, None, None, None, None)
     repeated = plan("params", ["train.warmup=200"], None, None, 2, None, None)
     assert [job.key for job in in_settings.jobs] == [job.key for job in repeated.jobs]
     for job in in_settings.jobs:
