@@ -74,6 +74,11 @@ def configuration_error(message: str, remedy: str = "") -> UserError:
     return UserError(message, remedy, ExitCode.BAD_CONFIGURATION)
 
 
+def git_missing() -> UserError:
+    """Return the `UserError` (69) of a machine without git."""
+    return UserError("git is not installed", "Install git: DVC asks it what belongs to a version.", ExitCode.UNAVAILABLE)
+
+
 def did_you_mean(name: str, known: Iterable[str], otherwise: str, most: int = 3) -> str:
     """Return a remedy with at most `most` known names that are similar to a wrong one; if there are none, `otherwise`."""
     near = difflib.get_close_matches(name, known, n=most)

@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from transformer_core.errors import ExitCode, UserError, configuration_error
+from transformer_core.errors import configuration_error, git_missing
 from transformer_core.files import sha256_of, write_text
 
 # Files of the repository that are copied to a project; dvc.yaml is adapted.
@@ -107,6 +107,6 @@ def _git_init(folder: Path) -> None:
     try:
         subprocess.run(["git", "init", "--quiet", folder], check=True, capture_output=True, text=True)
     except FileNotFoundError:
-        raise UserError("git is not installed", "Install git: DVC asks it what belongs to a version.", ExitCode.UNAVAILABLE) from None
+        raise git_missing() from None
     except subprocess.CalledProcessError as error:
         raise configuration_error(f"{folder}: {error.stderr.strip().removeprefix('fatal: ')}") from None

@@ -15,6 +15,7 @@ import psutil
 from flows.process.progress import updates_in
 from flows.process.runner import STARTERS
 from flows.process.signals import shell_code
+from transformer_core.errors import git_missing
 
 GRACE_SECONDS = 60.0
 SECONDS_BETWEEN_UPDATES = 60.0
@@ -91,11 +92,13 @@ def run_child(
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Return the output of a git command. Raises `CalledProcessError`."""
+    """Return the output of a git command. Raises `CalledProcessError`, and `UserError` (69) where git is not installed."""
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
-    return subprocess.run(
-        ["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True, env=environment
-    ).stdout.strip()
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
+    except FileNotFoundError:
+        raise git_missing() from None
 
 
 def terminate_children() -> None:

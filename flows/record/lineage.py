@@ -15,6 +15,7 @@ from flows.process.paths import DVC_LOCK, MANIFEST
 from flows.record.documents import read_output
 from flows.record.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Journal
 from transformer_core.config import Params
+from transformer_core.errors import UserError
 from transformer_core.files import DVC_EXPERIMENT, sha256_of
 
 PACKAGES = ("torch", "sentencepiece", "sacrebleu")
@@ -80,7 +81,7 @@ def git_state() -> tuple[str, bool]:
     try:
         commit = git(Path(), "describe", "--always", "--abbrev=12", "--exclude=*")
         return commit, bool(git(Path(), "status", "--porcelain", "--untracked-files=no", "--", ".", f":!{DVC_LOCK}"))
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, UserError, subprocess.CalledProcessError):
         return "", False
 
 
