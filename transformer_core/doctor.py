@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from transformer_core.config import PARAMS_FILE, SQLITE, Machine, load_params, tracking_uri
 from transformer_core.errors import ExitCode, UserError, without_logins
-from transformer_core.files import read_json
+from transformer_core.files import expanded, read_json
 from transformer_core.presets import resolve
 from transformer_core.processes import cores
 
@@ -166,7 +166,7 @@ def _prefect() -> Finding:
 
 def _prefect_profile() -> dict[str, Any]:
     """Read the settings of Prefect's active profile from its file: this package must not import Prefect."""
-    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+    home = expanded(os.environ.get("PREFECT_HOME", "~/.prefect"))
     path = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))

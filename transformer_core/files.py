@@ -9,7 +9,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -27,6 +27,13 @@ def repository() -> Path:
     """
     root = Path(os.environ.get("DVC_ROOT", "")).absolute()
     return root if DVC_EXPERIMENT in os.environ and root != Path.cwd() else Path()
+
+
+def expanded(path: str) -> Path:
+    """Return a path with the home folder in place of `~` or `~user`; a user that does not exist stays, as in a shell."""
+    with suppress(RuntimeError):
+        return Path(path).expanduser()
+    return Path(path)
 
 
 def prepare_streams() -> None:

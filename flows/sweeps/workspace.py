@@ -26,7 +26,7 @@ from flows.record.tasks import read_scores, task_of
 from transformer_core.config import PARAMS_FILE, PRETRAINED, SQLITE, Machine, load_params, read_yaml, tracking_uri, yaml_text
 from transformer_core.corpus.sources.fetching import MIRROR_VARIABLE
 from transformer_core.corpus.tokens.binary import read_meta
-from transformer_core.files import locked, write_json, write_text
+from transformer_core.files import expanded, locked, write_json, write_text
 
 LAST_STAGE = "evaluate"
 SWEEPS = STATE / "sweeps"
@@ -92,7 +92,7 @@ class Repository:
         if uri.startswith(SQLITE):
             own["tracking_uri"] = f"{SQLITE}{Path(uri.removeprefix(SQLITE)).resolve()}"
         if machine.mirror:
-            own["mirror"] = str(Path(machine.mirror).expanduser().resolve())
+            own["mirror"] = str(expanded(machine.mirror).resolve())
         return cls(Path.cwd(), url, commit, str(Path(cache).resolve()), own)
 
 
@@ -137,7 +137,7 @@ def run_job(job: Job, repository: Repository, log: StageLog) -> None:
 def environment() -> dict[str, str]:
     """Return the variables of a process in a workspace that differ from this one's: a relative path is one from this directory."""
     mirror = os.environ.get(MIRROR_VARIABLE)
-    return {"PATH": search_path()} | ({MIRROR_VARIABLE: str(Path(mirror).expanduser().resolve())} if mirror else {})
+    return {"PATH": search_path()} | ({MIRROR_VARIABLE: str(expanded(mirror).resolve())} if mirror else {})
 
 
 def _prepare(clone: Path, job: Job, repository: Repository) -> None:

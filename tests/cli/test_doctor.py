@@ -27,6 +27,11 @@ def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_a_home_of_prefect_that_does_not_exist_has_no_profile(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_HOME", "~nobody-of-that-name/prefect")
+    assert finding(healthy, "prefect").detail == "none configured: a temporary server is used"
+
+
 def test_a_git_without_a_name_for_commits_is_a_warning(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     subprocess.run(["git", "config", "--unset", "user.email"], cwd=healthy, check=True)

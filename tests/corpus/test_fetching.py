@@ -355,6 +355,8 @@ def test_the_environment_has_precedence_over_the_setting_and_a_missing_mirror_is
     assert mirror_folder(str(tmp_path / "set")) == tmp_path / "set"
     with refused(78, r"machine\.mirror: no folder"):
         mirror_folder(str(tmp_path / "none"))
+    with refused(78, r"machine\.mirror: no folder ~nobody-of-that-name/mirror"):
+        mirror_folder("~nobody-of-that-name/mirror")
     monkeypatch.setenv("TRANSFORMER_MIRROR", str(tmp_path / "environment"))
     assert mirror_folder(str(tmp_path / "set")) == tmp_path / "environment"
     monkeypatch.setenv("TRANSFORMER_MIRROR", str(tmp_path / "none"))

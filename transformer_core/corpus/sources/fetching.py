@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES
 from transformer_core.corpus.sources.http import download
 from transformer_core.errors import UserError, configuration_error, without_logins
-from transformer_core.files import read_json, repository, sha256_of, write_json
+from transformer_core.files import expanded, read_json, repository, sha256_of, write_json
 
 MIRROR_VARIABLE = "TRANSFORMER_MIRROR"
 _SCRATCH = ".unpacked-"  # Temporary folders, beside the folders that corpora name.
@@ -192,7 +192,7 @@ def mirror_folder(setting: str | None) -> Path | None:
     named = variable or setting
     if not named:
         return None
-    folder = repository() / Path(named).expanduser()
+    folder = repository() / expanded(named)
     if not folder.is_dir():
         origin = f"${MIRROR_VARIABLE}" if variable else "machine.mirror"
         raise configuration_error(f"{origin}: no folder {named}", "Name one with CORPUS/FILENAME, or none.")
