@@ -282,6 +282,16 @@ def test_a_file_that_is_standard_input_is_not_replaced(translate: Call, tmp_path
     assert (tmp_path / "lines").read_bytes() == b"a cat\n"
 
 
+@pytest.mark.parametrize("out", ["/dev/stdout", "/dev/stderr", "all.de"])
+def test_a_file_that_a_standard_stream_is_appended_to_keeps_what_is_in_it(tmp_path: Path, out: str) -> None:
+    (tmp_path / "all.de").write_text("before\n")
+    code = f"with _written(Path({out!r})) as file: file.write(b'after\\n')"
+    code = f"from pathlib import Path\nfrom transformer_core.cli.translate import _written\n{code}"
+    with (tmp_path / "all.de").open("ab") as stream:
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, stdout=stream, stderr=stream, check=True)
+    assert (tmp_path / "all.de").read_text() == "before\nafter\n"
+
+
 def test_the_output_goes_through_a_link_and_into_a_pipe(translate: Call, tmp_path: Path) -> None:
     expected = translate(stdin=b"a cat\n").out
     (tmp_path / "real").write_text("earlier", encoding="utf-8")

@@ -1,6 +1,7 @@
 """`transformer-core translate`: translate a file or standard input, line by line."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -168,13 +169,27 @@ def _complete(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _written(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file that replaces the one at `path`, or behind that link, at the end of the block; a device or a pipe is written to."""
-    if path.exists() and not path.is_file():
+    """Open a new file that replaces the one at `path`, or behind that link, at the end of the block; a device or a pipe is written to.
+
+    So is a file that standard output or standard error goes to, such as /dev/stdout with `>> file`, after what is in it.
+    """
+    if stream := next((number for number in (1, 2) if _goes_to(number, path)), None):
+        with os.fdopen(os.dup(stream), "wb") as file:
+            yield file
+    elif path.exists() and not path.is_file():
         with path.open("wb") as device:
             yield device
     else:
         with new_file(path.resolve()) as temporary, temporary.open("wb") as file:
             yield file
+
+
+def _goes_to(stream: int, path: Path) -> bool:
+    """Return whether the file descriptor is open for the file or the device at `path`."""
+    try:
+        return os.path.samestat(os.fstat(stream), path.stat())
+    except OSError:
+        return False
 
 
 def _wanted(arguments: argparse.Namespace) -> "DecodingRequest":
