@@ -131,8 +131,20 @@ def test_a_table_of_both_sides_has_the_same_number_of_cells_in_each_row(tabs: li
     if wrong is None:
         assert new_entry("table", table, table, **arguments).exists()
     else:
-        with refused(65, rf"rows\.tsv:{wrong}: {tabs[wrong - 10] + 1} columns, but line 1 has 2"):
+        with refused(65, rf"rows\.tsv:{wrong}: {tabs[wrong - 10] + 1} columns instead of 2"):
             new_entry("table", table, table, **arguments)
+
+
+@pytest.mark.parametrize("columns", [(1, 2), (2, 4)])
+def test_an_update_takes_a_table_of_more_columns_with_ragged_rows(columns: tuple[int, int]) -> None:
+    """As stage download does."""
+    table = Path("rows.tsv")
+    table.write_text("".join(f"one {number}\teins {number}\n" for number in range(40)))
+    path = new_entry("table", table, table, source_language="en", target_language="de")
+    table.write_text("".join(f"one {number}\teins {number}\tun {number}\tuno {number}\tx\n" for number in range(40)) + "a\tb\tc\td\n")
+    of_target, of_source = (f"column: {column}\n" for column in reversed(columns))
+    path.write_text(path.read_text().replace("column: 2\n", of_target).replace("column: 1\n", of_source))
+    assert update_entry("table")[1] is not None
 
 
 def test_validation_and_test_may_be_files() -> None:

@@ -225,7 +225,7 @@ def _measure(parts: Iterable[_Sides]) -> tuple[Size, dict[str, set[bytes]]]:
     ranks: dict[str, set[bytes]] = defaultdict(set)
     for sides in parts:
         (source_language, source), (target_language, target) = sides.items()
-        if source.file.resolve() == target.file.resolve() and source.column is not None:
+        if source.file.resolve() == target.file.resolve() and {source.column, target.column} == {1, 2}:
             _check_cells(source.file)
         pairs = file_pairs([source.file, target.file], [source_language, target_language], [source.column, target.column])
         number = usable = 0
@@ -248,14 +248,14 @@ def _measure(parts: Iterable[_Sides]) -> tuple[Size, dict[str, set[bytes]]]:
 
 
 def _check_cells(table: Path) -> None:
-    """Check that all rows of a table of both sides have as many cells as the first: a tab inside a sentence would make a wrong pair."""
-    wanted = 0
+    """Check that all rows of a table of the two sides alone have two cells: a tab inside a sentence would make a wrong pair."""
     for number, row in enumerate(file_lines(table), start=1):
         cells = row.count(b"\t") + 1
-        wanted = wanted or cells
-        if cells != wanted:
+        if number == 1 and cells > 2:
+            return  # It has other columns too, of which some rows may have fewer.
+        if cells != 2:
             raise UserError(
-                f"{table}:{number}: {cells} columns, but line 1 has {wanted}",
+                f"{table}:{number}: {cells} columns instead of 2",
                 "Look for a tab inside a sentence, or for one that is missing.",
             )
 
