@@ -53,6 +53,14 @@ def discard(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def flush_or_discard(stream: TextIO) -> None:
+    """Write what a stream holds back, or discard it if that fails again: Python would try a last time at exit, and exit with 120."""
+    try:
+        stream.flush()
+    except OSError:
+        discard(stream)
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path. If the block succeeds, the file is synced to disk and renamed to `path`; if it fails, it is removed.

@@ -20,7 +20,7 @@ from flows.process.paths import STATE
 from flows.process.signals import SIGNALLED, ignore_stop_signals, stop_on_signals
 from transformer_core.config import PARAMS_FILE, Params, load_params, read_yaml
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error, for_terminal, machine_errors
-from transformer_core.files import discard, locked, prepare_streams, read_json, write_json
+from transformer_core.files import discard, flush_or_discard, locked, prepare_streams, read_json, write_json
 
 BUG = 1
 EXITS = STATE / "exit"
@@ -65,7 +65,7 @@ def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
         try:
             with machine_errors(command, "Use a machine with more."):
                 code = main(*positional, **named)
-            sys.stdout.flush()
+                sys.stdout.flush()
             return code
         except BrokenPipeError:
             discard(sys.stdout)
@@ -78,6 +78,7 @@ def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
             return ExitCode.INTERRUPTED
         except (UserError, StageError) as error:
             print(error, file=sys.stderr)
+            flush_or_discard(sys.stdout)
             return error.exit_code
 
     return wrapped

@@ -103,6 +103,15 @@ def test_a_closed_output_does_not_change_what_a_command_does(tmp_path: Path) -> 
     assert (done.returncode, done.stderr, (tmp_path / "params.yaml").exists()) == (0, b"", True)
 
 
+@pytest.mark.parametrize("command", [[COMMAND, "recipe"], [COMMAND, "--version"], [sys.executable, "-m", "flows.scores", "--help"]])
+def test_an_output_on_a_full_disk_is_one_line(tmp_path: Path, command: list[str | Path]) -> None:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, env=buffered, check=False)
+    assert done.returncode == 78
+    assert re.fullmatch(r"[\w-]+: No space left on device\. Free space or permit writing, then run it again\.\n", done.stderr)
+
+
 def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from transformer_core.cli import attention, compare, data, doctor, estimate, export, info, new, positions, recipe, score, states, translate
 from transformer_core.cli.arguments import Parser
 from transformer_core.errors import ExitCode, UserError, machine_errors
-from transformer_core.files import discard, prepare_streams
+from transformer_core.files import discard, flush_or_discard, prepare_streams
 
 # Options that bound the memory of a command.
 _MEMORY = ("batch_tokens", "beam", "sample", "max_input", "max_extra", "length", "positions", "d_model")
@@ -42,13 +42,15 @@ def main(arguments: Sequence[str] | None = None, decode: Mapping[str, Any] | Non
     arguments = sys.argv[1:] if arguments is None else arguments
     prepare_streams()
     try:
-        chosen = _parser().parse_args(arguments or ["--help"], argparse.Namespace(decode=decode or {}))
-        lower = ", ".join(f"--{name.replace('_', '-')}" for name in _MEMORY if hasattr(chosen, name))
-        with machine_errors("transformer-core", f"Lower {lower}, or use a machine with more." if lower else "Use a machine with more."):
-            code: int = chosen.run(chosen)
-        sys.stdout.flush()
+        with machine_errors("transformer-core", "Use a machine with more."):
+            chosen = _parser().parse_args(arguments or ["--help"], argparse.Namespace(decode=decode or {}))
+            lower = ", ".join(f"--{name.replace('_', '-')}" for name in _MEMORY if hasattr(chosen, name))
+            with machine_errors("transformer-core", f"Lower {lower}, or use a machine with more." if lower else "Use a machine with more."):
+                code: int = chosen.run(chosen)
+            sys.stdout.flush()
     except UserError as error:
         print(error, file=sys.stderr)
+        flush_or_discard(sys.stdout)
         return error.exit_code
     except KeyboardInterrupt:
         print("transformer-core: interrupted", file=sys.stderr)

@@ -3,6 +3,7 @@
 import argparse
 import math
 import re
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,11 @@ class Parser(argparse.ArgumentParser):
         """Raise a `UserError` (78) with the message and the command that shows the help."""
         in_one_line = message.replace("\n", "\\n")  # It may quote an argument.
         raise configuration_error(f"{self.prog}: {in_one_line}", f"See: {self.prog} --help")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End the process after its help or version, unless these cannot be written."""
+        sys.stdout.flush()
+        super().exit(status, message)
 
 
 def _checked(convert: Callable[[str], T], holds: Callable[[T], object], words: str) -> Callable[[str], T]:
