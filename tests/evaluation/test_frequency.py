@@ -26,6 +26,15 @@ def test_words_are_compared_without_punctuation_around_them() -> None:
     assert count_words(["Ja, ja! Nein", "(Ja)"], {"Ja", "ja"}) == {"Ja": 2, "ja": 1}
 
 
+@pytest.mark.parametrize("word", ["की", "বাংলা", "தமிழ்", "e\N{COMBINING ACUTE ACCENT}", "$5", "5€", "C++", "-5", "\N{MINUS SIGN}5"])
+def test_vowel_signs_symbols_and_the_sign_of_a_number_are_parts_of_a_word(word: str) -> None:
+    assert [without_punctuation(text) for text in (word, f"({word})", f"„{word}“,")] == [word] * 3
+
+
+def test_a_hyphen_that_is_no_sign_is_punctuation() -> None:
+    assert [without_punctuation(word) for word in ("-Hund-", "--5", "5-", "-", "।")] == ["Hund", "-5", "5", "-", "।"]
+
+
 def test_text_without_spaces_has_no_words_to_count() -> None:
     assert f1_by_frequency(["一只狗在草地上奔跑、一个孩子看着它。"], ["一只 猫在草地上奔跑、一个孩子看着它。"], []) == []
 

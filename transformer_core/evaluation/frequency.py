@@ -1,10 +1,10 @@
 """How well a model translates words by how often they occur in the training: F1 of words, after Neubig et al. (2019), compare-mt."""
 
-import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
+from unicodedata import category
 
 from transformer_core.corpus.text import lacks_spaces
 from transformer_core.evaluation.metrics import GroupScore
@@ -12,13 +12,20 @@ from transformer_core.evaluation.metrics import GroupScore
 # The least number of occurrences of each bin's words, and the bins' labels.
 BIN_STARTS = (0, 1, 2, 5, 10, 100, 1000)
 BIN_LABELS = ("0", "1", "2-4", "5-9", "10-99", "100-999", "1,000+")
-_AROUND_WORDS = re.compile(r"^\W+|\W+$")
 _LINES_AT_ONCE = 100_000
 
 
 def without_punctuation(word: str) -> str:
-    """Return a word without the punctuation around it; punctuation alone stays as it is."""
-    return _AROUND_WORDS.sub("", word) or word
+    """Return a word without the punctuation around it; punctuation alone stays as it is, and so does the sign of a number.
+
+    Symbols ($, +) and combining marks, as the vowel signs of Devanagari, are parts of a word.
+    """
+    start, end = 0, len(word)
+    while start < end and _is_punctuation(word[start]) and not (word[start] == "-" and word[start + 1 : start + 2].isdecimal()):
+        start += 1
+    while start < end and _is_punctuation(word[end - 1]):
+        end -= 1
+    return word[start:end] or word
 
 
 def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str], training: Iterable[str]) -> list[GroupScore]:
@@ -56,6 +63,10 @@ def count_words(lines: Iterable[str], wanted: Collection[str]) -> Counter[str]:
             if (word := without_punctuation(spelling)) in wanted:
                 counts[word] += times
     return counts
+
+
+def _is_punctuation(character: str) -> bool:
+    return category(character).startswith("P")
 
 
 def _words(sentence: str) -> Counter[str]:
