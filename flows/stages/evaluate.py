@@ -139,8 +139,9 @@ def _translated(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequenc
     right = [hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True)]
     return Report(
         **common,
+        # The references of test decide on the tokens of all sets, as in stage publish, so that one signature holds for all.
         scores={
-            split: score(outputs, expected, target, named)
+            split: score(outputs, expected, target, named, references)
             for split, (outputs, expected) in {"test": (hypotheses, references), **others}.items()
         },
         shares=output_shares(sources, hypotheses, references),

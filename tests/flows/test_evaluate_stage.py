@@ -144,6 +144,19 @@ def test_further_test_sets_are_scored_beside_the_main_one(here: Path) -> None:
     assert "test_more.hyp" in [Path(event["path"]).name for event in events if event["type"] == "artifact"]
 
 
+def test_the_test_set_decides_on_the_tokens_of_all_sets(here: Path, params: Params) -> None:
+    """Valid is too short to be seen as text without spaces; 13a would take its sentences for words."""
+    write_lines(here / "data/raw/valid.de", ["早上好。"] * 3)
+    write_lines(here / "results/decode/valid.hyp", ["晚上好。"] * 3)
+    for file in ("data/raw/test.de", "results/decode/test.hyp"):
+        write_lines(here / file, ["我们明天去公园散步。", "他的弟弟在一家很大的医院工作。", "请把窗户打开,房间里太热了。"])
+    run(params)
+    scores = read_json(SCORES)
+    assert "|tok:zh|" in scores["signature"]
+    assert "paper_bleu" not in scores.keys() | scores["valid"].keys()
+    assert scores["valid"]["bleu"] == 45.18
+
+
 @pytest.mark.usefixtures("here")
 def test_dvc_gets_the_numbers_to_compare_alone(params: Params) -> None:
     run(params)

@@ -21,15 +21,23 @@ def bleu_metric(references: Sequence[str], *, force: bool = False) -> BLEU:
     Args:
         force: True turns off sacreBLEU's warning about text that looks tokenised.
     """
-    text = " ".join(references[:_LINES_LOOKED_AT])
-    if not lacks_spaces(text):
+    if not lack_spaces(references):
         return BLEU(force=force)
-    unspaced = [character for character in text if is_unspaced(character)]
+    unspaced = [character for character in _sample(references) if is_unspaced(character)]
     chinese = sum(unicodedata.name(character).startswith("CJK") for character in unspaced)
     return BLEU(tokenize="zh" if chinese > _CHINESE_SHARE * len(unspaced) else "char", force=force)
+
+
+def lack_spaces(references: Sequence[str]) -> bool:
+    """Return whether references have no spaces between words."""
+    return lacks_spaces(_sample(references))
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """Return BLEU in percent, see `bleu_metric`."""
     found: float = bleu_metric(references).corpus_score(hypotheses, [references]).score
     return found
+
+
+def _sample(references: Sequence[str]) -> str:
+    return " ".join(references[:_LINES_LOOKED_AT])

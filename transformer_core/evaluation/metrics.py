@@ -13,9 +13,9 @@ import numpy as np
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from transformer_core.corpus.text import lacks_spaces, length_in_words, read_lines, unequal_sides, with_single_spaces
+from transformer_core.corpus.text import length_in_words, read_lines, unequal_sides, with_single_spaces
 from transformer_core.errors import UserError
-from transformer_core.evaluation.bleu import bleu_metric
+from transformer_core.evaluation.bleu import bleu_metric, lack_spaces
 from transformer_core.evaluation.moses_bleu import CORPUS_COUNTS, MosesBleu, paper_bleu
 from transformer_core.evaluation.significance import intervals
 
@@ -145,7 +145,9 @@ def other_form(path: Path, references: Sequence[str]) -> str | None:
     return f"{path}: {count:,} of {len(references):,} lines are not in Unicode form NFC, which all translations have: scores are too low"
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str], language: str, named: Sequence[str] = ()) -> Scores:
+def score(
+    hypotheses: Sequence[str], references: Sequence[str], language: str, named: Sequence[str] = (), deciding: Sequence[str] | None = None
+) -> Scores:
     """Return corpus BLEU (`bleu_metric`), chrF2 and TER with sacreBLEU's defaults, their intervals, and BLEU of Moses' tokens.
 
     Moses splits words at spaces, so the paper's BLEU is left out for text without them.
@@ -153,12 +155,14 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str, n
     Args:
         language: language of the sentences; used only by the BLEU of Moses' tokens.
         named: names of further counts, see `moses_bleu.CORPUS_COUNTS`.
+        deciding: the references that decide on the tokens, for all sets of an evaluation alike; None for `references`.
 
     Raises:
         ValueError: the two differ in length (sacreBLEU would silently truncate the longer one) or are empty.
     """
-    metric, chrf_metric, ter_metric = bleu_metric(references), CHRF(), TER()
-    found = intervals({"bleu": bleu_metric(references, force=True), "chrf": chrf_metric, "ter": ter_metric}, hypotheses, references)
+    deciding = references if deciding is None else deciding
+    metric, chrf_metric, ter_metric = bleu_metric(deciding), CHRF(), TER()
+    found = intervals({"bleu": bleu_metric(deciding, force=True), "chrf": chrf_metric, "ter": ter_metric}, hypotheses, references)
     bleu = metric.corpus_score(hypotheses, [references])
     return Scores(
         bleu=bleu.score,
@@ -180,7 +184,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str, n
         chrf_signature=str(chrf_metric.get_signature()),
         ter_signature=str(ter_metric.get_signature()),
         moses_bleu={
-            **({} if lacks_spaces(" ".join(references)) else {"paper_bleu": paper_bleu(hypotheses, references, language)}),
+            **({} if lack_spaces(deciding) else {"paper_bleu": paper_bleu(hypotheses, references, language)}),
             **{name.replace("-", "_"): CORPUS_COUNTS[name](hypotheses, references, language) for name in named},
         },
     )
