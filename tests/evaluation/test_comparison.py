@@ -57,5 +57,14 @@ def test_parsers_are_compared_by_f1_and_their_outputs_shown_as_trees() -> None:
     assert "B better than A by most F1:" in sentences_text(compared)
 
 
+def test_a_parsers_trees_in_brackets_are_read_as_its_symbols() -> None:
+    gold = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)))"
+    right, flat = "(S (NP XX XX )NP (VP XX )VP )S", "(S XX XX XX )S"
+    trees = ["( (S (NP-SBJ (DT The) (NN dog)) (VP (VBZ barks))))", "(S (DT The) (NN dog) (VBZ barks))", ""]
+    compared = side_by_side([flat] * 3, trees, [gold] * 3, trees=True)
+    assert compared == side_by_side([flat] * 3, [right, flat, ""], [gold] * 3, trees=True)
+    assert compared.gains[0].score_b == 100.0
+
+
 def test_a_sentence_without_a_bracket_that_counts_is_right_if_its_tree_is() -> None:
     assert sentence_f1(["(TOP XX )TOP", "(NP XX )NP"], ["(TOP (UH Yes))"] * 2) == [100.0, 0.0]

@@ -17,7 +17,9 @@ def add_to(commands: Commands) -> None:
         "two systems' translations: scores, significance, the sentences that differ most",
         "transformer-core compare ours.de theirs.de --ref reference.de --source news.en",
     )
-    parser.add_argument("a", metavar="HYP_A", type=Path, help="detokenised translations, one a line, or a parser's outputs")
+    parser.add_argument(
+        "a", metavar="HYP_A", type=Path, help="detokenised translations, or a parser's outputs: trees in brackets or symbols"
+    )
     parser.add_argument("b", metavar="HYP_B", type=Path, help="another system's of the same sentences")
     parser.add_argument(
         "--ref",

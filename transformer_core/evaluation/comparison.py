@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from transformer_core.corpus.trees import bracketed, leaves, read_tree, repaired
+from transformer_core.corpus.trees import bracketed, leaves, linearised, read_tree, repaired
 from transformer_core.evaluation.metrics import sentence_chrf
 from transformer_core.evaluation.parsing import compare_parsers, sentence_f1
 from transformer_core.evaluation.significance import RESAMPLES, SIGNIFICANT, Comparison, compare_scores
@@ -56,12 +56,13 @@ def side_by_side(
     """Score both systems and find the `SHOWN` sentences with the largest gains, and those with the largest losses.
 
     Args:
-        trees: the outputs are those of parsers (symbols), and the references bracketed trees.
+        trees: the outputs are those of parsers, as symbols or as trees in brackets, and the references trees in brackets.
 
     Raises:
-        ValueError: `a`, `b` and `references` differ in length or are empty, or one of these trees is malformed.
+        ValueError: `a`, `b` and `references` differ in length or are empty, or a reference is no tree where `trees`.
     """
     if trees:
+        a, b = ([_as_symbols(line) for line in side] for side in (a, b))
         scores, of_sentences = [compare_parsers(a, b, references)], "F1"
         scores_a, scores_b = sentence_f1(a, references), sentence_f1(b, references)
         method = f"by approximate randomisation, {RESAMPLES:,} trials: more than chance."
@@ -103,6 +104,14 @@ def sentences_text(compared: SideBySide) -> str:
         blocks.append(f"{better} better than {worse} by most {compared.of_sentences}:{'' if sentences else ' no sentence'}")
         blocks += [_block(sentence, compared.of_sentences) for sentence in sentences]
     return "\n\n".join(blocks)
+
+
+def _as_symbols(output: str) -> str:
+    """Return a parser's output as symbols: a tree in brackets, as most parsers write it, is linearised, and any other text stays."""
+    try:
+        return linearised(read_tree(output))
+    except ValueError:
+        return output
 
 
 def _block(sentence: Sentence, score: str) -> str:
