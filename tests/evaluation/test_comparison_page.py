@@ -32,6 +32,16 @@ def test_a_page_shows_both_runs_in_one_chart_their_significance_and_what_changed
     assert "Zwei Hunde spielen im <mark>Eis.</mark>" in html
 
 
+def test_trees_are_compared_without_marks() -> None:
+    """A comparison of words would mark an opening bracket that is wrong, and never a closing one."""
+    gold = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)))"
+    compared = side_by_side(["(S XX XX XX )S"], ["(S (NP XX XX )NP (VP XX )VP )S"], [gold], trees=True)
+    html = render_comparison(a_run("first"), a_run("second"), compared)
+    assert gold in html
+    assert "<mark>" not in html
+    assert "Marked" not in text_of(html)
+
+
 def test_runs_without_curves_or_different_settings_say_so() -> None:
     one = ComparedRun("first", "1", {}, {}, {})
     html = render_comparison(one, one, side_by_side(HYPOTHESES, HYPOTHESES, REFERENCES))
