@@ -6,10 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from tests.cli.conftest import Call
+from tests.cli.conftest import SIZE, Call
 from tests.evaluation.drawn import Drawn
+from tests.models.on_disk import VOCAB, write_model
+from transformer_core.models.architectures import build
 
 
 def names(folder: Path) -> list[str]:
@@ -88,6 +91,20 @@ def test_characters_that_no_font_draws_are_named_once(call: Call, monkeypatch: p
     assert done.code == 0
     assert done.err.startswith("no installed font draws H n r u ·: boxes in the pictures.")
     assert done.err.count("\n") == 1
+
+
+def test_of_a_model_whose_numbers_overflow_the_weights_are_null_and_there_is_no_translation(call: Call, tmp_path: Path) -> None:
+    model = build(SIZE, VOCAB)
+    with torch.no_grad():
+        model.output_weight.mul_(1e30)  # These are the embeddings, too: the product of two is beyond float32.
+    write_model(model, tmp_path / "overflowing")
+    shown = ("attention", "--model", "overflowing", "--out", "a", "the dog")
+    line = "precision float32: the logits of a sentence are not finite. Take another checkpoint, or train again."
+    assert call(*shown).refusal() == (78, line)
+    assert not (tmp_path / "a").exists()
+    assert call(*shown, "der Hund").code == 0
+    document = json.loads((tmp_path / "a" / "attention.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    assert {weight for one in document["attention"] for row in one["weights"] for weight in row} == {None}
 
 
 @pytest.mark.parametrize(

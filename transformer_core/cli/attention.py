@@ -136,7 +136,7 @@ def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int]
     try:
         for name, figure in figures.items():
             save_png(figure, folder / name)
-        write_text(folder / _NUMBERS, json.dumps(maps.document(kinds, layers, heads), ensure_ascii=False) + "\n")
+        write_text(folder / _NUMBERS, json.dumps(maps.document(kinds, layers, heads), ensure_ascii=False, allow_nan=False) + "\n")
     except OSError as error:
         raise _not_writable(folder, error) from None
     if fonts.missing:
@@ -158,15 +158,22 @@ def _tokens(model: "TranslationModel", subword: "Subword", sentence: str, name: 
 
 
 def _translated(model: "TranslationModel", source: list[int]) -> list[int]:
-    """Return the tokens of the best output of the search; encoding its text again could give other tokens."""
+    """Return the tokens of the best output of the search; encoding its text again could give other tokens.
+
+    Raises:
+        UserError: exit code 78; there is no output, because logits are not finite.
+    """
     import torch
 
     from transformer_core.decoding.beam import Search, beam_search
+    from transformer_core.decoding.translator import not_finite
 
     tokens = torch.tensor([source], device=model.device)
     mask = torch.ones_like(tokens, dtype=torch.bool)
-    outputs = beam_search(model, tokens, mask, Search(), most_positions=model.most_positions)
-    return outputs[0][0].tokens
+    (outputs,) = beam_search(model, tokens, mask, Search(), most_positions=model.most_positions)
+    if not outputs:
+        raise not_finite(model.output_weight.dtype)
+    return outputs[0].tokens
 
 
 def _chosen_kinds(kind: "Kind | None", maps: "AttentionMaps") -> "list[Kind]":

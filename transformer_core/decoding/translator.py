@@ -218,7 +218,7 @@ class Translator:
                 if len(finished) >= least:
                     results[number] = [Hypothesis.of(output, self.subword) for output in finished]
                 elif self.strict:
-                    raise _not_finite(self.model.output_weight.dtype)
+                    raise not_finite(self.model.output_weight.dtype)
             done(len(numbers))
         done(len(sources) - sum(map(len, batches)))  # Empty lines.
         return results
@@ -230,7 +230,8 @@ def _decoded(model: StepModel, tokens: Tensor, search: Search | Sampling, prefix
     return sample(model, tokens, tokens != PAD, search, prefix, most)
 
 
-def _not_finite(weights: torch.dtype) -> UserError:
+def not_finite(weights: torch.dtype) -> UserError:
+    """Return the error for a sentence whose logits are not finite, by the type of the weights."""
     remedy = "Take bf16 or float32." if weights == torch.float16 else "Take another checkpoint, or train again."
     return configuration_error(f"precision {precision_name(weights)}: the logits of a sentence are not finite", remedy)
 

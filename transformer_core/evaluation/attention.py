@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import isnan
 from typing import Any, Literal
 
 import numpy as np
@@ -57,7 +58,7 @@ class AttentionMaps:
         return weights
 
     def document(self, kinds: Sequence[Kind], layers: Sequence[int], heads: Sequence[int]) -> dict[str, Any]:
-        """Return the chosen maps as a JSON document, with weights rounded to six decimals."""
+        """Return the chosen maps as a JSON document, with weights rounded to six decimals, and null for NaN, which JSON lacks."""
         return {
             "source": self.source,
             "target_read": self.read,
@@ -128,5 +129,5 @@ def _recurrent_weights(model: Recurrent, source: Tensor, read: Tensor) -> Tensor
     return torch.cat(steps, dim=1)[None]
 
 
-def _rounded(weights: NDArray[np.float32]) -> list[list[float]]:
-    return [[round(weight, _DECIMALS) for weight in row] for row in weights.tolist()]
+def _rounded(weights: NDArray[np.float32]) -> list[list[float | None]]:
+    return [[None if isnan(weight) else round(weight, _DECIMALS) for weight in row] for row in weights.tolist()]
