@@ -31,6 +31,7 @@ from transformer_core.evaluation.metrics import (
     score,
     sentence_chrf,
 )
+from transformer_core.evaluation.significance import compare_scores
 
 SYSTEMS = DATA / "peer/wmt17_ende_systems"
 RAW = ["mirror/multi30k/test_2016_flickr.de.gz", "mirror/multi30k/train.fr.gz", "tatoeba/val.de", "wmt_small/val.de", "traps/nc5k.fr"]
@@ -107,15 +108,19 @@ JAPANESE = ["私たちは明日、公園へ散歩に行きます。", "彼の弟
 @pytest.mark.parametrize(
     ("references", "options", "tokeniser"), [(CHINESE, ["-l", "en-zh"], "zh"), (JAPANESE, ["--tokenize", "char"], "char")]
 )
-def test_bleu_of_text_without_spaces_counts_characters(references: list[str], options: list[str], tokeniser: str, tmp_path: Path) -> None:
-    """13a would take a sentence for one word, and BLEU would be 0 unless all of it is right."""
+def test_tokens_of_text_without_spaces_are_no_sentences(references: list[str], options: list[str], tokeniser: str, tmp_path: Path) -> None:
+    """13a would take a sentence for one word, and BLEU would be 0 unless all of it is right; TER's defaults do so, too."""
     hypotheses = [line.replace("大", "小").replace("本", "紙") for line in references]
     for name, lines in (("hyp", hypotheses), ("ref", references)):
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", *options, "-w", "6", "-f", "json"]
-    theirs = json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
+    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", *options, "-m", "bleu", "ter", "-w", "6", "-f", "json"]
+    command += ["--ter-normalized", "--ter-asian-support"]
+    theirs, their_edits = json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
     ours = score(hypotheses, references, "xx")
     assert (round(ours.bleu, 6), ours.bleu_signature) == (theirs["score"], theirs["signature"])
+    assert (round(ours.ter, 6), ours.ter_signature) == (their_edits["score"], their_edits["signature"])
+    assert ours.ter < 50
+    assert compare_scores(hypotheses, hypotheses, references)[2].baseline == pytest.approx(ours.ter)
     assert f"tok:{tokeniser}|" in ours.bleu_signature
     assert 30 < ours.bleu_low <= ours.bleu < 100
     assert ours.bleu == pytest.approx(corpus_bleu(hypotheses, references))

@@ -1,9 +1,10 @@
-"""BLEU by sacreBLEU, which validations in training, the scores of stage evaluate and comparisons share."""
+"""BLEU and TER by sacreBLEU, which validations in training, the scores of stage evaluate and comparisons share."""
 
 import unicodedata
 from collections.abc import Sequence
 
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.ter import TER
 
 from transformer_core.corpus.text import is_unspaced, lacks_spaces
 
@@ -26,6 +27,15 @@ def bleu_metric(references: Sequence[str], *, force: bool = False) -> BLEU:
     unspaced = [character for character in _sample(references) if is_unspaced(character)]
     chinese = sum(unicodedata.name(character).startswith("CJK") for character in unspaced)
     return BLEU(tokenize="zh" if chinese > _CHINESE_SHARE * len(unspaced) else "char", force=force)
+
+
+def ter_metric(references: Sequence[str]) -> TER:
+    """Return TER with sacreBLEU's defaults, and for references without spaces between words with its tokens for them.
+
+    Such a token is a Chinese character or a sign of punctuation; what is between them (kana, Thai) stays one token.
+    """
+    spaceless = lack_spaces(references)
+    return TER(normalized=spaceless, asian_support=spaceless)
 
 
 def lack_spaces(references: Sequence[str]) -> bool:

@@ -11,11 +11,10 @@ from unicodedata import is_normalized
 
 import numpy as np
 from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
 
 from transformer_core.corpus.text import length_in_words, read_lines, unequal_sides, with_single_spaces
 from transformer_core.errors import UserError
-from transformer_core.evaluation.bleu import bleu_metric, lack_spaces
+from transformer_core.evaluation.bleu import bleu_metric, lack_spaces, ter_metric
 from transformer_core.evaluation.moses_bleu import CORPUS_COUNTS, MosesBleu, paper_bleu
 from transformer_core.evaluation.significance import intervals
 
@@ -148,7 +147,7 @@ def other_form(path: Path, references: Sequence[str]) -> str | None:
 def score(
     hypotheses: Sequence[str], references: Sequence[str], language: str, named: Sequence[str] = (), deciding: Sequence[str] | None = None
 ) -> Scores:
-    """Return corpus BLEU (`bleu_metric`), chrF2 and TER with sacreBLEU's defaults, their intervals, and BLEU of Moses' tokens.
+    """Return corpus BLEU (`bleu_metric`), chrF2 with sacreBLEU's defaults, TER (`ter_metric`), their intervals, and BLEU of Moses' tokens.
 
     Moses splits words at spaces, so the paper's BLEU is left out for text without them.
 
@@ -161,8 +160,8 @@ def score(
         ValueError: the two differ in length (sacreBLEU would silently truncate the longer one) or are empty.
     """
     deciding = references if deciding is None else deciding
-    metric, chrf_metric, ter_metric = bleu_metric(deciding), CHRF(), TER()
-    found = intervals({"bleu": bleu_metric(deciding, force=True), "chrf": chrf_metric, "ter": ter_metric}, hypotheses, references)
+    metric, chrf_metric, edits_metric = bleu_metric(deciding), CHRF(), ter_metric(deciding)
+    found = intervals({"bleu": bleu_metric(deciding, force=True), "chrf": chrf_metric, "ter": edits_metric}, hypotheses, references)
     bleu = metric.corpus_score(hypotheses, [references])
     return Scores(
         bleu=bleu.score,
@@ -182,7 +181,7 @@ def score(
         lines=len(hypotheses),
         bleu_signature=str(metric.get_signature()),
         chrf_signature=str(chrf_metric.get_signature()),
-        ter_signature=str(ter_metric.get_signature()),
+        ter_signature=str(edits_metric.get_signature()),
         moses_bleu={
             **({} if lack_spaces(deciding) else {"paper_bleu": paper_bleu(hypotheses, references, language)}),
             **{name.replace("-", "_"): CORPUS_COUNTS[name](hypotheses, references, language) for name in named},

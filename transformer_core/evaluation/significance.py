@@ -12,7 +12,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result, estimate_ci
 
-from transformer_core.evaluation.bleu import bleu_metric
+from transformer_core.evaluation.bleu import bleu_metric, ter_metric
 
 RESAMPLES = 1000
 SEED = 12345  # sacreBLEU's default.
@@ -66,7 +66,8 @@ def compare_systems(baseline: Sequence[str], candidate: Sequence[str], reference
 
 def compare_scores(baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> list[Comparison]:
     """Compare BLEU, chrF2 and TER, in this order; arguments and errors as in `compare_systems`."""
-    return _comparisons({"BLEU": bleu_metric(references, force=True), "chrF2": CHRF(), "TER": TER()}, baseline, candidate, references)
+    metrics = {"BLEU": bleu_metric(references, force=True), "chrF2": CHRF(), "TER": ter_metric(references)}
+    return _comparisons(metrics, baseline, candidate, references)
 
 
 def intervals(metrics: Mapping[str, Metric], hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, ConfidenceInterval]:
