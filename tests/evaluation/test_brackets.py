@@ -157,3 +157,9 @@ def test_of_two_drawn_trees_the_constituents_that_the_other_lacks_are_marked() -
     assert all(0 < text.x < drawn.width and 0 < text.y < drawn.height for text in drawn.texts)
     assert places["S"].y < places["VP"].y < places["PRT"].y < places["RP"].y < places["up"].y
     assert len(drawn.lines) == len(drawn.texts) - len(words) - 1  # A line down to each tag and each constituent but the root.
+
+
+def test_a_chinese_character_has_the_room_of_two_letters() -> None:
+    trees = [read_tree(f"(S (NN {first}) (NN {second}))") for first, second in (("abcdefghijkl", "abcd"), ("自然语言处理", "模型"))]
+    latin, chinese = (Drawn(tree_figure(tree, tree, "A tree")) for tree in trees)
+    assert [(text.x, text.y) for text in chinese.texts] == [(text.x, text.y) for text in latin.texts]

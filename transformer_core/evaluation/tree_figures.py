@@ -1,6 +1,7 @@
 """Drawings of phrase-structure trees: words in a row at the bottom, each constituent above the middle of its parts."""
 
 from transformer_core.corpus.trees import Tree, events
+from transformer_core.evaluation.attention_figures import columns_of
 from transformer_core.evaluation.brackets import counted, spans
 from transformer_core.evaluation.figures import INK, MUTED, RULE, SECOND, Canvas, as_svg, gid
 
@@ -46,4 +47,4 @@ def tree_figure(tree: Tree, beside: Tree, title: str) -> str:
 
 
 def _width(word: Tree) -> float:
-    return _LETTER * max(len(word.word), len(word.label))
+    return _LETTER * max(columns_of(word.word), columns_of(word.label))
