@@ -112,5 +112,11 @@ def test_a_long_sentence_is_cut_to_the_picture() -> None:
 
 def test_a_picture_of_hundreds_of_megapixels_is_refused() -> None:
     maps = maps_of(["a"] * 200, ["b"] * 200, layers=6, heads=8)
-    with refused(78, r"would have \d+ megapixels, more than 60\. Choose fewer layers or heads\."):
+    with refused(78, r"of so many maps would have \d+ megapixels, more than 60\. Choose fewer layers or heads\."):
         heat_maps(maps, "cross", range(1, 7), range(1, 9), FONTS)
+
+
+def test_one_map_that_is_too_large_is_refused_for_its_sentence() -> None:
+    maps = maps_of(["a"] * 500, ["b"] * 500)
+    with refused(78, r"a picture of so long a sentence would have \d+ megapixels, more than 60\. Shorten it\."):
+        heat_maps(maps, "cross", [1], [1], FONTS)
