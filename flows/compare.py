@@ -1,7 +1,7 @@
 """`python -m flows.compare RUN_A RUN_B`: two MLflow runs side by side, their settings, metrics and translations; `--html` writes a page."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -65,8 +65,7 @@ def compare(a: Evaluated, b: Evaluated) -> SideBySide:
             raise UserError(f"run {evaluated.name}: has no hash of its references", "Run stage evaluate for it again.")
     if a.references_sha256 != b.references_sha256:
         raise UserError(f"runs {a.name} and {b.name}: were scored against different references", "Name two runs with the same test set.")
-    known = (one for one in (a.test_set, b.test_set, test_set_here()) if one is not None)
-    test_set = next((one for one in known if sha256_of(one.references) == a.references_sha256), None)
+    test_set = next((one for one in known_test_sets(a, b) if sha256_of(one.references) == a.references_sha256), None)
     if test_set is None:
         raise UserError(
             f"run {a.name}: its test set is neither in MLflow nor in {RAW}",
@@ -76,12 +75,12 @@ def compare(a: Evaluated, b: Evaluated) -> SideBySide:
     return side_by_side(translated_a, translated_b, right, source, trees=test_set.references.suffix == f".{TREES}")
 
 
-def test_set_here() -> TestSet | None:
-    """Return the test set in data/raw, or None if there is none."""
-    if not MANIFEST.exists():
-        return None
-    manifest = read_output(MANIFEST)
-    return TestSet(*(RAW / f"test.{manifest[side]}" for side in ("source", "target")))
+def known_test_sets(*runs: Evaluated) -> Iterator[TestSet]:
+    """Yield the test sets that MLflow has kept, and then the one in data/raw, read only if it is needed: its manifest may be damaged."""
+    yield from (run.test_set for run in runs if run.test_set)
+    if MANIFEST.exists():
+        manifest = read_output(MANIFEST)
+        yield TestSet(*(RAW / f"test.{manifest[side]}" for side in ("source", "target")))
 
 
 def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | None]":

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.compare import test_set_here as own_test_set  # pytest collects names that begin with test.
+from flows.compare import known_test_sets
 from flows.pipeline import fingerprint, in_registry
 from flows.process.paths import MANIFEST, PUBLISHED, SCORES, TRAINING_METRICS
 from flows.record.documents import CHECKPOINT_CONFIG, CLEANING, DECODING, MODEL_CONFIG, read_output
@@ -114,7 +114,7 @@ def test_other_json_than_an_object_with_the_keys_is_refused_by_every_reader(cont
     readers: list[Callable[[], object]] = [
         lambda: describe_training(Journal("f00d"), params),
         lambda: summarize(table_of(done, None), done, "", ""),
-        own_test_set,
+        lambda: list(known_test_sets()),
         in_registry,
         fingerprint,
         *(lambda task=task: read_scores(task) for task in (TRANSLATION, PARSING)),
