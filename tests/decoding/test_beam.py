@@ -26,7 +26,7 @@ VOCAB = 7
 
 
 class ScriptedState:
-    """Prefixes of the rows, one tensor (rows, t)."""
+    """Prefixes of the rows, a tuple of t tokens each."""
 
     def __init__(self, rows: int) -> None:
         self.prefixes = [()] * rows

@@ -74,6 +74,7 @@ def test_the_lines_of_ranks_are_passed_on_to_a_file(capsys: pytest.CaptureFixtur
 
 def test_a_terminal_that_is_closed_ends_no_training() -> None:
     read_end, write_end = pty.openpty()
+    drawn = False
     with suppress(OSError), os.fdopen(write_end, "w", buffering=1) as stream, redirect_stderr(stream):
         bar = Bar()
         bar.show(1, 10, "")

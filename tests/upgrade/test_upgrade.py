@@ -68,8 +68,9 @@ def test_a_stopped_training_goes_on_to_the_weights_that_it_would_have_had(files:
 
 def test_checkpoints_and_their_scores_are_read(files: Path) -> None:
     (checkpoint,) = (files / "training/checkpoints").iterdir()
-    weights = load_file(checkpoint)
-    assert all(torch.equal(weights[name], weight) for name, weight in average([checkpoint]).items())
+    weights, averaged = load_file(checkpoint), average([checkpoint])
+    assert averaged.keys() == weights.keys()
+    assert all(torch.equal(weights[name], weight) for name, weight in averaged.items())
     (files / CHECKPOINTS).mkdir(parents=True)
     for update in (10, 20, 30):
         (files / CHECKPOINTS / f"update-{update:08d}.safetensors").touch()
