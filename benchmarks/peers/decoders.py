@@ -14,6 +14,7 @@ from transformer_core.corpus.tokens.subword import EOS, PAD, Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator, batches_of
 from transformer_core.models.directory import SUBWORD, load_model
+from transformer_core.models.precision import choose_kernels
 from transformer_core.models.transformer import Transformer
 
 SEARCH = Search(beam=4, alpha=0.6, penalty="power", max_extra=50)
@@ -109,6 +110,7 @@ def _hugging_face(directory: Path) -> Translate:
     own = load_model(directory)[0]
     assert isinstance(own, Transformer)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    choose_kernels(device)
     model = converted(own).to(device, torch.bfloat16)
     subword = Subword.load(directory / SUBWORD)
 

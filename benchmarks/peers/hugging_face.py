@@ -16,7 +16,7 @@ from transformer_core.corpus.tokens.binary import BinarizedSplit, open_split
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD
 from transformer_core.models.attention import MultiHeadAttention
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
-from transformer_core.models.precision import has_fast_bf16
+from transformer_core.models.precision import choose_kernels, has_fast_bf16
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
@@ -33,6 +33,7 @@ def main() -> None:
     split = open_split(folder / "train")
     torch.set_num_threads(job.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    choose_kernels(device)
     memory = Memory(device)
     torch.manual_seed(job.seed)
     # The remaining difference to our architecture are biases on the attentions' projections.

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from transformer_core.config import Train
+from transformer_core.decoding.translator import load_for_decoding
 from transformer_core.errors import ExitCode, Interrupted, UserError
 from transformer_core.files import sha256_of
 from transformer_core.training import loss as loss_module
@@ -276,6 +278,29 @@ def test_a_rank_leaves_the_group_only_with_all_others(monkeypatch: pytest.Monkey
         if ended_by:
             raise ended_by
     assert calls == ["nccl cuda:0" if torch.cuda.is_available() else "gloo None", *(["left"] if leaves else [])]
+
+
+@pytest.mark.parametrize("chooses", ["training", "decoding"])
+def test_kernels_of_cudnn_that_are_slow_or_inexact_are_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chooses: str) -> None:
+    """On a GPU, or on a machine that says it has one: flags are set before CUDA is used."""
+    before = torch.backends.cuda.cudnn_sdp_enabled(), torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    torch.backends.cudnn.allow_tf32 = True
+    try:
+        if chooses == "training":
+            monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+            monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+            monkeypatch.setattr("torch.cuda.set_device", lambda *_: None)
+            with process_group(threads=1) as rank:
+                assert rank.device.type == "cuda"
+        else:
+            with pytest.raises(UserError, match=re.escape(str(tmp_path))):
+                load_for_decoding(tmp_path, device=torch.device("cuda"))
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert not torch.backends.cudnn.allow_tf32
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
 
 
 def test_threads_by_default_share_the_cores_and_are_never_none() -> None:

@@ -21,7 +21,7 @@ from transformer_core.decoding.sampling import Sampling, sample
 from transformer_core.decoding.shortlist import Shortlisted
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.models.directory import CONFIG, SUBWORD, ModelConfig, load_model, read_config
-from transformer_core.models.precision import low_precision, pack, precision_name, quantise, weights_dtype
+from transformer_core.models.precision import choose_kernels, low_precision, pack, precision_name, quantise, weights_dtype
 from transformer_core.models.translation import DecoderState, TranslationModel
 
 BATCH_TOKENS = 4096
@@ -297,6 +297,7 @@ def load_for_decoding(
         UserError: see `load_with_subword`; exit code 78 if `quantise` refuses int8.
     """
     device = device or torch.device("cuda" if torch.cuda.is_available() and precision != "int8" else "cpu")
+    choose_kernels(device)
     model, subword = load_with_subword(directory)
     if precision == "int8":
         quantise(model.to(device))

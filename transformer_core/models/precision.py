@@ -15,6 +15,18 @@ _ZERO = 128  # Zero point of the kernel's left operand, which is 0..255.
 _LEAST = 1e-30  # Step of a row of zeros.
 
 
+def choose_kernels(device: torch.device) -> None:
+    """Switch off, in this process, kernels of cuDNN that torch takes on a GPU by default; on a CPU this does nothing.
+
+    - Attention, torch's first choice on an H100. It builds a plan for every new shape, which takes up to 0.5 s, and nearly every batch has
+      a new one. Its gradients differ from run to run, and with a mask they can be NaN (pytorch issue 196678).
+    - TF32 in recurrent layers and convolutions: float32 is then float32, as in matrix products, where torch's default is the same.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        torch.backends.cudnn.allow_tf32 = False
+
+
 def has_fast_bf16(device: torch.device) -> bool:
     """Return whether the device multiplies bf16 matrices in hardware."""
     if device.type == "cuda":

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from transformer_core.config import Precision
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
-from transformer_core.models.precision import low_precision, weights_dtype
+from transformer_core.models.precision import choose_kernels, low_precision, weights_dtype
 from transformer_core.processes import cores
 
 Value = TypeVar("Value")
@@ -87,6 +87,7 @@ def process_group(threads: int | None) -> Iterator[Rank]:
         )
     else:
         device = torch.device("cpu")
+    choose_kernels(device)
     if world_size > 1:
         on_gpu = device.type == "cuda"  # Told the device, NCCL connects at once, and a barrier has no need to guess it and to warn.
         torch.distributed.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
