@@ -146,15 +146,17 @@ def main() -> None:
     products: list[float] = []
     results: dict[str, list[Run]] = {}
     for name in options.settings:
+        results[name] = []
         with TemporaryDirectory() as folder:
-            results[name] = measure(SETTINGS[device][name], contenders, options, Path(folder), products)
+            for runs in measure(SETTINGS[device][name], contenders, options, Path(folder), products):
+                results[name] += runs
+                if options.json:  # After each round, so that a benchmark that is stopped keeps the rounds before.
+                    write_json(options.json, {"machine": machine(), "load": load, "product_flops_per_second": products, "runs": results})
     best = max(products)
     parts = [heading(results, best, load), *(section(name, SETTINGS[device][name], runs, best) for name, runs in results.items())]
     if len(contenders) == 2:
         parts.append("JoeyNMT is left out: " + ("it is measured on a CPU alone." if device == "cuda" else "no --joeynmt-python was given."))
     write_report(parts, options.out)
-    if options.json:
-        write_json(options.json, {"machine": machine(), "load": load, "product_flops_per_second": products, "runs": results})
 
 
 def arguments(device: str) -> argparse.Namespace:
@@ -183,8 +185,8 @@ def peers(device: str, joeynmt_python: Path | None) -> Iterator[Contender]:
 
 def measure(
     setting: Setting, contenders: Sequence[Contender], options: argparse.Namespace, folder: Path, products: list[float]
-) -> list[Run]:
-    """Return the runs of all rounds of a setting, and add the machine's rate before each round to `products`."""
+) -> Iterator[list[Run]]:
+    """Yield the runs of each round of a setting; the machine's rate before the round is added to `products`."""
     timed = options.updates or setting.updates
     split = random_split(setting, timed, folder)
     choices: dict[Contender, Choice] = {}
@@ -207,11 +209,9 @@ def measure(
 
     for contender in contenders:
         choices[contender] = choose(contender, options.microbatches, partial(trial, contender))
-    runs = []
     for number in range(1, options.rounds + 1):
         products.append(fastest_product())
-        runs += [run(contender, choice, number, timed, min(options.warm_up or timed, timed)) for contender, choice in choices.items()]
-    return runs
+        yield [run(contender, choice, number, timed, min(options.warm_up or timed, timed)) for contender, choice in choices.items()]
 
 
 def choose(contender: Contender, microbatches: Sequence[int], rate: Callable[[Choice], float]) -> Choice:
