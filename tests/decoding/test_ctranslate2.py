@@ -248,10 +248,29 @@ def test_in_int8_nearly_all_greedy_outputs_stay(
 
 
 def test_a_gpu_without_the_library_that_it_needs_is_one_line(model: Transformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: 1)
     monkeypatch.setattr(engine_module, "_CUBLAS", "libnowhere.so.12")
     with refused(78, r"libnowhere\.so\.12: cannot be loaded, and CTranslate2 needs it on a GPU"):
-        load(model, tmp_path)
+        CTranslate2Engine.load(write_model(model, tmp_path / "model"), 1, device=torch.device("cuda"))
+
+
+@pytest.mark.parametrize(
+    ("torch_sees_it", "library", "device"),
+    [
+        (True, "libc.so.6", "cuda"),
+        (True, "libnowhere.so.12", "cpu"),  # As with a torch for CUDA 13.
+        (False, "libc.so.6", "cpu"),  # As with a torch for CPUs.
+    ],
+)
+def test_without_a_device_a_gpu_is_one_that_both_can_use(
+    model: Transformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch_sees_it: bool, library: str, device: str
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: 1)
+    monkeypatch.setattr(ctranslate2, "Translator", lambda *_, device, **__: loaded.append(device))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: torch_sees_it)
+    monkeypatch.setattr(engine_module, "_CUBLAS", library)
+    load(model, tmp_path)
+    assert loaded == [device]
 
 
 def test_the_vocabulary_map_is_our_shortlist_for_a_sentence_alone(model: WordsOnly, sources: list[list[int]], tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def test_auto_is_pytorch_on_a_gpu_and_without_the_package(directory: Path, monke
         assert choose("auto", asked) == Choice("torch", "CTranslate2 is not installed")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose("auto", asked) == Choice("torch", "there is a GPU")
+    assert choose("auto", replace(asked, precision="int8")) == Choice("ctranslate2", "the faster one in int8")
     assert choose("auto", replace(asked, device=torch.device("cpu"))).engine == "ctranslate2"
 
 

@@ -77,19 +77,25 @@ class CTranslate2Engine:
         Args:
             threads: number of batches translated in parallel on a CPU, with one thread each, so results do not depend on this number.
             precision: number type of weights and matrix products.
-            device: device of the model. None uses a GPU if there is one.
+            device: device of the model. None uses a GPU if torch and CTranslate2 can both use it, and else the CPU.
             shortlist: see the attribute.
 
         Raises:
-            UserError: see `load_with_subword`; exit code 78 if CTranslate2 is not installed, lacks cuBLAS or does not support the model, or
-                if there is no shortlist and one is asked for.
+            UserError: see `load_with_subword`; exit code 78 if CTranslate2 is not installed, lacks cuBLAS on a GPU that is asked for or
+                does not support the model, or if there is no shortlist and one is asked for.
         """
         package = library()
         if shortlist:
             check_shortlist([directory])
-        on_gpu = package.get_cuda_device_count() > 0 if device is None else device.type == "cuda"
-        if on_gpu:
-            _check_cublas()
+        if device is None:
+            on_gpu = torch.cuda.is_available() and package.get_cuda_device_count() > 0 and has_cublas()
+        else:
+            on_gpu = device.type == "cuda"
+        if on_gpu and not has_cublas():
+            raise configuration_error(
+                f"{_CUBLAS}: cannot be loaded, and CTranslate2 needs it on a GPU",
+                "pip install nvidia-cublas-cu12 and put its folder into LD_LIBRARY_PATH, or take the engine torch.",
+            )
         config = read_config(directory / CONFIG)
         subword = load_subword(directory, config)
         if not isinstance(config.model, TransformerSize):
@@ -246,12 +252,13 @@ def _options(search: Search, batch_tokens: int, scored: bool) -> dict[str, Any]:
     }
 
 
-def _check_cublas() -> None:
-    """Raise `UserError` (78) if cuBLAS is missing: CTranslate2 loads it in its first product and would fail with a traceback."""
+def has_cublas() -> bool:
+    """Return whether CTranslate2 can multiply on a GPU. It loads cuBLAS in its first product, and would fail there with a traceback.
+
+    A torch for CUDA 13 brings another version of cuBLAS, so it may be missing where torch can use the GPU.
+    """
     try:
         ctypes.CDLL(_CUBLAS)
     except OSError:
-        raise configuration_error(
-            f"{_CUBLAS}: cannot be loaded, and CTranslate2 needs it on a GPU",
-            "pip install nvidia-cublas-cu12 and put its folder into LD_LIBRARY_PATH, or take the engine torch.",
-        ) from None
+        return False
+    return True

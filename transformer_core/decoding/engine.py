@@ -78,7 +78,8 @@ class DecodingRequest:
         Its rule of stopping, a patience of 1 where none is asked for, is no reason.
         """
         size = read_config(self.models[0] / CONFIG).model
-        if torch.cuda.is_available() and (self.device is None or self.device.type == "cuda"):
+        # In int8 our own search is for CPUs.
+        if self.precision != "int8" and torch.cuda.is_available() and (self.device is None or self.device.type == "cuda"):
             return "there is a GPU"
         if self.shortlist:
             return "CTranslate2 unites the shortlists of a batch"
@@ -97,7 +98,7 @@ class Choice(NamedTuple):
 
 
 def choose(asked: EngineOption, wanted: DecodingRequest) -> Choice:
-    """Return the engine asked for; for `auto` CTranslate2 on a CPU where it can do what is wanted in the same way, else PyTorch.
+    """Return the engine asked for; for `auto` CTranslate2 on a CPU or in int8 where it can do what is wanted in the same way, else PyTorch.
 
     Raises:
         UserError: exit code 78; CTranslate2 is asked for and cannot do what is wanted. See also `read_config`.
@@ -111,7 +112,7 @@ def choose(asked: EngineOption, wanted: DecodingRequest) -> Choice:
         return Choice("ctranslate2", "as asked")
     if reason := missing or wanted.difference():
         return Choice("torch", reason)
-    return Choice("ctranslate2", "the faster one on a CPU")
+    return Choice("ctranslate2", "the faster one in int8" if wanted.precision == "int8" else "the faster one on a CPU")
 
 
 def load(engine: EngineName, wanted: DecodingRequest) -> Engine:
