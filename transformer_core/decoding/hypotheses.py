@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK
+from transformer_core.corpus.tokens.subword import BOS, EOS, PAD
 from transformer_core.models.translation import DecoderState
 
 # Counting the sentences that are done makes the host wait for a GPU, so on a GPU they are counted only once in this many steps.
@@ -138,7 +138,7 @@ class Hypotheses(ABC):
     def log_normaliser(self, logits: Tensor) -> Tensor:
         """Return log-sum-exp of the logits, (B*K,), over the whole vocabulary; then set `logits` of PAD, UNK and BOS to minus infinity."""
         normaliser = logsumexp(logits)
-        logits[:, [PAD, UNK, BOS]] = -torch.inf
+        logits[:, PAD : BOS + 1] = -torch.inf  # No list of columns: it would be copied to a GPU, and the host would wait for that.
         return normaliser
 
     def forced(self) -> Tensor | None:
