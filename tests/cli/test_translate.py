@@ -389,6 +389,13 @@ def test_an_engine_that_cannot_do_what_is_asked_is_refused(translate: Call) -> N
     assert translate("--coverage", "0.2", "--engine", "ctranslate2", stdin=b"the dog\n").refusal() == (78, line)
 
 
+def test_gpus_that_cuda_cannot_use_are_none(translate: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver lists them, and CUDA does not start."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert translate("--device", "cuda", stdin=b"the dog\n").refusal() == (78, "--device: cuda asked for, 0 GPUs here")
+
+
 def test_what_is_not_here_is_named(call: Call, translate: Call) -> None:
     code, line = call("translate", "--model", "nowhere").refusal()
     assert (code, line.split(". ")[0]) == (65, "nowhere/config.json: no such file")

@@ -89,8 +89,9 @@ def chosen_device(name: str | None) -> "torch.device | None":
     if name is None:
         return None
     device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise configuration_error(f"--device: {name} asked for, {torch.cuda.device_count()} GPUs here")
+    usable = torch.cuda.device_count() if torch.cuda.is_available() else 0  # The count alone needs no working CUDA.
+    if device.type == "cuda" and (device.index or 0) >= usable:
+        raise configuration_error(f"--device: {name} asked for, {usable} GPUs here")
     return device
 
 
