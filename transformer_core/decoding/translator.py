@@ -96,7 +96,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Translator:
-    """A model, or several, with their vocabulary. A translation does not depend on the batch of its sentence.
+    """A model, or several, with their vocabulary. On a CPU a translation does not depend on the batch of its sentence.
 
     Attributes:
         model: the model or ensemble, in evaluation mode.

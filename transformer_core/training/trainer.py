@@ -1,4 +1,4 @@
-"""The training loop: updates, records, validation, and a state from which a stopped training resumes bit for bit."""
+"""The training loop: updates, records, validation, and a state from which a stopped training resumes, on a CPU bit for bit."""
 
 import math
 import time
