@@ -90,7 +90,10 @@ class NodeGroup:
         """Return variables with the network interface for gloo and NCCL, which otherwise may choose another one, or the loopback."""
         own = self.own_address()
         name = next((name for name, addresses in psutil.net_if_addrs().items() if own in {one.address for one in addresses}), None)
-        return {} if name is None else {key: os.environ.get(key, name) for key in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+        if name is None:
+            return {}
+        chosen = {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}  # To NCCL eth1 alone would also name eth10.
+        return {key: os.environ.get(key, value) for key, value in chosen.items()}
 
     def own_address(self) -> str:
         """Return this node's address for the others.
