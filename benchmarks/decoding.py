@@ -9,8 +9,9 @@ tokens a second are those of the best outputs, end tokens included.
   the best output alone; stage decode searches for the K best, which takes longer (docs/decoding.md).
 - CTranslate2 computes in float32 or int8; all sentences are one call of it.
 - Hugging Face is `generate` in bf16: Marian for a post-norm model, M2M100 for pre-norm. It is left out if these cannot hold the model.
-Each gets the batch size and the threads that are fastest for it: all for one batch or one, and with CTranslate2 and ours one for each of
-several batches at once. Runs before the first round make these choices, and are the warm-up too.
+Each gets the batch size and the threads that are fastest for it: all for one batch or one, and with CTranslate2 and ours on a CPU one for
+each of several batches at once. Runs before the first round make these choices, and are the warm-up too. With a GPU all use it but our
+int8, which is for CPUs. An engine whose library is missing is left out.
 
 The speed of an engine depends on the number of its steps, so a random model is no basis: its outputs end at once or never. Without --model
 the weights are those of a base-sized copier: it outputs the source token by token and ends where the source ends, with high probability, so
@@ -25,30 +26,34 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pandas as pd
+import torch
 from common import command_line, fastest, in_turn, markdown, spread, write_report
 from peers.copier import write_copier
 from peers.decoders import ENGINES, Choice, Output, translate
-from peers.hugging_face import fits
 from training import SETTINGS, machine, random_pairs
 
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.subword import Subword
+from transformer_core.decoding.ctranslate2 import has_cublas
 from transformer_core.export.ctranslate2 import export_model
 from transformer_core.models.directory import SUBWORD, load_model
+from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import BASE
 from transformer_core.processes import cores
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BATCHES = (1_024, 2_048, 4_096, 8_192)
 ONE_BY_ONE = ("ours, float32", "ours, bf16", "ours, int8", "CTranslate2, float32", "CTranslate2, int8")
 
@@ -94,8 +99,9 @@ class Contender:
 
         if one_by_one:
             return fastest([Choice(BATCHES[0], 1, threads), Choice(BATCHES[0], 1, 1)], rate)
-        # Hugging Face has one batch at a time, and more threads do not always make it faster.
-        several = 1 if self.engine.startswith("Hugging Face") else threads
+        # Hugging Face has one batch at a time, and more threads do not always make it faster. So has a GPU.
+        alone = self.engine.startswith("Hugging Face") or (DEVICE == "cuda" and not self.engine.startswith("ours, int8"))
+        several = 1 if alone else threads
         best = fastest([Choice(tokens, several, 1) for tokens in BATCHES], rate)
         return fastest([best, Choice(best.batch_tokens, 1, threads)], rate)
 
@@ -117,20 +123,39 @@ def main() -> None:
         export_model(model, directory, exported)
         contenders = [
             Contender(name, (directory, exported), stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"))))
-            for name in ENGINES
-            if not name.startswith("Hugging Face") or fits(model)
+            for name in possible(model)
         ]
         sources = encoded(options, directory)
         together = table(contenders, sources, options, one_by_one=False)
         few = sources[: options.alone]
         alone = table([contender for contender in contenders if contender.engine in ONE_BY_ONE], few, options, one_by_one=True)
-    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "ctranslate2", "transformers"))
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "ctranslate2", "transformers") if find_spec(name))
     parts = [
-        f"{machine()}, {options.threads} threads. {libraries}. Rounds: {options.rounds}. Load before the first run: {load:.1f}.",
+        f"{machine(DEVICE)}, {options.threads} threads. {libraries}. Rounds: {options.rounds}. Load before the first run: {load:.1f}.",
         f"## {len(sources)} sentences at hand, {sum(map(len, sources)):,} source tokens\n\n{together}",
         f"## One sentence at a time, {len(few)} of them\n\n{alone}",
     ]
     write_report(parts, options.out)
+
+
+def possible(model: TranslationModel) -> Iterator[str]:
+    """Yield the engines that can translate with this model here; say which lack a library."""
+    for name in ENGINES:
+        lacking = ""
+        if name.startswith("Hugging Face") and find_spec("transformers") is None:
+            lacking = "transformers"
+        elif name.startswith("CTranslate2") and DEVICE == "cuda" and not has_cublas():
+            lacking = "libcublas.so.12"
+        if lacking:
+            print(f"{name} is left out: {lacking} is missing", file=sys.stderr, flush=True)
+        elif not name.startswith("Hugging Face") or _fits_hugging_face(model):
+            yield name
+
+
+def _fits_hugging_face(model: TranslationModel) -> bool:
+    from peers.hugging_face import fits
+
+    return fits(model)
 
 
 def arguments() -> argparse.Namespace:

@@ -64,7 +64,7 @@ def main() -> None:
         rows = measured(options.model.name, options.model, list(read_lines(options.text)), options)
     else:
         rows = [row for size in options.sizes for row in of_copier(size, options)]
-    about = f"{machine()}, {options.threads} threads. CTranslate2 {ctranslate2.__version__}. Rounds: {options.rounds}."
+    about = f"{machine('cpu')}, {options.threads} threads. CTranslate2 {ctranslate2.__version__}. Rounds: {options.rounds}."
     write_report([f"{about} Load before the first: {before:.1f}.", markdown(pd.DataFrame(rows))], options.out)
 
 

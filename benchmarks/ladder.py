@@ -102,7 +102,7 @@ def main() -> None:
             options.texts.mkdir(parents=True, exist_ok=True)
             for step in steps:
                 write_lines(options.texts / f"{step.name}.{step.search.replace(', ', '.').replace(' ', '')}", runs[step][-1].texts)
-    about = f"{machine()}, 1 thread. CTranslate2 {ctranslate2.__version__}. Sentences: {len(sources):,}. Rounds: {options.rounds}."
+    about = f"{machine('cpu')}, 1 thread. CTranslate2 {ctranslate2.__version__}. Sentences: {len(sources):,}. Rounds: {options.rounds}."
     write_report([f"{about} Load before the first: {before:.1f}.", markdown(pd.DataFrame(rows))], options.out)
 
 

@@ -151,9 +151,14 @@ def main() -> None:
             for runs in measure(SETTINGS[device][name], contenders, options, Path(folder), products):
                 results[name] += runs
                 if options.json:  # After each round, so that a benchmark that is stopped keeps the rounds before.
-                    write_json(options.json, {"machine": machine(), "load": load, "product_flops_per_second": products, "runs": results})
+                    write_json(
+                        options.json, {"machine": machine(device), "load": load, "product_flops_per_second": products, "runs": results}
+                    )
     best = max(products)
-    parts = [heading(results, best, load), *(section(name, SETTINGS[device][name], runs, best) for name, runs in results.items())]
+    parts = [
+        heading(machine(device), results, best, load),
+        *(section(name, SETTINGS[device][name], runs, best) for name, runs in results.items()),
+    ]
     if len(contenders) == 2:
         parts.append("JoeyNMT is left out: " + ("it is measured on a CPU alone." if device == "cuda" else "no --joeynmt-python was given."))
     write_report(parts, options.out)
@@ -343,17 +348,17 @@ def flops(setting: Setting, source_tokens: pd.Series, target_tokens: pd.Series) 
     return 6.0 * (by_source * source_tokens + by_target * target_tokens)
 
 
-def heading(results: dict[str, list[Run]], best: float, load: float) -> str:
+def heading(machine: str, results: dict[str, list[Run]], best: float, load: float) -> str:
     """Return the machine and the libraries in words; the load is the average of the minute before."""
     versions = {run["contender"]: run["versions"] for runs in results.values() for run in runs}
     libraries = "; ".join(f"{name}: {', '.join(f'{what} {which}' for what, which in own.items())}" for name, own in versions.items())
     product = f"Best 4096 x 4096 bf16 product: {best / 1e12:,.3g} TFLOP/s. Load before the first run: {load:.1f}."
-    return f"{machine()}. {product}\n{libraries}."
+    return f"{machine}. {product}\n{libraries}."
 
 
-def machine() -> str:
-    """Return the processor in words."""
-    if torch.cuda.is_available():
+def machine(device: str) -> str:
+    """Return the GPU, or for the device `cpu` the processor, in words."""
+    if device == "cuda":
         return torch.cuda.get_device_name()
     known = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     flags = [flag for flag in CPU_FLAGS if flag in known]
