@@ -127,8 +127,8 @@ def _gather(memory: Tensor, positions: Tensor) -> Tensor:
 
 
 def bias_of(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the bias added to scores: 0 where attention is allowed, minus infinity elsewhere. A bias is returned unchanged."""
-    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else mask
+    """Return the bias added to scores, given a mask or a bias: 0 where attention is allowed, minus infinity elsewhere."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else mask.to(dtype)
 
 
 class MultiHeadAttention(nn.Module):

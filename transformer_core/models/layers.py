@@ -57,7 +57,10 @@ class EncoderLayer(nn.Module):
         self.round_feed_forward = Residual(size)
 
     def forward(self, x: Tensor, visible: Visible) -> Tensor:
-        """Apply the layer to x, (B, S, D); `visible` is (B, 1, 1, S), True at real tokens, or a neighbourhood. Return (B, S, D)."""
+        """Apply the layer to x, (B, S, D), and return that shape.
+
+        `visible` is (B, 1, 1, S), True at real tokens, or its `bias_of`, or a neighbourhood.
+        """
         query, own = self.self_attention.project(self.round_attention.before(x))
         x = self.round_attention.after(x, self.self_attention(query, own, visible))
         return self.round_feed_forward.after(x, self.feed_forward(self.round_feed_forward.before(x)))
@@ -88,8 +91,8 @@ class DecoderLayer(nn.Module):
 
         Args:
             x: input of the layer.
-            visible: for a whole target (T, T) or a neighbourhood; for hypotheses (B, 1, K, C), True at the slots that each one sees, or
-                its `bias_of`.
+            visible: for a whole target (T, T) or a neighbourhood; for hypotheses (B, 1, K, C), True at the slots that each one sees. Or the
+                `bias_of` such a mask.
             encoded: keys and values of the encoder's output for this layer.
             encoded_mask: (B, 1, 1, S), True at real source tokens, or its `bias_of`.
             past: keys and values in C slots per sentence; those of this position are written there. None for a whole target.

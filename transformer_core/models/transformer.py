@@ -91,16 +91,17 @@ class Transformer(TranslationModel):
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
         memory = self.encode(source, source_mask)
         x = self._embed_target(target, 0)
-        visible = self._earlier(target.shape[1], target.device)
+        # Biases are computed once, not per layer.
+        visible, mask = self._earlier(x), bias_of(source_mask[:, None, None, :], x.dtype)
         for layer in self._decoder_layers():
-            x = layer(x, visible, layer.cross_attention.keys_and_values(memory), source_mask[:, None, None, :])
+            x = layer(x, visible, layer.cross_attention.keys_and_values(memory), mask)
         return _normed(x, self.decoder_norm)
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """Encode (B, S) token ids and their mask to (B, S, D)."""
-        r = self.size.neighbourhood
-        visible: Visible = source_mask[:, None, None, :] if r is None else Neighbourhood.centred(source_mask, r)
         x = self._enter(self.embedding(source), self.source_positions, 0)
+        r = self.size.neighbourhood
+        visible: Visible = bias_of(source_mask[:, None, None, :], x.dtype) if r is None else Neighbourhood.centred(source_mask, r)
         for layer in self.encoder:
             x = layer(x, visible)
         return _normed(x, self.encoder_norm)
@@ -130,11 +131,12 @@ class Transformer(TranslationModel):
     def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
         return self._decoder_layers()[-1].cross_attention.recording()
 
-    def _earlier(self, length: int, device: torch.device) -> Visible:
-        """Return the mask or neighbourhood of a whole target: each position sees itself and positions before it."""
+    def _earlier(self, x: Tensor) -> Visible:
+        """Return the bias or neighbourhood of a whole target, (B, T, D): each position sees itself and positions before it."""
+        length = x.shape[1]
         if self.size.neighbourhood is not None:
-            return Neighbourhood.before(length, self.size.neighbourhood, device)
-        return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+            return Neighbourhood.before(length, self.size.neighbourhood, x.device)
+        return bias_of(torch.ones(length, length, dtype=torch.bool, device=x.device).tril(), x.dtype)
 
     def _embed_target(self, target: Tensor, first: int) -> Tensor:
         embedding = self.target_embedding or self.embedding
