@@ -17,7 +17,7 @@ mkdir -p benchmarks/results
 failed=""
 for part; do
     case $part in
-        tests) timeout 300 "$python" -m pytest -m gpu tests/training ;;
+        tests) timeout 300 "$python" -m pytest -m gpu tests/training tests/decoding ;;
         *)
             timeout 400 "$python" benchmarks/training.py --settings "$part" --rounds 2 --microbatches 1 4 \
                 --out "benchmarks/results/training-$part-$name.md" --json "benchmarks/results/training-$part-$name.json"

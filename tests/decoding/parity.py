@@ -98,7 +98,7 @@ class WordsOnly(Transformer):
     """Gives PAD, UNK and BOS no probability, as CTranslate2 does; ours keeps them out of outputs and takes nothing from their share."""
 
     def project(self, x: Tensor) -> Tensor:
-        return super().project(x).index_fill(-1, torch.tensor([PAD, UNK, BOS]), -torch.inf)
+        return super().project(x).index_fill(-1, torch.tensor([PAD, UNK, BOS], device=x.device), -torch.inf)
 
 
 def learnt(updates: int) -> WordsOnly:

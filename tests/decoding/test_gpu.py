@@ -1,0 +1,55 @@
+"""Decoding on a GPU: the outputs of a CPU, by steps that do not wait for the GPU."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+
+from tests.decoding.parity import WordsOnly, differences, made_up_pairs, padded
+from tests.models.on_disk import SMALL, VOCAB
+from transformer_core.corpus.tokens.subword import PAD
+from transformer_core.decoding import beam as beam_module
+from transformer_core.decoding.beam import Search, beam_search
+from transformer_core.models.architectures import build
+
+pytestmark = pytest.mark.gpu
+SOURCES = [source for source, _ in made_up_pairs(60, seed=3_000)]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_gpu_finds_the_outputs_of_a_cpu(beam: int, model: WordsOnly) -> None:
+    search = Search(beam, 0.6, "power", max_extra=6)
+    tokens = padded(SOURCES)
+    on_cpu = beam_search(model, tokens, tokens != PAD, search)
+    there, tokens = deepcopy(model).cuda(), tokens.cuda()
+    on_gpu = beam_search(there, tokens, tokens != PAD, search)
+    found = differences(model, SOURCES, on_gpu, on_cpu, search)
+    assert {one.kind for one in found} <= {"tie"}
+    assert len(found) <= 2
+
+
+def test_a_step_waits_for_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch raises where an operation would wait; only the count of finished sentences may, once in some steps, and the first step."""
+    calls = 0
+
+    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
+        def watching(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            torch.cuda.set_sync_debug_mode("error" if calls > 2 else "default")
+            try:
+                return call(*arguments)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        return watching
+
+    torch.manual_seed(1)
+    drawn = build(SMALL, VOCAB).eval().cuda()
+    monkeypatch.setattr(drawn, "step", watched(drawn.step))
+    monkeypatch.setattr(beam_module._BeamSearch, "extend", watched(beam_module._BeamSearch.extend))
+    tokens = torch.randint(4, VOCAB, (5, 7), device="cuda")
+    beam_search(drawn, tokens, tokens != PAD, Search(4, 0.6, "power", max_extra=20))
+    assert calls > 10
