@@ -1,7 +1,6 @@
 """A directory for CTranslate2: what is in it, what it takes the place of, and what is refused."""
 
 import json
-import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -82,12 +81,6 @@ def test_a_setting_that_the_export_does_not_know_is_refused(directory: Path, tmp
         export_model(model, directory, tmp_path / "out")
     model.size = WithActivation(**asdict(SIZE))
     export_model(model, directory, tmp_path / "out")
-
-
-def test_without_the_package_it_is_named(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    line = "CTranslate2 is not installed. pip install ctranslate2"
-    assert refusal(directory, tmp_path / "out") == line
 
 
 def test_an_earlier_export_is_replaced_and_an_empty_directory_filled(directory: Path, tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +24,7 @@ from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator, load_for_decoding, load_with_subword
 from transformer_core.errors import UserError, machine_errors
-from transformer_core.export.ctranslate2 import export_model, library
+from transformer_core.export.ctranslate2 import export_model
 from transformer_core.files import sha256_of
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS
 from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
@@ -231,7 +232,7 @@ READERS: dict[str, Reader] = {
     "tokens": _split_part(1),
     "token-offsets": _split_part(2),
     "token-lines": _split_part(3),
-    "ctranslate2-export": Reader(_export, _after(library, _parts(WEIGHTS, 1))),
+    "ctranslate2-export": Reader(_export, _after(partial(import_module, "ctranslate2"), _parts(WEIGHTS, 1))),
     "shortlist": Reader(_shortlist, _shortlists),
     "request": Reader(_request, _after(_served, lambda: _REQUESTS)),
 }

@@ -18,7 +18,7 @@ from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.translator import Hypothesis, check_length, check_shortlist, load_subword
 from transformer_core.errors import configuration_error
 from transformer_core.export.cache import cached_export
-from transformer_core.export.ctranslate2 import library, positions_of, unsupported
+from transformer_core.export.ctranslate2 import positions_of, unsupported
 from transformer_core.models.directory import CONFIG, read_config
 from transformer_core.presets import TransformerSize
 
@@ -81,14 +81,15 @@ class CTranslate2Engine:
             shortlist: see the attribute.
 
         Raises:
-            UserError: see `load_with_subword`; exit code 78 if CTranslate2 is not installed, lacks cuBLAS on a GPU that is asked for or
-                does not support the model, or if there is no shortlist and one is asked for.
+            UserError: see `load_with_subword`; exit code 78 if CTranslate2 lacks cuBLAS on a GPU that is asked for or does not support the
+                model, or if there is no shortlist and one is asked for.
         """
-        package = library()
+        import ctranslate2  # type: ignore[import-untyped]
+
         if shortlist:
             check_shortlist([directory])
         if device is None:
-            on_gpu = torch.cuda.is_available() and package.get_cuda_device_count() > 0 and has_cublas()
+            on_gpu = torch.cuda.is_available() and ctranslate2.get_cuda_device_count() > 0 and has_cublas()
         else:
             on_gpu = device.type == "cuda"
         if on_gpu and not has_cublas():
@@ -101,7 +102,7 @@ class CTranslate2Engine:
         if not isinstance(config.model, TransformerSize):
             raise configuration_error(f"{directory}: {unsupported(config.model)}")
         with cached_export(directory) as exported:
-            translator = package.Translator(
+            translator = ctranslate2.Translator(
                 str(exported),
                 device="cuda" if on_gpu else "cpu",
                 device_index=0 if device is None else device.index or 0,

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from transformer_core.corpus.tokens.shortlist import SHORTLIST
 from transformer_core.errors import UserError
-from transformer_core.export.ctranslate2 import export_model, library
+from transformer_core.export.ctranslate2 import export_model
 from transformer_core.files import new_directory, read_json, sha256_of, write_json
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, load_model
 
@@ -70,8 +70,10 @@ def _cache() -> Path:
 
 
 def _key(directory: Path) -> str:
+    import ctranslate2  # type: ignore[import-untyped]
+
     names = [WEIGHTS, CONFIG, SUBWORD, *([SHORTLIST] if (directory / SHORTLIST).is_file() else [])]
-    parts = [str(_FORMAT), library().__version__, *(sha256_of(directory / name) for name in names)]
+    parts = [str(_FORMAT), ctranslate2.__version__, *(sha256_of(directory / name) for name in names)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 

@@ -33,19 +33,6 @@ _MAP = "vmap.txt"
 _FILES = {"model.bin", "config.json", "shared_vocabulary.json", SUBWORD, _MAP}
 
 
-def library() -> Any:
-    """Return the package ctranslate2, which has no type annotations.
-
-    Raises:
-        UserError: exit code 78; the package is not installed.
-    """
-    try:
-        import ctranslate2  # type: ignore[import-untyped]
-    except ModuleNotFoundError:
-        raise configuration_error("CTranslate2 is not installed", "pip install ctranslate2") from None
-    return ctranslate2
-
-
 def unsupported(size: ModelSize) -> str:
     """Return why CTranslate2 does not support a model of these sizes; empty if it does."""
     if not isinstance(size, TransformerSize):
@@ -69,9 +56,10 @@ def export_model(model: TranslationModel, source: Path, out: Path) -> None:
     of the model directory `source`.
 
     Raises:
-        UserError: exit code 78; CTranslate2 is not installed or does not support the model, or `out` exists and is no earlier export.
+        UserError: exit code 78; CTranslate2 does not support the model, or `out` exists and is no earlier export.
     """
-    specs = library().specs
+    from ctranslate2 import specs  # type: ignore[import-untyped]
+
     spec = _specification(specs, _transformer(model, source), Subword.load(source / SUBWORD))
     out = out.resolve()
     _check_free(out)
