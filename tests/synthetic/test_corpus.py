@@ -15,8 +15,8 @@ from transformer_core.corpus.trees import bracketed, read_tree
 from transformer_core.synthetic.lexicon import adverbials, conjunctions, lexicon
 from transformer_core.synthetic.phenomena import PHENOMENA
 from transformer_core.synthetic.sampling import Sampler
-from transformer_core.synthetic.sentences import sentence
-from transformer_core.synthetic.stream import SyntheticPair, generate
+from transformer_core.synthetic.sentences import Sentence, sentence
+from transformer_core.synthetic.stream import generate
 
 T = TypeVar("T")
 
@@ -26,31 +26,31 @@ SAMPLE = 4_000
 
 
 @pytest.fixture(scope="module")
-def sample() -> list[SyntheticPair]:
+def sample() -> list[Sentence]:
     return list(generate("train", SAMPLE, seed=11, workers=1, trees=True))
 
 
-def test_sentences_are_long_enough_and_no_longer_than_60_words(sample: list[SyntheticPair]) -> None:
+def test_sentences_are_long_enough_and_no_longer_than_60_words(sample: list[Sentence]) -> None:
     lengths = [len(pair.source.split()) for pair in sample]
     assert sum(lengths) / len(lengths) >= 12
     assert max(lengths) <= 60
     assert sum(length >= 40 for length in lengths) >= SAMPLE / 1_000
 
 
-def test_every_phenomenon_is_in_at_least_5_percent_of_the_sentences(sample: list[SyntheticPair]) -> None:
+def test_every_phenomenon_is_in_at_least_5_percent_of_the_sentences(sample: list[Sentence]) -> None:
     """The rarest is in 7%, which is six standard deviations (0.34% at 5% of 4,000) above the bound."""
     counts = Counter(label for pair in sample for label in pair.phenomena)
     assert set(counts) == set(PHENOMENA)
     assert {label: count for label, count in counts.items() if count < 0.05 * SAMPLE} == {}
 
 
-def test_text_is_written_as_a_person_would(sample: list[SyntheticPair]) -> None:
+def test_text_is_written_as_a_person_would(sample: list[Sentence]) -> None:
     for text in (text for pair in sample for text in (pair.source, pair.target)):
         assert re.fullmatch(r"[A-ZÄÖÜ0-9][^.?!]*(?:(?<=\d)\.[^.?!]*)*[.?]", text), text
         assert not re.search(r"\s\s|\s[,.?]|,[^ ]|[,.?]{2}", text), text
 
 
-def test_a_source_sentence_has_one_translation(sample: list[SyntheticPair]) -> None:
+def test_a_source_sentence_has_one_translation(sample: list[Sentence]) -> None:
     translations: dict[str, str] = {}
     assert all(translations.setdefault(pair.source, pair.target) == pair.target for pair in sample)
     assert len(translations) > 0.99 * SAMPLE
@@ -80,9 +80,9 @@ def test_german_is_a_function_of_english_where_sentences_come_again() -> None:
     for seed in range(20):
         sampler = NarrowSampler(f"narrow {seed}")
         for found in (sentence(sampler) for _ in range(1_500)):
-            before = translations.setdefault(found.english, found.german)
-            assert before == found.german, found.english
-            repeated += before is not found.german
+            before = translations.setdefault(found.source, found.target)
+            assert before == found.target, found.source
+            repeated += before is not found.target
     assert repeated > 1_000
 
 
@@ -103,21 +103,21 @@ CLUES = {
 }
 
 
-def test_what_is_ambiguous_alone_is_clear_from_the_sentence(sample: list[SyntheticPair]) -> None:
+def test_what_is_ambiguous_alone_is_clear_from_the_sentence(sample: list[Sentence]) -> None:
     for english, german in CLUES.items():
         found = [pair.target for pair in sample if re.search(english, pair.source)]
         assert found, english
         assert [target for target in found if not re.search(german, target[0].lower() + target[1:])] == []
 
 
-def test_a_tree_is_one_and_has_the_tokens_of_the_sentence_as_leaves(sample: list[SyntheticPair]) -> None:
+def test_a_tree_is_one_and_has_the_tokens_of_the_sentence_as_leaves(sample: list[Sentence]) -> None:
     for pair in sample:
         assert leaves(pair.tree) == tokens(pair.source), pair.source
         assert "".join(leaves(pair.tree)) == pair.source.replace(" ", "")
         assert bracketed(read_tree(pair.tree)) == pair.tree
 
 
-def test_trees_are_made_on_request_only_and_change_nothing_else(sample: list[SyntheticPair]) -> None:
+def test_trees_are_made_on_request_only_and_change_nothing_else(sample: list[Sentence]) -> None:
     assert list(generate("train", 500, seed=11)) == [pair._replace(tree="") for pair in sample[:500]]
 
 
@@ -133,7 +133,7 @@ def finite_verbs() -> tuple[set[str], set[str]]:
     return {form.finite for form in forms}, {form.last.split()[-1] for form in forms}
 
 
-def test_the_finite_verb_ends_a_subordinate_clause(sample: list[SyntheticPair]) -> None:
+def test_the_finite_verb_ends_a_subordinate_clause(sample: list[Sentence]) -> None:
     _, last = finite_verbs()
     found = []
     for pair in sample:
@@ -150,7 +150,7 @@ def test_the_finite_verb_ends_a_subordinate_clause(sample: list[SyntheticPair]) 
     assert [clause for clause in found if clause.split()[-1] not in last] == []
 
 
-def test_the_finite_verb_is_second_behind_an_adverbial(sample: list[SyntheticPair]) -> None:
+def test_the_finite_verb_is_second_behind_an_adverbial(sample: list[Sentence]) -> None:
     second, _ = finite_verbs()
     times = {one.german for use in ("past", "present", "habit", "future") for one in adverbials(use)}
     front = re.compile(rf"(?:{'|'.join(sorted(times, key=len, reverse=True))}) (\S+)")
@@ -170,7 +170,7 @@ def test_the_same_seed_gives_the_same_bytes_everywhere_and_another_other_ones() 
     assert next(generate("train", 1, seed=2)) != pairs[0]
 
 
-def test_the_number_of_processes_changes_nothing(sample: list[SyntheticPair]) -> None:
+def test_the_number_of_processes_changes_nothing(sample: list[Sentence]) -> None:
     assert list(generate("train", 2_500, seed=11, workers=2, trees=True)) == sample[:2_500]
 
 
@@ -179,7 +179,7 @@ def test_a_stream_has_as_many_pairs_as_asked_for(pairs: int) -> None:
     assert sum(1 for _ in generate("train", pairs, seed=2)) == pairs
 
 
-def test_splits_share_no_sentence_whatever_their_seeds(sample: list[SyntheticPair]) -> None:
+def test_splits_share_no_sentence_whatever_their_seeds(sample: list[Sentence]) -> None:
     train = {pair.source for pair in sample}
     valid = {pair.source for seed in (11, 12) for pair in generate("valid", 1_000, seed, workers=1)}
     test = {pair.source for seed in (11, 13) for pair in generate("test", 1_000, seed, workers=1)}

@@ -182,5 +182,5 @@ def test_clauses_are_translated_in_every_order(row: list[str]) -> None:
 def test_a_comma_gives_way_to_the_mark_behind_it() -> None:
     text = Text("(S (NP (PRP he)) (VP (MD can) (RB not)  (VP (VB sleep) )))", "er sagt,, dass er schläft,,")
     done = finish(text, ".")
-    assert (done.english, done.german) == ("He cannot sleep.", "Er sagt, dass er schläft.")
+    assert (done.source, done.target) == ("He cannot sleep.", "Er sagt, dass er schläft.")
     assert finished_tree(done) == "(S (NP (PRP He)) (VP (MD can) (RB not) (VP (VB sleep))) (. .))"

@@ -23,12 +23,21 @@ _FIRST_LETTER = re.compile(r"(?<= )[^\s()]")
 
 
 class Sentence(NamedTuple):
-    """A pair: text with capital letters and punctuation, labels as bits, and the tree as the input of `finished_tree`."""
+    """An English sentence, its German translation, the phenomena in them as bits, and the English sentence's tree.
 
-    english: str
-    german: str
+    `tree` is in the brackets of the Penn Treebank, its leaves are the tokens of `source`: from `sentence` the input of `finished_tree`, in
+    a stream its output; "" if trees were not asked for.
+    """
+
+    source: str
+    target: str
     labels: int
     tree: str
+
+    @property
+    def phenomena(self) -> tuple[str, ...]:
+        """Names of the phenomena."""
+        return phenomena.names(self.labels)
 
 
 def sentence(sampler: Sampler) -> Sentence:
@@ -37,7 +46,7 @@ def sentence(sampler: Sampler) -> Sentence:
         asks, time = sampler.random() < 0.09, sampler.pick(_TIMES)
         text = sampler.pick(_QUESTIONS)(sampler, time) if asks else _statements(sampler, time)
         found = finish(text, "?" if asks else ".")
-        if found.english.count(" ") < MOST_WORDS:
+        if found.source.count(" ") < MOST_WORDS:
             return found
 
 
@@ -54,7 +63,7 @@ def finish(text: Text, mark: str) -> Sentence:
 def finished_tree(found: Sentence) -> str:
     """Return the tree of the English sentence without extra blanks, with a capital first letter and the mark."""
     tree = " ".join(found.tree.split()).replace(" )", ")")
-    return f"{_FIRST_LETTER.sub(found.english[0], tree, count=1)[:-1]} (. {found.english[-1]}))"
+    return f"{_FIRST_LETTER.sub(found.source[0], tree, count=1)[:-1]} (. {found.source[-1]}))"
 
 
 def _statements(sampler: Sampler, time: str) -> Text:

@@ -3,13 +3,11 @@
 import zlib
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain
-from typing import Any, NamedTuple
+from itertools import chain, islice
 
 from transformer_core.processes import cores, in_order
-from transformer_core.synthetic import phenomena
 from transformer_core.synthetic.sampling import Sampler
-from transformer_core.synthetic.sentences import finished_tree, sentence
+from transformer_core.synthetic.sentences import Sentence, finished_tree, sentence
 
 PAIRS_PER_CHUNK = 1_000
 # With fewer chunks for a process, starting it takes longer than it saves.
@@ -18,20 +16,8 @@ CHUNKS_PER_WORKER = 4
 _HASHES = {"train": range(8), "valid": range(8, 9), "test": range(9, 10)}
 
 
-class SyntheticPair(NamedTuple):
-    """An English sentence, its German translation, the phenomena in them, and the English sentence's bracketed phrase structure.
-
-    `tree` is in the brackets of the Penn Treebank, its leaves are the tokens of `source`; "" if trees were not asked for.
-    """
-
-    source: str
-    target: str
-    phenomena: tuple[str, ...]
-    tree: str = ""
-
-
-def generate(split: str, pairs: int, seed: int, workers: int | None = None, *, trees: bool = False) -> Iterator[SyntheticPair]:
-    """Yield pairs of train, valid or test; a longer stream begins with the pairs of a shorter one.
+def generate(split: str, pairs: int, seed: int, workers: int | None = None, *, trees: bool = False) -> Iterator[Sentence]:
+    """Return pairs of train, valid or test; a longer stream begins with the pairs of a shorter one.
 
     The hash of a sentence decides its split, so splits are disjoint for all seeds and sizes.
 
@@ -41,17 +27,15 @@ def generate(split: str, pairs: int, seed: int, workers: int | None = None, *, t
     """
     chunks = -(-pairs // PAIRS_PER_CHUNK)
     wanted = workers if workers is not None else min(cores(), chunks // CHUNKS_PER_WORKER)
-    rows = chain.from_iterable(in_order(partial(_chunk, split, seed, trees), range(chunks), wanted))
-    for (source, target, labels, *tree), _ in zip(rows, range(pairs), strict=False):
-        yield SyntheticPair(source, target, phenomena.names(labels), *tree)
+    return islice(chain.from_iterable(in_order(partial(_chunk, split, seed, trees), range(chunks), wanted)), pairs)
 
 
-def _chunk(split: str, seed: int, trees: bool, number: int) -> list[tuple[Any, ...]]:
-    """Return the rows of one chunk, a function of the arguments alone."""
+def _chunk(split: str, seed: int, trees: bool, number: int) -> list[Sentence]:
+    """Return the pairs of one chunk, a function of the arguments alone."""
     sampler, hashes = Sampler(f"{split} {seed} {number}"), _HASHES[split]
-    found: list[tuple[Any, ...]] = []
+    found: list[Sentence] = []
     while len(found) < PAIRS_PER_CHUNK:
         one = sentence(sampler)
-        if zlib.crc32(one.english.encode()) % 10 in hashes:
-            found.append((*one[:3], finished_tree(one)) if trees else one[:3])
+        if zlib.crc32(one.source.encode()) % 10 in hashes:
+            found.append(one._replace(tree=finished_tree(one) if trees else ""))
     return found
