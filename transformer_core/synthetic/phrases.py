@@ -106,10 +106,6 @@ def pronoun(name: str, noun: Noun, case: int) -> NounPhrase:
 
 def noun_phrase(determiner: Determiner, adjectives: tuple[Adjective, ...], noun: Noun, number: int, case: int) -> NounPhrase:
     """Return a determiner, adjectives and a noun that agree in gender, number (0 singular, 1 plural) and case."""
-    return (_noun_phrase if adjectives else _same_noun_phrase)(determiner, adjectives, noun, number, case)
-
-
-def _noun_phrase(determiner: Determiner, adjectives: tuple[Adjective, ...], noun: Noun, number: int, case: int) -> NounPhrase:
     person, gender, reference = (SIE, morphology.PLURAL, "they") if number else (ER, noun.gender, noun.pronoun)
     cell = gender * 4 + case
     labels = determiner.labels[cell] | noun.labels
@@ -123,9 +119,6 @@ def _noun_phrase(determiner: Determiner, adjectives: tuple[Adjective, ...], noun
     tree = f"(NP {tree}{noun.trees[number]})"
     german += noun.forms[number * 4 + case]
     return NounPhrase(tree, german, person, gender, reference, noun, determiner.definite, False, labels, determiner.negative)
-
-
-_same_noun_phrase = cache(_noun_phrase)  # Without adjectives there are some thousands, and nine of ten draws are repeats.
 
 
 def owned(owner: NounPhrase, adjectives: tuple[Adjective, ...], noun: Noun, number: int, case: int) -> NounPhrase:
