@@ -60,12 +60,6 @@ def test_all_number_words_differ() -> None:
         assert len(set(words)) == len(numbers)
 
 
-@pytest.mark.parametrize("number", [-1, 1_000_000])
-def test_a_number_without_words_is_refused(number: int) -> None:
-    with pytest.raises(ValueError, match="999999"):
-        cardinal(number)
-
-
 # Words
 
 

@@ -4,8 +4,6 @@ from functools import cache, lru_cache
 
 from transformer_core.synthetic.lexicon import rows
 
-LARGEST = 999_999
-
 
 @cache
 def _table() -> dict[int, dict[str, str]]:
@@ -18,12 +16,7 @@ def cardinal(number: int) -> tuple[str, str]:
     """Return a number from 0 to 999,999 in British English words, and as one German word as in counting.
 
     21 is "twenty-one" and "einundzwanzig", 1001 "one thousand and one" and "eintausendeins".
-
-    Raises:
-        ValueError: the number is out of range.
     """
-    if not 0 <= number <= LARGEST:
-        raise ValueError(f"no words for {number}: out of 0 to {LARGEST}")
     if number in _table():
         return _table()[number]["english"], _table()[number]["german"]
     unit = 10 if number < 100 else 100 if number < 1000 else 1000

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +84,9 @@ def align(pairs: Callable[[], Iterable[tuple[TokenIds, TokenIds]]], vocab_size: 
     Raises:
         UserError: exit code 78; the aligner is not installed.
     """
-    aligner = _library()
+    check_aligner()
+    import systran_align  # type: ignore[import-not-found]
+
     counts: Counter[tuple[int, int]] = Counter()
     occurrences = np.zeros(vocab_size, np.int64)
     with TemporaryDirectory() as folder:
@@ -94,8 +95,8 @@ def align(pairs: Callable[[], Iterable[tuple[TokenIds, TokenIds]]], vocab_size: 
             for source, target in pairs():
                 occurrences += np.bincount(np.asarray(target, np.int64), minlength=vocab_size)
                 file.write(f"{' '.join(_words(source))} ||| {' '.join(_words(target))}\n")
-        aligner.generate_alignment_probabilities(text, forward, backward, favor_diagonal=True, optimize_tension=True)
-        probabilities, again = aligner.Aligner(forward, backward), iter(pairs())
+        systran_align.generate_alignment_probabilities(text, forward, backward, favor_diagonal=True, optimize_tension=True)
+        probabilities, again = systran_align.Aligner(forward, backward), iter(pairs())
         while chunk := [(_words(source), _words(target)) for source, target in islice(again, _PAIRS_AT_ONCE)]:
             sources, targets = (list(side) for side in zip(*chunk, strict=True))
             for source, target, found in zip(sources, targets, probabilities.align_batch(sources, targets), strict=True):
@@ -126,10 +127,3 @@ def check_aligner() -> None:
     """Check that the aligner is installed. Raises `UserError` (78): it is not."""
     if find_spec("systran_align") is None:
         raise configuration_error("systran-align is not installed", "pip install systran-align")
-
-
-def _library() -> Any:
-    check_aligner()
-    import systran_align  # type: ignore[import-not-found]
-
-    return systran_align
