@@ -564,12 +564,8 @@ def _without_consequences(schema: type[BaseModel], faults: list[ErrorDetails]) -
 
 
 def _nearest_key(schema: type[BaseModel], fault: ErrorDetails) -> str | None:
-    known = _schema_at(schema, _location(fault)[:-1]).get("properties", {})
+    known = _schema_at(schema, fault["loc"][:-1]).get("properties", {})
     return next(iter(difflib.get_close_matches(str(fault["loc"][-1]), sorted(known), n=1)), None)
-
-
-def _location(fault: ErrorDetails) -> list[str | int]:
-    return [part for part in fault["loc"] if isinstance(part, (str, int))]
 
 
 def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> UserError:
@@ -578,7 +574,7 @@ def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> Us
 
 
 def _described(schema: type[BaseModel], error: ErrorDetails, path: Path) -> UserError:
-    location = _location(error)
+    location = error["loc"]
     where = f"{path}: {'.'.join(map(str, location))}" if location else str(path)
     if error["type"] == "value_error" and not location:  # Of a `model_validator`: a contradiction between keys, which it names.
         return configuration_error(f"{path}: {error['ctx']['error']}")
@@ -593,7 +589,7 @@ def _described(schema: type[BaseModel], error: ErrorDetails, path: Path) -> User
     if not location:
         expected = expected.replace("section", "document")
     return configuration_error(
-        f"{where}: must be {expected}, got {_shown(error['input'])}", _OTHER_FORMAT if location == ["format"] else ""
+        f"{where}: must be {expected}, got {_shown(error['input'])}", _OTHER_FORMAT if location == ("format",) else ""
     )
 
 
@@ -612,7 +608,7 @@ def _json_schema(schema: type[BaseModel]) -> dict[str, Any]:
     return schema.model_json_schema()
 
 
-def _schema_at(schema: type[BaseModel], location: list[str | int]) -> dict[str, Any]:
+def _schema_at(schema: type[BaseModel], location: tuple[int | str, ...]) -> dict[str, Any]:
     """Return the JSON schema of the value at a location, also inside optional values, lists, mappings and tagged unions."""
     root = _json_schema(schema)
 
