@@ -6,7 +6,7 @@ import hashlib
 import io
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -93,9 +93,9 @@ class Subword:
 
     @property
     def is_bpe(self) -> bool:
-        """Whether this is a BPE model. SentencePiece does not say, but of its types only BPE can sample segmentations and not rank them."""
-        samples = _works(lambda: self.processor.encode("a", enable_sampling=True, alpha=0.5, nbest_size=-1))
-        return samples and not _works(lambda: self.processor.nbest_encode("a", nbest_size=2))
+        """Whether this is a BPE model."""
+        trainer = _proto(self.processor.serialized_model_proto()).trainer_spec
+        return bool(trainer.model_type == trainer.BPE)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids up to the first eos; pad and bos are skipped."""
@@ -172,26 +172,24 @@ def _normalisation(settings: Bpe, folder: Path) -> dict[str, Any]:
     return {"normalization_rule_tsv": str(table)}
 
 
-def _without_file_name(model: bytes) -> bytes:
-    """Return a model without the name of its table of capitals, which is a temporary file's; the table itself is in the model."""
+def _proto(model: bytes) -> Any:
+    """Return a model file's message."""
     from sentencepiece import sentencepiece_model_pb2
 
     proto: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]  # The class is made when the module is imported.
     proto.ParseFromString(model)
+    return proto
+
+
+def _without_file_name(model: bytes) -> bytes:
+    """Return a model without the name of its table of capitals, which is a temporary file's; the table itself is in the model."""
+    proto = _proto(model)
     proto.normalizer_spec.ClearField("normalization_rule_tsv")
     return bytes(proto.SerializeToString(deterministic=True))
 
 
 def _no_model(path: Path) -> UserError:
     return UserError(f"{path}: not a SentencePiece model with pad, unk, bos, eos at 0, 1, 2, 3", "Make it with: dvc repro bpe")
-
-
-def _works(call: Callable[[], object]) -> bool:
-    try:
-        call()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _prepared(text: str) -> str:
