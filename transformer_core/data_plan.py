@@ -7,7 +7,6 @@ from pathlib import Path
 from transformer_core.config import Params
 from transformer_core.corpus.sources.catalogue import (
     PACKAGED_ENTRIES,
-    FoundEntry,
     Size,
     Source,
     Translated,
@@ -75,41 +74,35 @@ def plan_data(params: Params) -> DataPlan:
     wanted = params.download
     found = find_entry(wanted.corpus)
     check_direction(found, wanted.source, wanted.target)
+    reader = SourceReader(found, wanted.source, wanted.target, Fetcher(found.entry.name, Path()))
     if found.path.parent != PACKAGED_ENTRIES:  # Of those the names are tested, and mtdata takes seconds to load.
-        reader = SourceReader(found, wanted.source, wanted.target, Fetcher(found.entry.name, Path()))
         for source in (one for sources in found.entry.sources.values() for one in sources):
             reader.check_names(source)
-    direction = wanted.source, wanted.target
     locked = locked_sums(lock_file(found.entry.name))
-    files = [
-        file
-        for split, sources in found.entry.sources.items()
-        for source in sources
-        for file in _files(split, source, direction, found, locked)
-    ]
+    files = [file for split, sources in found.entry.sources.items() for source in sources for file in _files(split, source, reader, locked)]
     size = found.entry.size
     temporary, kept = _disk(params, size) if size else ({}, {})
     return DataPlan(
         corpus=found.entry.name,
-        direction=direction,
+        direction=reader.direction,
         licence=found.entry.licence,
         note=found.entry.note,
         pairs=size.pairs if size else None,
-        files=list(dict.fromkeys(files)),  # One archive may contain both sides.
+        files=list(dict.fromkeys(files)),  # One archive may contain both sides; a translated text may have one side.
         disk={**kept, **temporary},
         disk_at_most=2 * sum(kept.values()) + sum(temporary.values()),
     )
 
 
-def _files(split: str, source: Source, direction: tuple[str, ...], found: FoundEntry, locked: dict[str, str]) -> Iterator[PlannedFile]:
+def _files(split: str, source: Source, reader: SourceReader, locked: dict[str, str]) -> Iterator[PlannedFile]:
     later = "locked at the first fetch"
-    local = SourceReader(found, direction[0], direction[-1], Fetcher(found.entry.name, Path())).local_files(source)
+    local = reader.local_files(source)
     missing = not local or not all(path.is_file() for path in local)
     if source.files is not None:
-        for file, path in zip((source.files[language] for language in direction), local, strict=False):
+        for file, path in zip((source.files[language] for language in reader.direction), local, strict=True):
             yield PlannedFile(split, file.path, False, _sum(file.sha256, "none"), not path.is_file())
     elif source.https is not None:
-        for address in (source.https[language] for language in direction):
+        for address in (source.https[language] for language in reader.direction):
             url = without_logins(address.url)
             yield PlannedFile(split, url, True, _sum(address.sha256 or locked.get(url), later))
     elif source.folder is not None:
@@ -124,22 +117,26 @@ def _files(split: str, source: Source, direction: tuple[str, ...], found: FoundE
         yield PlannedFile(split, source.trees, False, "none", missing)
     elif source.translated is not None:
         translated = source.translated
-        yield from _text_of(translated, split, direction)
+        yield from _text_of(translated, split, reader.direction)
         checked_by = later if translated.registered else "none"
-        absent = not translated.registered and not (found.folder / translated.model).is_dir()
+        absent = not translated.registered and not (reader.found.folder / translated.model).is_dir()
         words = f"{translated.side} of {translated.corpus} by {translated.model}"
         yield PlannedFile(split, words, translated.registered, checked_by, absent)
     else:
         yield PlannedFile(split, f"{source.holdout:,} pairs held out of train", False, "that of train")
 
 
-def _text_of(translated: Translated, split: str, direction: tuple[str, ...]) -> Iterator[PlannedFile]:
+def _text_of(translated: Translated, split: str, direction: tuple[str, str]) -> Iterator[PlannedFile]:
     """Yield the sources of the text that is translated, but those that are translations themselves."""
     found = find_entry(translated.corpus)
-    languages = tuple(language for language in direction if language in found.entry.languages)
+    languages = [language for language in direction if language in found.entry.languages]
+    if not languages:
+        return
+    reader = SourceReader(found, languages[0], languages[-1], Fetcher(found.entry.name, Path()))
+    locked = locked_sums(lock_file(found.entry.name))
     for source in found.entry.splits.train:
-        if languages and source.translated is None:
-            yield from _files(split, source, languages, found, locked_sums(lock_file(found.entry.name)))
+        if source.translated is None:
+            yield from _files(split, source, reader, locked)
 
 
 def _sum(digest: str | None, otherwise: str) -> str:
