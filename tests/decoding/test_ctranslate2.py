@@ -58,6 +58,13 @@ def ours(model: WordsOnly, sources: list[list[int]], settings: Search) -> list[l
     return beam_search(model, tokens, tokens != PAD, settings)
 
 
+def search(
+    engine: CTranslate2Engine, sources: list[list[int]], settings: Search, batch_tokens: int = 4096, scored: bool = True
+) -> list[list[Finished]]:
+    """Translate as `begin` does, but return token ids."""
+    return engine._begin(sources, settings, batch_tokens, scored)()
+
+
 CONVERTED: list[dict[str, Any]] = [
     {},
     {"norm": "pre"},
@@ -111,7 +118,7 @@ def test_with_their_stopping_rule_our_beam_finds_theirs_but_for_ties(
     beam: int, alpha: float, penalty: Penalty, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
 ) -> None:
     settings = replace(THEIRS, beam=beam, alpha=alpha, penalty=penalty)
-    theirs = engine.search(sources, settings, 4096)
+    theirs = search(engine, sources, settings)
     found = differences(model, sources, ours(model, sources, settings), theirs, settings)
     assert [difference for difference in found if difference.kind not in ("tie", "theirs is cut")] == []
     assert len(found) < len(sources) / 10
@@ -123,7 +130,7 @@ def test_greedy_outputs_equal_ours_but_for_ties_and_end_at_the_max_length_as_our
     max_extra: int, scored: bool, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
 ) -> None:
     settings = Search(beam=1, max_extra=max_extra)
-    mine, theirs = ours(model, sources, settings), engine.search(sources, settings, 4096, scored)
+    mine, theirs = ours(model, sources, settings), search(engine, sources, settings, scored=scored)
     assert {difference.kind for difference in differences(model, sources, mine, theirs, settings)} <= {"tie"}
     assert any(len(output.tokens) == len(source) - 1 + max_extra for source, (output,) in zip(sources, theirs, strict=True))
     assert len({tuple(output.tokens) for output, *_ in theirs}) > 100  # Or equality would say little.
@@ -136,7 +143,7 @@ def test_greedy_outputs_of_a_model_that_does_not_end_are_cut_alike_with_scores_a
     wanted = [output.tokens for (output,) in ours(model, sources, settings)]
     assert [len(tokens) for tokens in wanted] == [12, 6, 65]
     for scored in (True, False):
-        assert [output.tokens for (output,) in engine.search(sources, settings, 4096, scored)] == wanted
+        assert [output.tokens for (output,) in search(engine, sources, settings, scored=scored)] == wanted
 
 
 @pytest.mark.parametrize(("beam", "patience"), [(2, None), (4, 1.0), (4, 2.0), (4, 0.3), (4, 0.1)])
@@ -145,7 +152,7 @@ def test_without_scores_the_best_output_is_the_same(
     beam: int, patience: float | None, alpha: float, engine: CTranslate2Engine, sources: list[list[int]]
 ) -> None:
     settings = Search(beam, alpha, "power", max_extra=2, patience=patience)
-    scored, alone = (engine.search(sources, settings, 4096, scored=scored) for scored in (True, False))
+    scored, alone = (search(engine, sources, settings, scored=scored) for scored in (True, False))
     assert [outputs[0].tokens for outputs in scored] == [outputs[0].tokens for outputs in alone]
     assert all(len(outputs) == 1 for outputs in alone)
 
@@ -156,7 +163,7 @@ def test_the_proved_stop_finds_what_theirs_finds_or_better(
 ) -> None:
     """Both keep the same live hypotheses; theirs lets fewer of them end, and stops earlier, so it cannot find what ours has not found."""
     settings = replace(THEIRS, alpha=alpha, patience=None)
-    theirs = engine.search(sources, settings, 4096)
+    theirs = search(engine, sources, settings)
     found = Counter(difference.kind for difference in differences(model, sources, ours(model, sources, settings), theirs, settings))
     assert found["theirs is better"] == 0
     assert found.total() < len(sources)
@@ -168,7 +175,7 @@ def test_scores_are_log_probabilities_given_no_special_token_over_the_length_pen
     beam: int, penalty: Penalty, model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]]
 ) -> None:
     settings = replace(THEIRS, beam=beam, penalty=penalty)
-    for source, outputs in zip(sources[:40], engine.search(sources[:40], settings, 4096), strict=True):
+    for source, outputs in zip(sources[:40], search(engine, sources[:40], settings), strict=True):
         assert [output.score for output in outputs] == sorted((output.score for output in outputs), reverse=True)
         for output in outputs:
             found = [output.tokens]
@@ -181,7 +188,7 @@ def test_scores_are_log_probabilities_given_no_special_token_over_the_length_pen
 
 def test_the_max_length_is_each_sentences_own(tmp_path: Path) -> None:
     sources = [[*[5] * count, EOS] for count in (7, 1, 4, 3, 1)]
-    lists = load(drawn(), tmp_path).search(sources, Search(2, 0.6, "power", max_extra=4), 4096)
+    lists = search(load(drawn(), tmp_path), sources, Search(2, 0.6, "power", max_extra=4))
     assert [{len(output.tokens) for output in outputs} for outputs in lists] == [{11}, {5}, {8}, {7}, {5}]
 
 
@@ -193,7 +200,7 @@ def test_outputs_are_those_of_a_search_that_had_the_max_length_from_the_start(
     piece = engine.subword.processor.id_to_piece
     settings = Search(beam, 0.6, "power", max_extra=2, patience=patience)
     cut = 0
-    for source, outputs in zip(sources[:60], engine.search(sources[:60], settings, 4096), strict=True):
+    for source, outputs in zip(sources[:60], search(engine, sources[:60], settings), strict=True):
         (result,) = engine.translator.translate_batch(
             [[piece(token) for token in source[:-1]]],
             beam_size=beam,
@@ -216,9 +223,9 @@ def test_outputs_are_those_of_a_search_that_had_the_max_length_from_the_start(
 
 def test_outputs_are_bounded_by_the_positions_that_were_learned(tmp_path: Path) -> None:
     engine = load(drawn(positions="learned", most_positions=9), tmp_path)
-    assert {len(output.tokens) for output in engine.search([[4, 5, 6, EOS]], Search(2, 0.6, "power", max_extra=50), 4096)[0]} == {9}
+    assert {len(output.tokens) for output in search(engine, [[4, 5, 6, EOS]], Search(2, 0.6, "power", max_extra=50))[0]} == {9}
     with refused(65, "sentence 2: 10 tokens, but this model has 9 positions in CTranslate2"):
-        engine.search([[4, EOS], [*[4] * 9, EOS]], Search(2, 0.6, "power", max_extra=50), 4096)
+        search(engine, [[4, EOS], [*[4] * 9, EOS]], Search(2, 0.6, "power", max_extra=50))
 
 
 def test_translations_come_in_the_order_of_the_sources_and_an_empty_one_is_empty(
@@ -234,7 +241,7 @@ def test_translations_come_in_the_order_of_the_sources_and_an_empty_one_is_empty
 def test_the_number_of_threads_changes_no_bit(
     engine: CTranslate2Engine, model: WordsOnly, sources: list[list[int]], tmp_path: Path
 ) -> None:
-    assert load(model, tmp_path, threads=1).search(sources, THEIRS, 64) == engine.search(sources, THEIRS, 64)
+    assert search(load(model, tmp_path, threads=1), sources, THEIRS, 64) == search(engine, sources, THEIRS, 64)
 
 
 def test_in_int8_nearly_all_greedy_outputs_stay(
@@ -242,7 +249,7 @@ def test_in_int8_nearly_all_greedy_outputs_stay(
 ) -> None:
     greedy = replace(THEIRS, beam=1)
     eight_bits = CTranslate2Engine.load(write_model(model, tmp_path / "model"), 2, "int8")
-    pairs = list(zip(eight_bits.search(sources, greedy, 512), engine.search(sources, greedy, 512), strict=True))
+    pairs = list(zip(search(eight_bits, sources, greedy, 512), search(engine, sources, greedy, 512), strict=True))
     assert any(ours[0].score != theirs[0].score for ours, theirs in pairs)
     assert sum(ours[0].tokens == theirs[0].tokens for ours, theirs in pairs) >= 0.9 * len(pairs)
 

@@ -19,6 +19,7 @@ from transformer_core.evaluation.attention_figures import (
     head_colour,
     opacity,
     readable,
+    shown_layer,
     word_figure,
 )
 
@@ -99,7 +100,7 @@ def test_a_cell_stands_in_the_row_of_what_is_written_and_the_column_of_what_is_s
 def test_all_is_drawn_within_the_figure() -> None:
     layers = [encoder_figures(maps_of(np.full((4, 4), 0.25, dtype=np.float32))), *cross_figures(maps_of(np.eye(4, dtype=np.float32)))]
     figures = [Drawn(head.svg) for layer in layers for head in layer.heads]
-    figures += [Drawn(word_figure(even(heads, ["▁a", "▁b", "</s>"]), 0).svg) for heads in (1, 4, 16)]
+    figures += [Drawn(word_figure(even(heads, ["▁a", "▁b", "</s>"]), 0, 5).svg) for heads in (1, 4, 16)]
     for drawn in figures:
         places = [(text.x, text.y) for text in drawn.texts]
         assert all(0 < x < drawn.width and 0 < y < drawn.height for x, y in (*places, *(at for line in drawn.lines for at in line.points)))
@@ -127,7 +128,7 @@ def test_a_head_of_the_decoder_is_described_by_its_strongest_weight() -> None:
 def test_weights_of_a_training_that_diverged_are_not_drawn() -> None:
     figure = encoder_figures(maps_of(np.full((4, 4), np.nan, dtype=np.float32))).heads[0]
     assert (Drawn(figure.svg).lines, in_words(figure)) == ([], "strongest: the ← the, 0.00")
-    assert not [line for line in Drawn(word_figure(word_maps(np.full((2, 6, 6), np.nan)), 0).svg).lines if line.hover]
+    assert not [line for line in Drawn(word_figure(word_maps(np.full((2, 6, 6), np.nan)), 0, 5).svg).lines if line.hover]
 
 
 @given(st.floats(0, 1), st.floats(0, 1))
@@ -158,7 +159,7 @@ def test_lines_go_from_the_word_to_what_it_attends_to_as_strong_as_the_weight() 
     weights = np.zeros((2, 6, 6))
     weights[0, 1:3] = [0.75, 0, 0, 0.25, 0, 0]
     weights[1, 1:3] = [0, 0.5, 0.5, 0, 0, 0]
-    drawn = Drawn(word_figure(word_maps(weights), 1).svg)
+    drawn = Drawn(word_figure(word_maps(weights), 1, 5).svg)
     assert drawn.words() == ["head 1", "head 2", *WORDS, *WORDS]
     assert [text.text for text in drawn.texts if text.name == "chosen"] == ["dogs"]
     heights = {text.text: text.y for text in drawn.texts}
@@ -171,7 +172,7 @@ def test_lines_go_from_the_word_to_what_it_attends_to_as_strong_as_the_weight() 
 
 
 def test_the_lines_of_the_heads_stand_side_by_side_within_the_height_of_a_word() -> None:
-    drawn = Drawn(word_figure(even(heads=16), 1).svg)
+    drawn = Drawn(word_figure(even(heads=16), 1, 5).svg)
     heights = sorted({text.y for text in drawn.texts if text.text in WORDS})
     starts = [line.points[0][1] for line in drawn.lines if line.hover and "← \u2068the\u2069" in line.hover]
     widths = {line.style.split("stroke-width: ")[1] for line in drawn.lines if line.hover}
@@ -181,15 +182,15 @@ def test_the_lines_of_the_heads_stand_side_by_side_within_the_height_of_a_word()
 
 
 @pytest.mark.parametrize(("layers", "shown"), [(1, 1), (2, 1), (6, 5)])
-def test_the_layer_is_the_last_but_one_unless_one_is_named(layers: int, shown: int) -> None:
+def test_the_layer_that_is_shown_is_the_last_but_one(layers: int, shown: int) -> None:
     maps = word_maps(np.full((2, 6, 6), 1 / 6), layers=layers)
-    figure = word_figure(maps, 0)
+    figure = word_figure(maps, 0, shown_layer(layers))
     assert (figure.word, figure.layer, figure.layers, word_figure(maps, 0, layers).layer) == ("the", shown, layers, layers)
     assert len([line for line in Drawn(figure.svg).lines if line.hover]) == 2 * len(WORDS)
 
 
 def test_a_head_keeps_its_colour_whichever_are_shown() -> None:
-    drawn = Drawn(word_figure(even(heads=8), 0, heads=[5, 6]).svg)
+    drawn = Drawn(word_figure(even(heads=8), 0, 5, heads=[5, 6]).svg)
     assert {line.hover.split(":")[0] for line in drawn.lines if line.hover} == {"head 5", "head 6"}
     assert all(head_colour(5 if "head 5" in line.hover else 6, 8) in line.style for line in drawn.lines if line.hover)
 
@@ -210,7 +211,7 @@ def test_each_head_has_a_colour_of_its_own_that_is_seen_on_a_light_and_on_a_dark
 
 
 def test_the_file_is_svg_that_needs_no_other_and_has_every_text_escaped() -> None:
-    svg = word_figure(even(2, ["▁<b>&\x01", '▁"</svg>$', "</s>"]), 0, alone=True).svg
+    svg = word_figure(even(2, ["▁<b>&\x01", '▁"</svg>$', "</s>"]), 0, 5, alone=True).svg
     ElementTree.fromstring(svg)
     drawn = Drawn(svg)
     assert drawn.words()[-2] == "What “<b>&\ufffd” attends to"

@@ -463,7 +463,7 @@ def test_whatever_the_data_holds_the_figures_are_svg_with_places_that_are_number
     update = {"update": 200.0, "perplexity": number, "loss": number, "learning_rate": 0.0, "gradient_norm": number}
     charts = training_charts([{**update, "tokens_per_second": 0.0}] * 2, [{**update, "score": number}], "BLEU")
     heads = [*encoder_figures(maps).heads, *cross_figures(maps)[0].heads]
-    for svg in [*(chart.svg for chart in charts if chart.svg), *(head.svg for head in heads), word_figure(maps, 0).svg]:
+    for svg in [*(chart.svg for chart in charts if chart.svg), *(head.svg for head in heads), word_figure(maps, 0, 1).svg]:
         for element in ElementTree.fromstring(svg).iter():
             assert not re.search("nan|inf", " ".join(element.get(name, "") for name in ("d", "x", "y", "transform", "viewBox")))
 

@@ -143,10 +143,6 @@ class CTranslate2Engine:
         outputs = self._begin(sources, search, batch_tokens, scored)
         return lambda: [[Hypothesis.of(output, self.subword) for output in ranked] for ranked in outputs()]
 
-    def search(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, scored: bool = True) -> list[list[Finished]]:
-        """Translate as `begin` does, but return token ids."""
-        return self._begin(sources, search, batch_tokens, scored)()
-
     def _begin(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, scored: bool) -> Callable[[], list[list[Finished]]]:
         """Begin to translate; return the function that waits for the outputs.
 

@@ -128,20 +128,18 @@ def encoder_words(maps: AttentionMaps, layer: int) -> tuple[list[Word], NDArray[
     return words, by_word(maps.weights["encoder"][layer - 1], words)
 
 
-def word_figure(
-    maps: AttentionMaps, place: int, layer: int | None = None, heads: Sequence[int] | None = None, alone: bool = False
-) -> WordFigure:
+def word_figure(maps: AttentionMaps, place: int, layer: int, heads: Sequence[int] | None = None, alone: bool = False) -> WordFigure:
     """Draw a word's attention to all words of the source, itself included, in the encoder's self-attention (the paper's Figure 4).
 
     Args:
         maps: the attention weights.
         place: index of the word among the source's words.
-        layer: layer, from 1; None is the last but one, as the paper shows 5 of 6.
+        layer: layer, from 1.
         heads: heads, from 1; None is all. A head's colour does not depend on the selection.
         alone: return a self-contained SVG file with a heading, instead of an element of a page.
     """
     layers, count = maps.weights["encoder"].shape[:2]
-    layer, heads = layer or shown_layer(layers), heads or range(1, count + 1)
+    heads = heads or range(1, count + 1)
     words, weights = encoder_words(maps, layer)
     texts = [shortened(word.text, _MOST_WORD_COLUMNS) for word in words]
     # Bold capitals are wider than other letters.

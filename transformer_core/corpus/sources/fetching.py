@@ -168,9 +168,9 @@ def name_of_address(url: str) -> str:
     return f"{hashlib.sha256(without_logins(url).encode()).hexdigest()[:8]}-{file_name(url)}"
 
 
-def lock_file(corpus: str, entries: Path = OWN_ENTRIES) -> Path:
+def lock_file(corpus: str) -> Path:
     """Return the path of the lock of a corpus."""
-    return entries / f"{corpus}.lock"
+    return OWN_ENTRIES / f"{corpus}.lock"
 
 
 def locked_sums(lock: Path) -> dict[str, str]:
