@@ -81,6 +81,17 @@ def default_params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copyfile(REPOSITORY / "transformer_core/recipes/synthetic.yaml", "params.yaml")
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """PyTorch has one thread in this process, and as many as before when the test ends."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def prefect_server(_isolated: None) -> Iterator[str]:
     """The address of a Prefect server, started once (about 10 seconds) and used by every flow in this process."""

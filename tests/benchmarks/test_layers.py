@@ -1,6 +1,5 @@
 """Paths, operations and exponents of the benchmark of Table 1; no time is judged."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -11,16 +10,9 @@ from torch import nn
 from benchmarks.layer_types import COUNTED, LAYERS, Layer, Sizes, convolutions, recurrence
 from benchmarks.layers import PATH_WIDTH, counted_flops, dependences, depths, draw, exponents, path_length, paths, peaks, row
 
+# Operations this small are slower on two, much slower where the other core has work.
+pytestmark = pytest.mark.usefixtures("one_thread")
 LENGTHS = (2, 5, 12)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Operations this small are slower on two, much slower where the other core has work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -1,7 +1,7 @@
 """Model directories with random weights, and the command line called as a function."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -55,14 +55,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.manual_seed(6)  # With which the Transformer's translations are short, and mostly not empty.
         write_model(build(size, VOCAB), folder / name)
     return folder
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    """The number of threads of this process is as before when the test ends."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

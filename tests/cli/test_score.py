@@ -80,7 +80,7 @@ def test_sides_of_unequal_length_are_refused_before_anything_is_scored(call: Cal
     assert (code, line.split(". ")[0]) == (65, "a.en: 3 lines, but b.de has 4")
 
 
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("one_thread")
 def test_threads_are_as_many_as_asked_for(call: Call) -> None:
     assert call("score", "--model", "transformer", "--threads", "2", "a.en", "a.de").code == 0
     assert torch.get_num_threads() == 2

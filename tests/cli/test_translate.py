@@ -363,7 +363,7 @@ def test_an_automatic_precision_is_named_as_what_it_is(fast: bool, name: str, tr
     assert (done.code, done.err.split(" on ")[0]) == (0, f"engine torch, {name},")
 
 
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 def test_batches_at_once_are_as_many_as_the_threads_asked_for(engine: str, translate: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Engine] = []

@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ruamel.yaml import YAML
 
-from tests.clone import ROOT
 from tests.corpus.encoded import learnt_subword, write_binarized
 from transformer_core import recipes
 from transformer_core.config import Train
@@ -28,8 +26,7 @@ from transformer_core.corpus.tokens.subword import EOS, UNK, Subword
 
 WORDS = ("the", "horse", "horses", "sees", "seen", "other", "another", "there", "where", "nothing", "thing", "things", "sing", "singing")
 PAIRS = 300
-SETTINGS = Train.model_validate(YAML(typ="safe", pure=True).load(recipes.read("synthetic"))["train"])
-SETTINGS = SETTINGS.model_copy(update={"tokens_per_update": 200, "tokens_per_microbatch": 80, "bpe_dropout": 0.2})
+SETTINGS = recipes.load("synthetic").train.model_copy(update={"tokens_per_update": 200, "tokens_per_microbatch": 80, "bpe_dropout": 0.2})
 
 
 class Corpus(NamedTuple):
@@ -119,7 +116,7 @@ print(json.dumps(list(epoch_of(Corpus(directory, Subword.load(directory / "spm.m
 
 def test_another_process_segments_the_same(corpus: Corpus) -> None:
     """SentencePiece's own sampling does not: from 0.2.2 on it salts its seed."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "1"}
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
     command = [sys.executable, "-c", OTHER, str(corpus.directory)]
     said = subprocess.run(command, check=True, timeout=60, env=environment, capture_output=True, text=True).stdout
     assert {number: tuple(sides) for number, sides in json.loads(said)} == epoch_of(corpus)

@@ -58,31 +58,21 @@ def test_codes_in_a_tmx_unit_are_no_text_but_what_is_around_and_in_their_sub_is(
     assert [line.decode() for line in file_lines(path, "de")] == [parts[0] + parts[2] + parts[4] + parts[4]]
 
 
-def test_a_language_is_taken_before_its_regional_forms(tmp_path: Path) -> None:
-    (tmp_path / "m.tmx").write_text(
-        '<tmx><body><tu><tuv xml:lang="de-AT"><seg>Jänner</seg></tuv><tuv xml:lang="de"><seg>Januar</seg></tuv></tu></body></tmx>',
-        encoding="utf-8",
-    )
-    for language, text in (("de", "Januar"), ("de-AT", "Jänner")):
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        ({"de-AT": "Jänner", "de": "Januar"}, {"de": "Januar", "de-AT": "Jänner"}),
+        ({"pt-BR": "um", "pt_PT": "dois"}, {"pt-BR": "um", "pt": "um", "pt-pt": "dois", "de": ""}),
+        ({"zh-Hant-TW": "yi", "zh-Hans-CN": "er"}, {"zh": "yi", "zh-Hans": "er", "zh_hant": "yi", "zh-Hans-CN": "er", "zh-Han": ""}),
+    ],
+)
+def test_a_language_is_found_by_either_of_its_names_and_before_its_regional_forms(
+    texts: dict[str, str], found: dict[str, str], tmp_path: Path
+) -> None:
+    sides = "".join(f'<tuv xml:lang="{language}"><seg>{text}</seg></tuv>' for language, text in texts.items())
+    (tmp_path / "m.tmx").write_text(f"<tmx><body><tu>{sides}</tu></body></tmx>", encoding="utf-8")
+    for language, text in found.items():
         assert [line.decode() for line in file_lines(tmp_path / "m.tmx", language)] == [text]
-
-
-def test_a_regional_language_is_found_by_either_name(tmp_path: Path) -> None:
-    (tmp_path / "m.tmx").write_text(
-        '<tmx><body><tu><tuv xml:lang="pt-BR"><seg>um</seg></tuv><tuv xml:lang="pt_PT"><seg>dois</seg></tuv></tu></body></tmx>',
-        encoding="utf-8",
-    )
-    for language, text in (("pt-BR", b"um"), ("pt", b"um"), ("pt-pt", b"dois"), ("de", b"")):
-        assert list(file_lines(tmp_path / "m.tmx", language)) == [text]
-
-
-def test_a_language_of_several_parts_has_regional_forms_too(tmp_path: Path) -> None:
-    (tmp_path / "m.tmx").write_text(
-        '<tmx><body><tu><tuv xml:lang="zh-Hant-TW"><seg>yi</seg></tuv><tuv xml:lang="zh-Hans-CN"><seg>er</seg></tuv></tu></body></tmx>',
-        encoding="utf-8",
-    )
-    for language, text in (("zh", b"yi"), ("zh-Hans", b"er"), ("zh_hant", b"yi"), ("zh-Hans-CN", b"er"), ("zh-Han", b"")):
-        assert list(file_lines(tmp_path / "m.tmx", language)) == [text]
 
 
 def test_a_large_tmx_file_takes_no_more_memory_than_a_small_one(tmp_path: Path) -> None:

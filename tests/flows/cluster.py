@@ -4,31 +4,19 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from uuid import UUID
 
 import psutil
-import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
 
 from flows.cluster.group import free_port
-from tests.clone import Clone, tiny_clone
+from tests.clone import Clone
 from tests.flows.servers import server
 from tests.waiting import wait_for
-
-
-def home_of_the_pipeline(folder: Path) -> Clone:
-    """A tiny clone with a DVC remote, a folder."""
-    made = tiny_clone(folder / "home")
-    short = {"updates": 20, "save_every": 10, "validate_every": 20, "bleu_sentences": 2, "precision": "float64"}
-    short |= {"tokens_per_update": 640, "tokens_per_microbatch": 160}
-    made.set({"train": short, "machine": {"devices": 1, "threads": 1}})  # The same sums wherever a rank runs.
-    made.run("dvc", "remote", "add", "--default", "store", str(folder / "store"))
-    made.commit("a remote")
-    return made
 
 
 class PrefectServer:
@@ -47,20 +35,6 @@ class PrefectServer:
     def close(self) -> None:
         """Kill it."""
         self._running.close()
-
-
-@contextmanager
-def server_for(home: Clone, folder: Path, host: str) -> Iterator[str]:
-    """The loopback address of a Prefect server that listens on `host`, in the environment of what tests start too."""
-    prefect = PrefectServer(folder, host)
-    here = {**prefect.environment, "PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "5"}
-    here["TRANSFORMER_CLONES"] = str(folder / "clones")
-    with pytest.MonkeyPatch.context() as patch, closing(prefect):
-        for name, value in here.items():
-            patch.setenv(name, value)
-        home.environment |= here
-        prefect.start()
-        yield prefect.address
 
 
 @contextmanager

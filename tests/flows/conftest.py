@@ -1,28 +1,46 @@
 """Fixtures of tests with a Prefect server and a worker: one home, server and set of deployments a file of tests."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from tests.clone import Clone
-from tests.flows.cluster import home_of_the_pipeline, server_for
+from tests.clone import Clone, tiny_clone
+from tests.flows.cluster import PrefectServer
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """The clone in which the pipeline runs."""
-    return home_of_the_pipeline(tmp_path_factory.mktemp("cluster"))
+    """The clone in which the pipeline runs: a tiny one with a DVC remote, a folder."""
+    folder = tmp_path_factory.mktemp("cluster")
+    made = tiny_clone(folder / "home")
+    short = {"updates": 20, "save_every": 10, "validate_every": 20, "bleu_sentences": 2, "precision": "float64"}
+    short |= {"tokens_per_update": 640, "tokens_per_microbatch": 160}
+    made.set({"train": short, "machine": {"devices": 1, "threads": 1}})  # The same sums wherever a rank runs.
+    made.run("dvc", "remote", "add", "--default", "store", str(folder / "store"))
+    made.commit("a remote")
+    return made
 
 
 @pytest.fixture(scope="module")
 def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, home: Clone) -> Iterator[str]:
-    """The address of a Prefect server of its own, on the loopback unless the module names another HOST."""
-    host = getattr(request.module, "HOST", "127.0.0.1")
-    with server_for(home, tmp_path_factory.mktemp("prefect"), host) as address:
-        yield address
+    """The loopback address of a Prefect server of its own, in the environment of what tests start too.
+
+    It listens on the loopback unless the module names another HOST.
+    """
+    folder = tmp_path_factory.mktemp("prefect")
+    prefect = PrefectServer(folder, getattr(request.module, "HOST", "127.0.0.1"))
+    here = {**prefect.environment, "PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "5"}
+    here["TRANSFORMER_CLONES"] = str(folder / "clones")
+    with pytest.MonkeyPatch.context() as patch, closing(prefect):
+        for name, value in here.items():
+            patch.setenv(name, value)
+        home.environment |= here
+        prefect.start()
+        yield prefect.address
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ import pytest
 
 from flows.cluster.group import NodeGroup, address_for_others, address_towards, free_port
 from flows.record.journal import JOURNALS
-from tests.clone import ROOT
 from tests.flows.test_train_stage import prepare
 from tests.refusals import refused
 from tests.waiting import wait_for
@@ -99,7 +98,7 @@ class Nodes:
 
     def start(self, rank: int, state: Path | None = None, join_seconds: int = 120) -> "subprocess.Popen[str]":
         group = NodeGroup(2, rank, self.rendezvous, "127.0.0.1", join_seconds)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), **group.environment()}
+        environment = {**os.environ, **group.environment()}
         if state is not None:
             environment["TRANSFORMER_STATE"] = str(state)
         process = subprocess.Popen(

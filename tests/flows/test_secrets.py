@@ -9,7 +9,6 @@ import pytest
 
 from flows.cluster.group import free_port
 from flows.record.server import connect, search
-from tests.clone import ROOT
 from tests.flows.publishing import before_publish, random_model
 from tests.flows.servers import mlflow_server
 from tests.flows.stages import set_params
@@ -43,7 +42,6 @@ def test_secrets_are_in_no_output_and_no_record(folder: Path) -> None:
     address = f"http://{LOGIN}@127.0.0.1:{port}"
     set_params(machine={"tracking_uri": address})
     environment = {**os.environ, **SECRETS, "MLFLOW_TRACKING_URI": address, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-    environment["PYTHONPATH"] = str(ROOT)
     outputs: list[str] = []
 
     def run(where: Path, *command: str) -> int:

@@ -14,7 +14,6 @@ from flows import tracking
 from flows.cluster.group import free_port
 from flows.record.journal import JOURNALS, read_events
 from flows.record.server import connect, experiment_id
-from tests.clone import ROOT
 from tests.flows.servers import mlflow_server
 from tests.flows.test_train_stage import prepare
 from tests.waiting import wait_for
@@ -38,7 +37,7 @@ def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_eve
     prepare("bpe", updates=UPDATES, save_every=600, validate_every=600, tokens_per_update=128, tokens_per_microbatch=128, cooldown=1)
     port = free_port("127.0.0.1")
     uri = f"http://127.0.0.1:{port}"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "MLFLOW_TRACKING_URI": uri}
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": uri}
     stage = [sys.executable, "-m", "flows.stages", "train"]
     with mlflow_server(port):
         training = subprocess.Popen(stage, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -1,7 +1,6 @@
 """Training is the same however it is cut: into micro-batches, by stops, over devices; and it survives what goes wrong."""
 
 import errno
-import os
 import platform
 import signal
 import subprocess
@@ -36,7 +35,6 @@ from transformer_core.training.update import seed_everything
 SIZE = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.2)
 STILL = replace(SIZE, dropout=0.0)
 VOCAB = 30
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 on_every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 SETTINGS = Train(
     init_from=None, updates=24, tokens_per_update=120, tokens_per_microbatch=40, precision="float32", max_skipped=2, seed=3,
@@ -624,7 +622,7 @@ def test_memory_runs_out_before_the_first_update_or_not_at_all(data: Path, tmp_p
     said = {}
     for tokens in (4000, 20):
         command = [sys.executable, "-c", MEMORY, str(data), str(tokens), str(tmp_path / str(tokens))]
-        said[tokens] = subprocess.run(command, check=True, timeout=400, env=ENVIRONMENT, capture_output=True, text=True).stdout.strip()
+        said[tokens] = subprocess.run(command, check=True, timeout=400, capture_output=True, text=True).stdout.strip()
     assert said[4000].startswith("78 0 train.tokens_per_microbatch: the model and 4,000 tokens do not fit the memory of this cpu. Lower it")
     assert said[20] == "fits"
 
@@ -661,34 +659,30 @@ WIDE = TransformerSize(layers=1, d_model=768, d_ff=1024, heads=2, d_k=8, d_v=8, 
 
 
 @pytest.mark.slow  # about 20 s: a process for each kill
+@pytest.mark.usefixtures("one_thread")
 def test_killed_in_the_middle_of_a_save_goes_on_from_the_last_whole_state(data: Path, split: BinarizedSplit, tmp_path: Path) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        straight = build(torch.float32, WIDE)
-        trainer_of(straight, split, tmp_path / "straight").run()
-        path = tmp_path / "killed"
-        begun = []
-        for kill in range(1, 4):
-            # Each start gets a little further: it is killed while its second save is being written.
-            begun.append(_run_until_saving(data, path, saves=1 + kill))
-        assert begun[0] == 0
-        assert begun[-1] > 0
-        again = build(torch.float32, WIDE)
-        trainer = trainer_of(again, split, path)
-        assert trainer.resume()
-        assert trainer.progress.update < SETTINGS.updates
-        trainer.run()
-        assert torch.equal(weights(straight), weights(again))
-        assert not list(path.glob(".*.new"))
-    finally:
-        torch.set_num_threads(threads)
+    straight = build(torch.float32, WIDE)
+    trainer_of(straight, split, tmp_path / "straight").run()
+    path = tmp_path / "killed"
+    begun = []
+    for kill in range(1, 4):
+        # Each start gets a little further: it is killed while its second save is being written.
+        begun.append(_run_until_saving(data, path, saves=1 + kill))
+    assert begun[0] == 0
+    assert begun[-1] > 0
+    again = build(torch.float32, WIDE)
+    trainer = trainer_of(again, split, path)
+    assert trainer.resume()
+    assert trainer.progress.update < SETTINGS.updates
+    trainer.run()
+    assert torch.equal(weights(straight), weights(again))
+    assert not list(path.glob(".*.new"))
 
 
 def _run_until_saving(data: Path, path: Path, saves: int) -> int:
     """Start the training, kill it in the middle of writing a state once it has begun `saves` of them; the update it began after."""
     command = [sys.executable, "-c", KILLED, str(data), str(path)]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         began = int(process.stdout.readline())
         seen: set[str] = set()
@@ -762,7 +756,7 @@ def of_devices(data: Path, text: Path, tmp_path_factory: pytest.TempPathFactory)
     for devices, out in outs.items():
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={devices}", str(script)]
         out.mkdir()
-        done = subprocess.run([*command, data, text, out], check=False, timeout=180, env=ENVIRONMENT, capture_output=True, text=True)
+        done = subprocess.run([*command, data, text, out], check=False, timeout=180, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
     return outs
 
