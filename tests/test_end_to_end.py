@@ -11,21 +11,16 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from tests.clone import CORPUS, TINY, Clone, tiny_clone
 from tests.flows.publishing import random_model
 from transformer_core import cli
+from transformer_core.config import read_yaml
 from transformer_core.files import locked, read_json
 
 pytestmark = pytest.mark.slow  # about 3 minutes all together
-
-
-def yaml_document(path: Path) -> Any:
-    return YAML(typ="safe").load(path)
 
 
 def finished_clone(request: pytest.FixtureRequest, temporary: pytest.TempPathFactory, name: str) -> Clone:
@@ -63,7 +58,7 @@ def test_repro_makes_a_model_its_scores_and_a_report(clone: Clone) -> None:
     report = (clone.root / "results/report.html").read_text(encoding="utf-8")
     assert "synthetic" in report.lower()
     assert "cached" not in report  # Each stage has just run, and DVC's hash of what it made is shown.
-    assert yaml_document(clone.root / "dvc.lock")["stages"]["binarize"]["outs"][0]["md5"] in report
+    assert read_yaml(clone.root / "dvc.lock")["stages"]["binarize"]["outs"][0]["md5"] in report
     assert "update 30" in clone.root.with_name("repro.log").read_text(encoding="utf-8")
     assert not list((clone.root / ".state").glob("*/state-*.pt"))
 

@@ -32,6 +32,6 @@ def processes(chosen: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
     return found
 
 
-def runs_stage(process: psutil.Process, name: str) -> bool:
-    """Whether a process is that of a stage, or torchrun or a rank of it."""
-    return process.cmdline()[-2:] == ["flows.stages", name]
+def runs_train(process: psutil.Process) -> bool:
+    """Whether a process is that of stage train, or torchrun or a rank of it."""
+    return process.cmdline()[-2:] == ["flows.stages", "train"]

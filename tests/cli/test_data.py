@@ -150,8 +150,7 @@ def test_an_update_leaves_params_alone_and_says_how_many_pairs_there_are(call: C
     before = params.read_bytes()
     for language in ("en", "de"):
         write_lines(own_files / f"text.{language}", [f"{language} {number}" for number in range(2000)])
-    code, line = call("data", "new", "mine", "text.en", "text.de").refusal()
-    assert (code, line) == (
+    assert call("data", "new", "mine", "text.en", "text.de").refusal() == (
         78,
         "corpora/mine.yaml: there is a corpus mine already. "
         "To take in changed files: transformer-core data update mine. Or choose another name.",

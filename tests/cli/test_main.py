@@ -84,8 +84,7 @@ def test_a_wrong_call_is_one_line_and_bad_configuration(call: Call) -> None:
 
 def test_a_command_that_runs_out_of_memory_names_the_options_to_lower(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformer_core.decoding.beam.Limits.of", lambda *_: bytes(1 << 58))
-    code, line = call("translate", "--model", "transformer", "--engine", "torch", stdin=b"the dog\n").refusal()
-    assert (code, line) == (
+    assert call("translate", "--model", "transformer", "--engine", "torch", stdin=b"the dog\n").refusal() == (
         78,
         "transformer-core: out of memory. Lower --batch-tokens, --beam, --sample, --max-extra, or use a machine with more.",
     )

@@ -129,5 +129,5 @@ def test_a_sentence_longer_than_the_learned_positions_is_named(side: str, call: 
 def test_files_without_a_sentence_are_bad_data(lines: list[str], call: Call) -> None:
     write("a.en", lines)
     write("a.de", lines)
-    code, said = call("score", "--model", "transformer", "a.en", "a.de").refusal()
-    assert (code, said) == (65, "a.en: holds no sentence, so there is nothing to score")
+    line = "a.en: holds no sentence, so there is nothing to score"
+    assert call("score", "--model", "transformer", "a.en", "a.de").refusal() == (65, line)

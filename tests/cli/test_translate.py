@@ -156,8 +156,8 @@ def test_a_subword_model_of_another_size_than_the_weights_is_refused(call: Call,
     shutil.copyfile(other / "spm.model", tmp_path / "mixed/spm.model")
     config = tmp_path / "mixed/config.json"
     config.write_text(config.read_text().replace(*(sha256_of(folder / "spm.model") for folder in (model, other))))
-    code, line = call("translate", "--model", "mixed", stdin=b"the dog\n").refusal()
-    assert (code, line) == (65, "mixed/spm.model: 30 subwords, but the weights are for 40")
+    line = "mixed/spm.model: 30 subwords, but the weights are for 40"
+    assert call("translate", "--model", "mixed", stdin=b"the dog\n").refusal() == (65, line)
 
 
 def test_models_translate_together_where_they_share_their_vocabulary(translate: Call, model: Path, tmp_path: Path) -> None:

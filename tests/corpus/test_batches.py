@@ -12,9 +12,9 @@ from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, even_micro
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=200)
 
 
-def plan_of(lengths: list[tuple[int, int]], tokens_per_update: int = 100, tokens_per_microbatch: int = 60, seed: int = 1) -> BatchPlan:
+def plan_of(lengths: list[tuple[int, int]], seed: int = 1) -> BatchPlan:
     source, target = np.array(lengths, dtype=np.int64).T
-    return BatchPlan(source, target, tokens_per_update, tokens_per_microbatch, seed)
+    return BatchPlan(source, target, 100, 60, seed)
 
 
 @given(LENGTHS, st.integers(0, 5))

@@ -56,12 +56,6 @@ def test_token_ids_are_read_back_exactly_from_many_shards(
     check()
 
 
-def test_the_largest_id_fits(tmp_path: Path) -> None:
-    for vocab_size in (65_536, 65_537):
-        write(tmp_path / str(vocab_size), [([vocab_size - 1, 3], [3])], vocab_size)
-        assert open_split(tmp_path / str(vocab_size) / "train").source[0].tolist() == [vocab_size - 1, 3]
-
-
 def test_pairs_with_a_side_that_is_too_long_are_left_out_and_counted(tmp_path: Path) -> None:
     counts = write(tmp_path, [([4, 3], [4, 4, 4, 3]), ([4, 4, 3], [5, 5, 3]), ([4, 4, 4, 3], [4, 3])], max_tokens=3)
     assert (counts.pairs, counts.source_tokens, counts.target_tokens, counts.dropped_too_long) == (1, 3, 3, 2)

@@ -25,8 +25,8 @@ TEXT = b"ein Haus\n"
 ZEROS = bytes(1 << 20)
 
 
-def tar_of(path: Path, members: list[tarfile.TarInfo], mode: str = "w") -> None:
-    with tarfile.open(path, mode) as tarred:  # type: ignore[call-overload]
+def tar_of(path: Path, members: list[tarfile.TarInfo]) -> None:
+    with tarfile.open(path, "w") as tarred:
         for member in members:
             tarred.addfile(member, io.BytesIO(TEXT[: member.size]) if member.isfile() else None)
 

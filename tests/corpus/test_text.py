@@ -63,14 +63,9 @@ def test_a_line_that_would_be_read_back_as_two_is_not_written(tmp_path: Path) ->
 
 
 @given(st.text() | awkward)
-def test_a_normalised_text_stays_as_it_is(text: str) -> None:
+def test_a_normalised_text_stays_as_it_is_and_has_one_form_single_spaces_and_no_controls(text: str) -> None:
     once = normalise(text)
     assert normalise(once) == once
-
-
-@given(st.text() | awkward)
-def test_a_normalised_text_has_one_form_single_spaces_and_no_controls(text: str) -> None:
-    once = normalise(text)
     assert unicodedata.is_normalized("NFC", once)
     assert once == " ".join(once.split())
     assert not any(unicodedata.category(character) == "Cc" for character in once)

@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.models.test_architectures import SIZES as EVERY
-from tests.models.test_architectures import VOCAB
+from tests.models.test_architectures import VOCAB, built
 from tests.refusals import refused
 from transformer_core.corpus.tokens.subword import BOS, EOS
 from transformer_core.decoding import scoring
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.scoring import perplexity, score_tokens
 from transformer_core.decoding.translator import check_length
-from transformer_core.models.architectures import build
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize
 
@@ -25,11 +24,6 @@ CHOSEN = ("transformer", "pre-norm", "learned positions", "no tying", "neighbour
 SIZES = {name: EVERY[name] for name in CHOSEN}
 SOURCES = [[5, 9, 4, EOS], [17, EOS], [6, 7, 8, 9, 10, 11, EOS], [4, 4, EOS]]
 TARGETS = [[8, EOS], [9, 20, 4, 4, 17, EOS], [EOS], [12, 1, 13, EOS]]  # An empty one, and one with an unknown token, among them.
-
-
-def built(size: ModelSize) -> TranslationModel:
-    torch.manual_seed(0)
-    return build(size, VOCAB).double().eval()
 
 
 @pytest.fixture(params=SIZES.values(), ids=list(SIZES))

@@ -31,7 +31,7 @@ class Drawn:
     def __init__(self, svg: str) -> None:
         root = ElementTree.fromstring(svg.replace(' xmlns="http://www.w3.org/2000/svg"', ""))
         self.width, self.height = map(float, root.attrib["viewBox"].split()[2:])
-        self.label, self.title = root.get("aria-label"), root.findtext("title")
+        self.title = root.findtext("title")
         self.texts = [_text(element) for element in root.iter("text")]
         self.lines = [_path(element) for element in root.iter("path")]
 

@@ -31,9 +31,9 @@ def by_hand(positions: int, d_model: int) -> "np.typing.NDArray[np.float64]":
     return table
 
 
-def learned(positions: int = 9) -> Transformer:
+def learned() -> Transformer:
     torch.manual_seed(1)
-    model = build(replace(SIZE, positions="learned", most_positions=positions), 20)
+    model = build(replace(SIZE, positions="learned", most_positions=9), 20)
     assert isinstance(model, Transformer)
     return model.eval()
 

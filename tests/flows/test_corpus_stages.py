@@ -66,7 +66,7 @@ def prepare(folder: Path, pairs: Sequence[tuple[str, str]], **sections: dict[str
         patch.chdir(folder)
         write_corpus(pairs)
         set_params(download={"corpus": "own"}, bpe={"vocab_size": 90}, **sections)
-        run_up_to("binarize")
+        run_all()
     return folder
 
 
@@ -87,8 +87,8 @@ def take(prepared: Path, last: str) -> None:
         shutil.copytree(prepared / "data" / FOLDERS[name], Path("data") / FOLDERS[name])
 
 
-def run_up_to(last: str) -> None:
-    for name in STAGES[: STAGES.index(last) + 1]:
+def run_all() -> None:
+    for name in STAGES:
         ended = stage_here(name)
         assert ended.returncode == 0, ended.stderr
 
@@ -117,7 +117,7 @@ def test_a_further_test_set_goes_through_all_stages_and_train_has_none_of_its_pa
     write_pairs(Path("more.en"), Path("more.de"), [PAIRS[0], ("a new house", "ein neues Haus")])
     with Path("corpora/own.yaml").open("a", encoding="utf-8") as entry:
         entry.write("tests: {test_more: [{files: {en: {path: ../more.en}, de: {path: ../more.de}}}]}\n")
-    run_up_to("binarize")
+    run_all()
     assert json.loads(Path("data/raw/manifest.json").read_text())["splits"]["test_more"]["pairs"] == 2
     train = Path("data/clean/train.en").read_text().split("\n")
     assert PAIRS[0][0] not in train
@@ -139,7 +139,7 @@ def test_running_again_gives_the_same_bytes_in_either_direction(place: Path, pre
     contents = [bytes_of(prepared / "data")]
     for source, target in (("en", "de"), ("de", "en")):
         set_params(download={"source": source, "target": target})
-        run_up_to("binarize")
+        run_all()
         contents.append(bytes_of(place / "data"))
     assert contents[0] == contents[1]
     assert contents[2].keys() == contents[0].keys()
@@ -403,7 +403,7 @@ def test_a_treebank_becomes_words_and_one_token_for_each_symbol_of_a_tree(tmp_pa
     YAML().dump(document, Path("corpora/bank.yaml"))
     clean = {"max_words": None, "max_ratio": None}
     set_params(download={"corpus": "bank", "target": "tree"}, clean=clean, bpe={"vocab_size": 70}, train={"best_by": "f1"})
-    run_up_to("binarize")
+    run_all()
     assert Path("data/raw/test.tree").read_text().startswith("(S (NP (DT the) (NN ")
     symbols = "(S (NP XX XX )NP (VP XX (NP XX XX )NP )VP XX )S"
     assert set(Path("data/clean/train.tree").read_text().splitlines()) == {symbols}

@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from flows.process.child import GRACE_SECONDS
 from tests.clone import Clone
 from tests.flows.cluster import ended, lines, start, worker_at
-from tests.waiting import processes, runs_stage, wait_for
+from tests.waiting import processes, runs_train, wait_for
 from transformer_core.training.checkpoint import is_whole, state_files, update_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.prefect]
@@ -68,7 +68,7 @@ class Scene:
         return processes(self._runs_for_home)
 
     def ranks(self) -> list[psutil.Process]:
-        return processes(lambda one: self._runs_for_home(one) and runs_stage(one, "train") and "TORCHELASTIC_RUN_ID" in one.environ())
+        return processes(lambda one: self._runs_for_home(one) and runs_train(one) and "TORCHELASTIC_RUN_ID" in one.environ())
 
     def _runs_for_home(self, one: psutil.Process) -> bool:
         return one.environ().get("TRANSFORMER_STATE") == str(self.state) and one.pid != self.worker.pid
@@ -128,7 +128,7 @@ def kill_dvc(scene: Scene, _: UUID) -> None:
 
 def kill_the_stage(scene: Scene, _: UUID) -> None:
     """One of the processes between dvc, or a node, and torchrun."""
-    above = [one for rank in scene.ranks() for one in rank.parents() if runs_stage(one, "train")]
+    above = [one for rank in scene.ranks() for one in rank.parents() if runs_train(one)]
     random.choice([one for one in above if "flows.cluster.torchrun" not in one.cmdline()]).kill()
 
 

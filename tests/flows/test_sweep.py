@@ -20,7 +20,7 @@ from flows.sweeps.table import About, beside_the_paper, markdown, summarize, wri
 from flows.sweeps.workspace import Repository, environment
 from tests.clone import Clone, tiny_clone
 from tests.refusals import refused
-from tests.waiting import processes, runs_stage, wait_for
+from tests.waiting import processes, runs_train, wait_for
 from transformer_core import recipes
 from transformer_core.config import Machine, Model, Params
 from transformer_core.errors import UserError
@@ -28,8 +28,8 @@ from transformer_core.files import write_json
 from transformer_core.presets import TABLE_3, resolve
 
 
-def sections(recipe: str) -> dict[str, Any]:
-    return recipes.load(recipe).model_dump(mode="json", exclude={"machine"})
+def sections() -> dict[str, Any]:
+    return recipes.load("synthetic").model_dump(mode="json", exclude={"machine"})
 
 
 def result(row: str, seed: int, bleu: float) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_a_grid_of_other_settings_is_refused(settings: list[str], fault: str) ->
 
 def test_a_document_is_the_recipe_with_the_rows_changes_and_passes_the_schema() -> None:
     for row in (*table3_rows(4), *table2_rows(4), *grid_rows(["train.seed=7"])):
-        document = document_of(row, sections("synthetic"), None, 300)
+        document = document_of(row, sections(), None, 300)
         params = Params.model_validate(document)
         assert params.train.updates == 300
         assert params.bpe == recipes.load("synthetic").bpe
@@ -107,7 +107,7 @@ def test_a_document_is_the_recipe_with_the_rows_changes_and_passes_the_schema() 
 
 
 def test_a_transformer_keeps_the_norm_of_the_recipe_and_other_architectures_have_none() -> None:
-    base = sections("synthetic") | {"model": {"preset": "tiny", "norm": "pre"}}
+    base = sections() | {"model": {"preset": "tiny", "norm": "pre"}}
     norms = {row.name: document_of(row, base, None, None)["model"].get("norm") for row in [*table3_rows(4), *table2_rows(4)]}
     assert {name for name, norm in norms.items() if norm is None} == {"recurrent", "recurrent-additive", "convolutional"}
     assert set(norms.values()) == {"pre", None}
@@ -288,7 +288,7 @@ def started(clone: Clone, *options: str) -> "subprocess.Popen[bytes]":
 
 def trainings(clone: Clone) -> list[psutil.Process]:
     """The stages train that run in workspaces of a clone."""
-    return processes(lambda one: runs_stage(one, "train") and Path(one.cwd()).is_relative_to(clone.root))
+    return processes(lambda one: runs_train(one) and Path(one.cwd()).is_relative_to(clone.root))
 
 
 @pytest.mark.slow  # about 3 minutes: three trainings through the pipeline

@@ -1,6 +1,7 @@
 """Properties that training and decoding rely on, of every architecture and variant."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -45,10 +46,14 @@ SIZES: dict[str, ModelSize] = {
 }
 
 
+def built(size: ModelSize) -> Any:
+    torch.manual_seed(0)
+    return build(size, VOCAB).double().eval()
+
+
 @pytest.fixture(params=SIZES.values(), ids=list(SIZES))
 def model(request: pytest.FixtureRequest) -> TranslationModel:
-    torch.manual_seed(0)
-    return build(request.param, VOCAB).double().eval()
+    return built(request.param)
 
 
 def tokens(rows: int, columns: int, seed: int = 1) -> Tensor:

@@ -2,23 +2,17 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.models.test_architectures import VOCAB, tokens
+from tests.models.test_architectures import VOCAB, built, tokens
 from transformer_core.models.architectures import build
 from transformer_core.models.convolutional import ConvolutionalState
 from transformer_core.models.recurrent import AdditiveAttention, reversed_order
-from transformer_core.presets import PRESETS, ConvolutionalSize, ModelSize, RecurrentSize
-
-
-def built(size: ModelSize) -> Any:
-    torch.manual_seed(0)
-    return build(size, VOCAB).double().eval()
+from transformer_core.presets import PRESETS, ConvolutionalSize, RecurrentSize
 
 
 def weight(layer: torch.nn.Module) -> Tensor:

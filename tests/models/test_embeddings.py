@@ -116,11 +116,6 @@ def test_a_cast_keeps_a_table_that_has_grown() -> None:
     assert len(positions._table) == len(positions.double()._table) > 1_000
 
 
-def test_sinusoids_are_not_saved() -> None:
-    assert SinusoidalPositions(SIZE.d_model).double().state_dict() == {}
-    assert not [name for name in Transformer(SIZE, VOCAB).double().state_dict() if "positions" in name]
-
-
 @pytest.mark.parametrize("site", ["attention_dropout", "relu_dropout"])
 def test_attention_and_relu_dropout_are_options_that_are_off_in_the_papers_models(site: str) -> None:
     assert getattr(BASE, site) == 0

@@ -39,12 +39,6 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def changed(file: Path, key: str, value: object) -> None:
-    document = read_json(file)
-    document[key] = value
-    file.write_text(json.dumps(document), encoding="utf-8")
-
-
 def test_a_model_gives_the_logits_and_the_translations_that_it_gave(files: Path) -> None:
     for ours, theirs in zip(logits(files / "model"), EXPECTED["logits"], strict=True):
         assert ours == pytest.approx(theirs, abs=NEAR)
@@ -113,8 +107,9 @@ def test_the_report_of_a_stopped_stage_is_read() -> None:
     ids=["model", "token ids"],
 )
 def test_files_of_a_later_format_are_refused_in_one_line_that_says_how_to_go_on(file: str, read: Any, files: Path) -> None:
-    now = read_json(files / file)["format"]
-    changed(files / file, "format", now + 1)
+    document = read_json(files / file)
+    now = document["format"]
+    (files / file).write_text(json.dumps({**document, "format": now + 1}), encoding="utf-8")
     with pytest.raises(UserError) as caught:
         read(files)
     fault = f"{files / file}: format: must be {now}, got {now + 1}. "
