@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -10,6 +11,14 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.clone import Clone, tiny_clone
 from tests.flows.cluster import PrefectServer
+
+
+@pytest.fixture(scope="session")
+def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory with random weights; a test that changes it takes a copy."""
+    from tests.flows.publishing import random_model
+
+    return random_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from flows.record.summary import Outcome, summarize, table_of
 from flows.record.tasks import PARSING, TRANSLATION, read_scores
 from flows.scores import main as scores
 from flows.stages import evaluate, publish
-from tests.flows.publishing import FIGURES, before_publish, random_model
+from tests.flows.publishing import FIGURES, before_publish
 from tests.flows.test_evaluate_stage import lay_out
 from tests.refusals import refused
 from transformer_core import recipes
@@ -88,11 +88,6 @@ def test_stage_evaluate_refuses_a_wrong_file_of_an_earlier_stage(
     monkeypatch.chdir(tmp_path)
     params = load_params()
     refused_of_each(path, place, lambda: evaluate.run(params))
-
-
-@pytest.fixture(scope="module")
-def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.mark.usefixtures("empty_directory")

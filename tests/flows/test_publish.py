@@ -16,7 +16,7 @@ from flows.record.sending import sync
 from flows.record.server import connect, experiment_id, registered
 from flows.stages import publish
 from tests.clone import ROOT
-from tests.flows.publishing import FINGERPRINT, LINES, before_publish, points, random_model, training, translated
+from tests.flows.publishing import FINGERPRINT, LINES, before_publish, points, training, translated
 from tests.refusals import refused
 from transformer_core.config import Params, load_params
 from transformer_core.decoding.beam import Search
@@ -24,11 +24,6 @@ from transformer_core.decoding.translator import Translator
 from transformer_core.errors import UserError
 from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER
 from transformer_core.files import read_json, write_json
-
-
-@pytest.fixture(scope="module")
-def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

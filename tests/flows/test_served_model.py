@@ -23,7 +23,7 @@ from flows.record.served_model import Refused, ServedTranslator
 from flows.record.server import connect
 from flows.stages import publish
 from tests.flows import servers
-from tests.flows.publishing import LINES, before_publish, random_model
+from tests.flows.publishing import LINES, before_publish
 from transformer_core.config import load_params
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
@@ -59,13 +59,13 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("serving")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
         connect(f"sqlite:///{folder}/mlflow.db").search_experiments()  # Makes the tables.
-        before_publish(random_model(tmp_path_factory.mktemp("model")))
+        before_publish(model_directory)
         publish.run(load_params())
         # MLflow starts uvicorn by its name.
         patch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
@@ -150,12 +150,12 @@ def test_a_request_for_which_the_memory_does_not_suffice_can_be_tried_again_and_
 
 @pytest.mark.parametrize(("engine", "status"), [("torch", 400), ("ctranslate2", 400), ("auto", 500)])
 def test_an_engine_that_will_never_work_is_no_reason_to_try_again(
-    engine: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, status: int, model_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object) -> None:
         raise configuration_error("libcublas.so.12: cannot be loaded, and CTranslate2 needs it on a GPU")
 
-    served, context = ServedTranslator(), PythonModelContext({"model": str(random_model(tmp_path))}, {})
+    served, context = ServedTranslator(), PythonModelContext({"model": str(model_directory)}, {})
     served.load_context(context)
     monkeypatch.setattr(CTranslate2Engine, "load", failing)
     monkeypatch.setattr(Translator, "translate_tokens", failing)
