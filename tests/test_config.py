@@ -179,7 +179,7 @@ def test_settings_that_are_seldom_meant_are_named() -> None:
     ]
     after = "all checkpoints that it takes are after the best one if train.patience ends the training, 750 updates later"
     waiting = ("  patience: 0", "  patience: 3")
-    assert warned(WHOLE, waiting) == [f"average.of: last: {after}. Set best, and train.keep_best: 5."]
+    assert warned(WHOLE, waiting) == [f"average.of: last: {after}. Set best, and train.keep_best: 5 and train.patience: 4 or more."]
     assert warned(WHOLE, waiting, ("  of: last", "  of: best"), ("  keep_best: 0", "  keep_best: 5"), ("  count: 5", "  count: 4")) == []
     for of, every, saved in (("last", 50, 2), ("best", 200, 2)):
         soon = (("  patience: 0", "  patience: 1"), ("  validate_every: 250", f"  validate_every: {every}"))

@@ -41,6 +41,7 @@ def test_out_of_memory_is_one_line_with_a_remedy(allocate: Callable[[], object])
     [
         (OSError(28, "No space left on device", "models/a"), "No space left on device: models/a"),
         (OSError(30, "Read-only file system", "data"), "Read-only file system: data"),
+        (OSError(28, "No space left on device", "data/spm.model", None, "models/spm.model"), "No space left on device: models/spm.model"),
         (OSError(122, "Disk quota exceeded"), "Disk quota exceeded"),
         (OSError("56251 requested and 12224 written"), "No space left on device"),
         (SafetensorError("I/O error: No space left on device (os error 28)"), "No space left on device"),

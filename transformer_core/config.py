@@ -443,7 +443,8 @@ class Params(Section):
         waited = train.patience * train.validate_every
         if average.of == "last" and waited > (average.count - 1) * train.save_every:
             after = f"all checkpoints that it takes are after the best one if train.patience ends the training, {waited:,} updates later"
-            lines.append(f"average.of: last: {after}. Set best, and train.keep_best: {average.count}.")
+            longer = f" and train.patience: {average.count - 1} or more" if train.patience + 1 < average.count else ""
+            lines.append(f"average.of: last: {after}. Set best, and train.keep_best: {average.count}{longer}.")
         # The first validation is the best one at the earliest end.
         earliest = waited + train.validate_every
         saved = earliest // (train.save_every if average.of == "last" else train.validate_every)

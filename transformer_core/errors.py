@@ -106,7 +106,8 @@ def disk_error(error: BaseException) -> str:
     """Return what an error says about a disk that is full or read-only, with the file if it is known; empty for other errors."""
     fault = _disk_fault(error)
     notes = [note.removeprefix(_WRITING) for note in getattr(error, "__notes__", ()) if note.startswith(_WRITING)]
-    files = [name for name in (getattr(error, "filename", None), *notes) if name]
+    # The second name of an error is where a file was to be moved or copied.
+    files = [name for name in (getattr(error, "filename2", None), getattr(error, "filename", None), *notes) if name]
     return f"{fault}: {files[0]}" if fault and files else fault
 
 

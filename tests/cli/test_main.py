@@ -86,7 +86,7 @@ def test_a_command_that_runs_out_of_memory_names_the_options_to_lower(call: Call
     monkeypatch.setattr("transformer_core.decoding.beam.Limits.of", lambda *_: bytes(1 << 58))
     assert call("translate", "--model", "transformer", "--engine", "torch", stdin=b"the dog\n").refusal() == (
         78,
-        "transformer-core: out of memory. Lower --batch-tokens, --beam, --sample, --max-extra, or use a machine with more.",
+        "transformer-core: out of memory. Lower --batch-tokens, --beam, --sample, --max-input, --max-extra, or use a machine with more.",
     )
 
 
@@ -102,11 +102,12 @@ def test_a_closed_output_does_not_change_what_a_command_does(tmp_path: Path) -> 
     assert (done.returncode, done.stderr, (tmp_path / "params.yaml").exists()) == (0, b"", True)
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("command", [[COMMAND, "recipe"], [COMMAND, "--version"], [sys.executable, "-m", "flows.scores", "--help"]])
-def test_an_output_on_a_full_disk_is_one_line(tmp_path: Path, command: list[str | Path]) -> None:
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+def test_an_output_on_a_full_disk_is_one_line(tmp_path: Path, command: list[str | Path], unbuffered: str) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, env=buffered, check=False)
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False)
     assert done.returncode == 78
     assert re.fullmatch(r"[\w-]+: No space left on device\. Free space or permit writing, then run it again\.\n", done.stderr)
 

@@ -262,6 +262,15 @@ def test_a_redirect_to_another_scheme_or_no_host_is_refused_and_not_tried_again(
     assert files_in(fetcher.downloads) == []
 
 
+def test_a_wrong_redirect_is_not_the_fault_of_a_proxy_that_works(site: Site, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", site.address.rpartition("/")[0])
+    site.faults = ["redirect http://127.0.0.1:99999999/x"]
+    with refused(78, r"Correct the address"):
+        fetcher.fetch("http://corpora.invalid/train.en")
+
+
 @pytest.mark.parametrize(
     "proxy", ["socks5://me:secret@127.0.0.1:9", "ftp://127.0.0.1:9", "me:secret@127.0.0.1:x", "http://", "http://a..b:8"]
 )
@@ -269,7 +278,7 @@ def test_a_proxy_that_cannot_be_used_is_named_without_its_password(fetcher: Fetc
     monkeypatch.setenv("https_proxy", proxy)
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    with refused(78, r"not a proxy .*Correct the proxy in the environment \(https_proxy\)") as caught:
+    with refused(78, r"not a proxy .*Correct the proxy in the environment \(https_proxy or all_proxy\)") as caught:
         fetcher.fetch("https://example.invalid/train.en")
     assert "secret" not in str(caught.value)
 

@@ -273,11 +273,13 @@ def test_without_a_device_a_gpu_is_one_that_both_can_use(
 ) -> None:
     loaded: list[str] = []
     monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: 1)
+    monkeypatch.setattr(ctranslate2, "get_supported_compute_types", lambda _: {"float32"})
     monkeypatch.setattr(ctranslate2, "Translator", lambda *_, device, **__: loaded.append(device))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: torch_sees_it)
     monkeypatch.setattr(engine_module, "_CUBLAS", library)
     load(model, tmp_path)
-    assert loaded == [device]
+    CTranslate2Engine.load(tmp_path / "model", 1, "int8")
+    assert loaded == [device, "cpu"]  # Some GPUs have no int8.
 
 
 def test_the_vocabulary_map_is_our_shortlist_for_a_sentence_alone(model: WordsOnly, sources: list[list[int]], tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Which engine is taken and why, and that chunks come out in order from either."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -74,11 +73,8 @@ def test_auto_is_pytorch_elsewhere_and_says_why(options: dict[str, Any], reason:
     assert reason in choice.reason
 
 
-def test_auto_is_pytorch_on_a_gpu_and_without_the_package(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_pytorch_on_a_gpu(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = DecodingRequest([directory], POWER)
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "ctranslate2", None)
-        assert choose("auto", asked) == Choice("torch", "CTranslate2 is not installed")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose("auto", asked) == Choice("torch", "there is a GPU")
     assert choose("auto", replace(asked, precision="int8")) == Choice("ctranslate2", "the faster one in int8")

@@ -23,6 +23,7 @@ def test_a_bin_begins_at_its_least_number_of_occurrences(times: int, label: str)
 
 def test_words_are_compared_without_punctuation_around_them() -> None:
     assert [without_punctuation(word) for word in ("Hund.", "„Hund“", "AT&T", "...", "")] == ["Hund", "Hund", "AT&T", "...", ""]
+    assert without_punctuation("\N{RIGHT-TO-LEFT MARK}Hund\N{ZERO WIDTH NO-BREAK SPACE}.") == "Hund"
     assert count_words(["Ja, ja! Nein", "(Ja)"], {"Ja", "ja"}) == {"Ja": 2, "ja": 1}
 
 

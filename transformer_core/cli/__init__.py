@@ -1,6 +1,7 @@
 """The command line `transformer-core`, one module for each command. Heavy packages are imported in functions, so that help is fast."""
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None, decode: Mapping[str, Any] | Non
 
     `decode` are the settings with which a model was published: defaults of the options of `translate`, by name.
     """
+    of_process = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     prepare_streams()
     try:
@@ -53,7 +55,10 @@ def main(arguments: Sequence[str] | None = None, decode: Mapping[str, Any] | Non
         flush_or_discard(sys.stdout)
         return error.exit_code
     except KeyboardInterrupt:
-        print("transformer-core: interrupted", file=sys.stderr)
+        print("transformer-core: interrupted", file=sys.stderr, flush=True)
+        if of_process:  # At once: at the end of its variables' life CTranslate2 would first translate all that was begun.
+            flush_or_discard(sys.stdout)
+            os._exit(ExitCode.INTERRUPTED)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         discard(sys.stdout)

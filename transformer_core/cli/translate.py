@@ -103,7 +103,7 @@ def add_to(commands: Commands) -> None:
     add(
         "--precision",
         choices=("auto", "bf16", "fp16", "float32", "float64", "int8"),
-        help="auto: bf16 where it is fast; int8: CPUs only (float32)",
+        help="auto: bf16 where it is fast; int8: for CPUs, and for GPUs by CTranslate2 (float32)",
     )
     add(
         "--shortlist",
@@ -113,7 +113,7 @@ def add_to(commands: Commands) -> None:
     add(
         "--engine",
         choices=("auto", "torch", "ctranslate2"),
-        help="auto: CTranslate2, which stops as with --patience 1, on a CPU where it has the other options; else PyTorch (auto)",
+        help="auto: CTranslate2, which stops as with --patience 1, on a CPU or in int8 where it has the other options; else PyTorch (auto)",
     )
     add("--verbose", action="store_true", help="name the engine on standard error, and the reason for it")
     parser.set_defaults(run=run)

@@ -28,7 +28,8 @@ _SHARED = 64
 # A length penalty that changes no score in float32. With 0 a search would stop by another rule.
 _NO_PENALTY = 1e-9
 _EMPTY = Finished([], 0.0, 0.0)
-_POLL_SECONDS = 0.005
+# Seconds between two looks at a result: a sentence alone takes a few milliseconds.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,14 @@ class CTranslate2Engine:
             check_shortlist([directory])
         if device is None:
             on_gpu = torch.cuda.is_available() and ctranslate2.get_cuda_device_count() > 0 and has_cublas()
+            on_gpu = on_gpu and precision in ctranslate2.get_supported_compute_types("cuda")
         else:
             on_gpu = device.type == "cuda"
         if on_gpu and not has_cublas():
             raise configuration_error(
                 f"{_CUBLAS}: cannot be loaded, and CTranslate2 needs it on a GPU",
-                "pip install nvidia-cublas-cu12 and put its folder into LD_LIBRARY_PATH, or take the engine torch.",
+                "pip install nvidia-cublas-cu12 and put its folder into LD_LIBRARY_PATH, or "
+                + ("compute on the CPU." if precision == "int8" else "take the engine torch."),
             )
         config = read_config(directory / CONFIG)
         subword = load_subword(directory, config)
@@ -222,8 +225,10 @@ class CTranslate2Engine:
 
 def _result(output: Any) -> Any:
     """Wait for a result in Python: while CTranslate2 itself waits, no handler of a signal runs, so that Ctrl-C would end nothing."""
+    pause = _SHORTEST_PAUSE
     while not output.done():
-        time.sleep(_POLL_SECONDS)
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
     return output.result()
 
 

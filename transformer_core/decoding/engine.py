@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -58,8 +57,6 @@ class DecodingRequest:
         Raises:
             UserError: see `read_config`.
         """
-        if find_spec("ctranslate2") is None:
-            return "CTranslate2 is not installed"
         if isinstance(self.search, Sampling):
             return "CTranslate2 is not used for samples"
         if len(self.models) > 1:

@@ -13,6 +13,7 @@ from transformer_core.evaluation.metrics import GroupScore
 BIN_STARTS = (0, 1, 2, 5, 10, 100, 1000)
 BIN_LABELS = ("0", "1", "2-4", "5-9", "10-99", "100-999", "1,000+")
 _LINES_AT_ONCE = 100_000
+_JOINERS = "\u200c\u200d"
 
 
 def without_punctuation(word: str) -> str:
@@ -66,7 +67,9 @@ def count_words(lines: Iterable[str], wanted: Collection[str]) -> Counter[str]:
 
 
 def _is_punctuation(character: str) -> bool:
-    return category(character).startswith("P")
+    """Return whether a character is punctuation or an invisible one (a direction, a soft hyphen), but for those that join letters."""
+    kind = category(character)
+    return kind.startswith("P") or (kind == "Cf" and character not in _JOINERS)
 
 
 def _words(sentence: str) -> Counter[str]:

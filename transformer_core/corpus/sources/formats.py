@@ -219,7 +219,7 @@ def _column(file: BinaryIO, column: int, path: Path) -> Iterator[bytes]:
         cells = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
         if len(cells) < column:
             fault = f"{path}:{number}: {len(cells)} columns, but column {column} is wanted"
-            if number == 1 and len(cells) > 1:  # A line without a tab may be that of another file, such as a server's page.
+            if number == 1 and b"\t" in line.strip():  # A line without a tab may be that of another file, such as a server's page.
                 raise NoColumn(fault, "Correct `column` in the catalogue entry.")
             raise UserError(fault, "Are there tabs between them?")
         yield cells[column - 1]

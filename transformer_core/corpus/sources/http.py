@@ -16,6 +16,7 @@ import requests
 from requests.utils import get_environ_proxies, select_proxy
 from tqdm import tqdm
 from urllib3.exceptions import HTTPError, LocationParseError, ReadTimeoutError
+from urllib3.util import parse_url
 
 from transformer_core.errors import ExitCode, UserError, configuration_error
 
@@ -61,7 +62,7 @@ def download(url: str, path: Path, pause_seconds: float, otherwise: str) -> None
             break
         except (requests.RequestException, LocationParseError) as fault:
             if proxy := _wrong_proxy(url, fault):
-                remedy = f"Correct the proxy in the environment ({urlsplit(url).scheme}_proxy), for example http://HOST:PORT."
+                remedy = f"Correct the proxy in the environment ({urlsplit(url).scheme}_proxy or all_proxy), for example http://HOST:PORT."
                 raise configuration_error(f"{url}: {proxy}: not a proxy that can be used", remedy) from None
             refused = isinstance(fault, requests.HTTPError) and fault.response.status_code not in _TRANSIENT
             if refused or isinstance(fault, _WRONG_ADDRESSES):
@@ -80,15 +81,17 @@ def download(url: str, path: Path, pause_seconds: float, otherwise: str) -> None
 
 
 def _wrong_proxy(url: str, fault: Exception) -> str:
-    """Return the proxy for an address if a fault is about it; `requests` raises the same errors for a proxy and for an address.
-
-    The address itself was checked with the catalogue entry, so only a redirect can be wrong: to a scheme without an adapter.
-    """
-    redirected = isinstance(fault, requests.TooManyRedirects) or "No connection adapters" in str(fault)
-    if redirected or not isinstance(fault, _WRONG_ADDRESSES):
+    """Return the proxy for an address if it is the cause of a fault; `requests` raises the same errors for a proxy and for a redirect."""
+    proxy = select_proxy(url, get_environ_proxies(url))
+    if not proxy or not isinstance(fault, _WRONG_ADDRESSES):
         return ""
-    proxy = select_proxy(url, get_environ_proxies(url)) or ""
-    return proxy if "://" in proxy or not proxy else f"http://{proxy}"  # With a scheme, so that its password is not printed.
+    named = proxy if "://" in proxy else f"http://{proxy}"  # With a scheme, so that its password is not printed.
+    try:
+        parts = parse_url(named)
+        usable = parts.scheme in ("http", "https") and bool((parts.host or "").encode("idna"))
+    except (LocationParseError, UnicodeError):
+        usable = False
+    return "" if usable else named
 
 
 class _Part:

@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -249,10 +249,11 @@ def _measure(parts: Iterable[_Sides]) -> tuple[Size, dict[str, set[bytes]]]:
 
 def _check_cells(table: Path) -> None:
     """Check that all rows of a table of the two sides alone have two cells: a tab inside a sentence would make a wrong pair."""
-    for number, row in enumerate(file_lines(table), start=1):
-        cells = row.count(b"\t") + 1
-        if number == 1 and cells > 2:
-            return  # It has other columns too, of which some rows may have fewer.
+    counts = (row.count(b"\t") + 1 for row in file_lines(table))
+    first = list(islice(counts, 2))
+    if min(first, default=2) > 2:
+        return  # It has other columns too, of which some rows may have fewer.
+    for number, cells in enumerate(chain(first, counts), start=1):
         if cells != 2:
             raise UserError(
                 f"{table}:{number}: {cells} columns instead of 2",
