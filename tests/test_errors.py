@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 
 from tests.refusals import refused
-from transformer_core.errors import ExitCode, UserError, first_line, machine_errors, without_logins
+from transformer_core.errors import ExitCode, UserError, first_line, machine_errors, without_logins, writing
 from transformer_core.files import new_directory, new_file
 
 TOO_MUCH = 1 << 58  # Bytes; more than any machine's address space.
@@ -46,13 +46,19 @@ def test_out_of_memory_is_one_line_with_a_remedy(allocate: Callable[[], object])
         (OSError("56251 requested and 12224 written"), "No space left on device"),
         (SafetensorError("I/O error: No space left on device (os error 28)"), "No space left on device"),
         (RuntimeError("[enforce fail] write: No space left on device (28)"), "No space left on device"),
-        (RuntimeError("basic_ios::clear: iostream error"), "not written as a whole"),
     ],
 )
 def test_a_full_or_read_only_disk_is_one_line_with_the_file(error: Exception, fault: str) -> None:
     with refused(78) as caught, machine_errors("train", ""):
         raise error
     assert str(caught.value) == f"train: {fault}. Free space or permit writing, then run it again."
+
+
+@pytest.mark.parametrize("length", [1, 1_000])  # Its errors differ.
+def test_a_full_disk_under_a_file_of_torch_is_one_line(length: int) -> None:
+    with refused(78) as caught, machine_errors("train", ""), writing("state.pt"):
+        torch.save(torch.zeros(length), "/dev/full")
+    assert str(caught.value) == "train: not written as a whole: state.pt. Free space or permit writing, then run it again."
 
 
 @pytest.mark.parametrize("new", [new_file, new_directory])

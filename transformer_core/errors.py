@@ -18,7 +18,7 @@ _PATH = (errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOL
 # numpy's message about an array that it could write only in part.
 _WRITTEN_IN_PART = re.compile(r"\d+ requested and \d+ written")
 # Words in torch's messages about a file that it could write only in part.
-_TORCH_WRITING = ("iostream error", "PytorchStreamWriter failed")
+_TORCH_WRITING = ("iostream error", "unexpected pos", "PytorchStreamWriter failed")
 # Begins the note about the file that was being written.
 _WRITING = "writing "
 # Words in the messages of torch, oneDNN, CUDA and CTranslate2; torch raises RuntimeError on a CPU, and a subclass of it on a GPU.
