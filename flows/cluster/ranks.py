@@ -45,6 +45,8 @@ def launch(devices: int, group: NodeGroup | None) -> None:
             raise UserError(report["message"], report["remedy"], ExitCode(report["code"]))
         if code in (ExitCode.DONE, ExitCode.INTERRUPTED):  # Otherwise a rank failed, and torchrun stopped the one that reports this.
             raise Interrupted(report["message"])
+    if code in (ExitCode.BAD_DATA, ExitCode.BAD_CONFIGURATION):  # A disk that is full has no report.
+        raise UserError(f"a rank ended with {code}", "Its line is above.", ExitCode(code))
     if code and group is not None:
         node = f"node {group.rank} of {group.nodes}"
         message = f"{node}: the ranks ended with {code}: another node was lost or did not come to {group.rendezvous}"
@@ -69,6 +71,8 @@ def run_rank(body: Callable[[], None]) -> int:
             report_exit(_RANK_EXIT, ExitCode.INTERRUPTED, str(error))
     except UserError as error:
         report_exit(_RANK_EXIT, error.exit_code, error.message, error.remedy)
+        if not _RANK_EXIT.exists():
+            echo(str(error), sys.stderr)
         return error.exit_code
     except RuntimeError as error:
         if not _is_lost_connection(error):

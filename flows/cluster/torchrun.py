@@ -22,7 +22,8 @@ FAILED = 1
 def main(arguments: Sequence[str]) -> int:
     """Run torchrun, and return 0, or 1 if a rank failed or a node is missing. One line names the rank unless it has reported its exit.
 
-    If a signal ended a rank, as the kernel does when memory runs out, the result is 128 plus the signal: other ranks fail because of it.
+    If a rank ended with 65 or 78, that is the result: the other ranks are stopped because of it. Otherwise, if a signal ended a rank, as
+    the kernel does when memory runs out, the result is 128 plus the signal: other ranks fail because of it.
     """
     hold_stop_signals()
     from torch.distributed import DistError
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str]) -> int:
         # Without a log directory torchrun makes one in the temporary folder for each training, and leaves it. It must handle a signal.
         torchrun.main(["--signals-to-handle=SIGQUIT", f"--log-dir={os.devnull}", *arguments])
     except ChildFailedError as error:
+        if refused := {failure.exitcode for failure in error.failures.values()} & {ExitCode.BAD_DATA, ExitCode.BAD_CONFIGURATION}:
+            return refused.pop()
         killed = {rank: failure for rank, failure in error.failures.items() if failure.exitcode < 0}
         rank, failure = next(iter(killed.items())) if killed else error.get_first_failure()
         if failure.exitcode not in set(ExitCode):
