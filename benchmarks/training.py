@@ -348,12 +348,12 @@ def flops(setting: Setting, source_tokens: pd.Series, target_tokens: pd.Series) 
     return 6.0 * (by_source * source_tokens + by_target * target_tokens)
 
 
-def heading(machine: str, results: dict[str, list[Run]], best: float, load: float) -> str:
+def heading(device_name: str, results: dict[str, list[Run]], best: float, load: float) -> str:
     """Return the machine and the libraries in words; the load is the average of the minute before."""
     versions = {run["contender"]: run["versions"] for runs in results.values() for run in runs}
     libraries = "; ".join(f"{name}: {', '.join(f'{what} {which}' for what, which in own.items())}" for name, own in versions.items())
     product = f"Best 4096 x 4096 bf16 product: {best / 1e12:,.3g} TFLOP/s. Load before the first run: {load:.1f}."
-    return f"{machine}. {product}\n{libraries}."
+    return f"{device_name}. {product}\n{libraries}."
 
 
 def machine(device: str) -> str:

@@ -89,11 +89,7 @@ class CTranslate2Engine:
 
         if shortlist:
             check_shortlist([directory])
-        if device is None:
-            on_gpu = torch.cuda.is_available() and ctranslate2.get_cuda_device_count() > 0 and has_cublas()
-            on_gpu = on_gpu and precision in ctranslate2.get_supported_compute_types("cuda")
-        else:
-            on_gpu = device.type == "cuda"
+        on_gpu = _can_use_gpu(precision) if device is None else device.type == "cuda"
         if on_gpu and not has_cublas():
             raise configuration_error(
                 f"{_CUBLAS}: cannot be loaded, and CTranslate2 needs it on a GPU",
@@ -252,6 +248,14 @@ def _options(search: Search, batch_tokens: int, scored: bool) -> dict[str, Any]:
         "return_scores": scored or search.beam > 1,
         **(several if search.beam > 1 else {}),  # A beam of 1 ends with the first end token, whatever the patience.
     }
+
+
+def _can_use_gpu(precision: CTranslate2Precision) -> bool:
+    """Return whether torch and CTranslate2 can both use a GPU, and CTranslate2 in this precision."""
+    import ctranslate2
+
+    there = torch.cuda.is_available() and ctranslate2.get_cuda_device_count() > 0 and has_cublas()
+    return there and precision in ctranslate2.get_supported_compute_types("cuda")
 
 
 def has_cublas() -> bool:

@@ -22,7 +22,7 @@ def bleu_metric(references: Sequence[str], *, force: bool = False) -> BLEU:
     Args:
         force: True turns off sacreBLEU's warning about text that looks tokenised.
     """
-    if not lack_spaces(references):
+    if not references_lack_spaces(references):
         return BLEU(force=force)
     unspaced = [character for character in _sample(references) if is_unspaced(character)]
     chinese = sum(unicodedata.name(character).startswith("CJK") for character in unspaced)
@@ -34,11 +34,11 @@ def ter_metric(references: Sequence[str]) -> TER:
 
     Such a token is a Chinese character or a sign of punctuation; what is between them (kana, Thai) stays one token.
     """
-    spaceless = lack_spaces(references)
+    spaceless = references_lack_spaces(references)
     return TER(normalized=spaceless, asian_support=spaceless)
 
 
-def lack_spaces(references: Sequence[str]) -> bool:
+def references_lack_spaces(references: Sequence[str]) -> bool:
     """Return whether references have no spaces between words."""
     return lacks_spaces(_sample(references))
 

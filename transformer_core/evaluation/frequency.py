@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from unicodedata import category
 
-from transformer_core.evaluation.bleu import lack_spaces
+from transformer_core.evaluation.bleu import references_lack_spaces
 from transformer_core.evaluation.metrics import GroupScore
 
 # The least number of occurrences of each bin's words, and the bins' labels.
@@ -41,7 +41,7 @@ def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str], traini
     Raises:
         ValueError: hypotheses and references differ in length.
     """
-    if lack_spaces(references):
+    if references_lack_spaces(references):
         return []
     pairs = [(_words(hypothesis), _words(reference)) for hypothesis, reference in zip(hypotheses, references, strict=True)]
     occurrences = count_words(training, {word for pair in pairs for words in pair for word in words})

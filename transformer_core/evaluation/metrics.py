@@ -14,7 +14,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from transformer_core.corpus.text import length_in_words, read_lines, unequal_sides, with_single_spaces
 from transformer_core.errors import UserError
-from transformer_core.evaluation.bleu import bleu_metric, lack_spaces, ter_metric
+from transformer_core.evaluation.bleu import bleu_metric, references_lack_spaces, ter_metric
 from transformer_core.evaluation.moses_bleu import CORPUS_COUNTS, MosesBleu, paper_bleu
 from transformer_core.evaluation.significance import intervals
 
@@ -183,7 +183,7 @@ def score(
         chrf_signature=str(chrf_metric.get_signature()),
         ter_signature=str(edits_metric.get_signature()),
         moses_bleu={
-            **({} if lack_spaces(deciding) else {"paper_bleu": paper_bleu(hypotheses, references, language)}),
+            **({} if references_lack_spaces(deciding) else {"paper_bleu": paper_bleu(hypotheses, references, language)}),
             **{name.replace("-", "_"): CORPUS_COUNTS[name](hypotheses, references, language) for name in named},
         },
     )
