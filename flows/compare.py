@@ -155,9 +155,15 @@ def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
     if {SOURCES, REFERENCES} <= kept:
         sides = (Path(client.download_artifacts(run.info.run_id, side, str(folder))) for side in (SOURCES, REFERENCES))
         test_set = TestSet(*(next(side.iterdir()) for side in sides))
-    settings = {**(training.data.params if training else {}), **run.data.params}
+    settings = {**(_settings_of(training) if training else {}), **run.data.params}
     references = settings.pop("references_sha256", None)
     return Evaluated(name, run.info.run_id, settings, references, run.data.metrics, hypotheses, test_set, training)
+
+
+def _settings_of(training: "Run") -> dict[str, str]:
+    """Return a training's parameters, with the last values of those that were changed when it went on (`Journal.parameters`)."""
+    parameters, tags = training.data.params, training.data.tags
+    return {name: tags.get(name, value) for name, value in parameters.items()}
 
 
 def for_page(client: "MlflowClient", run: Evaluated) -> ComparedRun:

@@ -42,6 +42,7 @@ _FIELDS: Mapping[str, Mapping[str, type]] = {
 # Tags that MLflow's pages show at the top of a run: its name, its description, its code and commit.
 NAME = "mlflow.runName"
 DESCRIPTION = "mlflow.note.content"
+BEFORE_RESULT = "\n\n"  # In a description: the result that stage publish adds follows.
 SOURCE = "mlflow.source.name"
 COMMIT = "mlflow.source.git.commit"
 # The step of scores of the test set, whose names have no prefix. MLflow 3.17 draws a metric as a bar if all its runs have it at step 0, and
@@ -111,11 +112,16 @@ class Journal:
                 self._points.add((step, name))
 
     def parameters(self, values: Mapping[str, Any]) -> None:
-        """Record settings; nested sections become "section.key". The first value of a key is kept."""
-        new = {name: value for name, value in flatten(values).items() if name not in self._parameters}
+        """Record settings; nested sections become "section.key".
+
+        MLflow never changes a parameter. A value that differs, of a training that goes on with another one, becomes a tag of that name.
+        """
+        settings = flatten(values)
+        new = {name: value for name, value in settings.items() if name not in self._parameters}
         if new:
             self._parameters.update(new)
             self._append(type="parameters", values=new)
+        self.tags({name: value for name, value in settings.items() if value != self._tags.get(name, self._parameters[name])})
 
     def tags(self, values: Mapping[str, str]) -> None:
         """Record tags; a later value replaces an earlier one."""

@@ -45,20 +45,11 @@ def lineage() -> dict[str, str]:
 
 def describe_training(journal: Journal, params: Params) -> None:
     """Record the settings, datasets, name and description of a training."""
-    manifest = read_output(MANIFEST)
-    train, valid = datasets(manifest, "train", "valid")
-    model, settings = params.model, params.train
+    train, valid = datasets(read_output(MANIFEST), "train", "valid")
     # Without the sections that decide the scores of a trained model: an evaluation records them, and a training may have several.
     journal.parameters(params.model_dump(exclude={"machine", "average", "decode", "evaluate", "publish"}, exclude_none=True))
     journal.inputs([train, valid])
-    journal.tags(
-        {
-            NAME: training_name(params),
-            DESCRIPTION: f"A {model.architecture} of preset *{model.preset}*, trained from {manifest['source']} to {manifest['target']} on "
-            f"{corpus_label(manifest)}: {train['pairs']:,} sentence pairs before cleaning, at most {settings.updates:,} updates of "
-            f"{settings.tokens_per_update:,} tokens. Its child runs are its evaluations.",
-        }
-    )
+    journal.tags({NAME: training_name(params), DESCRIPTION: training_description(params)})
 
 
 def training_name(params: Params) -> str:
@@ -66,6 +57,18 @@ def training_name(params: Params) -> str:
     model, data = params.model, params.download
     kind = [] if model.architecture == "transformer" else [model.architecture]
     return f"{' '.join([data.corpus, f'{data.source}-{data.target}', *kind, model.preset])}, seed {params.train.seed}"
+
+
+def training_description(params: Params) -> str:
+    """Return a paragraph in markdown on a training: model, data, length."""
+    manifest = read_output(MANIFEST)
+    (train,) = datasets(manifest, "train")
+    model, settings = params.model, params.train
+    return (
+        f"A {model.architecture} of preset *{model.preset}*, trained from {manifest['source']} to {manifest['target']} on "
+        f"{corpus_label(manifest)}: {train['pairs']:,} sentence pairs before cleaning, at most {settings.updates:,} updates of "
+        f"{settings.tokens_per_update:,} tokens. Its child runs are its evaluations."
+    )
 
 
 def corpus_label(manifest: Mapping[str, Any]) -> str:

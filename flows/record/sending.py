@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.process.runner import echo, in_background
-from flows.record.journal import DESCRIPTION, JOURNALS, NAME, Event, position_file, read_events
+from flows.record.journal import BEFORE_RESULT, DESCRIPTION, JOURNALS, NAME, Event, position_file, read_events
 from flows.record.server import PARENT_TAG, REFUSED, connect, experiment_id, find_training, reaching, search
 from flows.record.store import database
 from transformer_core.config import SQLITE
@@ -118,7 +118,7 @@ def send(journal: Path, client: "MlflowClient", uri: str) -> None:
         run = find_or_create_run(client, header)
         position = replace(position, run_id=run.info.run_id, bytes=0)
     events = read_events(journal, position.bytes)
-    if DESCRIPTION in run.data.tags:
+    if BEFORE_RESULT in run.data.tags.get(DESCRIPTION, ""):
         events = map(_without_title, events)
     for group in _groups(events):
         _send_group(client, position.run_id, group)
@@ -176,7 +176,7 @@ def _header(journal: Path) -> Event | None:
 
 
 def _without_title(event: Event) -> Event:
-    """Return an event without the name and the description of its run."""
+    """Return an event without the name and the description of its run, for a run whose result is in both."""
     if event["type"] != "tags":
         return event
     return {**event, "values": {name: value for name, value in event["values"].items() if name not in (NAME, DESCRIPTION)}}

@@ -35,8 +35,8 @@ from flows.process.paths import (
     require,
 )
 from flows.record.documents import MODEL_CONFIG, read_output
-from flows.record.journal import DESCRIPTION, JOURNALS, SCORES_STEP, Journal, position_file
-from flows.record.lineage import describe_training, training_name
+from flows.record.journal import BEFORE_RESULT, DESCRIPTION, JOURNALS, SCORES_STEP, Journal, position_file
+from flows.record.lineage import describe_training, training_description, training_name
 from flows.record.registry import EVALUATION, address_of, card, decide, register
 from flows.record.sending import sync
 from flows.record.server import connect, find_training, reaching, run_link, ui_command
@@ -194,8 +194,8 @@ def finish_training(client: MlflowClient, training: Run, params: Params, scores:
     """Add the result to the page of the training: to its name and text, and as report and outputs."""
     run_id, headline = training.info.run_id, task.headline(scores)
     client.update_run(run_id, name=f"{task.name_of(scores)}, {training_name(params)}")
-    begun = training.data.tags.get(DESCRIPTION, "").split("\n\n")[0]
-    client.set_tag(run_id, DESCRIPTION, f"{begun}\n\n**{headline}** on {scores['lines']:,} lines of test ({scores['signature']}).")
+    result = f"{BEFORE_RESULT}**{headline}** on {scores['lines']:,} lines of test ({scores['signature']})."
+    client.set_tag(run_id, DESCRIPTION, f"{training_description(params)}{result}")
     for path in (REPORT, SENTENCES, DECODED / HYPOTHESES):
         client.log_artifact(run_id, str(path), EVALUATION)
 

@@ -222,7 +222,8 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
 
 def _name_others(state: Path) -> None:
     """Say that a training with other settings or data was stopped: perhaps it was meant to go on."""
-    others = [found for found in stopped_trainings(state_root()) if found.name != state.name and not is_locked(found / TRAINING_LOCK)]
+    others = [found for found in stopped_trainings(state_root()) if found.name != state.name]
+    others = [found for found in others if not is_locked(found / TRAINING_LOCK) and not (found / FINISHED).exists()]
     if others:
         message = f"starting from update 0; {len(others)} stopped with other settings or data, the last one {others[0].name}"
         echo(f"{message} (transformer-core states)", sys.stderr)

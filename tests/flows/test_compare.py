@@ -75,21 +75,23 @@ def evaluate(
     sync(store())
 
 
-def train(fingerprint: str, warmup: int = 400) -> None:
+def train(fingerprint: str, warmup: int = 400, ends: tuple[int, ...] = (40,)) -> None:
     journal = Journal(fingerprint)
-    journal.parameters({"train": {"warmup": warmup, "updates": 40}})
+    for updates in ends:
+        journal.parameters({"train": {"warmup": warmup, "updates": updates}})
     journal.end()
     sync(store())
 
 
 def test_two_trainings_are_compared_by_their_evaluations(compare: Compare) -> None:
     train("abc123")
-    train("def456", warmup=800)
+    train("def456", warmup=800, ends=(40, 60))
     evaluate("evaluation-1", "abc123", BAD)
     evaluate("evaluation-2", "def456", GOOD)
     heading, settings, metrics, scores, gains, gained, losses = compare("abc", "def456").rstrip("\n").split("\n\n")
     assert [line.split(" (")[0] for line in heading.split("\n")] == ["A is evaluation-1, of abc123", "B is evaluation-2, of def456"]
-    assert [line.split() for line in settings.split("\n")] == [["setting", "A", "B"], ["train.warmup", "400", "800"]]
+    expected = [["setting", "A", "B"], ["train.updates", "40", "60"], ["train.warmup", "400", "800"]]
+    assert [line.split() for line in settings.split("\n")] == expected
     assert ["bleu", "54.00", "54.00"] in [line.split() for line in metrics.split("\n")]
     assert scores.split("\n")[0].split()[:2] == ["3", "lines"]
     assert gains == "B better than A by most chrF2:"

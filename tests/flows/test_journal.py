@@ -99,6 +99,13 @@ def test_the_first_value_of_a_parameter_and_the_last_of_a_tag_are_kept() -> None
     assert [event["values"]["devices"] for event in events("tags")] == ["1", "2"]
 
 
+def test_a_changed_parameter_is_a_tag_until_it_has_another_value() -> None:
+    for updates in ("100", "200", "200", "100"):
+        Journal("run").parameters({"train": {"updates": updates, "seed": 1}})
+    assert [event["values"] for event in events("parameters")] == [{"train.updates": "100", "train.seed": "1"}]
+    assert [event["values"] for event in events("tags")] == [{"train.updates": "200"}, {"train.updates": "100"}]
+
+
 def test_a_finished_training_forced_again_is_a_new_run_and_the_old_one_is_kept() -> None:
     old = Journal("run")
     old.metrics(1, {"loss": 1.0})

@@ -257,6 +257,21 @@ def test_a_record_that_is_sent_again_keeps_the_score_in_name_and_description(
     assert "**BLEU 86.41** on 60 lines" in again.data.tags[DESCRIPTION]
 
 
+def test_the_description_has_the_settings_that_a_training_went_on_with(params: Params, client: MlflowClient, mlflow_store: str) -> None:
+    updates = params.train.updates
+    for end in (updates - 1, updates):
+        journal = Journal(FINGERPRINT, resumed=True)
+        describe_training(journal, params.model_copy(update={"train": params.train.model_copy(update={"updates": end})}))
+        sync(mlflow_store)
+    journal.end()
+    sync(mlflow_store)
+    run = training(client)
+    assert (run.data.params["train.updates"], run.data.tags["train.updates"]) == (str(updates - 1), str(updates))
+    assert f"at most {updates:,} updates" in run.data.tags[DESCRIPTION]
+    publish.run(params)
+    assert f"at most {updates:,} updates" in training(client).data.tags[DESCRIPTION]
+
+
 def test_a_server_that_is_unreachable_is_exit_code_69_and_nothing_is_written(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

@@ -25,6 +25,7 @@ from transformer_core.corpus.text import write_lines
 from transformer_core.files import locked, read_json, write_json, write_text
 from transformer_core.models.architectures import build
 from transformer_core.presets import resolve
+from transformer_core.training.checkpoint import FINISHED
 
 SOURCES = [f"the {noun} sees {number} {noun}s" for noun in ("dog", "horse", "other bird") for number in range(20)]
 TARGETS = [f"der {noun} sieht {number} davon" for noun in ("Hund", "Kater", "andere Vogel") for number in range(20)]
@@ -116,7 +117,11 @@ def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_ane
     assert stage_here("train").returncode == 0
     assert (place / "models/checkpoints/update-00000004.safetensors").read_bytes() == weights
     prepare("bpe", updates=4, warmup=77)
-    assert "starting from update 0; 1 stopped with other settings or data, the last one" in stage_here("train").stderr
+    assert "starting from update 0" not in stage_here("train").stderr  # The other one is finished.
+    for finished in place.glob(f".state/*/{FINISHED}"):
+        finished.unlink()
+    prepare("bpe", updates=4, warmup=78)
+    assert "starting from update 0; 2 stopped with other settings or data, the last one" in stage_here("train").stderr
 
 
 @pytest.mark.usefixtures("place")

@@ -23,6 +23,7 @@ TRAINING_LOCK = "lock"  # File in a training's directory that the writing proces
 FINISHED = "finished"  # File there once the stage's outputs are written; it holds the MD5 of their metrics.json, as DVC records it.
 _NAME_DIGITS = 16  # Of a training's directory: the first ones of its fingerprint.
 _KEEP_STATES = 2
+_SLICE = 1_000_000  # Numbers of a tensor that are averaged together.
 _LESS_IS_BETTER = frozenset({"nll", "perplexity"})  # For the other measures, more is better.
 _log = logging.getLogger(__name__)
 
@@ -216,10 +217,14 @@ def average(files: Sequence[Path]) -> dict[str, Tensor]:
         check_finite(checkpoint, file)
         if _shapes(checkpoint) != _shapes(checkpoints[0]):
             raise UserError(f"{file}: not of the same model as {files[0]}", "Remove it, or train again.")
-    return {
-        name: torch.stack([checkpoint[name] for checkpoint in checkpoints]).double().sort(dim=0).values.mean(dim=0).to(torch.float32)
-        for name in checkpoints[0]
-    }
+    return {name: _mean([checkpoint[name] for checkpoint in checkpoints]) for name in checkpoints[0]}
+
+
+def _mean(weights: Sequence[Tensor]) -> Tensor:
+    """Return the mean of tensors of one shape, as `average` says, in slices: a number of each takes up to 24 bytes meanwhile."""
+    slices = zip(*(weight.flatten().split(_SLICE) for weight in weights), strict=True)
+    means = [torch.stack(numbers).double().sort(dim=0).values.mean(dim=0).to(torch.float32) for numbers in slices]
+    return torch.cat(means).view(weights[0].shape)
 
 
 def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
