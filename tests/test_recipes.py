@@ -66,8 +66,25 @@ def test_the_papers_recipes_have_the_papers_numbers(name: str, vocab_size: int, 
     train = params.train
     assert (train.updates, train.tokens_per_update, train.warmup, train.learning_rate_factor) == (updates, 25_000, 4_000, 1.0)
     assert (train.adam_beta1, train.adam_beta2, train.adam_epsilon, train.label_smoothing) == (0.9, 0.98, 1e-9, 0.1)
-    assert params.average.count == averaged
-    assert (params.decode.beam, params.decode.alpha, params.decode.max_extra) == (4, 0.6, 50)
+    assert (train.cooldown, train.bpe_dropout, train.r_drop) == (0, 0, 0)
+    assert (params.average.of, params.average.count) == ("last", averaged)
+    decode = params.decode
+    assert (decode.engine, decode.precision, decode.penalty) == ("torch", "float32", "wu")
+    assert (decode.beam, decode.alpha, decode.max_extra) == (4, 0.6, 50)
+
+
+def test_the_recipe_of_the_papers_parser_has_its_numbers() -> None:
+    """Section 6.3, trained on WSJ alone."""
+    params = params_of("wsj-parsing")
+    assert resolve(params.model) == replace(BASE, layers=4, d_model=1_024, d_k=128, d_v=128)
+    assert params.bpe.vocab_size == 16_000
+    train, decode = params.train, params.decode
+    assert (train.tokens_per_update, train.warmup, train.learning_rate_factor, train.label_smoothing) == (25_000, 4_000, 1.0, 0.1)
+    assert (decode.penalty, decode.beam, decode.alpha, decode.max_extra) == ("wu", 21, 0.3, 300)
+
+
+def test_only_the_recipe_that_repeats_another_papers_stop_warns() -> None:
+    assert [name for name in recipes.names() if params_of(name).warnings] == ["multi30k-wu2021"]
 
 
 def test_a_name_cannot_lead_out_of_the_package() -> None:

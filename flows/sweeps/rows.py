@@ -14,7 +14,7 @@ from transformer_core.presets import BASE, TABLE_3, ModelSize, TransformerSize, 
 
 _MOST_ROWS = 1_000
 _WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
-# The section `model` of each system of the paper's Table 2 that this project can train.
+# The section `model` of each row of sweep table2: systems of the paper's Table 2 (the convolutional one in one width), and recurrent ones.
 _TABLE_2: dict[str, dict[str, Any]] = {
     "recurrent": {"architecture": "recurrent", "preset": "base", "attention": "none"},
     "recurrent-additive": {"architecture": "recurrent", "preset": "base", "attention": "additive"},
