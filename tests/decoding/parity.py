@@ -1,5 +1,6 @@
 """Two searches over one model, compared output by output; and a small model that has learnt something to search for."""
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ class Difference:
 
     Attributes:
         number: of the sentence, from 0.
-        kind: a tie is a difference of scores below `TIE`; an output without an end token is cut, and has no score to compare.
+        kind: a tie is a difference of scores below `TIE` and `given_not_empty`; an output without an end token is cut, and has no score to
+            compare.
         ours: score of our output by our model.
         theirs: that of the other one.
     """
@@ -59,8 +61,16 @@ def differences(
     for number, (source, (mine, *_), (other, *_)) in enumerate(zip(sources, ours, theirs, strict=True)):
         if mine.tokens != other.tokens:
             scores = [_score(model, source, one.tokens, settings) for one in (mine, other)]
-            found.append(Difference(number, _kind(*scores, cut=other.tokens[-1] != EOS), *scores))
+            tie = TIE + given_not_empty(model, source, settings)
+            found.append(Difference(number, _kind(*scores, tie, cut=other.tokens[-1] != EOS), *scores))
     return found
+
+
+def given_not_empty(model: TranslationModel, source: Sequence[int], settings: Search) -> float:
+    """What CTranslate2 adds to each log-probability: with a beam it excludes the empty output before the softmax, ours after it."""
+    if settings.patience is None or settings.beam == 1:
+        return 0.0
+    return -math.log1p(-forced_log_probabilities(model, source, [EOS]).exp().item())
 
 
 def _score(model: TranslationModel, source: Sequence[int], output: Sequence[int], settings: Search) -> float:
@@ -68,10 +78,10 @@ def _score(model: TranslationModel, source: Sequence[int], output: Sequence[int]
     return log_probability / length_penalty(float(len(output)), settings.alpha, settings.penalty)
 
 
-def _kind(ours: float, theirs: float, cut: bool) -> Literal["tie", "ours is better", "theirs is better", "theirs is cut"]:
+def _kind(ours: float, theirs: float, tie: float, cut: bool) -> Literal["tie", "ours is better", "theirs is better", "theirs is cut"]:
     if cut:
         return "theirs is cut"
-    if abs(ours - theirs) < TIE:
+    if abs(ours - theirs) < tie:
         return "tie"
     return "ours is better" if ours > theirs else "theirs is better"
 
@@ -91,7 +101,7 @@ def made_up_pairs(count: int, seed: int) -> Iterator[tuple[list[int], list[int]]
     for _ in range(count):
         words = draw.choices(_WORDS, k=draw.randint(1, 9))
         target = [word for word in reversed(words) for _ in range(draw.choice(_TIMES))]
-        yield [*words, EOS], [*target, EOS]
+        yield [*words, EOS], [*(target or words[:1]), EOS]
 
 
 class WordsOnly(Transformer):

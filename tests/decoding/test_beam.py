@@ -95,7 +95,7 @@ def plain_beam_search(model: ScriptedModel, max_length: int, settings: Search) -
         candidates = []
         for log_probability, output in live:
             step = model.logits((BOS, *output)).log_softmax(-1).tolist()
-            allowed = (EOS,) if length == max_length else (EOS, *WORDS)
+            allowed = (EOS,) if length == max_length else WORDS if length == 1 and settings.patience is not None else (EOS, *WORDS)
             candidates += [(log_probability + step[token], [*output, token]) for token in allowed]
         candidates = sorted(candidates, reverse=True)[: 2 * settings.beam]
         counted = candidates if settings.patience is None else candidates[: settings.beam]

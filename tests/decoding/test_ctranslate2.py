@@ -13,7 +13,7 @@ import pytest
 import sentencepiece
 import torch
 
-from tests.decoding.parity import TIE, WordsOnly, differences, forced_log_probabilities, made_up_pairs, padded
+from tests.decoding.parity import TIE, WordsOnly, differences, forced_log_probabilities, given_not_empty, made_up_pairs, padded
 from tests.models.on_disk import VOCAB, with_drawn_norms, write_model
 from tests.refusals import refused
 from transformer_core.config import CTRANSLATE2_KEYS, Penalty
@@ -105,7 +105,7 @@ def test_what_is_exported_translates_pieces_of_a_text_as_they_are(model: WordsOn
     subword = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out/spm.model"))
     line = "the dog sees a cat"
     pieces = subword.encode(line, out_type=str)
-    options = {"beam_size": 4, "max_decoding_length": len(pieces) + MAX_EXTRA, "min_decoding_length": 0, "length_penalty": 0.6}
+    options = {"beam_size": 4, "max_decoding_length": len(pieces) + MAX_EXTRA, "length_penalty": 0.6}
     (result,) = ctranslate2.Translator(str(tmp_path / "out")).translate_batch([pieces], disable_unk=True, **options)
     ((best, *_),) = engine.translate_tokens([engine.subword.encode(line)], THEIRS, 4096)
     assert subword.decode(result.hypotheses[0]) == best.text != ""
@@ -182,8 +182,21 @@ def test_scores_are_log_probabilities_given_no_special_token_over_the_length_pen
             if beam == 1 and len(output.tokens) == len(source) - 1 + MAX_EXTRA:  # The end token may be in the place of a likelier one.
                 found = [[*output.tokens[:-1], token] for token in range(EOS, VOCAB)]
             forced = max(forced_log_probabilities(model, source, tokens).sum().item() for tokens in found)
+            forced += given_not_empty(model, source, settings)
             assert output.log_probability == pytest.approx(forced, abs=TIE)
             assert output.score == pytest.approx(forced / length_penalty(float(len(output.tokens)), 0.6, penalty), abs=TIE)
+
+
+def test_with_a_beam_no_output_is_empty_but_of_an_empty_source(tmp_path: Path) -> None:
+    """Of a model whose likeliest output is empty; greedy search gives that."""
+    model = drawn(tied="none")
+    with torch.no_grad():
+        model.output_weight.zero_()  # All tokens are equally likely, so each token more is less likely.
+    engine = load(model, tmp_path)
+    for patience in (None, 1.0, 2.0):
+        lists = search(engine, [[4, 5, EOS], [EOS]], replace(THEIRS, alpha=0.0, patience=patience))
+        assert [min(len(output.tokens) for output in outputs) for outputs in lists] == [2, 0]
+    assert [len(output.tokens) for (output,) in search(engine, [[4, EOS]], replace(THEIRS, beam=1))] == [1]
 
 
 def test_the_max_length_is_each_sentences_own(tmp_path: Path) -> None:
@@ -208,7 +221,7 @@ def test_outputs_are_those_of_a_search_that_had_the_max_length_from_the_start(
             num_hypotheses=len(outputs),
             length_penalty=0.6,
             max_decoding_length=len(source) + 1,
-            min_decoding_length=0,
+            min_decoding_length=min(beam - 1, 1),
             disable_unk=True,
             suppress_sequences=[["<pad>"], ["<s>"]],
             return_end_token=True,

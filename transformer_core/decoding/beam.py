@@ -22,7 +22,8 @@ class Search:
         coverage: weight of the coverage penalty, see `coverage_penalty`; 0 for none.
         max_extra: at least 1; an output, end token included, has at most this many tokens more than its source without the end token.
         patience: a sentence is done when `beam` times this many hypotheses have ended among its K best (Kasai et al. 2022; 1 is the rule
-            of fairseq and CTranslate2). None continues until the `nbest` best outputs are final.
+            of fairseq and CTranslate2). With a beam above 1 no output is then empty, as in these: the end token at once is seldom good,
+            but often among the K best, and would end the search too early. None continues until the `nbest` best outputs are final.
         nbest: number of outputs that, without a patience, are the same as those of a search to the maximum length.
     """
 
@@ -139,6 +140,8 @@ class _BeamSearch(Hypotheses):
         if self._settings.patience is not None:
             # With a patience, only hypotheses that end among the K best count.
             best[:, beam:] = best[:, beam:].masked_fill(ended[:, beam:], -torch.inf)
+            if self.length == 0 and beam > 1:
+                best = best.masked_fill(ended & (self.max_length > 1)[:, None], -torch.inf)
         finished = best.masked_fill(~ended, -torch.inf)
         self._ended = self._ended + (finished > -torch.inf).sum(dim=1)
         self._rank(finished, parents)
