@@ -1,8 +1,5 @@
 import csv
 import gzip
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clone import DATA
+from tests.evaluation.test_significance import SYSTEMS, sacrebleu_scores, systems, wmt17
 from tests.refusals import refused
 from transformer_core.evaluation.bleu import corpus_bleu
 from transformer_core.evaluation.metrics import (
@@ -33,7 +31,6 @@ from transformer_core.evaluation.metrics import (
 )
 from transformer_core.evaluation.significance import compare_scores
 
-SYSTEMS = DATA / "peer/wmt17_ende_systems"
 RAW = ["mirror/multi30k/test_2016_flickr.de.gz", "mirror/multi30k/train.fr.gz", "tatoeba/val.de", "wmt_small/val.de", "traps/nc5k.fr"]
 TOKENISED = ["traps/opennmt10k.de", "peer/tfnmt_deen/deen_output", "peer/tfnmt_deen/deen_ref_bpe", "peer/tfnmt_deen/deen_ref_spm"]
 
@@ -59,13 +56,6 @@ def published() -> list[tuple[str, float]]:
         return [(row["system"], float(row["bleu_mteval_v13a_case_sensitive"])) for row in csv.DictReader(file, delimiter="\t")]
 
 
-def system_output(name: str) -> list[list[str]]:
-    return read_aligned(SYSTEMS / f"{name}.detok.de", SYSTEMS / "reference.detok.de")
-
-
-wmt17 = pytest.mark.skipif(not published(), reason="the WMT17 outputs are not beside the repository (../shared/data/peer)")
-
-
 @wmt17
 def test_there_are_sixteen_wmt17_systems_to_compare_with() -> None:
     assert len(published()) == 16
@@ -74,7 +64,7 @@ def test_there_are_sixteen_wmt17_systems_to_compare_with() -> None:
 @wmt17
 @pytest.mark.parametrize(("system", "bleu"), published())
 def test_bleu_of_a_wmt17_system_is_the_published_one(system: str, bleu: float) -> None:
-    hypotheses, references = system_output(system)
+    hypotheses, references = systems(f"{system}.detok.de")
     everything = bleu_by_group(phenomenon_labels(["all"] * len(references)), hypotheses, references)
     assert [(group.size, round(group.score, 2)) for group in everything] == [(3004, bleu)]
 
@@ -83,20 +73,14 @@ def test_bleu_of_a_wmt17_system_is_the_published_one(system: str, bleu: float) -
 @pytest.mark.slow  # 6 to 15 s a system, most of it TER
 @pytest.mark.parametrize(("system", "bleu"), published())
 def test_the_headline_bleu_of_a_wmt17_system_is_the_published_one(system: str, bleu: float) -> None:
-    scores = score(*system_output(system), "de")
+    scores = score(*systems(f"{system}.detok.de"), "de")
     assert round(scores.bleu, 2) == bleu
     assert scores.bleu_low < scores.bleu < scores.bleu_high
 
 
 def test_scores_and_signature_are_those_of_the_sacrebleu_command(tmp_path: Path) -> None:
-    for name, lines in (("hyp", HYPOTHESES), ("ref", REFERENCES)):
-        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-m", "bleu", "chrf", "ter", "-w", "6", "-f", "json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    bleu, chrf, ter = json.loads(done.stdout)
-
+    bleu, chrf, ter = sacrebleu_scores(HYPOTHESES, REFERENCES, tmp_path, "-m", "bleu", "chrf", "ter", "-w", "6")
     ours = score(HYPOTHESES, REFERENCES, "de")
-
     assert (round(ours.bleu, 6), round(ours.chrf, 6), round(ours.ter, 6)) == (bleu["score"], chrf["score"], ter["score"])
     assert (ours.bleu_signature, ours.chrf_signature, ours.ter_signature) == (bleu["signature"], chrf["signature"], ter["signature"])
 
@@ -111,11 +95,8 @@ JAPANESE = ["私たちは明日、公園へ散歩に行きます。", "彼の弟
 def test_tokens_of_text_without_spaces_are_no_sentences(references: list[str], options: list[str], tokeniser: str, tmp_path: Path) -> None:
     """13a would take a sentence for one word, and BLEU would be 0 unless all of it is right; TER's defaults do so, too."""
     hypotheses = [line.replace("大", "小").replace("本", "紙") for line in references]
-    for name, lines in (("hyp", hypotheses), ("ref", references)):
-        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", *options, "-m", "bleu", "ter", "-w", "6", "-f", "json"]
-    command += ["--ter-normalized", "--ter-asian-support"]
-    theirs, their_edits = json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
+    options = [*options, "-m", "bleu", "ter", "-w", "6", "--ter-normalized", "--ter-asian-support"]
+    theirs, their_edits = sacrebleu_scores(hypotheses, references, tmp_path, *options)
     ours = score(hypotheses, references, "xx")
     assert (round(ours.bleu, 6), ours.bleu_signature) == (theirs["score"], theirs["signature"])
     assert (round(ours.ter, 6), ours.ter_signature) == (their_edits["score"], their_edits["signature"])
