@@ -1,6 +1,7 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -38,9 +39,11 @@ def write_raw_pairs(folder: Path, train: list[Pair], held_out: list[Pair] | None
             (folder / f"{split}.{language}").write_bytes("".join(pair[side] + "\n" for pair in pairs).encode())
 
 
-def cleaned(folder: Path, settings: Clean = DEFAULT, name: str = "clean", raw: str = "raw") -> tuple[CleaningReport, list[Pair]]:
+def cleaned(
+    folder: Path, settings: Clean = DEFAULT, name: str = "clean", raw: str = "raw", **options: Any
+) -> tuple[CleaningReport, list[Pair]]:
     (folder / name).mkdir()
-    report = clean_corpus(folder / raw, folder / name, "en", "de", settings)
+    report = clean_corpus(folder / raw, folder / name, "en", "de", settings, **options)
     return report, pairs_in(folder / name, "train")
 
 
@@ -125,9 +128,8 @@ def test_a_sentence_is_compared_without_its_tag(tmp_path: Path) -> None:
     settings = DEFAULT.model_copy(update={"drop_overlap": True})
     bad = {"empty": ("", "kurz hier jetzt"), "copy": ("Umsatz 2019 GmbH", "Umsatz 2019 GmbH"), "overlap": ("One two three", "vier")}
     write_raw_pairs(tmp_path / "raw", [("<bt> a b", "c"), ("a b", "c"), *((f"<bt> {source}", target) for source, target in bad.values())])
-    (tmp_path / "clean").mkdir()
-    report = clean_corpus(tmp_path / "raw", tmp_path / "clean", "en", "de", settings, tags=["<bt>"])
-    assert pairs_in(tmp_path / "clean", "train") == [("<bt> a b", "c"), ("a b", "c")]
+    report, kept = cleaned(tmp_path, settings, tags=["<bt>"])
+    assert kept == [("<bt> a b", "c"), ("a b", "c")]
     assert {rule: count for rule, count in report.dropped.items() if count} == dict.fromkeys(bad, 1)
 
 
@@ -168,8 +170,7 @@ def test_the_number_of_workers_does_not_change_a_byte(tmp_path_factory: pytest.T
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text, "PAIRS_PER_CHUNK", 3)
         for workers in (1, 2, 4):
-            (folder / f"{workers}").mkdir()
-            clean_corpus(folder / "raw", folder / f"{workers}", "en", "de", everything, workers)
+            cleaned(folder, everything, f"{workers}", workers=workers)
             found.append({path.name: path.read_bytes() for path in (folder / f"{workers}").iterdir()})
     assert found[0] == found[1] == found[2]
     assert set(found[0]) == {"report.json", *(f"{split}.{side}" for split in ("train", "valid", "test") for side in ("en", "de"))}
@@ -214,11 +215,10 @@ def test_validation_and_test_are_repaired_and_keep_every_line(tmp_path: Path) ->
 def test_invalid_utf8_stops_with_file_and_line_unless_its_training_pairs_are_dropped(tmp_path: Path) -> None:
     write_raw_pairs(tmp_path / "raw", [GOOD, ("two", "zwei")])
     (tmp_path / "raw/train.de").write_bytes(b"eins zwei drei\nzw\xffi\n")
-    (tmp_path / "clean").mkdir()
     message = r"raw/train\.de:2: not valid UTF-8 \(byte 0xff at column 3\)\. .*on_invalid_utf8: drop"
     for workers in (1, 2):
         with refused(65, message):
-            clean_corpus(tmp_path / "raw", tmp_path / "clean", "en", "de", OFF, workers)
+            cleaned(tmp_path, OFF, f"{workers}", workers=workers)
     dropping = DEFAULT.model_copy(update={"on_invalid_utf8": "drop"})
     report, kept = cleaned(tmp_path, dropping, "dropped")
     assert kept == [GOOD]
@@ -351,7 +351,6 @@ def test_weights_that_leave_no_pair_are_named(tmp_path: Path) -> None:
 
 def test_pairs_are_scored_without_their_tag(tmp_path: Path) -> None:
     write_raw_pairs(tmp_path / "raw", [GOOD, (f"<bt> {GOOD[0]} again", GOOD[1])])
-    (tmp_path / "clean").mkdir()
     settings, seen = DEFAULT.model_copy(update={"drop_worst": 0.01, "score_by": "both"}), []
 
     def scores(found: Iterator[Pair]) -> Iterator[float]:
@@ -359,14 +358,13 @@ def test_pairs_are_scored_without_their_tag(tmp_path: Path) -> None:
             seen.append(pair[0])
             yield 0.0
 
-    clean_corpus(tmp_path / "raw", tmp_path / "clean", "en", "de", settings, scores=scores, tags=["<bt>"])
+    cleaned(tmp_path, settings, scores=scores, tags=["<bt>"])
     assert seen == [GOOD[0], f"{GOOD[0]} again"]
 
 
 def test_the_worst_share_of_the_pairs_that_are_left_is_dropped_and_counted(tmp_path: Path) -> None:
     pairs = [(f"one two {number}", f"eins zwei {number}") for number in range(10)]
     write_raw_pairs(tmp_path / "raw", [("", "x"), *pairs, pairs[0]])
-    (tmp_path / "clean").mkdir()
     settings = DEFAULT.model_copy(update={"drop_worst": 0.35, "score_by": "both"})
     seen: list[Pair] = []
 
@@ -375,9 +373,9 @@ def test_the_worst_share_of_the_pairs_that_are_left_is_dropped_and_counted(tmp_p
             seen.append(pair)
             yield float(pair[0][-1] in "258") + float(pair[0][-1] == "5")
 
-    report = clean_corpus(tmp_path / "raw", tmp_path / "clean", "en", "de", settings, scores=scores)
+    report, kept = cleaned(tmp_path, settings, scores=scores)
     assert seen == pairs
-    assert pairs_in(tmp_path / "clean", "train") == [pair for pair in pairs if pair[0][-1] not in "258"]
+    assert kept == [pair for pair in pairs if pair[0][-1] not in "258"]
     assert (report.dropped["low_score"], report.dropped["duplicate"], report.pairs_out) == (3, 1, 7)
     assert report.examples["low_score"] == [pairs[number] for number in (2, 5, 8)]
     assert list(report.dropped)[-1] == "low_score"

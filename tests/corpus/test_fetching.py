@@ -1,9 +1,7 @@
 import gzip
 import hashlib
-import io
 import json
 import socket
-import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.corpus.archives import archive_bytes
 from tests.refusals import refused
 from tests.serving import Quiet, serving
 from transformer_core.corpus.sources.catalogue import Address, Entry, FoundEntry, Source, Splits
@@ -223,28 +222,22 @@ def test_a_download_that_cannot_be_read_is_neither_kept_nor_locked(site: Site, t
     assert locked_sums(tmp_path / "tiny.lock") == {side.url: hashlib.sha256(site.content).hexdigest()}
 
 
-def test_an_archive_is_kept_if_the_entry_names_a_member_that_it_does_not_have(site: Site, tmp_path: Path) -> None:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("t.tsv", "one\teins\n")
-    site.content = packed.getvalue()
-    with pytest.raises(UserError, match=r"0 files in it match none\.tsv"):
-        write_raw(reader_of(Address(url=site.address, member="none.tsv", column=1), tmp_path), tmp_path / "raw")
-    assert [path.read_bytes() for path in files_in(tmp_path / "downloads")] == [site.content]
-
-
-def test_a_table_is_kept_if_the_entry_names_a_column_that_it_does_not_have(site: Site, tmp_path: Path) -> None:
-    site.content = b"one\teins\n"
-    with pytest.raises(UserError, match=r"train\.en:1: 2 columns, but column 3 is wanted\. Correct `column` in the catalogue entry"):
-        write_raw(reader_of(Address(url=site.address, column=3), tmp_path), tmp_path / "raw")
-    assert [path.read_bytes() for path in files_in(tmp_path / "downloads")] == [site.content]
-
-
-def test_a_page_in_place_of_a_table_is_not_kept(site: Site, tmp_path: Path) -> None:
-    site.content = b"<html>Log in</html>\n"
-    with pytest.raises(UserError, match=r"train\.en:1: 1 columns, but column 2 is wanted"):
-        write_raw(reader_of(Address(url=site.address, column=1), tmp_path), tmp_path / "raw")
-    assert files_in(tmp_path / "downloads") == []
+@pytest.mark.parametrize(
+    ("content", "column", "member", "message", "kept"),
+    [
+        (archive_bytes([("t.tsv", b"one\teins\n")], "zip"), 1, "none.tsv", r"0 files in it match none\.tsv", True),
+        (b"one\teins\n", 3, None, r"1: 2 columns, but column 3 is wanted\. Correct `column` in the catalogue entry", True),
+        (b"<html>Log in</html>\n", 1, None, "1: 1 columns, but column 2 is wanted", False),
+    ],
+    ids=["no such member", "no such column", "a page in place of a table"],
+)
+def test_a_download_is_kept_if_the_fault_is_the_entrys(
+    site: Site, tmp_path: Path, content: bytes, column: int, member: str | None, message: str, kept: bool
+) -> None:
+    site.content = content
+    with pytest.raises(UserError, match=rf"train\.en:.*{message}"):
+        write_raw(reader_of(Address(url=site.address, member=member, column=column), tmp_path), tmp_path / "raw")
+    assert [path.read_bytes() for path in files_in(tmp_path / "downloads")] == ([content] if kept else [])
 
 
 def test_a_file_that_the_server_marks_as_compressed_in_transit_is_kept_as_it_is(site: Site, fetcher: Fetcher) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.corpus.archives import archive_bytes
 from tests.refusals import refused
 from transformer_core.config import load_params, parse_yaml, read_yaml, validate_document
 from transformer_core.corpus.sources.catalogue import Address, Entry, find_entry, load_entry
@@ -140,9 +141,7 @@ def test_the_bound_for_zip_is_that_of_the_stated_sizes(tmp_path: Path) -> None:
 
 
 def test_an_encrypted_archive_is_named(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as zipped:
-        zipped.writestr("t.en", TEXT)
-    content = bytearray((tmp_path / "a.zip").read_bytes())
+    content = bytearray(archive_bytes([("t.en", TEXT)], "zip"))
     for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         content[content.index(mark) + place] |= 1
     (tmp_path / "a.zip").write_bytes(content)

@@ -116,13 +116,10 @@ def test_a_damaged_archive_is_bad_data_however_it_is_packed(tmp_path: Path) -> N
 
 
 def test_files_on_the_web_are_taken_in_the_two_languages_asked_for(reader: SourceReader, tmp_path: Path) -> None:
-    contents = {"en": gzip.compress(ENGLISH), "de": gzip.compress(GERMAN)}
-    for language, content in contents.items():
+    addresses = {"fr": Address(url="https://invalid./train.fr.gz", sha256="0" * 64)}
+    for language, content in (("en", gzip.compress(ENGLISH)), ("de", gzip.compress(GERMAN))):
         (tmp_path / f"mirror/tiny/train.{language}.gz").write_bytes(content)
-    addresses = {
-        language: Address(url=f"https://invalid./train.{language}.gz", sha256=sum_of(content)) for language, content in contents.items()
-    }
-    addresses["fr"] = Address(url="https://invalid./train.fr.gz", sha256="0" * 64)
+        addresses[language] = Address(url=f"https://invalid./train.{language}.gz", sha256=sum_of(content))
     opened = reader.open(Source(https=addresses), "train")
     assert list(opened.pairs) == PAIRS
     assert opened.origins == [{"url": addresses[language].url, "sha256": addresses[language].sha256} for language in ("en", "de")]
