@@ -40,7 +40,7 @@ def test_a_step_of_a_recurrent_decoder_reads_what_its_previous_state_attends_to(
         context = torch.stack(energies).softmax(dim=0) @ memory
         read = torch.cat((model.embedding.weight[7] * math.sqrt(8), context))
         after, _ = lstm(model.decoder[0], read, before[0], cell[0])
-        combined = torch.tanh(model.combine.weight @ torch.cat((after, context)) + model.combine.bias)
+        combined = torch.tanh(linear(model.combine, torch.cat((after, context))))
         assert torch.allclose(model.step(torch.tensor([7]), state)[0], model.embedding.weight @ combined, atol=1e-12)
 
 
@@ -63,8 +63,7 @@ def lstm(cell: torch.nn.Module, x: Tensor, before: Tensor, memory: Tensor) -> tu
 
 
 def maxout(layer: torch.nn.Module, *read: Tensor) -> Tensor:
-    weights = dict(layer.named_parameters())
-    pairs = weights["weight"] @ torch.cat(read) + weights["bias"]
+    pairs = linear(layer, torch.cat(read))
     return torch.stack([torch.maximum(pairs[2 * row], pairs[2 * row + 1]) for row in range(len(pairs) // 2)])
 
 

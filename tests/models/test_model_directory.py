@@ -12,7 +12,6 @@ from tests.models.on_disk import VOCAB, write_drawn, write_model
 from tests.refusals import refused
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import check_finite, load_model
-from transformer_core.models.transformer import Transformer
 from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
 
 SIZE = TransformerSize(layers=1, d_model=8, d_ff=16, heads=2, d_k=4, d_v=4, dropout=0.1)
@@ -38,29 +37,25 @@ def refusal(directory: Path) -> str:
     return str(caught.value)
 
 
-def test_a_saved_model_comes_back_as_it_was(directory: Path) -> None:
-    model, config = load_model(directory)
-    torch.manual_seed(0)
-    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), Transformer(SIZE, VOCAB).state_dict().values(), strict=True))
-    assert config.model == SIZE
-    assert not model.training
-    assert sorted(path.name for path in directory.iterdir()) == ["config.json", "model.safetensors", "spm.model"]
-
-
 @pytest.mark.parametrize(
     "size",
     [
+        SIZE,
         RecurrentSize(layers=1, d_model=8, dropout=0.1, decoder="luong", attention="dot", bidirectional=False, reverse_source=True),
         ConvolutionalSize(layers=2, d_model=8, dropout=0.1, convolutions=((6, 3, 1), (8, 1, 1))),
         replace(SIZE, positions="none"),
     ],
-    ids=["recurrent", "convolutional", "without positions"],
+    ids=["transformer", "recurrent", "convolutional", "without positions"],
 )
-def test_the_settings_of_a_variant_come_back_too(size: ModelSize, tmp_path: Path) -> None:
+def test_a_saved_model_comes_back_as_it_was(size: ModelSize, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = build(size, VOCAB).eval()
-    loaded, config = load_model(write_model(model, tmp_path / "model"))
+    directory = write_model(model, tmp_path / "model")
+    assert sorted(path.name for path in directory.iterdir()) == ["config.json", "model.safetensors", "spm.model"]
+    loaded, config = load_model(directory)
     assert config.model == size
+    assert not loaded.training
+    assert all(torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), model.state_dict().values(), strict=True))
     source, target = torch.tensor([[5, 6, 7, 3]]), torch.tensor([[2, 8, 9]])
     with torch.no_grad():
         assert torch.equal(loaded(source, source > 0, target), model(source, source > 0, target))
