@@ -53,6 +53,11 @@ class ScriptedModel:
         return 2 * torch.randn(VOCAB, generator=generator, dtype=torch.float64)
 
 
+def search(model: StepModel, sources: list[list[int]], settings: Search, prefixes: list[list[int]] | None = None) -> list[list[Finished]]:
+    source = padded(sources)
+    return beam_search(model, source, source > 0, settings, None if prefixes is None else padded(prefixes))
+
+
 def brute_force(model: ScriptedModel, max_length: int, penalty: Callable[[int], float]) -> list[tuple[float, list[int]]]:
     """All outputs up to a length with their scores, best first."""
     scored = []
@@ -79,8 +84,7 @@ PENALTIES: dict[Penalty, Callable[[int, float], float]] = {
 def test_a_beam_as_wide_as_the_space_finds_what_brute_force_finds(seed: int, alpha: float, penalty: Penalty) -> None:
     max_length = 4  # 1 + 3 + 9 + 27 outputs
     model = ScriptedModel(seed)
-    source = torch.tensor([[4, EOS]])
-    found = beam_search(model, source, source > 0, Search(beam=40, alpha=alpha, penalty=penalty, max_extra=max_length - 1))[0]
+    found = search(model, [[4, EOS]], Search(beam=40, alpha=alpha, penalty=penalty, max_extra=max_length - 1))[0]
     score, output = brute_force(model, max_length, lambda length: PENALTIES[penalty](length, alpha))[0]
     assert found[0].tokens == output
     assert found[0].score == pytest.approx(score, abs=1e-9)
@@ -120,8 +124,7 @@ def test_a_narrow_beam_is_the_search_as_one_writes_it_down(beam: int, patience: 
     ends = set()
     for seed in range(12):
         model = ScriptedModel(seed)
-        source = torch.tensor([[4, 4, EOS]])
-        found = beam_search(model, source, source > 0, settings)[0]
+        found = search(model, [[4, 4, EOS]], settings)[0]
         wanted = plain_beam_search(model, 10, settings)
         assert [output.tokens for output in found] == [output for _, output in wanted]
         assert [output.score for output in found] == pytest.approx([score for score, _ in wanted], abs=1e-9)
@@ -139,8 +142,7 @@ def test_stopping_early_never_costs_the_best_output(seed: int, alpha: float, mon
     forbid[list(WORDS[1:])] = -torch.inf
     plain = model.logits
     model.logits = lambda prefix: plain(prefix) + forbid  # type: ignore[method-assign]
-    source = torch.tensor([[4, 4, 4, EOS]])
-    found = beam_search(model, source, source > 0, Search(beam=2, alpha=alpha, max_extra=9))[0]
+    found = search(model, [[4, 4, 4, EOS]], Search(beam=2, alpha=alpha, max_extra=9))[0]
     scores = []
     for length in range(1, 13):
         output = [*[WORDS[0]] * (length - 1), EOS]
@@ -151,16 +153,16 @@ def test_stopping_early_never_costs_the_best_output(seed: int, alpha: float, mon
 
 @pytest.mark.parametrize(("beam", "alpha"), [(2, 0.6), (4, 0.0), (4, 0.6), (4, 2.0)])
 def test_each_entry_of_an_nbest_list_is_that_of_a_search_that_is_never_stopped(model: Transformer, beam: int, alpha: float) -> None:
-    sources = padded(random_sources(400, seed=1))
+    sources = random_sources(400, seed=1)
     settings = Search(beam, alpha, max_extra=12, nbest=beam)
-    found = beam_search(model, sources, sources > 0, settings)
+    found = search(model, sources, settings)
     # One more than there is room for is never proved, so this search goes on to the maximum length.
-    unstopped = beam_search(model, sources, sources > 0, replace(settings, nbest=beam + 1))
+    unstopped = search(model, sources, replace(settings, nbest=beam + 1))
     assert [len(ranked) for ranked in found] == [beam] * 400
     for ranked, every in zip(found, unstopped, strict=True):
         assert [output.tokens for output in ranked] == [output.tokens for output in every]
         assert [output.score for output in ranked] == pytest.approx([output.score for output in every], abs=1e-9)
-    best = beam_search(model, sources, sources > 0, replace(settings, nbest=1))
+    best = search(model, sources, replace(settings, nbest=1))
     assert [ranked[0].tokens for ranked in best] == [ranked[0].tokens for ranked in found]
     if alpha < 1:  # With more, the longest outputs are the best, and every search goes to the end.
         assert any(len(ranked) < beam or ranked[-1].tokens != every[-1].tokens for ranked, every in zip(best, found, strict=True))
@@ -178,11 +180,6 @@ def random_sources(count: int, seed: int) -> list[list[int]]:
         [*torch.randint(4, 40, (int(torch.randint(1, 12, (1,), generator=generator)),), generator=generator).tolist(), EOS]
         for _ in range(count)
     ]
-
-
-def search(model: StepModel, sources: list[list[int]], settings: Search, prefixes: list[list[int]] | None = None) -> list[list[Finished]]:
-    source = padded(sources)
-    return beam_search(model, source, source > 0, settings, None if prefixes is None else padded(prefixes))
 
 
 BEAM = Search(beam=4, max_extra=8)
@@ -291,9 +288,8 @@ def attention_after(tokens: Tensor) -> Tensor:
 def test_the_coverage_penalty_is_that_of_brute_force(seed: int, coverage: float) -> None:
     max_length = 4
     model = AttendingModel(seed)
-    source = torch.tensor([[4, 5, EOS]])
     settings = Search(beam=40, alpha=0.6, coverage=coverage, max_extra=max_length - 2)
-    found = beam_search(model, source, source > 0, settings)[0][0]
+    found = search(model, [[4, 5, EOS]], settings)[0][0]
 
     def whole(score: float, output: list[int]) -> float:
         attended = attention_after(torch.tensor([BOS, *output[:-1]])).sum(dim=0)
