@@ -58,7 +58,7 @@ def test_first_tokens_are_as_frequent_as_they_are_likely(model: Transformer, tem
     assert ((counts - expected).abs() <= 5 * expected.sqrt() + 1).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize(
     "settings",
     [Sampling(temperature=1e-3), Sampling(temperature=1e-300), Sampling(top_k=1), Sampling(top_p=1e-6), Sampling(top_p=1e-50)],
