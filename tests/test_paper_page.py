@@ -6,18 +6,16 @@ Its commands of pytest do not run here: they would run tests of this session aga
 import re
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from tests.clone import Clone, tiny_clone
+from tests.clone import ROOT, Clone, tiny_clone
 from tests.models.on_disk import write_model
 from transformer_core.cli import main
 from transformer_core.models.architectures import build, parameters_by_part
 from transformer_core.presets import TABLE_3, TransformerSize, table_3_row
 
-ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs/paper.md").read_text(encoding="utf-8")
 # A command, and the duration in brackets behind it, if there is one.
 COMMANDS = dict(re.findall(r"`\.venv/bin/([^`]+)`(?: \((\d+ (?:s|min|h))\))?", TEXT))

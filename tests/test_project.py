@@ -12,6 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.clone import CORPUS, ROOT, Clone
+from tests.test_docs import FILES
 from transformer_core import project
 from transformer_core.cli import main
 from transformer_core.files import sha256_of
@@ -96,9 +97,8 @@ def test_without_git_there_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel built from a copy of this clone."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    listed = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True)
-    for name in filter(None, listed.stdout.split("\0")):
-        if not name.startswith(("docs/", "tests/", "benchmarks/")) and (ROOT / name).is_file():
+    for name in FILES:
+        if not name.startswith(("docs/", "tests/", "benchmarks/")):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -132,8 +132,7 @@ def outside(environment: Path, tmp_path: Path) -> Clone:
 @pytest.mark.slow  # about 15 seconds
 def test_a_wheel_has_all_files_of_the_packages_and_of_a_project(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    listed = subprocess.run(["git", "ls-files", "transformer_core", "flows"], cwd=ROOT, check=True, capture_output=True, text=True)
-    assert {name for name in listed.stdout.splitlines() if (ROOT / name).exists()} <= names
+    assert {name for name in FILES if name.startswith(("transformer_core/", "flows/"))} <= names
     assert {f"transformer_core/{project.PACKAGED}/{name}" for name in project.FILES} <= names
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"transformer_core", "flows"}
 
