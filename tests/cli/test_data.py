@@ -12,6 +12,7 @@ from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.subword import train_subword
 from transformer_core.data_plan import plan_data
 from transformer_core.errors import UserError
+from transformer_core.files import write_json, write_text
 
 
 def test_recipes_are_listed_with_what_they_are_for(call: Call) -> None:
@@ -189,14 +190,15 @@ def test_a_data_plan_names_files_sums_terms_and_disk_and_fetches_nothing(
     assert all(path.is_symlink() for path in tmp_path.iterdir())
 
 
-def test_a_data_plan_refuses_a_test_set_that_sacrebleu_does_not_have(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "corpora").mkdir()
-    (tmp_path / "corpora/web.yaml").write_text(
-        "name: web\nlanguages: [en, de]\nlicence: CC0\nnote: ''\nsplits:\n"
-        "  train: [{synthetic: {pairs: 9, seed: 1}}]\n  valid: [{holdout: 1}]\n  test: [{sacrebleu: wmt14/ful}]\nsynthetic: true\n",
-        encoding="utf-8",
-    )
-    (tmp_path / "params.yaml").write_text(recipes.read("synthetic").replace("corpus: synthetic", "corpus: web"), encoding="utf-8")
+def write_web(train: str, test: str = "holdout: 10") -> None:
+    """An entry `web` with these sources, and a params.yaml that trains on it."""
+    head = "name: web\nlanguages: [en, de]\nlicence: CC0\nnote: ''\n"
+    write_text(Path("corpora/web.yaml"), f"{head}splits:\n  train: [{train}]\n  valid: [{{holdout: 10}}]\n  test: [{{{test}}}]\n")
+    write_text(Path("params.yaml"), recipes.read("synthetic").replace("corpus: synthetic", "corpus: web"))
+
+
+def test_a_data_plan_refuses_a_test_set_that_sacrebleu_does_not_have(call: Call) -> None:
+    write_web("{folder: {path: .., stem: text}}", "sacrebleu: wmt14/ful")
     code, line = call("data", "plan").refusal()
     assert code == 78
     assert line.startswith("corpora/web.yaml: sacrebleu: wmt14/ful: sacreBLEU has no such test set. Did you mean wmt14/full or ")
@@ -222,15 +224,10 @@ def test_the_plan_of_a_student_names_the_text_that_its_teacher_translates(call: 
 
 
 def test_a_plan_says_which_local_files_are_missing(call: Call, own_files: Path) -> None:
-    (own_files / "corpora").mkdir()
-    (own_files / "corpora/web.yaml").write_text(
-        "name: web\nlanguages: [en, de]\nlicence: CC0\nnote: ''\nsplits:\n  train:\n"
-        "    - files: {en: {path: ../text.en}, de: {path: ../none.de}}\n    - folder: {path: .., stem: text}\n"
-        "    - folder: {path: .., stem: none}\n    - translated: {corpus: synthetic, model: ../pretrained/teacher, side: target}\n"
-        "  valid: [{holdout: 10}]\n  test: [{holdout: 10}]\n",
-        encoding="utf-8",
+    write_web(
+        "{files: {en: {path: ../text.en}, de: {path: ../none.de}}}, {folder: {path: .., stem: text}}, {folder: {path: .., stem: none}}, "
+        "{translated: {corpus: synthetic, model: ../pretrained/teacher, side: target}}"
     )
-    (own_files / "params.yaml").write_text(recipes.read("synthetic").replace("corpus: synthetic", "corpus: web"), encoding="utf-8")
     files = json.loads(call("data", "plan", "--json").out)["files"]
     missing = ["../none.de", "../none.*", "target of synthetic by ../pretrained/teacher"]
     assert [file["source"] for file in files if file["missing"]] == missing
@@ -243,16 +240,9 @@ def test_a_plan_says_which_local_files_are_missing(call: Call, own_files: Path) 
     assert call("data", "plan", "wsj-parsing").out.count("\n       local, missing, sum: none\n") == 4
 
 
-def test_sums_that_were_locked_stand_in_the_plan(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "corpora").mkdir()
-    (tmp_path / "corpora/web.yaml").write_text(
-        "name: web\nlanguages: [en, de]\nlicence: CC0\nnote: ''\nsplits:\n"
-        "  train: [{https: {en: {url: 'https://a.example/t.en'}, de: {url: 'https://a.example/t.de'}}}]\n"
-        "  valid: [{holdout: 10}]\n  test: [{holdout: 10}]\n",
-        encoding="utf-8",
-    )
-    (tmp_path / "corpora/web.lock").write_text(json.dumps({"https://a.example/t.en": "ab" * 32}), encoding="utf-8")
-    (tmp_path / "params.yaml").write_text(recipes.read("synthetic").replace("corpus: synthetic", "corpus: web"), encoding="utf-8")
+def test_sums_that_were_locked_stand_in_the_plan(call: Call) -> None:
+    write_web("{https: {en: {url: 'https://a.example/t.en'}, de: {url: 'https://a.example/t.de'}}}")
+    write_json(Path("corpora/web.lock"), {"https://a.example/t.en": "ab" * 32})
     plan = json.loads(call("data", "plan", "--json").out)
     assert [file["checked_by"] for file in plan["files"][:2]] == ["sha256 abababababab...", "locked at the first fetch"]
     assert (plan["licence"], plan["pairs"], plan["disk"]) == ("CC0", None, {})
