@@ -74,12 +74,6 @@ def test_lines_without_a_source_are_impossible_or_certain_and_left_out_of_the_pe
     assert json.loads(document)["log_probability"] is None
 
 
-def test_sides_of_unequal_length_are_refused_before_anything_is_scored(call: Call) -> None:
-    write("b.de", ["ein Haus"] * 4)
-    code, line = call("score", "--model", "transformer", "a.en", "b.de").refusal()
-    assert (code, line.split(". ")[0]) == (65, "a.en: 3 lines, but b.de has 4")
-
-
 @pytest.mark.usefixtures("one_thread")
 def test_threads_are_as_many_as_asked_for(call: Call) -> None:
     assert call("score", "--model", "transformer", "--threads", "2", "a.en", "a.de").code == 0
@@ -92,16 +86,12 @@ def test_packed_files_are_scored_as_their_text(call: Call) -> None:
     assert call("score", "--model", "transformer", "a.en.gz", "a.de.gz") == call("score", "--model", "transformer", "a.en", "a.de")
 
 
-def test_a_line_that_is_no_text_is_named(call: Call) -> None:
-    Path("b.de").write_bytes(b"das\nd\xff\nHaus\n")
-    code, line = call("score", "--model", "transformer", "a.en", "b.de").refusal()
-    assert (code, line) == (65, "b.de:2: not valid UTF-8 (byte 0xff at column 2). Re-encode the file as UTF-8.")
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "fault"),
     [
         ("--model transformer a.en none.de", 65, "none.de: no such file"),
+        ("--model transformer a.en longer.de", 65, "a.en: 3 lines, but longer.de has 4. "),
+        ("--model transformer a.en bad.de", 65, "bad.de:2: not valid UTF-8 (byte 0xff at column 2). Re-encode the file as UTF-8."),
         ("--model nowhere a.en a.de", 65, "nowhere/config.json: no such file"),
         ("--model transformer --device cuda:99 a.en a.de", 78, "--device: cuda:99 asked for"),
         ("--model transformer --device gpu a.en a.de", 78, "argument --device: must be cpu, cuda or cuda:N, got 'gpu'"),
@@ -110,6 +100,8 @@ def test_a_line_that_is_no_text_is_named(call: Call) -> None:
     ],
 )
 def test_what_cannot_be_scored_is_one_line(arguments: str, code: int, fault: str, call: Call) -> None:
+    write("longer.de", ["ein Haus"] * 4)
+    Path("bad.de").write_bytes(b"das\nd\xff\nHaus\n")
     found, line = call("score", *shlex.split(arguments)).refusal()
     assert found == code
     assert fault in line
