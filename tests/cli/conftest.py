@@ -16,6 +16,8 @@ from transformer_core.corpus.text import write_lines
 from transformer_core.models.architectures import build
 from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
 
+# The program as a user starts it.
+COMMAND = Path(sys.executable).with_name("transformer-core")
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
 SIZES: dict[str, ModelSize] = {
     "transformer": SIZE,

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Call
+from tests.cli.conftest import COMMAND, Call
 
-COMMAND = Path(sys.executable).with_name("transformer-core")
 HEAVY = {"torch", "numpy", "pandas", "pydantic", "ruamel.yaml", "sentencepiece", "sacrebleu", "matplotlib", "jinja2"}
 
 

@@ -17,16 +17,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.cli.conftest import SIZE, Call
+from tests.cli.conftest import COMMAND, SIZE, Call
 from tests.models.on_disk import VOCAB, overflowing_in_fp16, write_drawn, write_model
 from transformer_core import recipes
 from transformer_core.cli import translate as command
 from transformer_core.decoding.engine import Engine
 from transformer_core.decoding.translator import Translator
-from transformer_core.files import sha256_of
+from transformer_core.files import read_json, sha256_of, write_json
 from transformer_core.models.architectures import build
-
-COMMAND = Path(sys.executable).with_name("transformer-core")
 
 
 @pytest.fixture
@@ -171,13 +169,7 @@ def test_models_translate_together_where_they_share_their_vocabulary(translate: 
 
 def test_models_translate_together_only_in_one_direction(translate: Call, model: Path, tmp_path: Path) -> None:
     back = shutil.copytree(model, tmp_path / "back")
-    config = (
-        (back / "config.json")
-        .read_text(encoding="utf-8")
-        .replace('"source": "en"', '"source": "de"')
-        .replace('"target": "de"', '"target": "en"')
-    )
-    (back / "config.json").write_text(config, encoding="utf-8")
+    write_json(back / "config.json", read_json(back / "config.json") | {"source": "de", "target": "en"})
     code, line = translate("--model", back, stdin=b"a cat\n").refusal()
     assert (code, line) == (78, f"{back}: translates de to en, but {model} en to de. Models that translate together have one direction.")
 
@@ -320,9 +312,13 @@ def test_a_model_that_overflows_in_fp16_is_refused_instead_of_lines_left_out(how
     [
         (("--temperature", "5"), "--temperature: needs --sample. For example --sample 5."),
         (("--sample", "2", "--top-k", "3", "--beam", "7"), "--beam: not with --sample. Leave it out: samples are drawn without a beam."),
+        (
+            ("--coverage", "0.2", "--engine", "ctranslate2"),
+            "engine ctranslate2: CTranslate2 has another coverage penalty. Take the engine torch or auto.",
+        ),
     ],
 )
-def test_options_of_another_search_are_refused(options: tuple[str, ...], fault: str, translate: Call) -> None:
+def test_options_of_another_search_or_engine_are_refused(options: tuple[str, ...], fault: str, translate: Call) -> None:
     assert translate(*options, stdin=b"a cat\n").refusal() == (78, fault)
 
 
@@ -382,11 +378,6 @@ def test_either_engine_writes_the_same_greedy_text_whatever_the_chunks(
     monkeypatch.setattr(command, "LINES_AT_ONCE", {"torch": 7, "ctranslate2": 3})
     for options in ((), ("--interactive",), ("--engine", "torch")):
         assert translate("--beam", "1", "lines", *options).out == ours
-
-
-def test_an_engine_that_cannot_do_what_is_asked_is_refused(translate: Call) -> None:
-    line = "engine ctranslate2: CTranslate2 has another coverage penalty. Take the engine torch or auto."
-    assert translate("--coverage", "0.2", "--engine", "ctranslate2", stdin=b"the dog\n").refusal() == (78, line)
 
 
 def test_gpus_that_cuda_cannot_use_are_none(translate: Call, monkeypatch: pytest.MonkeyPatch) -> None:
