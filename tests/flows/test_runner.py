@@ -1,6 +1,5 @@
 """A stage's process: exit code, report, times, signals, and the death of the processes that started it."""
 
-import json
 import os
 import re
 import signal
@@ -24,6 +23,7 @@ from tests.flows.stages import Ended, changed, stage_here
 from tests.waiting import wait_for
 from transformer_core.config import Params, load_params, read_yaml
 from transformer_core.errors import ExitCode, Interrupted, UserError
+from transformer_core.files import read_json, write_json, write_text
 
 pytestmark = pytest.mark.usefixtures("default_params")
 
@@ -68,9 +68,8 @@ def here(error: BaseException | None = None, seconds: float = 0) -> Ended:
     return stage_here("toy", body)
 
 
-def report() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(Path(".state/exit/toy.json").read_text())
-    return document
+def report() -> Any:
+    return read_json(Path(".state/exit/toy.json"))
 
 
 def test_a_stage_that_succeeds_says_what_was_made_and_leaves_how_long_it_took() -> None:
@@ -78,7 +77,7 @@ def test_a_stage_that_succeeds_says_what_was_made_and_leaves_how_long_it_took() 
     assert not Path(".state/times/toy.json").exists()
     assert here(seconds=0.2) == (0, "made a model of synthetic\n", "")
     assert report() == {"code": 0, "message": "made a model of synthetic", "remedy": ""}
-    assert 0.2 <= json.loads(Path(".state/times/toy.json").read_text())["seconds"] < 60
+    assert 0.2 <= read_json(Path(".state/times/toy.json"))["seconds"] < 60
 
 
 @pytest.mark.parametrize("code", [65, 69, 75, 78])
@@ -119,7 +118,7 @@ def test_a_bug_is_a_traceback_and_exit_code_1() -> None:
 def test_a_stage_that_runs_out_of_memory_ends_with_a_remedy_and_is_not_tried_again() -> None:
     done = stage_here("decode", lambda _: str(bytes(1 << 58)))
     assert done == (78, "", "decode: out of memory. Lower decode.batch_tokens or decode.beam, or use a machine with more.\n")
-    found = json.loads(Path(".state/exit/decode.json").read_text())
+    found = read_json(Path(".state/exit/decode.json"))
     assert (found["code"], found["message"]) == (78, "decode: out of memory")
 
 
@@ -159,17 +158,13 @@ def test_the_seconds_of_a_stage_are_known_for_equal_settings_up_to_its_own() -> 
 
 @pytest.mark.parametrize("damage", ["", "[]", "{", '{"code": 65}', '{"code": "x", "message": "", "remedy": ""}'])
 def test_a_damaged_report_of_an_exit_tells_nothing(damage: str) -> None:
-    Path(".state/exit").mkdir(parents=True)
-    Path(".state/exit/train.json").write_text(damage, encoding="utf-8")
-    assert failure("train", 255, "ERROR: failed to reproduce 'train': failed to run: x, exited with 75") == (
-        75,
-        "train: failed to reproduce 'train': failed to run: x, exited with 75",
-    )
+    write_text(Path(".state/exit/train.json"), damage)
+    line = "failed to reproduce 'train': failed to run: x, exited with 75"
+    assert failure("train", 255, f"ERROR: {line}") == (75, f"train: {line}")
 
 
 def test_a_failed_stage_never_counts_as_done() -> None:
-    Path(".state/exit").mkdir(parents=True)
-    Path(".state/exit/train.json").write_text('{"code": 0, "message": "made", "remedy": ""}', encoding="utf-8")
+    write_json(Path(".state/exit/train.json"), {"code": 0, "message": "made", "remedy": ""})
     code, reason = failure("train", 255, "ERROR: output 'models/checkpoints' does not exist")
     assert code
     assert reason == "train: output 'models/checkpoints' does not exist"

@@ -12,7 +12,7 @@ import pytest
 from flows.process.paths import LOCAL_FILES, RAW
 from flows.stages import clean, publish
 from flows.stages.download import SHARDS
-from tests.flows.publishing import LINES, before_publish, random_model
+from tests.flows.publishing import LINES, before_publish
 from tests.flows.stages import set_params, stage_here
 from transformer_core.config import load_params
 from transformer_core.corpus.sources.own import new_entry, update_entry
@@ -41,11 +41,6 @@ raise SystemExit(run_stage("download", run))
 """
 
 
-@pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_model(tmp_path_factory.mktemp("teacher"))
-
-
 def write_entries(model: str, settings: str = "beam: 2") -> None:
     """Corpus `own`, and `student`, whose text is that of `own` twice: by people, and with the target by a model."""
     write_pairs(Path("own.en"), Path("own.de"), [(text, text.upper()) for text in TEXTS])
@@ -60,9 +55,9 @@ def raw_bytes() -> dict[str, bytes]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, teacher: Path) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_directory: Path) -> Path:
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(teacher, tmp_path / "pretrained/teacher")
+    shutil.copytree(model_directory, tmp_path / "pretrained/teacher")
     write_entries("../pretrained/teacher")
     set_params(download={"corpus": "student"})
     return tmp_path
@@ -107,17 +102,17 @@ def test_a_mistake_is_one_line_and_leaves_no_output(place: Path, model: str, set
     assert not (place / "data").exists() or not list((place / "data").iterdir())
 
 
-def test_a_second_copy_of_a_model_inside_the_first_is_refused(place: Path, teacher: Path) -> None:
-    shutil.copytree(teacher, place / "pretrained/teacher/averaged")
+def test_a_second_copy_of_a_model_inside_the_first_is_refused(place: Path, model_directory: Path) -> None:
+    shutil.copytree(model_directory, place / "pretrained/teacher/averaged")
     ended = stage_here("download")
     message = "translated.model: pretrained/teacher holds a model, and pretrained/teacher/averaged another"
     assert ended.stderr.endswith(f"student.yaml: {message}. Remove pretrained/teacher, then copy again.\n")
     assert ended.returncode == 78
 
 
-def test_the_model_may_be_one_of_the_registry(mlflow_store: str, monkeypatch: pytest.MonkeyPatch, teacher: Path) -> None:
+def test_the_model_may_be_one_of_the_registry(mlflow_store: str, monkeypatch: pytest.MonkeyPatch, model_directory: Path) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
-    before_publish(teacher)
+    before_publish(model_directory)
     publish.run(load_params())
     shutil.rmtree("data")
     write_entries("models:/synthetic-en-de@champion")
@@ -127,7 +122,7 @@ def test_the_model_may_be_one_of_the_registry(mlflow_store: str, monkeypatch: py
     by_registry = raw_bytes()
     locked = read_json(Path("corpora/student.lock"))
     assert [*locked] == ["models:/synthetic-en-de@champion"]
-    write_entries(str(teacher))
+    write_entries(str(model_directory))
     for corpus in ("own", "student", "another"):
         write_text(Path(".state/downloads") / corpus / "00000000-train.en", "as it was fetched")
     assert stage_here("download").returncode == 0
@@ -135,12 +130,12 @@ def test_the_model_may_be_one_of_the_registry(mlflow_store: str, monkeypatch: py
     by_directory = raw_bytes()
     assert {name for name, content in by_registry.items() if content != by_directory[name]} == {"manifest.json"}
     made = read_json(RAW / "manifest.json")["origin"][-1]
-    assert (made["model"], made["sha256"]) == (str(teacher), locked["models:/synthetic-en-de@champion"])
+    assert (made["model"], made["sha256"]) == (str(model_directory), locked["models:/synthetic-en-de@champion"])
 
 
-def test_the_pairs_that_two_models_find_worst_are_dropped(place: Path, teacher: Path) -> None:
-    backward = shutil.copytree(teacher, place / "pretrained/both/backward")
-    shutil.copytree(teacher, place / "pretrained/both/forward")
+def test_the_pairs_that_two_models_find_worst_are_dropped(place: Path, model_directory: Path) -> None:
+    backward = shutil.copytree(model_directory, place / "pretrained/both/backward")
+    shutil.copytree(model_directory, place / "pretrained/both/forward")
     write_json(backward / "config.json", read_json(backward / "config.json") | {"source": "de", "target": "en"})
     set_params(download={"corpus": "own"}, clean={"drop_worst": 0.2, "score_by": "both", "drop_overlap": False})
     assert stage_here("download").returncode == 0
