@@ -1,6 +1,5 @@
 """The stages from download to binarize, in an empty working directory."""
 
-import base64
 import hashlib
 import json
 import os
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -21,7 +21,7 @@ from ruamel.yaml import YAML
 from flows.cluster.group import free_port
 from tests.clone import DATA
 from tests.flows.stages import set_params, stage_here
-from tests.serving import Quiet, serving
+from tests.serving import Private, serving
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.own import new_entry
 from transformer_core.corpus.text import splits_of, write_lines, write_pairs
@@ -181,8 +181,9 @@ def damaged_mirror() -> None:
     web_entry("http://127.0.0.1:9/train")
 
 
-def web_entry(stem: str) -> None:
-    sides = "".join(f'\n        {language}: {{url: "{stem}.{language}", sha256: "{"0" * 64}"}}' for language in ("en", "de"))
+def web_entry(stem: str, checked_by: str = f', sha256: "{"0" * 64}"') -> None:
+    """Corpus `own`, whose text is at an address."""
+    sides = "".join(f'\n        {language}: {{url: "{stem}.{language}"{checked_by}}}' for language in ("en", "de"))
     Path("corpora/own.yaml").write_text(
         f"name: own\nlanguages: [en, de]\nlicence:\nnote: ''\nsplits:\n  train:\n    - https:{sides}\n"
         "  valid:\n    - holdout: 1\n  test:\n    - holdout: 1\n"
@@ -242,35 +243,17 @@ def test_what_a_killed_download_has_unpacked_is_removed(place: Path) -> None:
         assert not Path(left).exists()
 
 
-class Private(Quiet):
-    """Serves the sides of a corpus to whoever knows the password s3cret."""
-
-    def do_GET(self) -> None:
-        known = self.headers.get("Authorization") == f"Basic {base64.b64encode(b'me:s3cret').decode()}"
-        side = Path(self.path).suffix.removeprefix(".") in ("en", "de")
-        self.send_response(200 if known and side else 404 if known else 401)
-        self.end_headers()
-        if known and side:
-            number = ("en", "de").index(Path(self.path).suffix.removeprefix("."))
-            self.wfile.write("".join(f"{pair[number]}\n" for pair in PAIRS).encode())
-
-
 @pytest.mark.parametrize(("password", "stem", "code"), [("s3cret", "train", 0), ("s3cret", "none", 78), ("wr0ng", "train", 78)])
 def test_a_password_or_token_is_in_no_file_and_no_line_of_output(
     place: Path, monkeypatch: pytest.MonkeyPatch, password: str, stem: str, code: int
 ) -> None:
     monkeypatch.setenv("SOME_TOKEN", "t0ken")
-    with serving(Private) as host:
-        suffix = "" if stem == "train" else ".missing"
-        side = f'url: "http://me:{password}@{host}/{stem}'
-        entry = Path("corpora/own.yaml")
-        document = entry.read_text(encoding="utf-8").partition("splits:")[0]
-        sides = "".join(f'\n        {language}: {{{side}.{language}{suffix}"}}' for language in ("en", "de"))
-        held_out = "".join(f"  {split}:\n    - holdout: 10\n" for split in ("valid", "test"))
-        entry.write_text(f"{document}splits:\n  train:\n    - https:{sides}\n{held_out}", encoding="utf-8")
+    write_pairs(place / "served/train.en", place / "served/train.de", PAIRS)
+    with serving(partial(Private, place / "served", "me:s3cret")) as host:
+        web_entry(f"http://me:{password}@{host}/{stem}", checked_by="")
         ended = stage_here("download")
     assert ended.returncode == code, ended.stderr
-    written = [path for path in place.rglob("*") if path.is_file() and path != place / entry]
+    written = [path for path in place.rglob("*") if path.is_file() and path != place / "corpora/own.yaml"]
     assert (place / "corpora/own.lock" in written) == (code == 0)
     for secret in (password, "t0ken"):
         assert secret not in ended.stdout + ended.stderr

@@ -1,51 +1,31 @@
 """A node clones a repository, which not everybody may read, and mends a clone that a kill has left."""
 
-import base64
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from flows.cluster.node import StageRun, check_out
+from tests.clone import git
 from tests.refusals import refused
-from tests.serving import Quiet, serving
+from tests.serving import Private, serving
 from transformer_core.errors import UserError
 
 TOKEN = "secret-token"
-AUTHOR = ["-c", "user.name=a", "-c", "user.email=a@b"]
 SSH_ADDRESS = "git@git.example:team/project.git"
-
-
-class Private(Quiet, SimpleHTTPRequestHandler):
-    """A folder of repositories for whoever sends the token as a password."""
-
-    def do_GET(self) -> None:
-        user = base64.b64encode(f"x-access-token:{TOKEN}".encode()).decode()
-        if self.headers["Authorization"] == f"Basic {user}":
-            return super().do_GET()
-        self.send_response(401)
-        self.send_header("WWW-Authenticate", 'Basic realm="git"')
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-        return None
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[str]:
-    """The host and port that serve a repository, team/project.git, with one commit."""
-    bare = tmp_path / "served/team/project.git"
-    for command in (
-        ["init", "-q", tmp_path / "work"],
-        ["-C", tmp_path / "work", *AUTHOR, "commit", "-q", "--allow-empty", "-m", "a"],
-        ["clone", "-q", "--bare", tmp_path / "work", bare],
-        ["-C", bare, "update-server-info"],
-    ):
-        subprocess.run(["git", *command], check=True)
-    with serving(partial(Private, directory=str(tmp_path / "served"))) as address:
+    """The host and port that serve a repository, team/project.git, with one commit, to whoever sends the token as a password."""
+    work, bare = tmp_path / "work", tmp_path / "served/team/project.git"
+    git("init", "-q", work)
+    git("commit", "-q", "--allow-empty", "-m", "a", at=work)
+    git("clone", "-q", "--bare", work, bare)
+    git("update-server-info", at=bare)
+    with serving(partial(Private, tmp_path / "served", f"x-access-token:{TOKEN}")) as address:
         yield address
 
 
@@ -53,8 +33,7 @@ def host(tmp_path: Path) -> Iterator[str]:
 def work(tmp_path: Path, host: str) -> StageRun:
     """The stage train at the commit, of the repository as the remote of a person with an ssh key names it."""
     assert host
-    commit = subprocess.run(["git", "-C", tmp_path / "work", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
-    return StageRun("train", SSH_ADDRESS, commit.strip())
+    return StageRun("train", SSH_ADDRESS, git("rev-parse", "HEAD", at=tmp_path / "work"))
 
 
 def use_token(monkeypatch: pytest.MonkeyPatch, host: str, token: str) -> None:
@@ -100,11 +79,11 @@ def local(work: StageRun, tmp_path: Path) -> StageRun:
 def test_the_locks_of_a_git_that_was_killed_are_removed(local: StageRun, tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     check_out(local, clone)
-    subprocess.run(["git", "-C", tmp_path / "work", *AUTHOR, "commit", "-q", "--allow-empty", "-m", "b"], check=True)
+    git("commit", "-q", "--allow-empty", "-m", "b", at=tmp_path / "work")
     (branch,) = (clone / ".git/refs/remotes/origin").iterdir()
     for left in ("index", "config", "HEAD", f"refs/remotes/origin/{branch.name}"):
         (clone / f".git/{left}.lock").touch()
-    later = subprocess.run(["git", "-C", tmp_path / "work", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    later = git("rev-parse", "HEAD", at=tmp_path / "work")
     check_out(replace(local, commit=later), clone)
     assert (clone / ".git/HEAD").read_text().strip() == later
 
