@@ -17,7 +17,7 @@ from flows.cluster.group import free_port
 from flows.process.child import GRACE_SECONDS
 from flows.process.settings import tracked
 from flows.submit import main
-from tests.clone import ROOT
+from tests.clone import ROOT, git
 from tests.flows.servers import server
 
 TEMPLATES = ROOT / "flows/cluster/templates"
@@ -44,8 +44,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "dvc.yaml").write_text("stages:\n  train:\n    cmd: 'true'\n    deps: [corpora]\n    outs: [train.txt]\n")
     (root / "corpora").mkdir()
     (root / "corpora/README.md").touch()
-    for command in (["git", "init", "-q"], [sys.executable, "-m", "dvc", "init", "-q"]):
-        subprocess.run(command, cwd=root, check=True)
+    git("init", "-q", at=root)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], cwd=root, check=True)
     commit(root)
     (folder / "bin").mkdir()
     for name, body in FAKES.items():
@@ -80,9 +80,8 @@ def submit(repository: Path, capfd: pytest.CaptureFixture[str]) -> Submit:
 
 
 def commit(folder: Path = Path()) -> None:
-    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in (["add", "-A"], [*author, "commit", "-q", "--allow-empty", "-m", "b"]):
-        subprocess.run(["git", *command], cwd=folder, check=True)
+    git("add", "-A", at=folder)
+    git("commit", "-q", "--allow-empty", "-m", "b", at=folder)
 
 
 KUBERNETES_JOB = [
@@ -134,7 +133,7 @@ def test_a_submitted_slurm_job_starts_a_node_with_its_place_in_the_group(submit:
     )
     (tmp_path / "bin/bash").chmod(0o755)
     assert run_job(tmp_path) == 0
-    head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    head = git("rev-parse", "HEAD")
     told = (tmp_path / "told").read_text().splitlines()
     settings = str(tmp_path / "settings-7.json")
     command = [sys.executable, *f"-m flows.cluster.node train --repository {repository} --commit {head} --settings {settings}".split()]
@@ -203,16 +202,17 @@ def test_a_submission_without_a_dvc_remote_says_so(submit: Submit, repository: P
 
 def test_a_commit_that_other_machines_do_not_find_is_not_submitted(submit: Submit, tmp_path: Path) -> None:
     remote = str(tmp_path / "remote")
-    for command in (["init", "-q", "--bare", remote], ["remote", "add", "origin", remote], ["push", "-q", "origin", "HEAD:main"]):
-        subprocess.run(["git", *command], check=True)
+    git("init", "-q", "--bare", remote)
+    git("remote", "add", "origin", remote)
+    git("push", "-q", "origin", "HEAD:main")
     assert f"--repository {remote}" in submit(*SLURM, "--dry-run")
     commit()
     assert re.fullmatch(rf"{remote}: no branch has commit [0-9a-f]{{12}}\. Push it: git push\n", submit(*SLURM, "--dry-run", code=78))
-    subprocess.run(["git", "push", "-q", "origin", "HEAD:main"], check=True)
+    git("push", "-q", "origin", "HEAD:main")
     # Somebody else continues the branch.
-    subprocess.run(["git", "clone", "-q", "--branch", "main", remote, tmp_path / "other"], check=True)
+    git("clone", "-q", "--branch", "main", remote, tmp_path / "other")
     commit(tmp_path / "other")
-    subprocess.run(["git", "push", "-q"], cwd=tmp_path / "other", check=True)
+    git("push", "-q", at=tmp_path / "other")
     assert f"--repository {remote}" in submit(*SLURM, "--dry-run")
     shutil.rmtree(remote)
     assert submit(*SLURM, "--dry-run", code=69).endswith(
@@ -221,10 +221,10 @@ def test_a_commit_that_other_machines_do_not_find_is_not_submitted(submit: Submi
 
 
 def test_a_token_in_the_address_of_the_remote_is_in_no_job(submit: Submit, repository: Path, tmp_path: Path) -> None:
-    subprocess.run(["git", "clone", "-q", "--bare", repository, tmp_path / "served"], check=True)
-    subprocess.run(["git", "update-server-info"], cwd=tmp_path / "served", check=True)
+    git("clone", "-q", "--bare", repository, tmp_path / "served")
+    git("update-server-info", at=tmp_path / "served")
     port = free_port("127.0.0.1")
-    subprocess.run(["git", "remote", "add", "origin", f"http://planted-token@127.0.0.1:{port}/served"], check=True)
+    git("remote", "add", "origin", f"http://planted-token@127.0.0.1:{port}/served")
     files = ["http.server", "--bind", "127.0.0.1", "--directory", str(tmp_path), str(port)]
     with server(*files, log=tmp_path / "server.log", url=f"http://127.0.0.1:{port}/served/HEAD"):
         job = submit(*SLURM, "--dry-run")

@@ -56,48 +56,42 @@ def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
     return counts["train"].target_tokens
 
 
+def assert_refused(line: str) -> None:
+    """The stage ends with 78 and this line, and saves nothing."""
+    assert stage_here("train") == (78, "", f"{line}\n")
+    assert not list(Path(".state").glob("*/state-*.pt"))
+
+
 @pytest.mark.usefixtures("place")
 def test_data_of_another_corpus_is_refused_in_one_line() -> None:
     prepare("bpe")
     set_params(download={"corpus": "multi30k"})
-    ended = stage_here("train")
     fault = "data/raw: holds synthetic from en to de, but section download names multi30k from en to de"
-    assert (ended.returncode, ended.stderr) == (78, f"{fault}. Run the stages from download on: dvc repro\n")
+    assert_refused(f"{fault}. Run the stages from download on: dvc repro")
 
 
 def test_bpe_dropout_without_bpe_is_refused_in_one_line(place: Path) -> None:
     prepare("unigram", bpe_dropout=0.1)
-    ended = stage_here("train")
-    assert ended.stderr == (
-        "train.bpe_dropout: must be 0 where data/bpe/spm.model is no BPE model, got 0.1. Only BPE has merges to leave out.\n"
-    )
-    assert (ended.returncode, ended.stdout) == (78, "")
+    assert_refused("train.bpe_dropout: must be 0 where data/bpe/spm.model is no BPE model, got 0.1. Only BPE has merges to leave out.")
     assert json.loads((place / ".state/exit/train.json").read_text(encoding="utf-8"))["code"] == 78
     assert not (place / "models").exists()
 
 
 def test_a_model_to_start_from_that_is_not_there_or_twice_is_refused_in_one_line(place: Path) -> None:
     prepare("bpe", init_from="frist")
-    ended = stage_here("train")
-    assert ended.stderr == "train.init_from: pretrained/frist holds no model.safetensors. See pretrained/README.md.\n"
-    assert ended.returncode == 78
+    assert_refused("train.init_from: pretrained/frist holds no model.safetensors. See pretrained/README.md.")
     for folder in ("frist", "frist/averaged"):
         write_text(place / "pretrained" / folder / "model.safetensors", "")
-    ended = stage_here("train")
     message = "train.init_from: pretrained/frist holds a model, and pretrained/frist/averaged another"
-    assert ended.stderr == f"{message}. Remove pretrained/frist, then copy again.\n"
-    assert ended.returncode == 78
-    assert not list(place.glob(".state/*/state-*.pt"))
+    assert_refused(f"{message}. Remove pretrained/frist, then copy again.")
 
 
-def test_a_missing_aligner_is_named_before_the_training_and_not_after_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("place")
+def test_a_missing_aligner_is_named_before_the_training_and_not_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     prepare("bpe")
     set_params(average={"shortlist": 100})
     monkeypatch.setitem(sys.modules, "systran_align", None)
-    ended = stage_here("train")
-    assert ended.stderr == "systran-align is not installed. pip install systran-align\n"
-    assert ended.returncode == 78
-    assert not list(place.glob(".state/*/state-*.pt"))
+    assert_refused("systran-align is not installed. pip install systran-align")
 
 
 def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_anew(place: Path) -> None:
