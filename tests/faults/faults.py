@@ -43,7 +43,7 @@ class Scene:
 
         def meanwhile() -> None:
             self.home.wait_for(self.stage)
-            time.sleep(self.pipeline.moment(self.stage, self.random))
+            time.sleep(self.random.uniform(0, self.pipeline.seconds[self.stage]))
             action()
 
         return self.home.run(command or self.command, meanwhile)
@@ -65,31 +65,9 @@ class Scene:
         return self.strike(action)
 
 
-def kill_stage(scene: Scene) -> Ended:
-    return scene.kill(f"flows.stages {scene.stage}")
-
-
-def kill_rank(scene: Scene) -> Ended:
-    """Or torchrun above the ranks."""
-    return scene.kill("flows.cluster.torchrun", "-u")
-
-
-def kill_dvc(scene: Scene) -> Ended:
-    return scene.kill("repro")
-
-
-def kill_flow(scene: Scene) -> Ended:
-    return scene.strike(lambda: scene.signal(signal.SIGKILL))
-
-
 def terminate(scene: Scene) -> Ended:
     """SIGTERM to the command, as a scheduler does."""
     return scene.strike(lambda: scene.signal(signal.SIGTERM))
-
-
-def interrupt(scene: Scene) -> Ended:
-    """Ctrl-C in a terminal: SIGINT to everything in the foreground."""
-    return scene.strike(lambda: scene.signal(signal.SIGINT, group=True))
 
 
 def second(scene: Scene) -> Ended:
@@ -245,14 +223,16 @@ class Fault:
 FOLDERS = ("data", "models", "results", ".state", ".dvc/cache", "tmp")
 WITH_MLFLOW = ("train", "evaluate", "publish")
 FAULTS: Mapping[str, Fault] = {
-    "kill -9 of the stage": Fault(kill_stage),
-    "kill -9 of a rank": Fault(kill_rank, ("train",)),
-    "kill -9 of dvc": Fault(kill_dvc),
-    "kill -9 of the flow": Fault(kill_flow, commands=(FLOW,)),
+    "kill -9 of the stage": Fault(lambda scene: scene.kill(f"flows.stages {scene.stage}")),
+    # Or of torchrun above the ranks.
+    "kill -9 of a rank": Fault(lambda scene: scene.kill("flows.cluster.torchrun", "-u"), ("train",)),
+    "kill -9 of dvc": Fault(lambda scene: scene.kill("repro")),
+    "kill -9 of the flow": Fault(lambda scene: scene.strike(lambda: scene.signal(signal.SIGKILL)), commands=(FLOW,)),
     "kill -9 of Prefect's server": Fault(kill_prefect_server, commands=(FLOW,)),
     "kill -9 of MLflow's server": Fault(kill_mlflow_server, WITH_MLFLOW),
     "SIGTERM": Fault(terminate),
-    "Ctrl-C": Fault(interrupt),
+    # To everything in the foreground.
+    "Ctrl-C": Fault(lambda scene: scene.strike(lambda: scene.signal(signal.SIGINT, group=True))),
     "a second dvc repro": Fault(second, commands=(DVC,)),
     **{f"disk full: {name}": Fault(disk_full(name)) for name in FOLDERS},
     **{f"read-only: {name}": Fault(read_only(name)) for name in FOLDERS},

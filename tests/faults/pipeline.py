@@ -11,7 +11,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 
 import psutil
 
@@ -183,7 +182,3 @@ class Pipeline:
         shutil.copytree(self.folder / "before" / stage, home.root, symlinks=True)
         yield home
         shutil.rmtree(home.folder)
-
-    def moment(self, stage: str, random: Random) -> float:
-        """Seconds after the start of a stage's process, anywhere in its life."""
-        return random.uniform(0, self.seconds[stage])
