@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Call
+from tests.clone import git
 from tests.serving import Quiet, serving
 from transformer_core import doctor, recipes
 from transformer_core.errors import ExitCode
@@ -18,9 +18,9 @@ from transformer_core.errors import ExitCode
 def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with nothing wrong with it, and an environment that names no service."""
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
-    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    git("init", "-q", at=tmp_path)
     for key in ("user.name", "user.email"):
-        subprocess.run(["git", "config", key, "a@b"], cwd=tmp_path, check=True)
+        git("config", key, "a@b", at=tmp_path)
     (tmp_path / ".dvc").mkdir()
     (tmp_path / "dvc.yaml").touch()
     (tmp_path / "params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
@@ -34,7 +34,7 @@ def test_a_home_of_prefect_that_does_not_exist_has_no_profile(healthy: Path, mon
 
 def test_a_git_without_a_name_for_commits_is_a_warning(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    subprocess.run(["git", "config", "--unset", "user.email"], cwd=healthy, check=True)
+    git("config", "--unset", "user.email", at=healthy)
     found = finding(healthy, "repository")
     assert (found.status, found.detail) == ("warning", "git has no user.email for commits")
 

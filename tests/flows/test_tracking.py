@@ -1,7 +1,6 @@
 import fcntl
 import json
 import shutil
-import subprocess
 import threading
 import time
 from hashlib import sha256
@@ -18,6 +17,7 @@ from flows.record.journal import Journal, position_file, read_events
 from flows.record.lineage import lineage
 from flows.record.sending import SENDER_LOCK, all_sent, background_sender, sync
 from flows.record.server import connect, experiment_id, run_link
+from tests.clone import git
 from tests.flows.publishing import points, training
 from tests.waiting import wait_for
 from transformer_core.config import Machine, tracking_uri
@@ -291,15 +291,12 @@ def test_sync_from_the_command_line_ends_with_69_when_the_server_is_away(
 
 @pytest.mark.usefixtures("empty_directory")
 def test_a_tree_differs_from_its_commit_by_what_is_tracked_but_not_by_the_lock_that_a_run_writes() -> None:
-    def git(*arguments: str) -> None:
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True, capture_output=True)
-
     assert "git_dirty" not in lineage()
-    git("init")
+    git("init", "-q")
     for name in ("dvc.lock", "params.yaml"):
         Path(name).write_text("a: 1\n", encoding="utf-8")
     git("add", ".")
-    git("commit", "-m", "a")
+    git("commit", "-q", "-m", "a")
     Path("dvc.lock").write_text("a: 2\n", encoding="utf-8")
     assert (lineage()["git_dirty"], len(lineage()["git_commit"])) == ("false", 12)
     Path("params.yaml").write_text("a: 2\n", encoding="utf-8")
