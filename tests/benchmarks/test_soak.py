@@ -17,11 +17,8 @@ import pytest
 
 from benchmarks.common import DATA_STAGES, ROOT, run_stages, write_params
 from benchmarks.soak import TINY, WARM_UP, ask, fit, levels, main, program, sample, table
-from flows.record.server import connect
-from flows.stages import publish
-from tests.flows.publishing import before_publish, random_model
+from tests.flows.publishing import publish_in, random_model
 from tests.serving import Quiet, serving
-from transformer_core.config import load_params
 
 SECONDS = np.arange(0, 7200, 5.0)
 COLUMNS = ["process or folder", "hours", "MB", "MB an hour (95% interval)", "file handles", "threads"]
@@ -168,17 +165,10 @@ def test_the_served_model_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A model of random weights, published within this process; the test below runs the whole pipeline for one."""
 
     def random_project(folder: Path) -> dict[str, str]:
-        project, store = folder / "project", f"sqlite:///{folder}/project/mlflow.db"
-        project.mkdir()
+        (folder / "project").mkdir()
         with monkeypatch.context() as patch:
-            patch.chdir(project)
-            patch.setenv("MLFLOW_TRACKING_URI", store)
-            connect(store).search_experiments()  # Makes the tables.
-            before_publish(random_model(tmp_path))
-            publish.run(load_params())
-        # MLflow starts uvicorn by its name.
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        return {**os.environ, "PATH": path, "MLFLOW_TRACKING_URI": store}
+            publish_in(folder / "project", random_model(tmp_path), patch)
+            return dict(os.environ)
 
     csv = tmp_path / "samples.csv"
     monkeypatch.setattr("benchmarks.soak.tiny_project", random_project)

@@ -1,15 +1,20 @@
 """Inputs of stage publish: a model of some thousand random weights, its translations of a test set, scores and tables; and its record."""
 
+import os
+import sys
 from pathlib import Path
 
+import pytest
 import torch
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from flows.process.paths import AVERAGED, DECODED, RAW, REPORT, SCORES, SENTENCES, TRAINING
-from flows.record.server import find_training
+from flows.record.server import connect, find_training
+from flows.stages import publish
 from tests.models.on_disk import SMALL, write_model
 from transformer_core import recipes
+from transformer_core.config import load_params
 from transformer_core.corpus.text import write_lines
 from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER
 from transformer_core.files import write_json
@@ -51,15 +56,21 @@ def before_publish(model_directory: Path) -> None:
     write_json(RAW / "manifest.json", MANIFEST)
     write_lines(RAW / "test.en", SOURCES)
     write_lines(RAW / "test.de", REFERENCES)
-    translated(REFERENCES)
+    write_lines(DECODED / "test.hyp", REFERENCES)
     TRAINING.mkdir()
     (TRAINING / "updates.csv").write_text("update,loss,tokens_per_second\n1,3.5,1000\n2,3.0,1001\n3,2.5,1002\n")
     (TRAINING / "validation.csv").write_text("update,nll,score,seconds\n3,2.75,12.5,0.5\n")
 
 
-def translated(hypotheses: list[str]) -> None:
-    """Write the translations of the test set."""
-    write_lines(DECODED / "test.hyp", hypotheses)
+def publish_in(folder: Path, model_directory: Path, patch: pytest.MonkeyPatch) -> None:
+    """Publish a model in a record of the folder, which becomes the working directory, so that its server can be started from there."""
+    store = f"sqlite:///{folder}/mlflow.db"
+    patch.chdir(folder)
+    patch.setenv("MLFLOW_TRACKING_URI", store)
+    patch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))  # MLflow starts uvicorn by its name.
+    connect(store).search_experiments()  # Makes the tables.
+    before_publish(model_directory)
+    publish.run(load_params())
 
 
 def training(client: MlflowClient, fingerprint: str = FINGERPRINT) -> Run:

@@ -9,19 +9,19 @@ import pytest
 from mlflow import MlflowClient, pyfunc
 
 from flows import translate
-from flows.process.paths import PUBLISHED, REPORT, SCORES, SENTENCES
+from flows.process.paths import DECODED, PUBLISHED, REPORT, SENTENCES
 from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file, read_events
 from flows.record.lineage import describe_training, training_name
 from flows.record.sending import sync
 from flows.record.server import connect, experiment_id, registered
 from flows.stages import publish
 from tests.clone import ROOT
-from tests.flows.publishing import FINGERPRINT, LINES, before_publish, points, training, translated
+from tests.flows.publishing import FINGERPRINT, LINES, before_publish, points, training
 from tests.refusals import refused
 from transformer_core.config import Params, load_params
+from transformer_core.corpus.text import write_lines
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
-from transformer_core.errors import UserError
 from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER
 from transformer_core.files import read_json, write_json
 
@@ -182,7 +182,7 @@ def test_a_training_that_was_begun_again_and_stopped_is_not_that_of_the_model(
 
 
 def test_a_model_whose_translations_are_empty_takes_no_alias_and_the_last_line_says_so(params: Params, client: MlflowClient) -> None:
-    translated([""] * 60)
+    write_lines(DECODED / "test.hyp", [""] * 60)
     assert publish.run(params) == (
         "models:/synthetic-en-de/1: version 1, no alias, all 60 translations of the test set are empty or copies of their source"
     )
@@ -279,12 +279,6 @@ def test_a_server_that_is_unreachable_is_exit_code_69_and_nothing_is_written(par
     with refused(69, r"MLflow at http://127\.0\.0\.1:9 is unreachable: "):
         publish.run(params)
     assert not PUBLISHED.exists()
-
-
-def test_a_missing_input_names_the_stage_that_makes_it(params: Params) -> None:
-    SCORES.unlink()
-    with pytest.raises(UserError, match=r"results/scores\.json: no such file\. Make it with: dvc repro evaluate"):
-        publish.run(params)
 
 
 def test_the_requirements_are_what_pip_takes() -> None:

@@ -1,7 +1,6 @@
 """The registered model behind `mlflow models serve`, started for real on the loopback, and the other ways to translate with it."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -20,11 +19,8 @@ from mlflow.pyfunc.model import PythonModelContext
 from flows.cluster.group import free_port
 from flows.process.paths import AVERAGED
 from flows.record.served_model import Refused, ServedTranslator
-from flows.record.server import connect
-from flows.stages import publish
 from tests.flows import servers
-from tests.flows.publishing import LINES, before_publish
-from transformer_core.config import load_params
+from tests.flows.publishing import LINES, publish_in
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
@@ -62,13 +58,7 @@ class Server:
 def server(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("serving")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
-        connect(f"sqlite:///{folder}/mlflow.db").search_experiments()  # Makes the tables.
-        before_publish(model_directory)
-        publish.run(load_params())
-        # MLflow starts uvicorn by its name.
-        patch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+        publish_in(folder, model_directory, patch)
         port = free_port("127.0.0.1")
         command = ["mlflow", "models", "serve", "-m", f"models:/{MODEL}", "--env-manager", "local", "--port", str(port)]
         with servers.server(*command, log=folder / "serve.log", url=f"http://127.0.0.1:{port}/ping"):
