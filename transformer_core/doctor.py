@@ -152,6 +152,8 @@ def _mlflow(uri: str, root: Path) -> Finding:
         if not os.access(folder, os.W_OK):
             remedy = "Make it writable or change machine.tracking_uri."
             return Finding("mlflow", "problem", f"{uri}: the folder is not writable", remedy, ExitCode.UNAVAILABLE)
+    if ":" in uri and "://" not in uri:
+        return Finding("mlflow", "problem", f"{uri}: not an address", f"Write http://{uri}", ExitCode.BAD_CONFIGURATION)
     return Finding("mlflow", "ok", uri)
 
 

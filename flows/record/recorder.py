@@ -118,7 +118,8 @@ class Recorder(Observer):
         self._validation = _Table(directory / VALIDATION.name, ["update", "nll", "perplexity", "accuracy", VALIDATION_SCORE, "seconds"])
         self._skipped = _Table(directory / SKIPPED.name, ["update", "line"])
         self._tables = (self._updates, self._validation, self._skipped)
-        self._progress, self._of, self._figures = progress(), updates, ""
+        self._progress, self._of = progress(), updates
+        self._latest: UpdateRecord | None = None
 
     def begin(self) -> None:
         """Create all tables, without rows. A resumed training calls `restore` instead."""
@@ -127,14 +128,14 @@ class Recorder(Observer):
 
     def on_progress(self, update: int) -> None:
         if update != self._of:  # The last update is shown with its own figures.
-            self._progress.show(update, self._of, self._figures)
+            self._progress.show(update, self._of, _figures(self._latest, update, self._of) if self._latest else "")
 
     def on_update(self, record: UpdateRecord) -> None:
         values = asdict(record)
         self._updates.append(values)
         self._journal.metrics(record.update, {name: value for name, value in values.items() if name != "update"}, context="train")
-        self._figures = _figures(record, self._of)
-        self._progress.show(record.update, self._of, self._figures)
+        self._latest = record
+        self._progress.show(record.update, self._of, _figures(record, record.update, self._of))
 
     def on_skipped(self, update: int, lines: Sequence[int]) -> None:
         for line in lines:
@@ -190,9 +191,9 @@ def _rounded(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.6g}")
 
 
-def _figures(record: UpdateRecord, updates: int) -> str:
-    """Return the figures of a record in words, with the time that is left."""
-    minutes, seconds = divmod(round(record.seconds / record.update * (updates - record.update)), 60)
+def _figures(record: UpdateRecord, update: int, updates: int) -> str:
+    """Return the figures of a record in words, with the time that is left after a later update, at the record's mean speed."""
+    minutes, seconds = divmod(round(record.seconds / record.update * (updates - update)), 60)
     return (
         f"{record.tokens_per_second:,.0f} tok/s, loss {record.loss:.3f}, PPL {record.perplexity:.2f}, lr {record.learning_rate:.2e}, "
         f"{minutes}:{seconds:02d} left"

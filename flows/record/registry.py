@@ -185,7 +185,9 @@ def _address(client: MlflowClient, model: str) -> str:
     name, at, alias = model.rpartition("@")
     if at:
         return client.get_model_version_download_uri(name, client.get_model_version_by_alias(name, alias).version)
-    name, _, version = model.rpartition("/")
+    name, slash, version = model.rpartition("/")
+    if not slash:
+        raise MlflowException.invalid_parameter_value("no alias or version is named")
     return client.get_model_version_download_uri(name, version)
 
 

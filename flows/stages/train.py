@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from hashlib import md5
 from pathlib import Path
 from types import FrameType
@@ -254,8 +254,10 @@ def _new_model(params: Params) -> TranslationModel:
             f"train.init_from: {directory} has vocabulary {config.vocabulary.hash[:12]}, the data {meta.vocabulary_hash[:12]}",
             "Name the same model in bpe.init_from.",
         )
-    if _effective(config.model) != _effective(size):
-        raise configuration_error(f"train.init_from: {directory} is of other sizes than section model", f"It is {config.model}.")
+    given, wanted = (asdict(_effective(one)) for one in (config.model, size))
+    if given != wanted:
+        different = ", ".join(f"{key} {given.get(key)} instead of {value}" for key, value in wanted.items() if given.get(key) != value)
+        raise configuration_error(f"train.init_from: {directory} is of other sizes than section model", f"It has {different}.")
     tuned = build(size, meta.vocab_size)
     tuned.load_state_dict(model.state_dict())
     return tuned

@@ -117,6 +117,12 @@ def test_services_that_answer_are_well(service: str, healthy: Path, monkeypatch:
     assert finding(healthy, "prefect").detail == f"{service}/api answers"
 
 
+def test_an_address_without_its_scheme_is_a_problem(healthy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "localhost:5000")
+    found = finding(healthy, "mlflow")
+    assert (found.status, found.remedy, found.exit_code) == ("problem", "Write http://localhost:5000", ExitCode.BAD_CONFIGURATION)
+
+
 @pytest.mark.parametrize(("name", "variable"), [("mlflow", "MLFLOW_TRACKING_URI"), ("prefect", "PREFECT_API_URL")])
 def test_a_service_that_does_not_answer_well_is_a_problem(
     name: str, variable: str, service: str, healthy: Path, monkeypatch: pytest.MonkeyPatch

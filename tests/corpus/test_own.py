@@ -1,3 +1,4 @@
+import bz2
 import gzip
 from pathlib import Path
 
@@ -64,8 +65,9 @@ def test_languages_follow_from_file_names_or_arguments() -> None:
     assert load_entry(new_entry("zipped", Path("my/zipped.en.gz"), Path("my/zipped.de.gz"))).languages == ["en", "de"]
     ENGLISH.rename("my/one.txt")
     assert load_entry(new_entry("said", Path("my/one.txt"), GERMAN, source_language="nl")).languages == ["nl", "de"]
-    with refused(78, r"my/one\.txt: its name does not end in a language\. .*--source-language"):
-        new_entry("other", Path("my/one.txt"), GERMAN)
+    for name in ("one.txt", "train.src"):
+        with refused(78, rf"my/{name}: its name does not end in a language\. .*--source-language"):
+            new_entry("other", Path("my", name), GERMAN)
 
 
 def test_an_entry_is_not_written_over_without_force() -> None:
@@ -84,6 +86,8 @@ def test_an_entry_is_not_written_over_without_force() -> None:
         (b"one\n" * 9, b"eins\n" * 4 + b"\xff\n" + b"sechs\n" * 4, r"my/letters\.de:5: not valid UTF-8"),
         (b"", b"", r"my/letters\.en: empty"),
         (b"one\n", None, r"my/letters\.de: no such file"),
+        (b"one\n" * 9, bz2.compress(b"eins\n" * 9), r"my/letters\.de: a packed file\. Unpack it"),
+        (b"PK\x03\x04", b"eins\n" * 9, r"my/letters\.en: a packed file"),
         (b"one\ntwo\n" * 9, b"eins\n" * 18, r"my/letters\.en: 2 pairs are to be held out, but it has 2 different sentences"),
         (b"one\n" * 9, b"\xc2\xa0\n" * 9, r"my/letters\.en: none of 9 pairs has text in en and de\. Look at the files\."),
     ],

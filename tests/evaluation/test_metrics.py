@@ -260,7 +260,18 @@ def test_tokenised_and_segmented_corpora_look_so_and_others_do_not(name: str) ->
 
 
 @pytest.mark.parametrize(
-    "line", ["Ein Hund läuft .", "Ja , gern", "d&apos; accord", "ein Apf@@ el", "ein Ap@@", "rich @-@ text", "▁Ein ▁Hund", "\u72d7 \u3002"]
+    "line",
+    [
+        "Ein Hund läuft .",
+        "Ja , gern",
+        "d&apos; accord",
+        "ein Apf@@ el",
+        "ein Ap@@",
+        "rich @-@ text",
+        "▁Ein ▁Hund",
+        "\u72d7 \u3002",
+        "a .\r",
+    ],
 )
 def test_each_way_of_tokenising_leaves_its_mark(line: str) -> None:
     assert looks_tokenised([line])

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from flows.process.progress import SECONDS_FOR_BAR
 from flows.record.journal import Journal
 from flows.record.recorder import Recorder
 from transformer_core.training.records import UpdateRecord
@@ -39,6 +40,21 @@ def test_a_resumed_recorder_cuts_back_its_tables_to_the_saved_state() -> None:
     second.on_skipped(6, [2])
     assert updates() == [20, 40, 60]
     assert Path("skipped.csv").read_text(encoding="utf-8") == "update,line\n3,17\n3,4\n6,2\n"
+
+
+def test_the_time_that_is_left_is_that_after_the_shown_update(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv(SECONDS_FOR_BAR, "0")
+    shown = recorder()
+    shown.begin()
+    shown.on_progress(19)
+    shown.on_update(record(20))  # A second for each.
+    shown.on_progress(30)
+    lines = capsys.readouterr().err.splitlines()
+    assert [(line.partition(":")[0], line.rpartition(", ")[2]) for line in lines] == [
+        ("update 19 of 100", "update 19 of 100"),
+        ("update 20 of 100", "1:20 left"),
+        ("update 30 of 100", "1:10 left"),
+    ]
 
 
 def test_a_training_from_the_start_keeps_nothing_of_one_that_never_saved() -> None:

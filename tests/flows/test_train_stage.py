@@ -136,7 +136,10 @@ def test_a_training_starts_from_the_weights_of_a_model_of_the_same_sizes_and_voc
     set_params(model={"layers": 2})
     other = shutil.copytree(first, Path("pretrained/other"))
     write_json(other / "config.json", {**config, "vocabulary": {**config["vocabulary"], "hash": "0" * 64}})
-    for parent, fault in (("first", "is of other sizes than section model. It is "), ("other", "has vocabulary 000000000000, the data ")):
+    for parent, fault in (
+        ("first", "is of other sizes than section model. It has layers 1 instead of 2, encoder_layers 1 instead of 2, decoder"),
+        ("other", "has vocabulary 000000000000, the data "),
+    ):
         set_params(train={"init_from": parent})
         ended = stage_here("train")
         assert ended.stderr.startswith(f"train.init_from: pretrained/{parent} {fault}")

@@ -28,7 +28,7 @@ LAST_BUCKET = 51
 OVER_LONG_RATIO, OVER_LONG_CHARACTERS = 2, 20
 # Marks of tokenised text: full stops and commas after a space (also Chinese and Japanese), Moses' escapes and hyphens, subword marks.
 # "?" and ":" after a space are no mark, since French has them.
-_TOKENISED = re.compile(r" [.,\u3001\u3002\uff0c](?: |$)|&(?:apos|quot|amp|lt|gt|#\d+);|@@(?: |$)|@-@|▁")
+_TOKENISED = re.compile(r" [.,\u3001\u3002\uff0c](?:\s|$)|&(?:apos|quot|amp|lt|gt|#\d+);|@@(?:\s|$)|@-@|▁")
 # In forty detokenised files at most 0.9% of the lines have a mark; in five tokenised files at least 90% do.
 TOKENISED_SHARE = 0.1
 

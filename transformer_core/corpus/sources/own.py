@@ -23,7 +23,7 @@ _MOST_HELD_OUT = 1000
 _LINES_LOOKED_AT = 10_000
 _LINES_OF_A_SMALL_CORPUS = 40_000  # The vocabulary of a larger one does not depend on its characters (recipes.for_own_data).
 _LANGUAGE: TypeAdapter[str] = TypeAdapter(Language)
-_NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm"})
+_NO_LANGUAGES = frozenset({"txt", "tmx", "tsv", "sgm", "csv", "zip", "tgz", "src", "tgt", "trg", "ref", "hyp"})
 
 
 @dataclass(frozen=True)
