@@ -11,6 +11,8 @@ The inputs of the stage are pushed first; after the job, `python -m flows.proces
 
 import argparse
 import json
+import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -37,6 +39,7 @@ SUBMITTED_BY = {"slurm": ["sbatch"], "kubernetes": ["kubectl", "apply", "--filen
 RENDEZVOUS_PORT = 29400
 # Time for the save and for Python, DVC and torchrun to end.
 GRACE = round(2 * GRACE_SECONDS)
+STATE_REMEDY = "Set it to a folder of storage that all nodes share, before sbatch."
 # A training that is requeued again and again without progress must end some day.
 MOST_REQUEUES = 100
 
@@ -105,6 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "port": RENDEZVOUS_PORT,
         "grace": GRACE,
         "most_requeues": MOST_REQUEUES,
+        "state_remedy": STATE_REMEDY,
         "python": sys.executable,
     }
     if kind == "kubernetes":
@@ -116,10 +120,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if dry_run:
         print(job, end="")
         return ExitCode.DONE
+    if kind == "slurm" and not Path(os.environ.get("TRANSFORMER_STATE", "")).is_absolute():
+        raise configuration_error("TRANSFORMER_STATE is no full path", STATE_REMEDY)
     log = StageLog(lambda line: print(line, file=sys.stderr))
     push_in_child(ancestors(STAGE), Path(), log)
     submit(kind, job)
     return ExitCode.DONE
+
+
+def _name(text: str) -> str:
+    """Return the name of a job, as the type of an argument: Kubernetes takes no other, and sbatch's lines have no quotes."""
+    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: up to 50 of a-z, 0-9 and -, the first a letter, the last no -")
+    return text
 
 
 def _text(path: str) -> str:
@@ -149,7 +162,7 @@ def _parser() -> Parser:
     for one in (slurm, kubernetes):
         one.add_argument("--nodes", type=positive_int, default=1)
         one.add_argument("--gpus", type=non_negative_int, default=0, metavar="N", help="of each node (default: 0, train on CPUs)")
-        one.add_argument("--name", default="transformer-train", help="of the job")
+        one.add_argument("--name", type=_name, default="transformer-train", help="of the job")
         one.add_argument("--repository", metavar="URL", help="where nodes clone from (default: this repository's first git remote)")
         one.add_argument("--dry-run", action="store_true", help="print what would be submitted")
     return parser

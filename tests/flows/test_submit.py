@@ -30,7 +30,8 @@ FAKES = {
     "sbatch": 'cat > "$HERE/job.sbatch"; echo "Submitted batch job 7"',
     "scontrol": 'echo "$*" >> "$HERE/scontrol.calls"; [ "$2" = hostnames ] && printf "node-a\\nnode-b\\n"; '
     '[ "$2" = node ] && printf "NodeName=%s Arch=x86_64\\n   NodeAddr=$ADDRESS NodeHostName=%s\\n" "$3" "$3"; true',
-    "srun": 'echo "$*" >> "$HERE/srun.calls"; [ -n "$ENDS" ] && exit "$ENDS"; shift 2; SLURM_NODEID=1 "$@"',
+    "srun": 'echo "$*" >> "$HERE/srun.calls"; [ -n "$SCANCEL" ] && kill "$PPID"; [ -n "$ENDS" ] && exit "$ENDS"; '
+    'shift 2; SLURM_NODEID=1 "$@"',
 }
 
 
@@ -60,7 +61,7 @@ def repository(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path / "repository")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    for name, value in {"HERE": tmp_path, "ADDRESS": "10.0.0.1", "HOME": tmp_path}.items():
+    for name, value in {"HERE": tmp_path, "ADDRESS": "10.0.0.1", "HOME": tmp_path, "TRANSFORMER_STATE": tmp_path}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.delenv("TRANSFORMER_CLONES", raising=False)
     return tmp_path / "repository"
@@ -157,11 +158,39 @@ def test_a_slurm_job_that_was_stopped_is_queued_again(submit: Submit, tmp_path: 
             assert json.loads((tmp_path / "settings-7.json").read_text()) == tracked()
 
 
-def test_without_shared_storage_a_slurm_job_says_so(submit: Submit, tmp_path: Path) -> None:
+def test_a_slurm_job_that_was_cancelled_is_not_queued_again_and_leaves_nothing(
+    submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     submit(*SLURM)
+    clones = tmp_path / ".cache/transformer-pipeline/slurm-7"
+    clones.mkdir(parents=True)
+    monkeypatch.setenv("SCANCEL", "yes")
+    assert run_job(tmp_path, 75) == 75
+    assert not requeued(tmp_path)
+    assert not clones.exists()
+    assert not list(tmp_path.glob("settings-7.json*"))
+
+
+@pytest.mark.parametrize("state", [None, "shared/states"])
+def test_without_shared_storage_there_is_no_slurm_job(
+    state: str | None, submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(*SLURM)
+    if state is None:
+        monkeypatch.delenv("TRANSFORMER_STATE")
+    else:
+        monkeypatch.setenv("TRANSFORMER_STATE", state)
     done = subprocess.run(["bash", tmp_path / "job.sbatch"], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "set it to a folder of storage that all nodes share" in done.stderr
+    line = "TRANSFORMER_STATE is no full path. Set it to a folder of storage that all nodes share, before sbatch.\n"
+    assert (done.returncode, done.stderr) == (78, line)
+    (tmp_path / "job.sbatch").unlink()
+    assert submit(*SLURM, code=78) == line
+    assert not (tmp_path / "job.sbatch").exists()
+
+
+@pytest.mark.parametrize("name", ["my job", "My_Job", "-x", "x-", "x" * 51])
+def test_a_name_that_a_scheduler_would_refuse_is_refused_before(name: str, submit: Submit) -> None:
+    assert "--name: " in submit(*SLURM, f"--name={name}", code=78)
 
 
 def test_a_slurm_job_makes_the_folder_of_states_or_ends_before_the_training(submit: Submit, tmp_path: Path) -> None:
