@@ -161,7 +161,7 @@ def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
 
 
 def _settings_of(training: "Run") -> dict[str, str]:
-    """Return a training's parameters, with the last values of those that were changed when it went on (`Journal.parameters`)."""
+    """Return a training's parameters, with the last values of those that were changed when it went on (tags, flows/record/sending.py)."""
     parameters, tags = training.data.params, training.data.tags
     return {name: tags.get(name, value) for name, value in parameters.items()}
 

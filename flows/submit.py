@@ -121,17 +121,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(job, end="")
         return ExitCode.DONE
     if kind == "slurm" and not Path(os.environ.get("TRANSFORMER_STATE", "")).is_absolute():
-        raise configuration_error("TRANSFORMER_STATE is no full path", STATE_REMEDY)
+        raise configuration_error("TRANSFORMER_STATE is not set to a full path", STATE_REMEDY)
     log = StageLog(lambda line: print(line, file=sys.stderr))
     push_in_child(ancestors(STAGE), Path(), log)
     submit(kind, job)
     return ExitCode.DONE
 
 
-def _name(text: str) -> str:
-    """Return the name of a job, as the type of an argument: Kubernetes takes no other, and sbatch's lines have no quotes."""
+def _slurm_name(text: str) -> str:
+    """Return the name of a job, as the type of an argument: the lines for sbatch have no quotes."""
+    if not re.fullmatch(r"[\w.-]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: letters, digits, _, . and - only")
+    return text
+
+
+def _kubernetes_name(text: str) -> str:
+    """Return the name of a job, as the type of an argument, as Kubernetes takes it; a hash is added."""
     if not re.fullmatch(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", text):
-        raise argparse.ArgumentTypeError(f"{text!r}: up to 50 of a-z, 0-9 and -, the first a letter, the last no -")
+        raise argparse.ArgumentTypeError(f"{text!r}: at most 50 of a-z, 0-9 and -, the first a letter, the last no -")
     return text
 
 
@@ -159,10 +166,10 @@ def _parser() -> Parser:
     kubernetes.add_argument("--secret", default="transformer-pipeline", metavar="NAME", help="whose keys become environment variables")
     kubernetes.add_argument("--namespace", metavar="NAME", help="of the job and its service (default: that of kubectl's context)")
     kubernetes.add_argument("--patch", type=Path, metavar="FILE", help="fields to merge into the job, in the format of kubectl patch")
-    for one in (slurm, kubernetes):
+    for one, name_type in ((slurm, _slurm_name), (kubernetes, _kubernetes_name)):
         one.add_argument("--nodes", type=positive_int, default=1)
         one.add_argument("--gpus", type=non_negative_int, default=0, metavar="N", help="of each node (default: 0, train on CPUs)")
-        one.add_argument("--name", type=_name, default="transformer-train", help="of the job")
+        one.add_argument("--name", type=name_type, default="transformer-train", help="of the job")
         one.add_argument("--repository", metavar="URL", help="where nodes clone from (default: this repository's first git remote)")
         one.add_argument("--dry-run", action="store_true", help="print what would be submitted")
     return parser

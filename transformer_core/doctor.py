@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -152,7 +153,7 @@ def _mlflow(uri: str, root: Path) -> Finding:
         if not os.access(folder, os.W_OK):
             remedy = "Make it writable or change machine.tracking_uri."
             return Finding("mlflow", "problem", f"{uri}: the folder is not writable", remedy, ExitCode.UNAVAILABLE)
-    if ":" in uri and "://" not in uri:
+    if re.match(r"[\w.-]+:\d", uri):
         return Finding("mlflow", "problem", f"{uri}: not an address", f"Write http://{uri}", ExitCode.BAD_CONFIGURATION)
     return Finding("mlflow", "ok", uri)
 

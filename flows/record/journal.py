@@ -112,16 +112,11 @@ class Journal:
                 self._points.add((step, name))
 
     def parameters(self, values: Mapping[str, Any]) -> None:
-        """Record settings; nested sections become "section.key".
-
-        MLflow never changes a parameter. A value that differs, of a training that goes on with another one, becomes a tag of that name.
-        """
-        settings = flatten(values)
-        new = {name: value for name, value in settings.items() if name not in self._parameters}
+        """Record settings; nested sections become "section.key". A training that goes on may have other ones."""
+        new = {name: value for name, value in flatten(values).items() if self._parameters.get(name) != value}
         if new:
             self._parameters.update(new)
             self._append(type="parameters", values=new)
-        self.tags({name: value for name, value in settings.items() if value != self._tags.get(name, self._parameters[name])})
 
     def tags(self, values: Mapping[str, str]) -> None:
         """Record tags; a later value replaces an earlier one."""

@@ -8,6 +8,7 @@ compare.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -156,6 +157,10 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
     """
     with reaching(uri):
         client = connect(uri, transfers=True)
+        if not re.search("[@/]", model):
+            raise configuration_error(
+                f"{model}: no alias or version", f"Name one: {model}@champion or {model}/VERSION."
+            )
         try:
             address = _address(client, model)
         except MlflowException as error:
@@ -185,9 +190,7 @@ def _address(client: MlflowClient, model: str) -> str:
     name, at, alias = model.rpartition("@")
     if at:
         return client.get_model_version_download_uri(name, client.get_model_version_by_alias(name, alias).version)
-    name, slash, version = model.rpartition("/")
-    if not slash:
-        raise MlflowException.invalid_parameter_value("no alias or version is named")
+    name, _, version = model.rpartition("/")
     return client.get_model_version_download_uri(name, version)
 
 

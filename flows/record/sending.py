@@ -221,7 +221,11 @@ def _send_events(client: "MlflowClient", run_id: str, group: list[Event]) -> Non
         case "metrics":
             client.log_batch(run_id, metrics=[Metric(n, v, e["timestamp_ms"], e["step"]) for e in group for n, v in e["values"].items()])
         case "parameters":
-            client.log_batch(run_id, params=[Param(name, value) for name, value in event["values"].items()])
+            # MLflow never changes a parameter: one that has another value becomes a tag of its name.
+            run = client.get_run(run_id).data
+            there = {**run.params, **run.tags}
+            changed = [RunTag(n, v) for n, v in event["values"].items() if n in run.params and v != there[n]]
+            client.log_batch(run_id, params=[Param(n, v) for n, v in event["values"].items() if n not in run.params], tags=changed)
         case "tags":
             client.log_batch(run_id, tags=[RunTag(name, value) for name, value in event["values"].items()])
         case "inputs":

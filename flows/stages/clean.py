@@ -18,7 +18,7 @@ def run(params: Params) -> str:
     with new_directory(CLEAN) as folder:
         report = cleaned_by_models(params, folder) if params.clean.score_by else cleaned(params, folder)
     dropped = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
-    left, weighted = report.pairs_out - report.by_weights, f", {report.pairs_out:,} by the weights" if report.by_weights else ""
+    left, weighted = report.pairs_out - report.by_weights, f"; {report.pairs_out:,} with their weights" if report.by_weights else ""
     counts = CLEAN / CLEANING_REPORT
     return f"{CLEAN}: {left:,} of {report.pairs_in:,} training pairs (dropped: {dropped or 'none'}){weighted}; counts in {counts}"
 

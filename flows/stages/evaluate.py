@@ -136,7 +136,7 @@ def splits_beside_test(manifest: Mapping[str, Any]) -> list[str]:
 def _translated(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequence[str]]], params: Params) -> Report:
     sources, hypotheses, references = (common[name] for name in ("sources", "hypotheses", "references"))
     target, named, scores = common["manifest"]["target"], common["manifest"].get("metrics", []), sentence_chrf(hypotheses, references)
-    # No model can output the spaces at the edges of a reference, or its carriage return.
+    # White space counts as stage clean writes it: a model never outputs two spaces, or the carriage return of a reference.
     right = [hypothesis.split() == reference.split() for hypothesis, reference in zip(hypotheses, references, strict=True)]
     return Report(
         **common,

@@ -256,7 +256,7 @@ def _new_model(params: Params) -> TranslationModel:
         )
     given, wanted = (asdict(_effective(one)) for one in (config.model, size))
     if given != wanted:
-        different = ", ".join(f"{key} {given.get(key)} instead of {value}" for key, value in wanted.items() if given.get(key) != value)
+        different = ", ".join(f"{key} {given[key]} instead of {value}" for key, value in wanted.items() if given.get(key, value) != value)
         raise configuration_error(f"train.init_from: {directory} is of other sizes than section model", f"It has {different}.")
     tuned = build(size, meta.vocab_size)
     tuned.load_state_dict(model.state_dict())

@@ -30,8 +30,8 @@ class Difference:
 
     Attributes:
         number: of the sentence, from 0.
-        kind: a tie is a difference of scores below `TIE` and `given_not_empty`; an output without an end token is cut, and has no score to
-            compare.
+        kind: a tie is a difference of scores below `TIE` and what `given_not_empty` does to it; an output without an end token is cut, and
+            has no score to compare.
         ours: score of our output by our model.
         theirs: that of the other one.
     """
@@ -61,7 +61,8 @@ def differences(
     for number, (source, (mine, *_), (other, *_)) in enumerate(zip(sources, ours, theirs, strict=True)):
         if mine.tokens != other.tokens:
             scores = [_score(model, source, one.tokens, settings) for one in (mine, other)]
-            tie = TIE + given_not_empty(model, source, settings)
+            shares = [1 / length_penalty(float(len(one.tokens)), settings.alpha, settings.penalty) for one in (mine, other)]
+            tie = TIE + given_not_empty(model, source, settings) * abs(shares[0] - shares[1])
             found.append(Difference(number, _kind(*scores, tie, cut=other.tokens[-1] != EOS), *scores))
     return found
 

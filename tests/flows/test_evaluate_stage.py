@@ -344,8 +344,8 @@ def test_the_day_and_the_machine_of_decoding_are_shown_and_make_no_other_run(her
 
 
 def test_all_sentences_are_in_a_page_of_their_own_and_only_the_reference_itself_is_exactly_right(here: Path, params: Params) -> None:
-    """chrF2 ignores white space, and is 0 of two empty lines. The references have Windows' line ends."""
-    write_lines(here / "data/raw/test.de", [f"{line}\r" for line in (TARGET[0], "", TARGET[2])])
+    """chrF2 ignores white space, and is 0 of two empty lines. The references have Windows' line ends and two spaces."""
+    write_lines(here / "data/raw/test.de", [f"{line}\r" for line in (TARGET[0], "", TARGET[2].replace(" ", "  ", 1))])
     write_lines(here / "results/decode/test.hyp", [TARGET[0].replace(" ", "", 1), "", TARGET[2]])
     html = page(here, params)
     assert "Exactly right: 2</strong> of 3 sentences" in html

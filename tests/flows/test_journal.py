@@ -89,21 +89,16 @@ def test_a_resumed_training_repeats_no_point() -> None:
     assert len(events("run")) == 1
 
 
-def test_the_first_value_of_a_parameter_and_the_last_of_a_tag_are_kept() -> None:
-    for devices in ("1", "2"):
+def test_a_parameter_or_tag_is_written_again_if_its_value_has_changed() -> None:
+    for value in ("1", "2", "1"):
         journal = Journal("run")
-        journal.parameters({"devices": devices})
-        journal.tags({"devices": devices})
-        journal.tags({"devices": devices})
-    assert [event["values"]["devices"] for event in events("parameters")] == ["1"]
-    assert [event["values"]["devices"] for event in events("tags")] == ["1", "2"]
-
-
-def test_a_changed_parameter_is_a_tag_until_it_has_another_value() -> None:
-    for updates in ("100", "200", "200", "100"):
-        Journal("run").parameters({"train": {"updates": updates, "seed": 1}})
-    assert [event["values"] for event in events("parameters")] == [{"train.updates": "100", "train.seed": "1"}]
-    assert [event["values"] for event in events("tags")] == [{"train.updates": "200"}, {"train.updates": "100"}]
+        for _ in range(2):
+            journal.parameters({"train": {"updates": value, "seed": 1}})
+            journal.tags({"devices": value})
+    assert [event["values"] for event in events("parameters")] == [
+        {"train.updates": "1", "train.seed": "1"}, {"train.updates": "2"}, {"train.updates": "1"}
+    ]  # fmt: skip
+    assert [event["values"]["devices"] for event in events("tags")] == ["1", "2", "1"]
 
 
 def test_a_finished_training_forced_again_is_a_new_run_and_the_old_one_is_kept() -> None:

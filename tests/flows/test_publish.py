@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -258,9 +259,13 @@ def test_a_record_that_is_sent_again_keeps_the_score_in_name_and_description(
 
 
 def test_the_description_has_the_settings_that_a_training_went_on_with(params: Params, client: MlflowClient, mlflow_store: str) -> None:
-    updates = params.train.updates
-    for end in (updates - 1, updates):
-        journal = Journal(FINGERPRINT, resumed=True)
+    """Also from another clone, whose journal is new."""
+    updates, identity = params.train.updates, None
+    for end in (updates - 1, updates - 2, updates - 1, updates):
+        if end == updates:
+            shutil.rmtree(JOURNALS)
+        journal = Journal(FINGERPRINT, resumed=True, identity=identity)
+        identity = journal.identity
         describe_training(journal, params.model_copy(update={"train": params.train.model_copy(update={"updates": end})}))
         sync(mlflow_store)
     journal.end()
@@ -279,6 +284,13 @@ def test_a_server_that_is_unreachable_is_exit_code_69_and_nothing_is_written(par
     with refused(69, r"MLflow at http://127\.0\.0\.1:9 is unreachable: "):
         publish.run(params)
     assert not PUBLISHED.exists()
+
+
+def test_a_missing_page_is_told_before_anything_is_in_mlflow(params: Params, client: MlflowClient) -> None:
+    SENTENCES.unlink()
+    with refused(65, r"results/sentences\.html: no such file\. Make it with: dvc repro evaluate"):
+        publish.run(params)
+    assert client.search_runs([experiment_id(client)]) == []
 
 
 def test_the_requirements_are_what_pip_takes() -> None:

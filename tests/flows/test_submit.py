@@ -140,6 +140,8 @@ def test_a_submitted_slurm_job_starts_a_node_with_its_place_in_the_group(submit:
     command = [sys.executable, *f"-m flows.cluster.node train --repository {repository} --commit {head} --settings {settings}".split()]
     assert told == ["2", "10.0.0.1:29400", "1", str(tmp_path / ".cache/transformer-pipeline/slurm-7"), *command]
     assert not requeued(tmp_path)
+    clones = str(tmp_path / ".cache/transformer-pipeline/slurm-7")
+    assert (tmp_path / "srun.calls").read_text().splitlines()[-1] == f"--kill-on-bad-exit=0 --cpu-bind=none rm -rf {clones}"
 
 
 # Exit code of the node, restarts before it, and whether the job is queued again. At last, a node is lost four times in a row.
@@ -181,16 +183,18 @@ def test_without_shared_storage_there_is_no_slurm_job(
     else:
         monkeypatch.setenv("TRANSFORMER_STATE", state)
     done = subprocess.run(["bash", tmp_path / "job.sbatch"], capture_output=True, text=True, check=False)
-    line = "TRANSFORMER_STATE is no full path. Set it to a folder of storage that all nodes share, before sbatch.\n"
+    line = "TRANSFORMER_STATE is not set to a full path. Set it to a folder of storage that all nodes share, before sbatch.\n"
     assert (done.returncode, done.stderr) == (78, line)
     (tmp_path / "job.sbatch").unlink()
     assert submit(*SLURM, code=78) == line
     assert not (tmp_path / "job.sbatch").exists()
 
 
-@pytest.mark.parametrize("name", ["my job", "My_Job", "-x", "x-", "x" * 51])
-def test_a_name_that_a_scheduler_would_refuse_is_refused_before(name: str, submit: Submit) -> None:
-    assert "--name: " in submit(*SLURM, f"--name={name}", code=78)
+@pytest.mark.parametrize(("job", "names"), [(SLURM, ["my job", "a;b"]), (KUBERNETES_JOB, ["my job", "My_Job", "-x", "x-", "x" * 51])])
+def test_a_name_that_a_scheduler_would_refuse_is_refused_before(job: list[str], names: list[str], submit: Submit) -> None:
+    for name in names:
+        assert "--name: " in submit(*job, f"--name={name}", "--dry-run", code=78)
+    assert "#SBATCH --job-name=My_Job.2\n" in submit(*SLURM, "--name=My_Job.2", "--dry-run")
 
 
 def test_a_slurm_job_makes_the_folder_of_states_or_ends_before_the_training(submit: Submit, tmp_path: Path) -> None:
