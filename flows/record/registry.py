@@ -158,9 +158,7 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
     with reaching(uri):
         client = connect(uri, transfers=True)
         if not re.search("[@/]", model):
-            raise configuration_error(
-                f"{model}: no alias or version", f"Name one: {model}@champion or {model}/VERSION."
-            )
+            raise configuration_error(f"{model}: no alias or version", f"Name one: {model}@champion or {model}/VERSION.")
         try:
             address = _address(client, model)
         except MlflowException as error:
