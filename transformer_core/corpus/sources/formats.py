@@ -32,7 +32,6 @@ _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 # Exceptions that tarfile and zipfile raise for damaged archives, those of their own included.
 _DAMAGED_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, *_DAMAGED, OSError, ValueError, LookupError, ArithmeticError, struct.error)
 _MAGIC = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\x00", lzma.open))
-_ZIP = b"PK\x03\x04"
 # A packed file may become this many times larger and this many bytes more, a hundred times what text does.
 LARGEST_RATIO, ALLOWED_BYTES = 100, 64 << 20
 _LONGEST_NAME = 60
@@ -107,9 +106,6 @@ def _damaged(path: Path) -> UserError:
 def _decompressed(path: Path) -> BinaryIO:
     file = open_bytes(path)
     if path.suffix not in (".gz", ".xz"):
-        if file.peek(len(_ZIP)).startswith((_ZIP, *(magic for magic, _ in _MAGIC))):
-            file.close()
-            raise UserError(f"{path}: a packed file", "Unpack it, or give a file packed by gzip or xz the ending .gz or .xz.")
         return file
     return cast(BinaryIO, io.BufferedReader(_Bounded(gzip.open(file) if path.suffix == ".gz" else lzma.open(file), path)))
 
