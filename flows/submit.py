@@ -12,7 +12,6 @@ The inputs of the stage are pushed first; after the job, `python -m flows.proces
 import argparse
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -30,7 +29,7 @@ from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import ancestors
 from flows.process.runner import reports_errors
 from flows.process.settings import tracked
-from transformer_core.cli.arguments import Parser, non_negative_int, positive_int
+from transformer_core.cli.arguments import Parser, kubernetes_name, non_negative_int, positive_int, slurm_name
 from transformer_core.errors import ExitCode, UserError, configuration_error, without_logins
 
 STAGE = "train"
@@ -128,20 +127,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return ExitCode.DONE
 
 
-def _slurm_name(text: str) -> str:
-    """Return the name of a job, as the type of an argument: the lines for sbatch have no quotes."""
-    if not re.fullmatch(r"[\w.-]+", text):
-        raise argparse.ArgumentTypeError(f"{text!r}: letters, digits, _, . and - only")
-    return text
-
-
-def _kubernetes_name(text: str) -> str:
-    """Return the name of a job, as the type of an argument, as Kubernetes takes it; a hash is added."""
-    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", text):
-        raise argparse.ArgumentTypeError(f"{text!r}: at most 50 of a-z, 0-9 and -, the first a letter, the last no -")
-    return text
-
-
 def _text(path: str) -> str:
     """Return the text of a file, as the type of an argument."""
     try:
@@ -166,7 +151,7 @@ def _parser() -> Parser:
     kubernetes.add_argument("--secret", default="transformer-pipeline", metavar="NAME", help="whose keys become environment variables")
     kubernetes.add_argument("--namespace", metavar="NAME", help="of the job and its service (default: that of kubectl's context)")
     kubernetes.add_argument("--patch", type=Path, metavar="FILE", help="fields to merge into the job, in the format of kubectl patch")
-    for one, name_type in ((slurm, _slurm_name), (kubernetes, _kubernetes_name)):
+    for one, name_type in ((slurm, slurm_name), (kubernetes, kubernetes_name)):
         one.add_argument("--nodes", type=positive_int, default=1)
         one.add_argument("--gpus", type=non_negative_int, default=0, metavar="N", help="of each node (default: 0, train on CPUs)")
         one.add_argument("--name", type=name_type, default="transformer-train", help="of the job")

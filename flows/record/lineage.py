@@ -45,11 +45,11 @@ def lineage() -> dict[str, str]:
 
 def describe_training(journal: Journal, params: Params) -> None:
     """Record the settings, datasets, name and description of a training."""
-    train, valid = datasets(read_output(MANIFEST), "train", "valid")
+    manifest = read_output(MANIFEST)
     # Without the sections that decide the scores of a trained model: an evaluation records them, and a training may have several.
     journal.parameters(params.model_dump(exclude={"machine", "average", "decode", "evaluate", "publish"}, exclude_none=True))
-    journal.inputs([train, valid])
-    journal.tags({NAME: training_name(params), DESCRIPTION: training_description(params)})
+    journal.inputs(datasets(manifest, "train", "valid"))
+    journal.tags({NAME: training_name(params), DESCRIPTION: training_description(params, manifest)})
 
 
 def training_name(params: Params) -> str:
@@ -59,14 +59,12 @@ def training_name(params: Params) -> str:
     return f"{' '.join([data.corpus, f'{data.source}-{data.target}', *kind, model.preset])}, seed {params.train.seed}"
 
 
-def training_description(params: Params) -> str:
+def training_description(params: Params, manifest: Mapping[str, Any]) -> str:
     """Return a paragraph in markdown on a training: model, data, length."""
-    manifest = read_output(MANIFEST)
-    (train,) = datasets(manifest, "train")
-    model, settings = params.model, params.train
+    model, settings, pairs = params.model, params.train, manifest["splits"]["train"]["pairs"]
     return (
         f"A {model.architecture} of preset *{model.preset}*, trained from {manifest['source']} to {manifest['target']} on "
-        f"{corpus_label(manifest)}: {train['pairs']:,} sentence pairs before cleaning, at most {settings.updates:,} updates of "
+        f"{corpus_label(manifest)}: {pairs:,} sentence pairs before cleaning, at most {settings.updates:,} updates of "
         f"{settings.tokens_per_update:,} tokens. Its child runs are its evaluations."
     )
 

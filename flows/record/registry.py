@@ -155,10 +155,10 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
     Raises:
         UserError: exit code 78 if the registry has no such version, 69 if it is unavailable.
     """
+    if not re.search("[@/]", model):
+        raise configuration_error(f"{model}: no alias or version", f"Name one: {model}@champion or {model}/VERSION.")
     with reaching(uri):
         client = connect(uri, transfers=True)
-        if not re.search("[@/]", model):
-            raise configuration_error(f"{model}: no alias or version", f"Name one: {model}@champion or {model}/VERSION.")
         try:
             address = _address(client, model)
         except MlflowException as error:

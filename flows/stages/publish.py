@@ -71,7 +71,7 @@ def run(params: Params) -> str:
         sync(uri)
         training = training_run(client, uri, params, made_by["fingerprint"])
         log_scores(client, training, scores, task)
-        finish_training(client, training, params, scores, task)
+        finish_training(client, training, params, manifest, scores, task)
         link = run_link(uri, training)
         if experiment := os.environ.get(DVC_EXPERIMENT):
             return _recorded(experiment, name, training, _summary(scores, task, uri, link))
@@ -190,12 +190,14 @@ def score_model(client: MlflowClient, run_id: str, model_id: str, task: Task) ->
     client.log_batch(run_id, metrics=of_model)
 
 
-def finish_training(client: MlflowClient, training: Run, params: Params, scores: Mapping[str, Any], task: Task) -> None:
+def finish_training(
+    client: MlflowClient, training: Run, params: Params, manifest: Mapping[str, Any], scores: Mapping[str, Any], task: Task
+) -> None:
     """Add the result to the page of the training: to its name and text, and as report and outputs."""
     run_id, headline = training.info.run_id, task.headline(scores)
     client.update_run(run_id, name=f"{task.name_of(scores)}, {training_name(params)}")
     result = f"{BEFORE_RESULT}**{headline}** on {scores['lines']:,} lines of test ({scores['signature']})."
-    client.set_tag(run_id, DESCRIPTION, f"{training_description(params)}{result}")
+    client.set_tag(run_id, DESCRIPTION, f"{training_description(params, manifest)}{result}")
     for path in (REPORT, SENTENCES, DECODED / HYPOTHESES):
         client.log_artifact(run_id, str(path), EVALUATION)
 

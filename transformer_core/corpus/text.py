@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from io import BufferedReader
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import IO, AnyStr, Generic, NamedTuple
+from typing import IO, AnyStr, BinaryIO, Generic, NamedTuple
 
 from transformer_core.errors import UserError, first_line
 from transformer_core.files import new_file
@@ -108,7 +107,7 @@ def normalise(text: str, counts: Counter[str] | None = None) -> str:
     return text
 
 
-def open_bytes(path: Path) -> BufferedReader:
+def open_bytes(path: Path) -> BinaryIO:
     """Open a file for reading bytes. Raises `UserError` (65): no such file, or one that cannot be read."""
     try:
         return path.open("rb")
