@@ -119,6 +119,7 @@ class Recorder(Observer):
         self._skipped = _Table(directory / SKIPPED.name, ["update", "line"])
         self._tables = (self._updates, self._validation, self._skipped)
         self._progress, self._of = progress(), updates
+        self._first: UpdateRecord | None = None  # Of this process: a resumed training may be slower or faster than it was before.
         self._latest: UpdateRecord | None = None
 
     def begin(self) -> None:
@@ -128,14 +129,14 @@ class Recorder(Observer):
 
     def on_progress(self, update: int) -> None:
         if update != self._of:  # The last update is shown with its own figures.
-            self._progress.show(update, self._of, _figures(self._latest, update, self._of) if self._latest else "")
+            self._progress.show(update, self._of, self._figures(self._latest, update) if self._latest else "")
 
     def on_update(self, record: UpdateRecord) -> None:
         values = asdict(record)
         self._updates.append(values)
         self._journal.metrics(record.update, {name: value for name, value in values.items() if name != "update"}, context="train")
-        self._latest = record
-        self._progress.show(record.update, self._of, _figures(record, record.update, self._of))
+        self._first, self._latest = self._first or record, record
+        self._progress.show(record.update, self._of, self._figures(record, record.update))
 
     def on_skipped(self, update: int, lines: Sequence[int]) -> None:
         for line in lines:
@@ -159,6 +160,17 @@ class Recorder(Observer):
     def close(self) -> None:
         """Close the progress bar."""
         self._progress.close()
+
+    def _figures(self, record: UpdateRecord, update: int) -> str:
+        """Return the figures of a record in words, with the time that is left after a later update, at this process's mean speed."""
+        pace = record.seconds / record.update
+        if self._first and self._first.update < record.update:
+            pace = (record.seconds - self._first.seconds) / (record.update - self._first.update)
+        minutes, seconds = divmod(round(pace * (self._of - update)), 60)
+        return (
+            f"{record.tokens_per_second:,.0f} tok/s, loss {record.loss:.3f}, PPL {record.perplexity:.2f}, lr {record.learning_rate:.2e}, "
+            f"{minutes}:{seconds:02d} left"
+        )
 
 
 class _Table:
@@ -189,12 +201,3 @@ class _Table:
 
 def _rounded(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.6g}")
-
-
-def _figures(record: UpdateRecord, update: int, updates: int) -> str:
-    """Return the figures of a record in words, with the time that is left after a later update, at the record's mean speed."""
-    minutes, seconds = divmod(round(record.seconds / record.update * (updates - update)), 60)
-    return (
-        f"{record.tokens_per_second:,.0f} tok/s, loss {record.loss:.3f}, PPL {record.perplexity:.2f}, lr {record.learning_rate:.2e}, "
-        f"{minutes}:{seconds:02d} left"
-    )

@@ -13,8 +13,8 @@ from transformer_core.training.records import UpdateRecord
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
 
-def record(update: int) -> UpdateRecord:
-    return UpdateRecord(update, 1, 2.5, 9.0, 1e-3, 0.5, 1000.0, 0.1, 0.01, 0.3, 0, float(update))
+def record(update: int, seconds: float | None = None) -> UpdateRecord:
+    return UpdateRecord(update, 1, 2.5, 9.0, 1e-3, 0.5, 1000.0, 0.1, 0.01, 0.3, 0, update if seconds is None else seconds)
 
 
 def recorder() -> Recorder:
@@ -42,18 +42,25 @@ def test_a_resumed_recorder_cuts_back_its_tables_to_the_saved_state() -> None:
     assert Path("skipped.csv").read_text(encoding="utf-8") == "update,line\n3,17\n3,4\n6,2\n"
 
 
-def test_the_time_that_is_left_is_that_after_the_shown_update(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_time_that_is_left_is_that_after_the_shown_update_at_the_speed_of_this_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv(SECONDS_FOR_BAR, "0")
     shown = recorder()
     shown.begin()
     shown.on_progress(19)
     shown.on_update(record(20))  # A second for each.
     shown.on_progress(30)
+    resumed = recorder()
+    resumed.on_update(record(40))
+    resumed.on_update(record(50, 240))  # 20 seconds for each.
     lines = capsys.readouterr().err.splitlines()
     assert [(line.partition(":")[0], line.rpartition(", ")[2]) for line in lines] == [
         ("update 19 of 100", "update 19 of 100"),
         ("update 20 of 100", "1:20 left"),
         ("update 30 of 100", "1:10 left"),
+        ("update 40 of 100", "1:00 left"),
+        ("update 50 of 100", "16:40 left"),
     ]
 
 
