@@ -131,7 +131,7 @@ def end_of(outcomes: Iterable[Outcome]) -> State[Any] | int:
 def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
     """Write the summary to the terminal, to MLflow, and as artifacts: a table, a text with the score, the link to MLflow."""
     table = table_of(outcomes, machine.price_per_hour)
-    training = fingerprint() if TRAIN in outcomes and not outcomes[TRAIN].code else ""
+    training = trained() if TRAIN in outcomes and not outcomes[TRAIN].code else None
     link, command = training_link(machine, training) if training else "", server.ui_command(tracking_uri(machine))
     summary = summarize(table, outcomes, link, command)
     create_table_artifact(
@@ -263,17 +263,20 @@ def _repro(name: str, machine: Machine, *options: str) -> str:
     return "ran" if ended.exists() else "cached"
 
 
-def fingerprint() -> str:
-    """Return the fingerprint of the training whose checkpoints are here; empty if there are none."""
-    return str(read_output(CHECKPOINT_CONFIG)["training"]["fingerprint"]) if CHECKPOINT_CONFIG.exists() else ""
+def trained() -> tuple[str, str] | None:
+    """Return fingerprint and run of the training whose checkpoints are here; None if there are none."""
+    if not CHECKPOINT_CONFIG.exists():
+        return None
+    training = read_output(CHECKPOINT_CONFIG)["training"]
+    return training["fingerprint"], training.get("run", "")
 
 
-def training_link(machine: Machine, training: str) -> str:
-    """Return the address of a training's run in MLflow, by its fingerprint; empty if MLflow has no such run or is unreachable."""
+def training_link(machine: Machine, training: tuple[str, str]) -> str:
+    """Return the address of a training's run in MLflow, as of `trained`; empty if MLflow has no such run or is unreachable."""
     uri = tracking_uri(machine)
     try:
         client = server.connect(uri)
-        run = server.find_training(client, training)
+        run = server.find_training(client, *training)
         return server.run_link(uri, run) if run else ""
     except Exception as error:  # A table without a link is better than none.
         get_run_logger().warning("No link to MLflow: %s", first_line(error))

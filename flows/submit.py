@@ -28,7 +28,7 @@ from flows.cluster.node import check_pushed, committed, push_in_child
 from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import ancestors
 from flows.process.runner import reports_errors
-from flows.process.settings import tracked
+from flows.process.settings import own_settings
 from transformer_core.cli.arguments import Parser, kubernetes_name, non_negative_int, positive_int, slurm_name
 from transformer_core.errors import ExitCode, UserError, configuration_error, without_logins
 
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         **given,
         "repository": repository,
         "commit": commit,
-        "settings": json.dumps(tracked()),
+        "settings": json.dumps(own_settings()),
         "stage": STAGE,
         "port": RENDEZVOUS_PORT,
         "grace": GRACE,

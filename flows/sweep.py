@@ -29,7 +29,7 @@ from flows.cluster.node import committed
 from flows.pipeline import end_of, is_transient, outcome_of, outcome_task, run_flow
 from flows.process.child import StageLog, terminate_children
 from flows.process.runner import reports_errors
-from flows.process.settings import check, tracked
+from flows.process.settings import check, own_settings
 from flows.record import server
 from flows.record.journal import NAME, SCORES_STEP, Journal, has_finished
 from flows.record.sending import background_sender
@@ -90,7 +90,7 @@ def plan(
     if scale and name == "params":
         raise configuration_error("--scale: params has no scale", "It is for table2 and table3.")
     url, commit = committed()
-    base = validate_document(Params, tracked(), PARAMS_FILE) if recipe is None else recipes.load(recipe)
+    base = validate_document(Params, own_settings(), PARAMS_FILE) if recipe is None else recipes.load(recipe)
     scale = scale or (1 if name == "params" else scale_for(base))
     sections = base.model_dump(mode="json", exclude={"machine"})
     sections["model"] = base.model.model_dump(mode="json", exclude_none=True)

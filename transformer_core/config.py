@@ -301,6 +301,11 @@ class Train(Section):
         return 2 if self.r_drop else 1
 
     @property
+    def without_effect(self) -> set[str]:
+        """Settings that change no weights: when training ends, what is kept, and what is measured. `updates` is one without a cooldown."""
+        return {"patience", "keep", "keep_best", "validate_every", "bleu_sentences"} | (set() if self.cooldown else {"updates"})
+
+    @property
     def highest_rate(self) -> float:
         """The highest learning rate of all updates, as a share of the highest of the schedule."""
         falling = round(self.cooldown * self.updates)

@@ -91,6 +91,12 @@ def tracked() -> dict[str, Any]:
     return sections
 
 
+def own_settings() -> dict[str, Any]:
+    """Return `tracked()` of the user's params.yaml, which a run with a recipe replaces. Raises `UserError` (69): such a run is active."""
+    with settings_of_run(None, {}):
+        return tracked()
+
+
 def apply_settings(sections: Mapping[str, Any], root: Path) -> None:
     """Write another machine's tracked sections to the params.yaml at `root`; its section `machine` is kept."""
     path = root / PARAMS_FILE

@@ -9,10 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from flows.process.paths import AVERAGED, CHECKPOINTS, CLEAN, DECODED, MANIFEST, PUBLISHED, TRAINING_METRICS, require, rerun_remedy
-from transformer_core.config import Name, PositiveInt, Quantity, Section, Total, check_document
+from flows.process.paths import AVERAGED, CHECKPOINTS, CLEAN, DECODED, MANIFEST, PUBLISHED, RAW, TRAINING_METRICS, require, rerun_remedy
+from transformer_core.config import Name, Params, PositiveInt, Quantity, Section, Total, check_document
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
 from transformer_core.corpus.sources.manifest import Manifest
+from transformer_core.errors import configuration_error
 from transformer_core.files import read_json
 
 CLEANING, DECODING = CLEAN / CLEANING_REPORT, DECODED / "statistics.json"
@@ -41,6 +42,7 @@ class _Trained(Needed):
     """The key `training` of a model's config.json."""
 
     fingerprint: Name
+    run: str = ""
     updates: Total
 
 
@@ -97,6 +99,16 @@ def read_output(path: Path, root: Path = Path()) -> dict[str, Any]:
         UserError: exit code 65; it is missing or not JSON, or a key that a reader needs is missing or wrong.
     """
     return checked(_SCHEMAS[path], unchecked(path, root), path, root)
+
+
+def read_manifest(params: Params) -> dict[str, Any]:
+    """Return the manifest of data/raw. Raises `UserError`: as `read_output`; 78, it is of another corpus than section download names."""
+    manifest, wanted = read_output(MANIFEST), params.download
+    if (manifest["corpus"], manifest["source"], manifest["target"]) != (wanted.corpus, wanted.source, wanted.target):
+        found = f"{manifest['corpus']} from {manifest['source']} to {manifest['target']}"
+        fault = f"{RAW}: holds {found}, but section download names {wanted.corpus} from {wanted.source} to {wanted.target}"
+        raise configuration_error(fault, "Run the stages from download on: dvc repro")
+    return manifest
 
 
 def tags_of_corpus() -> set[str]:

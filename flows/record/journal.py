@@ -2,7 +2,7 @@
 
 The first line of `.state/journal/RUN.jsonl` identifies the run; each further line is one event:
 
-    {"type": "run", "id": "9f1c...", "run": "RUN", "parent": "", "timestamp_ms": 1700000000000}
+    {"type": "run", "id": "9f1c...", "run": "RUN", "parent": "", "parent_id": "", "timestamp_ms": 1700000000000}
     {"type": "status", "status": "RUNNING", ...}            MLflow's names: RUNNING, FINISHED, FAILED, KILLED
     {"type": "parameters", "values": {"train.warmup": "400"}, ...}
     {"type": "tags", "values": {"corpus": "synthetic"}, ...}
@@ -67,9 +67,10 @@ class Journal:
         parent: name of the run that this one is a child of, such as a training's fingerprint, or empty.
         resumed: whether the training continues from a saved state.
         identity: id of the run that a resumed training continues, perhaps begun on another machine; None is the one in the journal.
+        parent_id: id of the parent's journal, because several trainings may have one fingerprint; empty if it is not known.
     """
 
-    def __init__(self, run: str, parent: str = "", resumed: bool = False, identity: str | None = None) -> None:
+    def __init__(self, run: str, parent: str = "", resumed: bool = False, identity: str | None = None, parent_id: str = "") -> None:
         self.path = JOURNALS / f"{run}.jsonl"
         JOURNALS.mkdir(parents=True, exist_ok=True)
         _cut_torn_line(self.path)
@@ -92,7 +93,7 @@ class Journal:
         self._inputs = [value for event in events if event["type"] == "inputs" for value in event["values"]]
         self.identity: str = events[0]["id"] if events else f"{parent}/{run}" if parent else identity or uuid.uuid4().hex
         if not events:
-            self._append(type="run", id=self.identity, run=run, parent=parent)
+            self._append(type="run", id=self.identity, run=run, parent=parent, parent_id=parent_id)
         self._append(type="status", status="RUNNING")
 
     def metrics(self, step: int, values: Mapping[str, float], context: str = "") -> None:
@@ -198,6 +199,15 @@ def _event(line: bytes) -> Event | None:
     except (ValueError, RecursionError, KeyError, TypeError):
         return None
     return event if all(isinstance(event.get(name), kind) for name, kind in fields.items()) else None
+
+
+def journal_of(run: str, identity: str) -> Path | None:
+    """Return the journal of a run with this id, perhaps put aside for another of its name; None if it is elsewhere. An empty id is any."""
+    for path in (JOURNALS / f"{run}.jsonl", *sorted(JOURNALS.glob(f"{run}.*.jsonl"))):
+        header = next(read_events(path), None)
+        if header and identity in ("", header["id"]):
+            return path
+    return None
 
 
 def has_finished(run: str) -> bool:

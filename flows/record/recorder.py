@@ -34,8 +34,6 @@ from transformer_core.training.records import Observer, UpdateRecord
 TABLES = (UPDATES, VALIDATION, SKIPPED)
 # In a training's state, for one that is resumed on another machine: the id of its journal, which MLflow's run has as a tag.
 JOURNAL_ID = "journal"
-# Settings of a training that change no weights: when it ends, what is kept, and what is measured. `updates` is one without a cooldown.
-_CHANGEABLE = {"patience", "keep", "keep_best", "validate_every", "bleu_sentences"}
 
 
 def fingerprint_of(params: Params) -> str:
@@ -45,8 +43,7 @@ def fingerprint_of(params: Params) -> str:
     null are left out, so that trainings in progress can continue after a new optional setting was added. The code is no part of it.
     """
     splits = {split: read_meta(BINARIZED / split) for split in ("train", "valid")}
-    changeable = _CHANGEABLE if params.train.cooldown else _CHANGEABLE | {"updates"}
-    settings = params.train.model_dump(exclude_none=True, exclude=changeable)
+    settings = params.train.model_dump(exclude_none=True, exclude=params.train.without_effect)
     if params.train.init_from is not None:
         settings["init_from"] = sha256_of(PRETRAINED / params.train.init_from / WEIGHTS)
     tracked = {

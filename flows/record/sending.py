@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.process.runner import echo, in_background
 from flows.record.journal import BEFORE_RESULT, DESCRIPTION, JOURNALS, NAME, Event, position_file, read_events
-from flows.record.server import PARENT_TAG, REFUSED, connect, experiment_id, find_training, reaching, search
+from flows.record.server import PARENT_TAG, REFUSED, WAITS_FOR, connect, experiment_id, find_training, reaching, search
 from flows.record.store import database
 from transformer_core.config import SQLITE
 from transformer_core.errors import UserError, first_line, for_terminal, without_logins
@@ -134,11 +134,13 @@ def find_or_create_run(client: "MlflowClient", header: Event) -> "Run":
     tags = {"journal": header["id"]}
     if parent:
         # If the parent's journal is elsewhere or not sent yet, an empty run takes its place, which that journal fills later.
-        run = find_training(client, parent) or client.create_run(experiment, tags={"fingerprint": parent}, run_name=parent)
+        parent_id = header.get("parent_id", "")
+        waiting = {"fingerprint": parent, **({WAITS_FOR: parent_id} if parent_id else {})}
+        run = find_training(client, parent, parent_id) or client.create_run(experiment, tags=waiting, run_name=parent)
         tags[PARENT_TAG] = run.info.run_id
     else:
         for run in search(client, f"tags.fingerprint = '{name}'"):
-            if "journal" not in run.data.tags:
+            if "journal" not in run.data.tags and run.data.tags.get(WAITS_FOR, header["id"]) == header["id"]:
                 client.set_tag(run.info.run_id, "journal", header["id"])
                 return run
         tags["fingerprint"] = name

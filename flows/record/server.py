@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ABOUT = "A run is a training; its child runs are evaluations of its model, one for each way of decoding."
 REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 PARENT_TAG = "mlflow.parentRunId"
+WAITS_FOR = "waits_for_journal"  # Tag of an empty run that takes the place of a training: the id of the journal that fills it.
 # A call that transfers a file, to or from the store of artifacts, may be silent for longer than one that asks.
 _TRANSFER_SECONDS = "120"
 _TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
@@ -112,12 +113,15 @@ def experiment_id(client: "MlflowClient") -> str:
     return str(found.experiment_id)
 
 
-def find_training(client: "MlflowClient", fingerprint: str) -> "Run | None":
-    """Return the latest run of the training with this fingerprint, of those that ended well if there is one, or None.
+def find_training(client: "MlflowClient", fingerprint: str, identity: str = "") -> "Run | None":
+    """Return the run of the training with this fingerprint whose journal has this id, or that waits for it; None if there is none.
 
-    A training that was started again and stopped has the same fingerprint, but the model is that of the finished one.
+    Without an id, the latest run is taken, of those that ended well if there is one. Several trainings may have one fingerprint: in two
+    clones, with other `train.updates`, or started again and stopped.
     """
     runs = search(client, f"tags.fingerprint = '{fingerprint}'")
+    if identity:
+        return next((run for run in runs if identity in (run.data.tags.get("journal"), run.data.tags.get(WAITS_FOR))), None)
     return min(runs, key=lambda run: run.info.status != "FINISHED", default=None)
 
 

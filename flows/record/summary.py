@@ -70,9 +70,9 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], text_colu
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def record(table: "pd.DataFrame", flow_run: str, flow_run_id: str, training: str) -> Path:
-    """Write the table to the journal of a run that is a child of `training` (a fingerprint), and return the journal's path."""
-    journal = Journal(f"pipeline-{flow_run_id}", parent=training)
+def record(table: "pd.DataFrame", flow_run: str, flow_run_id: str, training: tuple[str, str]) -> Path:
+    """Write the table to the journal of a run that is a child of `training` (fingerprint and run), and return the journal's path."""
+    journal = Journal(f"pipeline-{flow_run_id}", parent=training[0], parent_id=training[1])
     done = {f"stage.{stage}": done for stage, done in zip(table["stage"], table["done"], strict=True)}
     journal.tags(
         {NAME: f"pipeline {flow_run}", "kind": "pipeline", "prefect_flow_run": flow_run, "prefect_flow_run_id": flow_run_id, **done}

@@ -31,8 +31,8 @@ from flows.process.paths import (
 )
 from flows.process.repro import locked_stages
 from flows.process.runner import echo, seconds_of
-from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_output
-from flows.record.journal import DESCRIPTION, JOURNALS, NAME, REFERENCES, SCORES_STEP, SOURCES, Journal, read_events
+from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output
+from flows.record.journal import DESCRIPTION, NAME, REFERENCES, SCORES_STEP, SOURCES, Journal, journal_of, read_events
 from flows.record.lineage import corpus_label, datasets, lineage
 from flows.record.tasks import PARSING, TRANSLATION, Task, corpus_name, score_table, task_of
 from transformer_core.config import TREES, Machine, Params
@@ -92,7 +92,7 @@ def gather(params: Params) -> Report | ParsingReport:
             references look tokenised and evaluate.allow_tokenised is off.
     """
     require(MANIFEST, CLEANING, TRAINING_METRICS, UPDATES, VALIDATION, MODEL_CONFIG, AVERAGED / SUBWORD, DECODING)
-    manifest, model = read_output(MANIFEST), read_config(MODEL_CONFIG, rerun_remedy(MODEL_CONFIG)).model_dump(mode="json")
+    manifest, model = read_manifest(params), read_config(MODEL_CONFIG, rerun_remedy(MODEL_CONFIG)).model_dump(mode="json")
     source, target = manifest["source"], manifest["target"]
     labels = [path for path in [RAW / "test.phenomena"] if path.exists()]
     hypotheses, references, sources, *phenomena = read_aligned(
@@ -115,7 +115,7 @@ def gather(params: Params) -> Report | ParsingReport:
         "hypotheses": hypotheses,
         "attention": attention_of(sources, hypotheses),
         "phenomena": phenomena[0] if phenomena else [],
-        "lineage": Lineage(without_mlflow_tags(lineage()), training_tags(model["training"]["fingerprint"]), locked_outputs()),
+        "lineage": Lineage(without_mlflow_tags(lineage()), training_tags(model["training"]), locked_outputs()),
     }
     if target == TREES:
         return _parsed(common, others, params.evaluate.examples)
@@ -211,9 +211,10 @@ def stage_seconds(params: Params, training: float) -> dict[str, float | None]:
     return {**seconds, "train": max(seconds["train"] or 0, training)}
 
 
-def training_tags(fingerprint: str) -> dict[str, str]:
+def training_tags(training: Mapping[str, Any]) -> dict[str, str]:
     """Return the training's tags from its journal; empty if the training came from a cache."""
-    tags = [event["values"] for event in read_events(JOURNALS / f"{fingerprint}.jsonl") if event["type"] == "tags"]
+    journal = journal_of(training["fingerprint"], training["run"])
+    tags = [event["values"] for event in read_events(journal) if event["type"] == "tags"] if journal else []
     return without_mlflow_tags({name: value for values in tags for name, value in values.items()})
 
 
@@ -303,14 +304,13 @@ def record(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task
     for path in hypotheses:
         digest.update(path.read_bytes())
     training, decoding = report.model["training"], report.decoding
-    begun = next(read_events(JOURNALS / f"{training['fingerprint']}.jsonl"), {"id": ""})
     search = {name: value for name, value in decoding.items() if name not in (*report.scores, *PROVENANCE)}
     settings = {"average": report.settings["average"], "decode": search}
     # With the training and its run, because two trainings, or two runs of one, whose outputs are all empty have the same hypotheses.
-    digest.update(json.dumps([scores, settings, training["fingerprint"], begun["id"]], sort_keys=True).encode())
+    digest.update(json.dumps([scores, settings, training["fingerprint"], training["run"]], sort_keys=True).encode())
 
     searched = f"beam {decoding['beam']}, alpha {decoding['alpha']}"
-    journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"])
+    journal = Journal(f"evaluation-{digest.hexdigest()[:16]}", parent=training["fingerprint"], parent_id=training["run"])
     described = {name: scores[name] for name in scores if name.endswith("signature") or name in ("lines", "references_sha256")}
     journal.parameters({**settings, **described})
     journal.inputs(datasets(report.manifest, *splits_beside_test(report.manifest), "test"))

@@ -34,8 +34,8 @@ from flows.process.paths import (
     VALIDATION_SCORE,
     require,
 )
-from flows.record.documents import MODEL_CONFIG, read_output
-from flows.record.journal import BEFORE_RESULT, DESCRIPTION, JOURNALS, SCORES_STEP, Journal, position_file
+from flows.record.documents import MODEL_CONFIG, read_manifest, read_output
+from flows.record.journal import BEFORE_RESULT, DESCRIPTION, SCORES_STEP, Journal, journal_of, position_file
 from flows.record.lineage import describe_training, training_description, training_name
 from flows.record.registry import EVALUATION, address_of, card, decide, register
 from flows.record.sending import sync
@@ -61,7 +61,7 @@ def run(params: Params) -> str:
         UserError: exit code 69; MLflow is unreachable. Scores and report exist all the same.
     """
     require(MANIFEST, MODEL_CONFIG, DECODED / HYPOTHESES, SCORES, REPORT, SENTENCES)
-    manifest, made_by = read_output(MANIFEST), read_output(MODEL_CONFIG)["training"]
+    manifest, made_by = read_manifest(params), read_output(MODEL_CONFIG)["training"]
     task = task_of(manifest["target"])
     scores = read_scores(task)
     hypotheses, references, sources = read_aligned(DECODED / HYPOTHESES, *(RAW / f"test.{manifest[side]}" for side in ("target", "source")))
@@ -69,7 +69,7 @@ def run(params: Params) -> str:
     with reaching(uri):
         client = connect(uri, transfers=True)
         sync(uri)
-        training = training_run(client, uri, params, made_by["fingerprint"])
+        training = training_run(client, uri, params, made_by["fingerprint"], made_by.get("run", ""))
         log_scores(client, training, scores, task)
         finish_training(client, training, params, manifest, scores, task)
         link = run_link(uri, training)
@@ -103,28 +103,28 @@ def _recorded(experiment: str, name: str, training: Run, summary: str) -> str:
     return f"experiment {experiment} is in MLflow, its model is not in the registry. To register it: {remedy}"
 
 
-def training_run(client: MlflowClient, uri: str, params: Params, fingerprint: str) -> Run:
+def training_run(client: MlflowClient, uri: str, params: Params, fingerprint: str, identity: str = "") -> Run:
     """The run of the model's training.
 
     It is sent again if MLflow has lost it, and made from its CSV files if there is no journal because DVC took the training from its cache.
     """
-    found = find_training(client, fingerprint)
+    found = find_training(client, fingerprint, identity)
     if found is None or "journal" not in found.data.tags:
-        journal = JOURNALS / f"{fingerprint}.jsonl"
-        if journal.exists():
+        journal = journal_of(fingerprint, identity)
+        if journal:
             position_file(journal).unlink(missing_ok=True)
         else:
-            journal_from_tables(fingerprint, params)
+            journal_from_tables(fingerprint, params, identity)
         sync(uri)
-        found = find_training(client, fingerprint)
+        found = find_training(client, fingerprint, identity)
     if found is None:
         raise UserError(f"MLflow at {uri}: the run of training {fingerprint[:12]} was deleted", "Restore it there, or train again.")
     return found
 
 
-def journal_from_tables(fingerprint: str, params: Params) -> None:
+def journal_from_tables(fingerprint: str, params: Params, identity: str) -> None:
     """Write the journal of a training that ran elsewhere, from its CSV files; its times are those of now."""
-    journal = Journal(fingerprint)
+    journal = Journal(fingerprint, resumed=bool(identity), identity=identity or None)
     describe_training(journal, params)
     journal.tags({"filled_from": UPDATES.parent.as_posix()})
     for context, path in (("train", UPDATES), ("valid", VALIDATION)):

@@ -22,7 +22,6 @@ from flows.process.paths import (
     BINARIZED,
     CHECKPOINT_SCORES,
     CHECKPOINTS,
-    MANIFEST,
     RAW,
     SUBWORD_MODEL,
     TRAINING,
@@ -33,8 +32,8 @@ from flows.process.paths import (
 from flows.process.repro import locked_stages
 from flows.process.runner import echo
 from flows.process.signals import handle_stop_signals, ignore_stop_signals
-from flows.record.documents import read_output
-from flows.record.recorder import TABLES, fingerprint_of, recording
+from flows.record.documents import read_manifest
+from flows.record.recorder import JOURNAL_ID, TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
 from transformer_core.config import PRETRAINED, Params, refuse_nested
 from transformer_core.corpus.text import read_lines, splits_of
@@ -87,6 +86,8 @@ def run(params: Params) -> str:
         if first:
             train(params)
     else:
+        if first:  # A finished training that is to end later goes on.
+            (state / FINISHED).unlink(missing_ok=True)
         devices = params.machine.devices or default_devices(-(-params.train.microbatches // (group.nodes if group else 1)))
         if devices == 1 and group is None:
             train(params)
@@ -141,11 +142,7 @@ def _check_data(params: Params) -> None:
     pools = params.machine.pools
     if params.average.shortlist and pools.get("train") == pools.get("average"):  # Stage average needs it here, after the training.
         check_aligner()
-    manifest, wanted = read_output(MANIFEST), params.download
-    if (manifest["corpus"], manifest["source"], manifest["target"]) != (wanted.corpus, wanted.source, wanted.target):
-        found = f"{manifest['corpus']} from {manifest['source']} to {manifest['target']}"
-        fault = f"{RAW}: holds {found}, but section download names {wanted.corpus} from {wanted.source} to {wanted.target}"
-        raise configuration_error(fault, "Run the stages from download on: dvc repro")
+    read_manifest(params)
     for split in ("train", "valid"):
         check_split(BINARIZED / split)
     binarized, subword = read_meta(BINARIZED / "train").vocabulary_hash, Subword.load(SUBWORD_MODEL)
@@ -321,7 +318,13 @@ def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Prog
         vocabulary=Vocabulary(size=meta.vocab_size, hash=meta.vocabulary_hash),
         source=meta.source,
         target=meta.target,
-        training=Training(fingerprint=fingerprint, updates=progress.update, target_tokens=progress.target_tokens, seconds=seconds),
+        training=Training(
+            fingerprint=fingerprint,
+            run=(state / JOURNAL_ID).read_text(encoding="utf-8"),
+            updates=progress.update,
+            target_tokens=progress.target_tokens,
+            seconds=seconds,
+        ),
     )
     with new_directory(CHECKPOINTS) as checkpoints:
         shutil.copytree(state / "checkpoints", checkpoints, dirs_exist_ok=True)

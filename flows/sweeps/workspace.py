@@ -23,7 +23,7 @@ from flows.process.runner import EXITS, StageError
 from flows.record.documents import read_output
 from flows.record.journal import JOURNALS, take_journals
 from flows.record.tasks import read_scores, task_of
-from transformer_core.config import PARAMS_FILE, PRETRAINED, SQLITE, Machine, load_params, read_yaml, tracking_uri, yaml_text
+from transformer_core.config import PARAMS_FILE, PRETRAINED, SQLITE, Machine, Train, load_params, read_yaml, tracking_uri, yaml_text
 from transformer_core.corpus.sources.fetching import MIRROR_VARIABLE
 from transformer_core.corpus.tokens.binary import read_meta
 from transformer_core.files import expanded, locked, write_json, write_text
@@ -51,8 +51,15 @@ class Job:
 
     @property
     def training(self) -> str:
-        """The settings up to the training: jobs with the same ones share its result in the run-cache."""
-        return json.dumps({name: section for name, section in self.document.items() if name not in _AFTER_TRAINING}, sort_keys=True)
+        """The settings up to the training: jobs with the same ones share its result in the run-cache.
+
+        With $TRANSFORMER_STATE, jobs that differ in nothing that changes weights are the same: all would write one state.
+        """
+        sections = {name: section for name, section in self.document.items() if name not in _AFTER_TRAINING}
+        if os.environ.get("TRANSFORMER_STATE"):
+            train = Train.model_validate(sections["train"])
+            sections["train"] = train.model_dump(mode="json", exclude=train.without_effect)
+        return json.dumps(sections, sort_keys=True)
 
     @property
     def result(self) -> Path:

@@ -11,10 +11,12 @@ from mlflow import MlflowClient, pyfunc
 
 from flows import translate
 from flows.process.paths import DECODED, PUBLISHED, REPORT, SENTENCES
+from flows.record import server
+from flows.record.documents import MODEL_CONFIG
 from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file, read_events
 from flows.record.lineage import describe_training, training_name
 from flows.record.sending import sync
-from flows.record.server import connect, experiment_id, registered
+from flows.record.server import PARENT_TAG, connect, experiment_id, registered
 from flows.stages import publish
 from tests.clone import ROOT
 from tests.flows.publishing import FINGERPRINT, LINES, before_publish, points, training
@@ -180,6 +182,30 @@ def test_a_training_that_was_begun_again_and_stopped_is_not_that_of_the_model(
     publish.run(params)
     assert read_json(PUBLISHED)["run_id"] == finished.info.run_id
     assert sorted(run.info.status for run in client.search_runs([experiment_id(client)])) == ["FINISHED", "KILLED"]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_of_two_trainings_with_one_fingerprint_the_model_names_its_own(elsewhere: bool, params: Params, client: MlflowClient) -> None:
+    """As after train.updates was changed and changed back, or in two clones with one record. One from elsewhere is filled from tables."""
+    own, later = trained_here(), trained_here()
+    identity = "c0ffee" if elsewhere else own.identity
+    config = read_json(MODEL_CONFIG)
+    write_json(MODEL_CONFIG, {**config, "training": {**config["training"], "run": identity}})
+    Journal("evaluation-1", parent=FINGERPRINT, parent_id=identity).metrics(3, {"bleu": 86.41})
+    publish.run(params)
+    run = client.get_run(read_json(PUBLISHED)["run_id"])
+    assert run.data.tags["journal"] == identity != later.identity
+    assert [point.value for point in client.get_metric_history(run.info.run_id, "train/loss")] == ([3.5, 3.0, 2.5] if elsewhere else [3.25])
+    (evaluation,) = server.search(client, f"tags.`{PARENT_TAG}` = '{run.info.run_id}'")
+    assert evaluation.data.tags["journal"] == f"{FINGERPRINT}/evaluation-1"
+    assert len(server.search(client, f"tags.fingerprint = '{FINGERPRINT}'")) == (3 if elsewhere else 2)
+
+
+def test_outputs_of_another_corpus_than_that_of_params_yaml_are_not_published(params: Params, client: MlflowClient) -> None:
+    wanted = params.model_copy(update={"download": params.download.model_copy(update={"corpus": "multi30k"})})
+    with refused(78, "data/raw: holds synthetic from en to de, but section download names multi30k from en to de"):
+        publish.run(wanted)
+    assert client.search_registered_models() == []
 
 
 def test_a_model_whose_translations_are_empty_takes_no_alias_and_the_last_line_says_so(params: Params, client: MlflowClient) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.process.settings import apply_settings, settings_of_run, tracked
+from flows.process.settings import apply_settings, own_settings, settings_of_run, tracked
 from tests.refusals import refused
 from transformer_core.config import load_params
 from transformer_core.errors import UserError
@@ -65,6 +65,8 @@ def test_a_second_run_does_not_take_the_settings_of_the_first() -> None:
         for overrides in ({}, {"train.seed": 8}):
             with refused(69, "another run of the flow is running"), settings_of_run(None, overrides):
                 pass
+        with refused(69, "another run of the flow is running"):
+            own_settings()
         assert load_params().train.seed == 7
 
 

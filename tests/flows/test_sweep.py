@@ -140,7 +140,7 @@ def test_wrong_settings_are_one_line_before_anything_runs(
         output = capsys.readouterr().err
         assert output.startswith(fault)
         assert output.count("\n") == 1
-    assert not (clean_clone.root / ".state").exists()
+    assert [path.name for path in (clean_clone.root / ".state").iterdir()] == ["locks"]
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +201,15 @@ def test_jobs_that_differ_after_the_training_alone_have_one_training(clean_clone
     monkeypatch.chdir(clean_clone.root)
     jobs = plan("params", ["train.seed=1,2", "decode.beam=2,4"], None, None, None, None, None).jobs
     assert len({job.training for job in jobs}) == len({(job.seed, job.training) for job in jobs}) == 2
+
+
+def test_jobs_that_would_write_one_state_have_one_training(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the workspaces have one $TRANSFORMER_STATE: without it, each has its own."""
+    monkeypatch.chdir(clean_clone.root)
+    jobs = plan("params", ["train.updates=20,40", "train.patience=3,4", "train.warmup=5,6"], None, None, None, None, None).jobs
+    for state, trainings in (("", 8), (str(clean_clone.root), 2)):
+        monkeypatch.setenv("TRANSFORMER_STATE", state)
+        assert len({job.training for job in jobs}) == trainings
 
 
 def test_means_and_intervals_are_those_of_students_t() -> None:

@@ -25,7 +25,7 @@ from transformer_core.corpus.text import write_lines
 from transformer_core.files import locked, read_json, write_json, write_text
 from transformer_core.models.architectures import build
 from transformer_core.presets import resolve
-from transformer_core.training.checkpoint import FINISHED
+from transformer_core.training.checkpoint import FINISHED, TRAINING_LOCK, remove_finished, state_of
 
 SOURCES = [f"the {noun} sees {number} {noun}s" for noun in ("dog", "horse", "other bird") for number in range(20)]
 TARGETS = [f"der {noun} sieht {number} davon" for noun in ("Hund", "Kater", "andere Vogel") for number in range(20)]
@@ -94,12 +94,21 @@ def test_a_missing_aligner_is_named_before_the_training_and_not_after_it(monkeyp
     assert_refused("systran-align is not installed. pip install systran-align")
 
 
-def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_anew(place: Path) -> None:
+def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_anew(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare("bpe")
     assert stage_here("train").returncode == 0
+    prepare("bpe", updates=3, patience=9, keep=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, "_write_outputs", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        stopped = stage_here("train")
+    assert "going on after update 2" in stopped.stderr
+    assert stopped.returncode == 75
+    (state,) = place.glob(".state/*/state-00000003.pt")
+    remove_finished(fingerprint_of(load_params()))
+    assert state.exists()  # It had finished after update 2, but now it is a stopped training.
     prepare("bpe", updates=4, patience=9, keep=3)
     longer = stage_here("train")
-    assert "going on after update 2" in longer.stderr
+    assert "going on after update 3" in longer.stderr
     assert "update 4 of 4" in longer.stderr
     weights = (place / "models/checkpoints/update-00000004.safetensors").read_bytes()
     prepare("bpe", updates=3)
@@ -112,6 +121,9 @@ def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_ane
     assert (place / "models/checkpoints/update-00000004.safetensors").read_bytes() == weights
     prepare("bpe", updates=4, warmup=77)
     assert "starting from update 0" not in stage_here("train").stderr  # The other one is finished.
+    with locked(state_of(fingerprint_of(load_params())) / TRAINING_LOCK, "this training"):
+        remove_finished(fingerprint_of(load_params()))  # Another clone trains it to a later end.
+    assert len(list(place.glob(f".state/*/{FINISHED}"))) == 2
     for finished in place.glob(f".state/*/{FINISHED}"):
         finished.unlink()
     prepare("bpe", updates=4, warmup=78)
@@ -187,7 +199,9 @@ def test_a_stop_after_the_last_update_loses_no_update(place: Path, monkeypatch: 
     assert weights.read_bytes() == written
     assert json.loads(Path("results/training/metrics.json").read_text(encoding="utf-8"))["updates"] == 2
     (journal,) = Path(".state/journal").glob("*.jsonl")
-    updates = [event["step"] for event in read_events(journal) if event["type"] == "metrics" and "train/loss" in event["values"]]
+    header, *events = read_events(journal)
+    assert read_json(place / "models/checkpoints/config.json")["training"]["run"] == header["id"]
+    updates = [event["step"] for event in events if event["type"] == "metrics" and "train/loss" in event["values"]]
     assert updates == [2]
 
 

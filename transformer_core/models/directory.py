@@ -31,9 +31,10 @@ class Vocabulary(Section):
 
 
 class Training(Section):
-    """Origin of the weights."""
+    """Origin of the weights. `run` is the id of the training's journal, empty for a model made before it was kept."""
 
     fingerprint: str
+    run: str = ""
     updates: Total
     target_tokens: Total
     seconds: Quantity

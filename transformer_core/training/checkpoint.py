@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from transformer_core.errors import UserError, is_out_of_memory
-from transformer_core.files import new_file, repository, sha256_of, write_text
+from transformer_core.files import is_locked, new_file, repository, sha256_of, write_text
 from transformer_core.models.directory import check_finite, read_weights
 
 FORMAT = 2
@@ -39,9 +39,10 @@ def state_of(fingerprint: str, root: Path | None = None) -> Path:
 
 
 def remove_finished(fingerprint: str, root: Path | None = None) -> None:
-    """Remove the state of a training if it has finished: DVC has recorded its outputs."""
-    if (state_of(fingerprint, root) / FINISHED).exists():
-        shutil.rmtree(state_of(fingerprint, root))
+    """Remove the state of a training if it has finished: DVC has recorded its outputs. Another clone may train it on to a later end."""
+    state = state_of(fingerprint, root)
+    if (state / FINISHED).exists() and not is_locked(state / TRAINING_LOCK):
+        shutil.rmtree(state)
 
 
 def stopped_trainings(root: Path) -> list[Path]:
