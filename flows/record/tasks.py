@@ -104,7 +104,7 @@ def score_table(scores: Mapping[str, Any]) -> str:
         interval = f"{of_split[f'{task.key}_low']:.2f}-{of_split[f'{task.key}_high']:.2f}"
         others = "".join(f"{of_split[key]:>{width}.2f}" for key, (_, width) in task.columns.items())
         rows.append(f"{split:<30}{of_split[task.key]:>8.2f}{interval:>15}{others}")
-    lines = ", ".join(f"{split} has {of_split['lines']:,} lines" for split, of_split in tests.items())
+    lines = ", ".join(f"{split} has {of_split['lines']:,} line{'s' * (of_split['lines'] != 1)}" for split, of_split in tests.items())
     rows.append(f"{task.score} is {scores['signature']}, {lines}")
     for name, title in COUNT_TITLES.items():
         if name in scores:

@@ -123,6 +123,7 @@ def test_of_a_model_whose_numbers_overflow_the_weights_are_null_and_there_is_no_
         ("--model learned 'the house the house the house'", 65, "tokens, but this model has learned 6 positions. Split the sentence."),
         ("--model learned a 'the house the house the house'", 65, "TARGET_SENTENCE: "),
         ("--word it 'the dog sees'", 78, "--word: 'it' is no word of the sentence. Its words: the dog sees </s>"),
+        ("--word ⌘ 'the ⌘ dog'", 78, "'⌘' is no word of the sentence. Its words: the <unk> dog </s>; <unk> is what the vocabulary lacks"),
         ("--word do 'the dog'", 78, "--word: 'do' is no word of the sentence"),
         ("--word dog --occurrence 2 'the dog'", 78, "--occurrence: 2 asked for, and 'dog' is in the sentence once"),
         ("--word dog --occurrence 0 'the dog'", 78, "argument --occurrence: must be a whole number"),

@@ -26,6 +26,7 @@ def test_the_linearised_form_is_that_of_the_literature() -> None:
         (f"(ROOT (S1 {DOG}))", DOG),
         ("(S (NP-SBJ-1 (PRP it)) (VP (VBD was) (VP (VBN seen) (NP (-NONE- *-1)))))", "(S (NP (PRP it)) (VP (VBD was) (VP (VBN seen))))"),
         ("(S (NP=2 (PRP it)) (PRN (-LRB- -LRB-) (RB sic)))", "(S (NP (PRP it)) (PRN (-LRB- -LRB-) (RB sic)))"),
+        ("(S (= =) (NN=1 dog))", "(S (= =) (NN dog))"),
         ("(NN dog)", "(TOP (NN dog))"),
         ("( (NP (NN dog)) (VP (VB bark)) )", "(TOP (NP (NN dog)) (VP (VB bark)))"),
     ],
@@ -42,7 +43,13 @@ def test_a_tree_may_stand_on_several_lines_and_several_on_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "fault"), [(["(S", "(NP"], "2: 2 brackets are not"), ([DOG, ")"], r"2: '\)' outside"), (["dog"], "1: 'dog'")]
+    ("lines", "fault"),
+    [
+        (["(S", "(NP"], "2: 2 brackets are not"),
+        ([DOG, ")"], r"2: '\)' outside"),
+        (["dog"], "1: 'dog'"),
+        (["(CD 1\u00a0000)"], "1: U\+00A0 is white space"),
+    ],
 )
 def test_malformed_brackets_are_told_with_their_line(lines: list[str], fault: str) -> None:
     with pytest.raises(ValueError, match=fault):

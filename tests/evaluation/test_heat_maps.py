@@ -117,6 +117,7 @@ def test_a_picture_of_hundreds_of_megapixels_is_refused() -> None:
 
 
 def test_one_map_that_is_too_large_is_refused_for_its_sentence() -> None:
-    maps = maps_of(["a"] * 500, ["b"] * 500)
-    with refused(78, r"a picture of so long a sentence would have \d+ megapixels, more than 60\. Shorten it\."):
-        heat_maps(maps, "cross", [1], [1], FONTS)
+    maps = maps_of(["a"] * 500, ["b"] * 500, layers=2)
+    for layers in ([1], [1, 2]):
+        with refused(78, r"a picture of so long a sentence would have \d+ megapixels, more than 60\. Shorten it\."):
+            heat_maps(maps, "cross", layers, [1], FONTS)

@@ -117,7 +117,8 @@ def _place(words: list[str], wanted: str, occurrence: int) -> int:
     """Return the index of an occurrence (from 1) of the wanted word. Raises `UserError` (78): no such word or occurrence."""
     places = [place for place, word in enumerate(words) if word == normalise(wanted)]
     if not places:
-        raise configuration_error(f"--word: {wanted!r} is no word of the sentence", f"Its words: {' '.join(words)}")
+        unknown = "; <unk> is what the vocabulary lacks" if "<unk>" in words else ""
+        raise configuration_error(f"--word: {wanted!r} is no word of the sentence", f"Its words: {' '.join(words)}{unknown}")
     if occurrence > len(places):
         times = "once" if len(places) == 1 else f"{len(places)} times"
         raise configuration_error(f"--occurrence: {occurrence} asked for, and {wanted!r} is in the sentence {times}")

@@ -65,7 +65,7 @@ def heat_maps(maps: AttentionMaps, kind: Kind, layers: Sequence[int], heads: Seq
     width, height = max(_LEAST_WIDTH, scale_left + _SCALE_AND_LABELS), max(_LEAST_HEIGHT, _HEADING + len(layers) * panel_height)
     megapixels = width * height / 1e6
     if megapixels > MOST_MEGAPIXELS:
-        several = len(layers) * len(heads) > 1
+        several = len(layers) * len(heads) > 1 and panel_width * panel_height / 1e6 <= MOST_MEGAPIXELS
         too_much, remedy = ("so many maps", "Choose fewer layers or heads.") if several else ("so long a sentence", "Shorten it.")
         raise configuration_error(f"a picture of {too_much} would have {megapixels:,.0f} megapixels, more than {MOST_MEGAPIXELS}", remedy)
     figure = Figure((width / DOTS_PER_INCH, height / DOTS_PER_INCH), dpi=DOTS_PER_INCH)
