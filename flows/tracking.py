@@ -1,4 +1,4 @@
-"""`python -m flows.tracking sync`: send the unsent rest of this repository's journals to MLflow."""
+"""`python -m flows.tracking sync`: send what MLflow does not have of this repository's journals."""
 
 from flows.process.runner import reports_errors
 from flows.record.journal import JOURNALS
@@ -11,14 +11,14 @@ from transformer_core.errors import without_logins
 
 @reports_errors
 def main(arguments: list[str] | None = None) -> int:
-    """Send the unsent rest of this repository's journals to MLflow; exit code 69 if it is unreachable."""
+    """Send what MLflow does not have of this repository's journals, deleted runs too; exit code 69 if it is unreachable."""
     parser = Parser(prog="python -m flows.tracking", description=main.__doc__)
     parser.add_argument("action", choices=["sync"])
     parser.parse_args(arguments)
     uri = tracking_uri(load_params().machine)
     with reaching(uri):
         connect(uri)  # It corrects the paths in a record that was moved, also if nothing is unsent.
-    sync(uri)
+    sync(uri, lost_too=True)
     print(f"MLflow at {without_logins(uri)} has all of {JOURNALS}")
     return 0
 

@@ -71,31 +71,35 @@ def background_sender(journal: Path, uri: str) -> Iterator[None]:
             echo(for_terminal(f"MLflow at {uri}: {trouble}. {remedy}"), sys.stderr)
 
 
-def sync(uri: str) -> None:
-    """Send all journals.
+def sync(uri: str, lost_too: bool = False) -> None:
+    """Send all journals, see `send_all`.
 
     Raises:
         UserError: exit code 69 if MLflow is unavailable, 78 if it refuses a value.
     """
     with reaching(uri):
-        send_all(uri)
+        send_all(uri, lost_too)
 
 
-def send_all(uri: str) -> None:
+def send_all(uri: str, lost_too: bool = False) -> None:
     """Send the unsent rest of all journals, those of parents before those of their children.
 
     Only one process sends at a time; others wait for it.
 
+    Args:
+        lost_too: ask MLflow for the run of every journal, and send those again that it no longer has. Otherwise it is asked only where
+            something is unsent, so a stage with nothing to send does not wait for it.
+
     Raises:
         Exception: an error of MLflow or the network, if the server is unavailable; the rest stays unsent.
     """
-    unsent = [path for path in sorted(JOURNALS.glob("*.jsonl")) if not all_sent(path, uri)]
-    if not unsent:
+    chosen = [path for path in sorted(JOURNALS.glob("*.jsonl")) if lost_too or not all_sent(path, uri)]
+    if not chosen:
         return
     with SENDER_LOCK.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         client = connect(uri)
-        for path in sorted(unsent, key=lambda path: (_header(path) or {"parent": ""})["parent"] != ""):
+        for path in sorted(chosen, key=lambda path: (_header(path) or {"parent": ""})["parent"] != ""):
             send(path, client, uri)
 
 
@@ -114,7 +118,7 @@ def send(journal: Path, client: "MlflowClient", uri: str) -> None:
         return
     position = _read_position(journal, header, uri)
     run = _run_with_id(client, position.run_id)
-    if run is None:  # New, or deleted from MLflow by hand: the whole journal is sent.
+    if run is None:  # New, or MLflow no longer has it: the whole journal is sent.
         run = find_or_create_run(client, header)
         position = replace(position, run_id=run.info.run_id, bytes=0)
     events = read_events(journal, position.bytes)

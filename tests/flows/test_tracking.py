@@ -21,7 +21,7 @@ from tests.clone import git
 from tests.flows.publishing import points, training
 from tests.waiting import wait_for
 from transformer_core.config import Machine, tracking_uri
-from transformer_core.files import write_json
+from transformer_core.files import read_json, write_json
 from transformer_core.training.checkpoint import state_root
 
 DATASET = {"name": "tiny train en-de", "digest": "0123abcd", "source": "[]", "pairs": 60, "context": "training"}
@@ -182,6 +182,26 @@ def test_a_run_that_mlflow_has_lost_is_sent_again(client: MlflowClient, mlflow_s
     journal.metrics(2, {"loss": 0.5})
     sync(mlflow_store)
     assert points(client) == [(1, 1.0), (2, 0.5)]
+
+
+@pytest.mark.usefixtures("default_params")
+def test_the_command_sync_sends_again_what_was_all_sent_and_mlflow_no_longer_has(
+    client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
+    deleted, lost = Journal("f00d"), Journal("beef")
+    for journal in (deleted, lost):
+        journal.metrics(1, {"loss": 1.0})
+    sync(mlflow_store)
+    for run in all_runs(client):
+        client.delete_run(run.info.run_id)
+    write_json(position_file(lost.path), {**read_json(position_file(lost.path)), "run_id": "lost"})
+    sync(mlflow_store)
+    assert all_runs(client) == []  # A stage does not ask MLflow for what its positions say it has.
+    for _ in range(2):
+        assert tracking.main(["sync"]) == 0
+        assert points(client) == points(client, fingerprint="beef") == [(1, 1.0)]
+        assert len(all_runs(client)) == 2
 
 
 def test_an_event_that_mlflow_refuses_does_not_block_later_ones(
