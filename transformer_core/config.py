@@ -477,7 +477,10 @@ def read_yaml(path: Path, parse: Callable[[str, str], Any] | None = None) -> Any
     try:
         return (parse or parse_yaml)(path.read_text(encoding="utf-8"), str(path))
     except (FileNotFoundError, IsADirectoryError):
-        raise configuration_error(f"{path}: no such file", "Write one with: transformer-core recipe synthetic") from None
+        # A recipe stands for any params file; the only other file that is not looked for before it is read is dvc.yaml.
+        top = path.name == "dvc.yaml"
+        remedy = "Run this at the top of the repository." if top else "Write one with: transformer-core recipe synthetic"
+        raise configuration_error(f"{path}: no such file", remedy) from None
     except UnicodeDecodeError as error:
         raise configuration_error(f"{path}: not valid UTF-8 (byte {error.start})") from None
 

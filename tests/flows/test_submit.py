@@ -222,6 +222,13 @@ def test_uncommitted_changes_are_not_submitted(submit: Submit, repository: Path)
     assert "Submitted" in submit(*SLURM)
 
 
+def test_a_submission_from_a_folder_below_is_sent_to_the_top_of_the_repository(
+    submit: Submit, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repository / "corpora")
+    assert submit(*SLURM, code=78) == "dvc.yaml: no such file. Run this at the top of the repository.\n"
+
+
 def test_a_submission_without_a_dvc_remote_says_so(submit: Submit, repository: Path) -> None:
     stages = "  train:\n    cmd: 'true'\n    deps: [one.txt]\n    outs: [train.txt]\n"
     (repository / "dvc.yaml").write_text(f"stages:\n  one:\n    cmd: echo 1 > one.txt\n    outs: [one.txt]\n{stages}")
