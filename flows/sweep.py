@@ -41,7 +41,8 @@ from transformer_core import recipes
 from transformer_core.cli.arguments import Parser, positive_int
 from transformer_core.config import PARAMS_FILE, Machine, Params, load_params, tracking_uri, validate_document
 from transformer_core.corpus.sources.catalogue import find_entry
-from transformer_core.corpus.sources.fetching import lock_file
+from transformer_core.corpus.sources.fetching import lock_file, locked_sums
+from transformer_core.corpus.sources.translated import registered_models
 from transformer_core.errors import ExitCode, configuration_error
 from transformer_core.files import read_json
 
@@ -114,12 +115,21 @@ def plan(
 
 
 def _check_locked(corpus: str) -> None:
-    """Raise `UserError` (78) for a corpus with a file whose sum is not known: each workspace would fetch it again, unchecked."""
-    sources = [source for several in find_entry(corpus).entry.sources.values() for source in several]
-    unknown = any(source.mtdata or any(file.sha256 is None for file in (source.https or {}).values()) for source in sources)
-    if unknown and not lock_file(corpus).exists():
-        remedy = "Fetch the corpus once, by `python -m flows.pipeline --recipe NAME --last-stage download`, and commit that file."
-        raise configuration_error(f"{lock_file(corpus)}: missing, and {corpus} has no other sums of its files", remedy)
+    """Raise `UserError` (78) for a file or model whose sum is not known: each workspace would fetch it again, unchecked."""
+    found = find_entry(corpus)
+    remedy = "Fetch the corpus once, by `python -m flows.pipeline --recipe NAME --last-stage download`, and commit that file."
+    read = {corpus: [source for several in found.entry.sources.values() for source in several]}
+    for wanted in (source.translated for source in found.entry.splits.train if source.translated):
+        # Its translations are not read, see `TranslatedSource.sources`.
+        train = find_entry(wanted.corpus, named_in=f"{found.path}: translated.corpus").entry.splits.train
+        read.setdefault(wanted.corpus, [source for source in train if not source.translated])
+    for name, sources in read.items():
+        unknown = any(source.mtdata or any(file.sha256 is None for file in (source.https or {}).values()) for source in sources)
+        if unknown and not lock_file(name).exists():
+            raise configuration_error(f"{lock_file(name)}: missing, and {name} has no other sums of its files", remedy)
+    for model in registered_models(found):
+        if model not in locked_sums(lock_file(corpus)):
+            raise configuration_error(f"{lock_file(corpus)}: has no sum of {model}", remedy)
 
 
 def _rows(name: str, settings: Sequence[str], scale: int) -> list[Row]:

@@ -1,6 +1,7 @@
 """Sweeps: rows, the table, and a sweep that is killed and goes on."""
 
 import math
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -18,7 +19,7 @@ from flows.sweep import main, plan, write_table
 from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
 from flows.sweeps.table import About, beside_the_paper, markdown, summarize, write
 from flows.sweeps.workspace import Repository, environment
-from tests.clone import Clone, tiny_clone
+from tests.clone import CORPUS, Clone, tiny_clone
 from tests.refusals import refused
 from tests.waiting import processes, runs_train, wait_for
 from transformer_core import recipes
@@ -195,6 +196,33 @@ def test_a_corpus_without_sums_is_refused_until_they_are_locked(clean_clone: Clo
     (clean_clone.root / "corpora/wmt14-en-de.lock").write_text("{}")
     clean_clone.commit("lock")
     assert len(plan("table3", [], "wmt14-en-de-base", ["base"], 1, None, None).jobs) == 1
+
+
+@pytest.mark.parametrize(
+    ("corpus", "model", "locked", "fault"),
+    [
+        ("wmt14-en-fr", "../teacher", {}, "wmt14-en-fr.lock: missing, and wmt14-en-fr has no other sums"),
+        ("tiny", "models:/teacher@champion", {}, "student.lock: has no sum of models:/teacher@champion"),
+        ("student", "models:/teacher@champion", {"models:/other/1": "0" * 64}, "student.lock: has no sum of models:/teacher@champion"),
+        ("student", "models:/teacher@champion", {"models:/teacher@champion": "0" * 64}, None),
+        ("student", "../teacher", {}, None),
+    ],
+)
+def test_a_translated_corpus_without_the_sums_of_its_text_and_model_is_refused(
+    corpus: str, model: str, locked: dict[str, str], fault: str | None, clean_clone: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(clean_clone.root)
+    source = f"{{translated: {{corpus: {corpus}, model: {model}, side: target}}}}"
+    entry = CORPUS.replace("name: tiny", "name: student").replace("}}]", f"}}}}, {source}]", 1)
+    Path("corpora/student.yaml").write_text(entry, encoding="utf-8")
+    write_json(Path("corpora/student.lock"), locked)
+    clean_clone.commit("student")
+    settings = ["download.corpus=student"]
+    if fault is None:
+        assert len(plan("params", settings, None, None, None, None, None).jobs) == 1
+    else:
+        with refused(78, rf"^corpora/{re.escape(fault)}"):
+            plan("params", settings, None, None, None, None, None)
 
 
 def test_jobs_that_differ_after_the_training_alone_have_one_training(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
