@@ -7,6 +7,7 @@ until its training has ended, and the next start continues in it.
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,11 +27,13 @@ from flows.record.tasks import read_scores, task_of
 from transformer_core.config import PARAMS_FILE, PRETRAINED, SQLITE, Machine, Train, load_params, read_yaml, tracking_uri, yaml_text
 from transformer_core.corpus.sources.fetching import MIRROR_VARIABLE
 from transformer_core.corpus.tokens.binary import read_meta
+from transformer_core.errors import configuration_error
 from transformer_core.files import expanded, locked, write_json, write_text
 
 LAST_STAGE = "evaluate"
 SWEEPS = STATE / "sweeps"
 _AFTER_TRAINING = frozenset({"average", "decode", "evaluate", "publish"})
+_FAILED_STAGE = re.compile(r"failed to reproduce '([^']+)'")  # DVC's message at the end of a `dvc repro`.
 # Version of the format of results.
 _FORMAT = 2
 
@@ -126,7 +129,7 @@ def run_job(job: Job, repository: Repository, log: StageLog) -> None:
 
     Raises:
         StageError: a stage failed; the workspace is kept, and the next call continues in it.
-        UserError: as `check_out`; exit code 69, another sweep runs this training.
+        UserError: as `_prepare`; exit code 69, another sweep runs this training.
     """
     clone, in_pools = job.workspace, bool(repository.machine["pools"])
     command = [sys.executable, "-m", "flows.pipeline", "--last-stage", LAST_STAGE] if in_pools else dvc("repro", LAST_STAGE)
@@ -148,7 +151,11 @@ def environment() -> dict[str, str]:
 
 
 def _prepare(clone: Path, job: Job, repository: Repository) -> None:
-    """Check out the commit; configure the repository's DVC cache and remote, its address for nodes, and the job's settings."""
+    """Check out the commit; configure the repository's DVC cache and remote, its address for nodes, and the job's settings.
+
+    Raises:
+        UserError: as `check_out`; exit code 78 if DVC cannot check out the data of a .dvc file.
+    """
     check_out(StageRun(LAST_STAGE, str(repository.root), repository.commit), clone)
     shutil.rmtree(clone / EXITS, ignore_errors=True)  # Of an earlier try.
     git(clone, "config", "remote.origin.url", repository.url)
@@ -159,13 +166,19 @@ def _prepare(clone: Path, job: Job, repository: Repository) -> None:
     write_text(clone / PARAMS_FILE, yaml_text({**job.document, "machine": dict(repository.machine)}))
     sources = [name for name in ancestors(LAST_STAGE, clone) if name.endswith(DVC_FILE)]
     if sources:
-        subprocess.run(dvc("checkout", "--quiet", *sources), cwd=clone, check=True, capture_output=True)
+        # Not --quiet, which says nothing of a failure either.
+        done = subprocess.run(dvc("checkout", *sources), cwd=clone, check=False, capture_output=True, text=True)
+        if done.returncode:
+            reason = " ".join(done.stderr.rpartition("ERROR: ")[2].split())
+            raise configuration_error(f"{job.name}: dvc checkout: {reason}", f"Is all in the cache? Fetch it: dvc pull {' '.join(sources)}")
 
 
 def _reason(job: Job, code: int, last_line: str) -> tuple[int, str]:
-    """Return exit code and reason of the last stage that reported its exit."""
+    """Return exit code and reason of the stage that DVC names or, if it names none, of the last one that reported its exit."""
     ended = sorted((job.workspace / EXITS).glob("*.json"), key=lambda file: file.stat().st_mtime)
-    stage = ended[-1].stem if ended else LAST_STAGE
+    # A stage that was killed outright has left no report, but those before it have.
+    named = _FAILED_STAGE.search(last_line)
+    stage = named[1] if named else ended[-1].stem if ended else LAST_STAGE
     code, reason = failure(stage, code, last_line, job.workspace)
     return code, f"{job.name}: {reason}"
 

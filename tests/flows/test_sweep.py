@@ -2,6 +2,7 @@
 
 import math
 import re
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -11,21 +12,24 @@ from typing import Any
 import pandas as pd
 import psutil
 import pytest
+from dvc.repo import Repo
 
+from flows.process.child import StageLog
+from flows.process.runner import StageError
 from flows.record import sending
 from flows.record.sending import sync
 from flows.record.server import PARENT_TAG, connect, experiment_id
 from flows.sweep import main, plan, write_table
 from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
 from flows.sweeps.table import About, beside_the_paper, markdown, summarize, write
-from flows.sweeps.workspace import Repository, environment
-from tests.clone import CORPUS, Clone, tiny_clone
+from flows.sweeps.workspace import Job, Repository, environment, run_job
+from tests.clone import CORPUS, Clone, git, tiny_clone
 from tests.refusals import refused
 from tests.waiting import processes, runs_train, wait_for
 from transformer_core import recipes
 from transformer_core.config import Machine, Model, Params
 from transformer_core.errors import UserError
-from transformer_core.files import write_json
+from transformer_core.files import write_json, write_text
 from transformer_core.presets import TABLE_3, resolve
 
 
@@ -309,6 +313,45 @@ def test_each_sweep_is_recorded_once_with_all_its_rows(clean_clone: Clone, monke
     assert len(sweeps) == 2
     rows_of = [[run.info.run_name for run in runs if run.data.tags.get(PARENT_TAG) == sweep] for sweep in sweeps]
     assert sorted(map(sorted, rows_of)) == [["B-dk16, seed 1", "base, seed 1"], ["base, seed 1"]]
+
+
+STAGES = """
+stages:
+  bpe:
+    cmd: mkdir -p .state/exit && echo '{"code":0,"message":"","remedy":""}' > .state/exit/bpe.json && touch bpe.txt
+    deps: [pretrained/parent]
+    outs: [bpe.txt]
+  train: {cmd: kill -9 $$, deps: [bpe.txt], outs: [train.txt]}
+  evaluate: {cmd: touch scores.txt, deps: [train.txt], outs: [scores.txt]}
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """A repository of three stages as the working directory; the first reads a model of `dvc add`, and something kills the second."""
+    monkeypatch.chdir(tmp_path)
+    git("init", "-q")
+    write_text(Path("pretrained/parent/spm.model"), "a model")
+    Repo.init().add("pretrained/parent")
+    Path("dvc.yaml").write_text(STAGES)
+    git("add", "-A")
+    git("commit", "-q", "-m", "a")
+    return Repository(tmp_path, str(tmp_path), git("rev-parse", "HEAD"), str(tmp_path / ".dvc/cache"), {"pools": {}})
+
+
+BASE = Job("base", 1, {}, "0123456789abcdef")
+
+
+def test_the_reason_of_a_sweep_names_the_stage_that_was_killed_and_not_the_one_before_it(small: Repository) -> None:
+    with pytest.raises(StageError, match=r"^base, seed 1: train: failed to reproduce 'train': .*exited with -9 \(exit code 137\)$"):
+        run_job(BASE, small, StageLog(print))
+    assert (BASE.workspace / ".state/exit/bpe.json").exists()
+
+
+def test_a_model_of_dvc_add_that_the_cache_does_not_have_is_named_with_the_way_to_fetch_it(small: Repository) -> None:
+    shutil.rmtree(small.cache)
+    with refused(78, r"^base, seed 1: dvc checkout: .*pretrained/parent .* Fetch it: dvc pull pretrained/parent\.dvc$"):
+        run_job(BASE, small, StageLog(print))
 
 
 COMMAND = [sys.executable, "-m", "flows.sweep", "table3", "--rows", "base,B-dk16,C-N2", "--scale", "16"]
