@@ -29,7 +29,7 @@ from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import ancestors
 from flows.process.runner import reports_errors
 from flows.process.settings import own_settings
-from transformer_core.cli.arguments import Parser, kubernetes_name, non_negative_int, positive_int, slurm_name
+from transformer_core.cli.arguments import Parser, kubernetes_name, non_negative_int, positive_int, slurm_name, slurm_time
 from transformer_core.errors import ExitCode, UserError, configuration_error, without_logins
 
 STAGE = "train"
@@ -139,7 +139,8 @@ def _parser() -> Parser:
     parser = Parser(prog="python -m flows.submit", description=main.__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
     slurm = kinds.add_parser("slurm", help="through sbatch; the project is installed at the same path on every node")
-    slurm.add_argument("--time", required=True, metavar="HH:MM:SS", help="limit; shortly before it the training saves and is queued again")
+    limit = "limit; shortly before it the training saves and is queued again"
+    slurm.add_argument("--time", type=slurm_time, required=True, metavar="HH:MM:SS", help=limit)
     for name in ("--partition", "--account", "--qos"):
         slurm.add_argument(name, metavar="NAME")
     slurm.add_argument("--mem", default="0", metavar="SIZE", help="memory of each node, such as 200G (default: 0, all of it)")

@@ -98,7 +98,9 @@ def test_a_slurm_job_is_shown_and_not_submitted_by_a_dry_run(submit: Submit, tmp
     assert not (tmp_path / "job.sbatch").exists()
     asked = next(line for line in job.splitlines() if line.startswith("#SBATCH --signal=TERM@"))
     assert int(asked.partition("@")[2]) > GRACE_SECONDS
-    assert "gpus-per-node" not in submit("slurm", "--time", "1:00:00", "--dry-run")
+    assert "gpus-per-node" not in submit("slurm", "--time", "1-12:30", "--dry-run")
+    for time in ("soon", "1:", "1:2:3:4", "2-"):
+        assert f"--time: must be a time of Slurm, such as 24:00:00 or 2-12, got '{time}'" in submit("slurm", "--time", time, code=78)
 
 
 def test_a_slurm_job_has_an_account_memory_and_commands_before_the_training(submit: Submit, tmp_path: Path) -> None:
