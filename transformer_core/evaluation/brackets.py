@@ -6,50 +6,47 @@ this, PYEVALB, has had no release since 2018.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from transformer_core.corpus.trees import TOP, Repaired, Tree, events, leaves, read_tree, repaired
+import numpy as np
+from numpy.typing import NDArray
+
+from transformer_core.corpus.trees import TOP, Tree, events, leaves, read_tree, repaired
 
 _LEFT_OUT = frozenset({TOP, "-NONE-", ",", ":", "``", "''", "."})
 _EQUAL = {"PRT": "ADVP"}
 
 
-class Brackets(NamedTuple):
-    """Counts over one or several sentences: brackets of the gold tree, of the tree found, in both; sentences without a difference."""
+def bracket_counts(outputs: Sequence[str], golds: Sequence[str]) -> NDArray[np.int64]:
+    """Return a row for each sentence: brackets of the gold tree, of the output's tree, in both; 1 if equal; 1 if it was repaired.
 
-    gold: int
-    found: int
-    matched: int
-    exact: int
+    Args:
+        outputs: a model's outputs (symbols, `trees.linearised`); any text is accepted.
+        golds: the same number of bracketed trees.
 
-    @property
-    def precision(self) -> float:
-        """Percentage of the found brackets that are in the gold trees; 0 if no bracket was found."""
-        return 100 * self.matched / self.found if self.found else 0.0
-
-    @property
-    def recall(self) -> float:
-        """Percentage of the gold trees' brackets that were found; 0 if the gold trees have no bracket."""
-        return 100 * self.matched / self.gold if self.gold else 0.0
-
-    @property
-    def f1(self) -> float:
-        """2 matched / (gold + found), the harmonic mean of precision and recall, in percent."""
-        return 200 * self.matched / (self.gold + self.found) if self.matched else 0.0
+    Raises:
+        ValueError: the two differ in length, or a gold tree is malformed.
+    """
+    rows = []
+    for output, line in zip(outputs, golds, strict=True):
+        gold = read_tree(line)
+        found = repaired(output, leaves(gold))
+        gold_spans, found_spans = spans(gold), spans(found.tree)
+        matched = (gold_spans & found_spans).total()
+        rows.append((gold_spans.total(), found_spans.total(), matched, gold_spans == found_spans, found.malformed))
+    return np.array(rows, np.int64).reshape(-1, 5)
 
 
-def total(counts: Iterable[Brackets]) -> Brackets:
-    """Return the sum over sentences."""
-    return Brackets(*map(sum, zip(*counts, strict=True)))
+def f1(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return F1, the harmonic mean of precision and recall, in percent, of (..., 3 or more) counts; 0 for counts without a bracket."""
+    gold, found, matched = np.moveaxis(counts, -1, 0)[:3]
+    percent: NDArray[np.float64] = 200 * matched / np.maximum(gold + found, 1)
+    return percent
 
 
-def compare(gold: Tree, found: Tree) -> Brackets:
-    """Count the brackets of a sentence; both trees are over its words."""
-    gold_spans, found_spans = spans(gold), spans(found)
-    matched = (gold_spans & found_spans).total()
-    sizes = gold_spans.total(), found_spans.total()
-    return Brackets(*sizes, matched, exact=int(sizes == (matched, matched)))
+def corpus_f1(outputs: Sequence[str], golds: Sequence[str]) -> float:
+    """Return F1 of all brackets together, in percent; arguments and errors as in `bracket_counts`."""
+    return float(f1(bracket_counts(outputs, golds).sum(0)))
 
 
 def spans(tree: Tree) -> Counter[tuple[str, int, int]]:
@@ -70,26 +67,3 @@ def spans(tree: Tree) -> Counter[tuple[str, int, int]]:
 def counted(label: str) -> str | None:
     """Return the label under which a constituent's label or a word's tag is counted; None if it is left out."""
     return None if label in _LEFT_OUT else _EQUAL.get(label, label)
-
-
-def compare_outputs(outputs: Sequence[str], golds: Sequence[str]) -> list[tuple[Brackets, Repaired]]:
-    """Return each output's counts against its gold tree, and the output repaired into a tree.
-
-    Args:
-        outputs: a model's outputs (symbols, `trees.linearised`); any text is accepted.
-        golds: the same number of bracketed trees.
-
-    Raises:
-        ValueError: the two differ in length, or a gold tree is malformed.
-    """
-    compared = []
-    for output, line in zip(outputs, golds, strict=True):
-        gold = read_tree(line)
-        found = repaired(output, leaves(gold))
-        compared.append((compare(gold, found.tree), found))
-    return compared
-
-
-def corpus_f1(outputs: Sequence[str], golds: Sequence[str]) -> float:
-    """Return F1 of all brackets together, in percent; arguments and errors as in `compare_outputs`."""
-    return total(counts for counts, _ in compare_outputs(outputs, golds)).f1

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from transformer_core.evaluation.brackets import Brackets, compare_outputs, total
+from transformer_core.evaluation.brackets import bracket_counts, f1
 from transformer_core.evaluation.metrics import GroupScore
 from transformer_core.evaluation.significance import RESAMPLES, SEED, Comparison
 
@@ -40,33 +40,35 @@ def score(outputs: Sequence[str], golds: Sequence[str]) -> ParsingScores:
     Raises:
         ValueError: the two differ in length or are empty, or a gold tree is malformed.
     """
-    compared = compare_outputs(outputs, golds)
-    if not compared:
+    counts = bracket_counts(outputs, golds)
+    if not len(counts):
         raise ValueError("no sentence")
-    counts = [found for found, _ in compared]
-    brackets, (low, high) = total(counts), _interval(counts)
+    total, (low, high) = counts.sum(0), _interval(counts)
+    gold, found, matched, equal, malformed = total.tolist()
     return ParsingScores(
-        precision=brackets.precision,
-        recall=brackets.recall,
-        f1=brackets.f1,
+        precision=100 * matched / max(found, 1),
+        recall=100 * matched / max(gold, 1),
+        f1=float(f1(total)),
         f1_low=low,
         f1_high=high,
-        exact_match=100 * brackets.exact / len(compared),
-        malformed=100 * sum(found.malformed for _, found in compared) / len(compared),
-        lines=len(compared),
+        exact_match=100 * equal / len(counts),
+        malformed=100 * malformed / len(counts),
+        lines=len(counts),
         signature=SIGNATURE,
     )
 
 
 def sentence_f1(outputs: Sequence[str], golds: Sequence[str]) -> list[float]:
     """Return F1 of each sentence, in percent; 100 where neither tree has a bracket that counts, as in a sentence of one word."""
-    return [100.0 if counts.exact else counts.f1 for counts, _ in compare_outputs(outputs, golds)]
+    counts = bracket_counts(outputs, golds)
+    scores: list[float] = np.where(counts[:, 3], 100, f1(counts)).tolist()
+    return scores
 
 
 def f1_by_group(groups: Mapping[str, Sequence[int]], outputs: Sequence[str], golds: Sequence[str]) -> list[GroupScore]:
     """Return F1 over groups of sentences; `groups` has the indices of sentences by label."""
-    counts = [counts for counts, _ in compare_outputs(outputs, golds)]
-    return [GroupScore(label, len(indices), total(counts[index] for index in indices).f1) for label, indices in groups.items()]
+    counts = bracket_counts(outputs, golds)
+    return [GroupScore(label, len(indices), float(f1(counts[list(indices)].sum(0)))) for label, indices in groups.items()]
 
 
 def compare_parsers(baseline: Sequence[str], candidate: Sequence[str], golds: Sequence[str]) -> Comparison:
@@ -80,39 +82,27 @@ def compare_parsers(baseline: Sequence[str], candidate: Sequence[str], golds: Se
     """
     if not len(baseline) == len(candidate) == len(golds) > 0:
         raise ValueError(f"{len(baseline)} and {len(candidate)} outputs for {len(golds)} gold trees")
-    first, second = (_counts([counts for counts, _ in compare_outputs(outputs, golds)]) for outputs in (baseline, candidate))
-    difference = float(_f1(second.sum(0)) - _f1(first.sum(0)))
+    first, second = (bracket_counts(outputs, golds) for outputs in (baseline, candidate))
+    difference = float(f1(second.sum(0)) - f1(first.sum(0)))
     gains, random = second - first, np.random.default_rng(SEED)
     moved = np.array([gains[random.random(len(golds)) < 0.5].sum(0) for _ in range(RESAMPLES)])
-    differences = _f1(second.sum(0) - moved) - _f1(first.sum(0) + moved)
+    differences = f1(second.sum(0) - moved) - f1(first.sum(0) + moved)
     # The tolerance absorbs rounding, so that equal differences compare as equal.
     extreme = int((np.abs(differences) >= abs(difference) - 1e-9).sum())
     return Comparison(
         metric="F1",
-        baseline=float(_f1(first.sum(0))),
-        candidate=float(_f1(second.sum(0))),
+        baseline=float(f1(first.sum(0))),
+        candidate=float(f1(second.sum(0))),
         difference=difference,
         p_value=(extreme + 1) / (RESAMPLES + 1) if difference else 1.0,
         signature=f"{SIGNATURE}|ar:{RESAMPLES}|seed:{SEED}",
     )
 
 
-def _interval(counts: Sequence[Brackets]) -> tuple[float, float]:
+def _interval(counts: NDArray[np.int64]) -> tuple[float, float]:
     """Return the ends of F1's 95% percentile interval over resampled sentences."""
-    rows, random = _counts(counts), np.random.default_rng(SEED)
+    random = np.random.default_rng(SEED)
     # One resample at a time: all of a large test set together need gigabytes.
-    drawn = np.array([rows[random.integers(len(rows), size=len(rows))].sum(0) for _ in range(RESAMPLES)])
-    low, high = np.quantile(_f1(drawn), ((1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2))
+    drawn = np.array([counts[random.integers(len(counts), size=len(counts))].sum(0) for _ in range(RESAMPLES)])
+    low, high = np.quantile(f1(drawn), ((1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2))
     return float(low), float(high)
-
-
-def _counts(counts: Sequence[Brackets]) -> NDArray[np.int64]:
-    """Return the counts as an array (sentences, 3): brackets of the gold tree, of the parser's tree, and in both."""
-    return np.array(counts, np.int64)[:, :3]
-
-
-def _f1(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return F1 in percent of (..., 3) counts; 0 for counts without a bracket."""
-    gold, found, matched = np.moveaxis(counts, -1, 0)
-    f1: NDArray[np.float64] = 200 * matched / np.maximum(gold + found, 1)
-    return f1
