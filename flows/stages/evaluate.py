@@ -10,25 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flows.process.paths import (
-    AVERAGED,
-    BY_LENGTH,
-    BY_PHENOMENON,
-    CLEAN,
-    DECODED,
-    HYPOTHESES,
-    MANIFEST,
-    METRICS,
-    RAW,
-    REPORT,
-    SCORES,
-    SENTENCES,
-    TRAINING_METRICS,
-    UPDATES,
-    VALIDATION,
-    require,
-    rerun_remedy,
-)
+from flows.process import paths
 from flows.process.repro import locked_stages
 from flows.process.runner import echo, seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output
@@ -38,24 +20,10 @@ from flows.record.tasks import PARSING, TRANSLATION, Task, corpus_name, score_ta
 from transformer_core.config import TREES, Machine, Params
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.subword import Subword
-from transformer_core.evaluation import parsing
+from transformer_core.evaluation import metrics, parsing
 from transformer_core.evaluation.attention import attention_maps, keeps_weights
 from transformer_core.evaluation.attention_figures import choose_sentence
 from transformer_core.evaluation.frequency import f1_by_frequency
-from transformer_core.evaluation.metrics import (
-    GroupScore,
-    Scores,
-    bleu_by_group,
-    choose_examples,
-    length_labels,
-    other_form,
-    output_shares,
-    phenomenon_labels,
-    read_aligned,
-    refuse_tokenised,
-    score,
-    sentence_chrf,
-)
 from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing, render_sentences
 from transformer_core.files import read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model, read_config
@@ -73,15 +41,18 @@ def run(params: Params) -> str:
     report = replace(report, seconds=seconds, cost=cost_of(seconds, params.machine))
     page = render_parsing(report) if isinstance(report, ParsingReport) else render(report)
     scores = scores_document(report, task)
-    write_json(SCORES, scores)
-    write_json(METRICS, for_dvc(scores, report, task))
-    for path, column, groups in ((BY_LENGTH, "source_words", report.by_length), (BY_PHENOMENON, "phenomenon", report.by_phenomenon)):
+    write_json(paths.SCORES, scores)
+    write_json(paths.METRICS, for_dvc(scores, report, task))
+    for path, column, groups in (
+        (paths.BY_LENGTH, "source_words", report.by_length),
+        (paths.BY_PHENOMENON, "phenomenon", report.by_phenomenon),
+    ):
         write_groups(path, column, groups)
-    write_text(REPORT, page)
-    write_text(SENTENCES, render_sentences(report, task.of_sentences))
+    write_text(paths.REPORT, page)
+    write_text(paths.SENTENCES, render_sentences(report, task.of_sentences))
     record(scores, report, task)
     print(score_table(scores))
-    return f"{task.headline(scores)} on the test set of {corpus_name(scores)}: {REPORT}"
+    return f"{task.headline(scores)} on the test set of {corpus_name(scores)}: {paths.REPORT}"
 
 
 def gather(params: Params) -> Report | ParsingReport:
@@ -91,25 +62,30 @@ def gather(params: Params) -> Report | ParsingReport:
         UserError: exit code 65; a file is missing, wrong, not UTF-8, or has another number of lines than the files beside it; or
             references look tokenised and evaluate.allow_tokenised is off.
     """
-    require(MANIFEST, CLEANING, TRAINING_METRICS, UPDATES, VALIDATION, MODEL_CONFIG, AVERAGED / SUBWORD, DECODING)
-    manifest, model = read_manifest(params), read_config(MODEL_CONFIG, rerun_remedy(MODEL_CONFIG)).model_dump(mode="json")
-    source, target = manifest["source"], manifest["target"]
-    labels = [path for path in [RAW / "test.phenomena"] if path.exists()]
-    hypotheses, references, sources, *phenomena = read_aligned(
-        DECODED / HYPOTHESES, RAW / f"test.{target}", RAW / f"test.{source}", *labels
+    paths.require(
+        paths.MANIFEST, CLEANING, paths.TRAINING_METRICS, paths.UPDATES, paths.VALIDATION, MODEL_CONFIG, paths.AVERAGED / SUBWORD, DECODING
     )
-    others = {split: read_aligned(DECODED / f"{split}.hyp", RAW / f"{split}.{target}") for split in splits_beside_test(manifest)}
+    manifest, model = read_manifest(params), read_config(MODEL_CONFIG, paths.rerun_remedy(MODEL_CONFIG)).model_dump(mode="json")
+    source, target = manifest["source"], manifest["target"]
+    labels = [path for path in [paths.RAW / "test.phenomena"] if path.exists()]
+    hypotheses, references, sources, *phenomena = metrics.read_aligned(
+        paths.DECODED / paths.HYPOTHESES, paths.RAW / f"test.{target}", paths.RAW / f"test.{source}", *labels
+    )
+    others = {
+        split: metrics.read_aligned(paths.DECODED / f"{split}.hyp", paths.RAW / f"{split}.{target}")
+        for split in splits_beside_test(manifest)
+    }
     common: dict[str, Any] = {
         "manifest": manifest,
         "cleaning": read_output(CLEANING),
         "model": model,
-        "parameters": read_output(TRAINING_METRICS)["parameters"],
+        "parameters": read_output(paths.TRAINING_METRICS)["parameters"],
         "settings": params.model_dump(exclude={"machine"}),
         "seconds": stage_seconds(params, model["training"]["seconds"]),
         "cost": None,
         "decoding": read_output(DECODING),
-        "updates": read_numbers(UPDATES),
-        "validation": read_numbers(VALIDATION),
+        "updates": read_numbers(paths.UPDATES),
+        "validation": read_numbers(paths.VALIDATION),
         "sources": sources,
         "references": references,
         "hypotheses": hypotheses,
@@ -120,10 +96,10 @@ def gather(params: Params) -> Report | ParsingReport:
     if target == TREES:
         return _parsed(common, others, params.evaluate.examples)
     for split, (_, right) in {"test": (hypotheses, references), **others}.items():
-        path = RAW / f"{split}.{target}"
+        path = paths.RAW / f"{split}.{target}"
         if not params.evaluate.allow_tokenised:
-            refuse_tokenised(path, right)
-        if warning := other_form(path, right):
+            metrics.refuse_tokenised(path, right)
+        if warning := metrics.other_form(path, right):
             echo(warning, sys.stderr)
     return _translated(common, others, params)
 
@@ -135,21 +111,22 @@ def splits_beside_test(manifest: Mapping[str, Any]) -> list[str]:
 
 def _translated(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequence[str]]], params: Params) -> Report:
     sources, hypotheses, references = (common[name] for name in ("sources", "hypotheses", "references"))
-    target, named, scores = common["manifest"]["target"], common["manifest"].get("metrics", []), sentence_chrf(hypotheses, references)
+    target, named = common["manifest"]["target"], common["manifest"].get("metrics", [])
+    scores = metrics.sentence_chrf(hypotheses, references)
     # White space counts as stage clean writes it: a model never outputs two spaces, or the carriage return of a reference.
     right = [hypothesis.split() == reference.split() for hypothesis, reference in zip(hypotheses, references, strict=True)]
     return Report(
         **common,
         # The references of test decide on the tokens of all sets, as in stage publish, so that one signature holds for all.
         scores={
-            split: score(outputs, expected, target, named, references)
+            split: metrics.score(outputs, expected, target, named, references)
             for split, (outputs, expected) in {"test": (hypotheses, references), **others}.items()
         },
-        shares=output_shares(sources, hypotheses, references),
-        by_length=bleu_by_group(length_labels(sources), hypotheses, references),
-        by_phenomenon=bleu_by_group(phenomenon_labels(common["phenomena"]), hypotheses, references),
-        by_frequency=by_frequency(hypotheses, references, CLEAN / f"train.{target}", params.bpe.lowercase),
-        examples=choose_examples(scores, right, params.evaluate.examples),
+        shares=metrics.output_shares(sources, hypotheses, references),
+        by_length=metrics.bleu_by_group(metrics.length_labels(sources), hypotheses, references),
+        by_phenomenon=metrics.bleu_by_group(metrics.phenomenon_labels(common["phenomena"]), hypotheses, references),
+        by_frequency=by_frequency(hypotheses, references, paths.CLEAN / f"train.{target}", params.bpe.lowercase),
+        examples=metrics.choose_examples(scores, right, params.evaluate.examples),
         sentence_scores=scores,
         right=right,
     )
@@ -162,15 +139,15 @@ def _parsed(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequence[st
     return ParsingReport(
         **common,
         scores={split: parsing.score(found, expected) for split, (found, expected) in {"test": (outputs, golds), **others}.items()},
-        by_length=parsing.f1_by_group(length_labels(common["sources"]), outputs, golds),
-        by_phenomenon=parsing.f1_by_group(phenomenon_labels(common["phenomena"]), outputs, golds),
-        examples=choose_examples(scores, right, examples),
+        by_length=parsing.f1_by_group(metrics.length_labels(common["sources"]), outputs, golds),
+        by_phenomenon=parsing.f1_by_group(metrics.phenomenon_labels(common["phenomena"]), outputs, golds),
+        examples=metrics.choose_examples(scores, right, examples),
         sentence_scores=scores,
         right=right,
     )
 
 
-def by_frequency(hypotheses: Sequence[str], references: Sequence[str], training: Path, lowercase: bool) -> list[GroupScore]:
+def by_frequency(hypotheses: Sequence[str], references: Sequence[str], training: Path, lowercase: bool) -> list[metrics.GroupScore]:
     """Return F1 of words by their occurrences in a file of the training; all lowercased if the model outputs lowercase text."""
     if lowercase:
         hypotheses, references = ([line.lower() for line in lines] for lines in (hypotheses, references))
@@ -186,10 +163,10 @@ def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended 
     Raises:
         UserError: exit code 65; the model directory is damaged.
     """
-    model, _ = load_model(AVERAGED)
+    model, _ = load_model(paths.AVERAGED)
     if not keeps_weights(model):
         return "This model keeps no attention weights: a Transformer does, and a recurrent one with attention."
-    subword = Subword.load(AVERAGED / SUBWORD)
+    subword = Subword.load(paths.AVERAGED / SUBWORD)
     pairs = [(subword.encode(source), subword.encode(hypothesis)) for source, hypothesis in zip(sources, hypotheses, strict=True)]
     index = choose_sentence([(len(source), len(target)) for source, target in pairs])
     if index is None:
@@ -239,7 +216,7 @@ def scores_document(report: Report | ParsingReport, task: Task) -> dict[str, Any
         "corpus": report.manifest["corpus"],
         "synthetic": report.manifest["synthetic"],
         "lines": scores.lines,
-        "references_sha256": sha256_of(RAW / f"test.{report.manifest['target']}"),
+        "references_sha256": sha256_of(paths.RAW / f"test.{report.manifest['target']}"),
         **(_of_translation(report) if isinstance(report, Report) else _of_parsing(report)),
         "valid": others["valid"],
         **({"tests": further} if further else {}),
@@ -251,7 +228,7 @@ def for_dvc(scores: Mapping[str, Any], report: Report | ParsingReport, task: Tas
 
     The perplexity of valid is that of the last checkpoint alone, while the scores are those of the averaged model.
     """
-    training = read_output(TRAINING_METRICS)
+    training = read_output(paths.TRAINING_METRICS)
     own = [name.replace("-", "_") for name in report.manifest.get("metrics", [])]
     test = {name: scores[name] for name in (*task.published, *own)}
     valid, last = {task.key: scores["valid"][task.key]}, {"perplexity": round(training["valid_perplexity"], 2)}
@@ -279,8 +256,8 @@ def _of_parsing(report: ParsingReport) -> dict[str, Any]:
     return {"signature": test.signature, **_rounded(test, PARSING.shares)}
 
 
-def _moses_bleu(scores: Scores | parsing.ParsingScores) -> dict[str, float]:
-    return {name: round(count.score, 2) for name, count in scores.moses_bleu.items()} if isinstance(scores, Scores) else {}
+def _moses_bleu(scores: metrics.Scores | parsing.ParsingScores) -> dict[str, float]:
+    return {name: round(count.score, 2) for name, count in scores.moses_bleu.items()} if isinstance(scores, metrics.Scores) else {}
 
 
 def _rounded(scores: object, names: Sequence[str]) -> dict[str, float]:
@@ -288,7 +265,7 @@ def _rounded(scores: object, names: Sequence[str]) -> dict[str, float]:
     return {name: round(getattr(scores, name), 2) for name in names}
 
 
-def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
+def write_groups(path: Path, column: str, groups: Sequence[metrics.GroupScore]) -> None:
     """Write the main score by group as CSV, with the labels in `column`."""
     import pandas as pd
 
@@ -299,7 +276,7 @@ def write_groups(path: Path, column: str, groups: Sequence[GroupScore]) -> None:
 
 def record(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task) -> None:
     """Write the journal of this evaluation, a child of the training's run; its name is a hash of that run, outputs, settings and scores."""
-    hypotheses = [DECODED / f"{split}.hyp" for split in report.scores]
+    hypotheses = [paths.DECODED / f"{split}.hyp" for split in report.scores]
     digest = hashlib.sha256()
     for path in hypotheses:
         digest.update(path.read_bytes())
@@ -329,8 +306,8 @@ def record(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task
     journal.metrics(training["updates"], scores["valid"], context="valid")
     for name, of_split in scores.get("tests", {}).items():
         journal.metrics(SCORES_STEP, {key: of_split[key] for key in scores["valid"]}, context=name)
-    for path in (REPORT, SENTENCES, *hypotheses, BY_LENGTH, BY_PHENOMENON):
+    for path in (paths.REPORT, paths.SENTENCES, *hypotheses, paths.BY_LENGTH, paths.BY_PHENOMENON):
         journal.artifact(path)
     for side, folder in (("source", SOURCES), ("target", REFERENCES)):
-        journal.artifact(RAW / f"test.{report.manifest[side]}", folder)
+        journal.artifact(paths.RAW / f"test.{report.manifest[side]}", folder)
     journal.end()

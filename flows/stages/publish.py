@@ -19,21 +19,7 @@ from mlflow.entities import Metric, Run
 from mlflow.models.model import ModelInfo
 
 import transformer_core
-from flows.process.paths import (
-    AVERAGED,
-    DECODED,
-    HYPOTHESES,
-    MANIFEST,
-    PUBLISHED,
-    RAW,
-    REPORT,
-    SCORES,
-    SENTENCES,
-    UPDATES,
-    VALIDATION,
-    VALIDATION_SCORE,
-    require,
-)
+from flows.process import paths
 from flows.record.documents import MODEL_CONFIG, read_manifest, read_output
 from flows.record.journal import BEFORE_RESULT, DESCRIPTION, SCORES_STEP, Journal, journal_of, position_file
 from flows.record.lineage import describe_training, training_description, training_name
@@ -60,11 +46,13 @@ def run(params: Params) -> str:
     Raises:
         UserError: exit code 69; MLflow is unreachable. Scores and report exist all the same.
     """
-    require(MANIFEST, MODEL_CONFIG, DECODED / HYPOTHESES, SCORES, REPORT, SENTENCES)
+    paths.require(paths.MANIFEST, MODEL_CONFIG, paths.DECODED / paths.HYPOTHESES, paths.SCORES, paths.REPORT, paths.SENTENCES)
     manifest, made_by = read_manifest(params), read_output(MODEL_CONFIG)["training"]
     task = task_of(manifest["target"])
     scores = read_scores(task)
-    hypotheses, references, sources = read_aligned(DECODED / HYPOTHESES, *(RAW / f"test.{manifest[side]}" for side in ("target", "source")))
+    hypotheses, references, sources = read_aligned(
+        paths.DECODED / paths.HYPOTHESES, *(paths.RAW / f"test.{manifest[side]}" for side in ("target", "source"))
+    )
     name, uri = params.publish.name, tracking_uri(params.machine)
     with reaching(uri):
         client = connect(uri, transfers=True)
@@ -84,20 +72,20 @@ def run(params: Params) -> str:
             client.set_model_version_tag(name, version.version, key, value)
         # For what is kept: the alias may later be that of another version.
         address, numbered = address_of(version, decision.alias), address_of(version, "")
-        page = with_verdict(REPORT.read_text(encoding="utf-8"), numbered, decision.alias, decision.reason)
-        client.log_text(training.info.run_id, page, f"{EVALUATION}/{REPORT.name}")
+        page = with_verdict(paths.REPORT.read_text(encoding="utf-8"), numbered, decision.alias, decision.reason)
+        client.log_text(training.info.run_id, page, f"{EVALUATION}/{paths.REPORT.name}")
         client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
         if decision.alias:
             client.set_registered_model_alias(name, decision.alias, version.version)
     published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": f"models:/{numbered}"}
-    write_json(PUBLISHED, {**published, **decision.tags()})
+    write_json(paths.PUBLISHED, {**published, **decision.tags()})
     print(_summary(scores, task, uri, link))
     return f"models:/{address}: version {version.version}{'' if decision.alias else ', no alias'}, {decision.reason}"
 
 
 def _recorded(experiment: str, name: str, training: Run, summary: str) -> str:
     """Write the output of the stage for an experiment, whose model is not registered; return the closing line."""
-    write_json(PUBLISHED, {"name": name, "experiment": experiment, "run_id": training.info.run_id})
+    write_json(paths.PUBLISHED, {"name": name, "experiment": experiment, "run_id": training.info.run_id})
     print(summary)
     remedy = f"dvc exp apply {experiment} && dvc repro --force --single-item publish"
     return f"experiment {experiment} is in MLflow, its model is not in the registry. To register it: {remedy}"
@@ -126,12 +114,12 @@ def journal_from_tables(fingerprint: str, params: Params, identity: str) -> None
     """Write the journal of a training that ran elsewhere, from its CSV files; its times are those of now."""
     journal = Journal(fingerprint, resumed=bool(identity), identity=identity or None)
     describe_training(journal, params)
-    journal.tags({"filled_from": UPDATES.parent.as_posix()})
-    for context, path in (("train", UPDATES), ("valid", VALIDATION)):
+    journal.tags({"filled_from": paths.UPDATES.parent.as_posix()})
+    for context, path in (("train", paths.UPDATES), ("valid", paths.VALIDATION)):
         for row in read_numbers(path):
             if context == "valid":
                 del row["seconds"]
-                row[task_of(params.download.target).key] = row.pop(VALIDATION_SCORE)
+                row[task_of(params.download.target).key] = row.pop(paths.VALIDATION_SCORE)
             journal.metrics(int(row.pop("update")), row, context)
     journal.end()
 
@@ -145,10 +133,10 @@ def log_model(client: MlflowClient, uri: str, params: Params, training: Run, upd
     try:
         with TemporaryDirectory() as temporary, writing(temporary):
             # A copy: the files may be links into DVC's cache (cache.type symlink), which MLflow refuses because they leave the folder.
-            directory = shutil.copytree(AVERAGED, Path(temporary) / AVERAGED.name)
+            directory = shutil.copytree(paths.AVERAGED, Path(temporary) / paths.AVERAGED.name)
             evaluation = Path(temporary) / EVALUATION
             evaluation.mkdir()
-            shutil.copyfile(DECODED / HYPOTHESES, evaluation / HYPOTHESES)
+            shutil.copyfile(paths.DECODED / paths.HYPOTHESES, evaluation / paths.HYPOTHESES)
             logged: ModelInfo = mlflow.pyfunc.log_model(
                 name=LOGGED_NAME,
                 python_model=str(SERVED_MODEL),
@@ -171,7 +159,7 @@ def version_tags(scores: Mapping[str, Any], task: Task, training: Run) -> dict[s
     return {
         **{key: str(scores[key]) for key in (task.key, "corpus", "synthetic", "signature")},
         "references": scores["references_sha256"],
-        "hypotheses": sha256_of(DECODED / HYPOTHESES),
+        "hypotheses": sha256_of(paths.DECODED / paths.HYPOTHESES),
         "fingerprint": training.data.tags["fingerprint"],
     }
 
@@ -198,7 +186,7 @@ def finish_training(
     client.update_run(run_id, name=f"{task.name_of(scores)}, {training_name(params)}")
     result = f"{BEFORE_RESULT}**{headline}** on {scores['lines']:,} lines of test ({scores['signature']})."
     client.set_tag(run_id, DESCRIPTION, f"{training_description(params, manifest)}{result}")
-    for path in (REPORT, SENTENCES, DECODED / HYPOTHESES):
+    for path in (paths.REPORT, paths.SENTENCES, paths.DECODED / paths.HYPOTHESES):
         client.log_artifact(run_id, str(path), EVALUATION)
 
 
@@ -210,4 +198,4 @@ def requirements() -> list[str]:
 def _summary(scores: dict[str, Any], task: Task, uri: str, link: str) -> str:
     command = ui_command(uri)
     see = f"{command}, then {link}" if command else link
-    return f"{task.headline(scores)} on the test set of {corpus_name(scores)}\nreport: {REPORT}\ntraining: {see}"
+    return f"{task.headline(scores)} on the test set of {corpus_name(scores)}\nreport: {paths.REPORT}\ntraining: {see}"

@@ -18,17 +18,7 @@ import numpy as np
 
 from flows.cluster.group import NodeGroup
 from flows.cluster.ranks import launch
-from flows.process.paths import (
-    BINARIZED,
-    CHECKPOINT_SCORES,
-    CHECKPOINTS,
-    RAW,
-    SUBWORD_MODEL,
-    TRAINING,
-    TRAINING_METRICS,
-    VALIDATION,
-    VALIDATION_SCORE,
-)
+from flows.process import paths
 from flows.process.repro import locked_stages
 from flows.process.runner import echo
 from flows.process.signals import handle_stop_signals, ignore_stop_signals
@@ -97,11 +87,11 @@ def run(params: Params) -> str:
         return f"node {group.rank} of {group.nodes}: done; the outputs are on node 0"
     ignore_stop_signals()  # All outputs are there, and the rest takes no time. DVC takes no outputs of a stage that was stopped.
     (state / FINISHED).write_text(
-        f"{md5(TRAINING_METRICS.read_bytes(), usedforsecurity=False).hexdigest()} {_end(params)}", encoding="utf-8"
+        f"{md5(paths.TRAINING_METRICS.read_bytes(), usedforsecurity=False).hexdigest()} {_end(params)}", encoding="utf-8"
     )
-    metrics = read_json(TRAINING_METRICS)
+    metrics = read_json(paths.TRAINING_METRICS)
     return (
-        f"{CHECKPOINTS}: {metrics['updates']:,} updates in {metrics['minutes']:.1f} minutes, "
+        f"{paths.CHECKPOINTS}: {metrics['updates']:,} updates in {metrics['minutes']:.1f} minutes, "
         f"{metrics['tokens_per_second']:,} target tok/s, valid PPL {metrics['valid_perplexity']:.2f}"
     )
 
@@ -125,7 +115,7 @@ def _only_outputs_are_missing(params: Params, state: Path, first: bool) -> bool:
     if end != _end(params):
         return False
     recorded = {output["path"]: output.get("md5") for output in locked_stages().get("train", {}).get("outs", [])}
-    forced = recorded.get(TRAINING_METRICS.as_posix()) == metrics
+    forced = recorded.get(paths.TRAINING_METRICS.as_posix()) == metrics
     if forced and first:
         shutil.rmtree(state)
     return not forced
@@ -144,15 +134,16 @@ def _check_data(params: Params) -> None:
         check_aligner()
     read_manifest(params)
     for split in ("train", "valid"):
-        check_split(BINARIZED / split)
-    binarized, subword = read_meta(BINARIZED / "train").vocabulary_hash, Subword.load(SUBWORD_MODEL)
+        check_split(paths.BINARIZED / split)
+    binarized, subword = read_meta(paths.BINARIZED / "train").vocabulary_hash, Subword.load(paths.SUBWORD_MODEL)
     if binarized != subword.hash:
         raise UserError(
-            f"{BINARIZED}: vocabulary {binarized[:12]}, but {SUBWORD_MODEL} is {subword.hash[:12]}", "Run the whole pipeline: dvc repro"
+            f"{paths.BINARIZED}: vocabulary {binarized[:12]}, but {paths.SUBWORD_MODEL} is {subword.hash[:12]}",
+            "Run the whole pipeline: dvc repro",
         )
     if params.train.bpe_dropout and not subword.is_bpe:
         raise configuration_error(
-            f"train.bpe_dropout: must be 0 where {SUBWORD_MODEL} is no BPE model, got {params.train.bpe_dropout}",
+            f"train.bpe_dropout: must be 0 where {paths.SUBWORD_MODEL} is no BPE model, got {params.train.bpe_dropout}",
             "Only BPE has merges to leave out.",
         )
     parent = params.train.init_from
@@ -191,7 +182,7 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
             recorder = stack.enter_context(recording(params, fingerprint, state, rank, parameters, score.name))
         else:
             stack.enter_context(reporting())
-        split, subword = open_split(BINARIZED / "train"), Subword.load(SUBWORD_MODEL)
+        split, subword = open_split(paths.BINARIZED / "train"), Subword.load(paths.SUBWORD_MODEL)
         trainer = Trainer(
             model,
             split,
@@ -240,7 +231,7 @@ def _new_model(params: Params) -> TranslationModel:
     Raises:
         UserError: exit code 78; that directory holds another vocabulary or a model of other sizes.
     """
-    size, meta = resolve(params.model), read_meta(BINARIZED / "train")
+    size, meta = resolve(params.model), read_meta(paths.BINARIZED / "train")
     if params.train.init_from is None:
         seed_everything(params.train.seed, 0, 0)
         return build(size, meta.vocab_size)
@@ -278,9 +269,9 @@ def _validation(
 
     Logits that are not finite do not end the training: the trainer skips updates and can restore the weights.
     """
-    valid, translator = open_split(BINARIZED / "valid"), Translator(model, subword, strict=False)
+    valid, translator = open_split(paths.BINARIZED / "valid"), Translator(model, subword, strict=False)
     chosen = np.linspace(0, len(valid) - 1, min(params.train.bleu_sentences, len(valid)), dtype=np.int64).tolist()
-    lines = list(read_lines(RAW / f"valid.{params.download.target}"))
+    lines = list(read_lines(paths.RAW / f"valid.{params.download.target}"))
     # A model of lowercase text outputs lowercase text.
     references = [lines[number].lower() if params.bpe.lowercase else lines[number] for number in chosen]
     precision, ranks = params.train.precision, rank.world_size
@@ -303,8 +294,8 @@ def _check_positions(model: TranslationModel) -> None:
     """Raise a `UserError` (exit code 78) if a sentence has more tokens than the model has learned positions."""
     if model.most_positions is None:
         return
-    for name in splits_of(BINARIZED):
-        longest = open_split(BINARIZED / name).longest
+    for name in splits_of(paths.BINARIZED):
+        longest = open_split(paths.BINARIZED / name).longest
         if longest > model.most_positions:
             message = f"model.most_positions: {model.most_positions}, but a sentence of {name} has {longest} tokens"
             raise configuration_error(message, f"Raise it{', or lower binarize.max_tokens' if name == 'train' else ''}.")
@@ -312,7 +303,7 @@ def _check_positions(model: TranslationModel) -> None:
 
 def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Progress, parameters: int) -> None:
     """Fill DVC's outputs from the state, which is kept until DVC has stored them."""
-    meta, seconds = read_meta(BINARIZED / "train"), round(progress.seconds, 1)
+    meta, seconds = read_meta(paths.BINARIZED / "train"), round(progress.seconds, 1)
     config = ModelConfig(
         model=resolve(params.model),
         vocabulary=Vocabulary(size=meta.vocab_size, hash=meta.vocabulary_hash),
@@ -326,22 +317,22 @@ def _write_outputs(params: Params, fingerprint: str, state: Path, progress: Prog
             seconds=seconds,
         ),
     )
-    with new_directory(CHECKPOINTS) as checkpoints:
+    with new_directory(paths.CHECKPOINTS) as checkpoints:
         shutil.copytree(state / "checkpoints", checkpoints, dirs_exist_ok=True)
         write_json(checkpoints / CONFIG, config.model_dump(mode="json"))
-        write_json(checkpoints / CHECKPOINT_SCORES.name, {"best_by": params.train.best_by, "scores": progress.scores})
-    TRAINING.mkdir(parents=True, exist_ok=True)
+        write_json(checkpoints / paths.CHECKPOINT_SCORES.name, {"best_by": params.train.best_by, "scores": progress.scores})
+    paths.TRAINING.mkdir(parents=True, exist_ok=True)
     for table in TABLES:
         shutil.copyfile(state / table.name, table)
-    last = read_numbers(VALIDATION)[-1]
+    last = read_numbers(paths.VALIDATION)[-1]
     write_json(
-        TRAINING_METRICS,
+        paths.TRAINING_METRICS,
         {
             "updates": progress.update,
             "epochs": progress.epoch + 1,
             "parameters": parameters,
             **{f"valid_{name}": last[name] for name in ("nll", "perplexity", "accuracy")},
-            f"valid_{_OUTPUT_SCORES[params.download.task].name}": last[VALIDATION_SCORE],
+            f"valid_{_OUTPUT_SCORES[params.download.task].name}": last[paths.VALIDATION_SCORE],
             "minutes": round(progress.seconds / 60, 1),
             "tokens_per_second": round(progress.target_tokens / progress.seconds),
         },
