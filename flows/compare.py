@@ -57,8 +57,7 @@ class Evaluated:
 def compare(a: Evaluated, b: Evaluated) -> SideBySide:
     """Score both runs' outputs against their test set: the one that MLflow has kept, or else the one in data/raw.
 
-    Raises:
-        UserError: exit code 65; the runs were scored against different references, or their test set is neither in MLflow nor here.
+    Raises `UserError` (65): the runs were scored against different references, or their test set is neither in MLflow nor here.
     """
     for evaluated in (a, b):
         if evaluated.references_sha256 is None:
@@ -89,10 +88,8 @@ def find_evaluation(client: "MlflowClient", wanted: str) -> "tuple[Run, Run | No
     If the training is a repetition with the same validation scores, as one with the same code is, the evaluation may be a child of an
     earlier run: DVC skips stage evaluate, whose inputs are the same.
 
-    `wanted` is the beginning of a run's name, of its training's fingerprint, or of its id.
-
-    Raises:
-        UserError: exit code 78; no such run, or several, or one that is neither; 65, a training without an evaluation.
+    `wanted` is the beginning of a run's name, of its training's fingerprint, or of its id. Raises `UserError`: 78; no such run, or several,
+    or one that is neither; 65, a training without an evaluation.
     """
     run = _find(client, wanted)
     kind, parent = run.data.tags.get("kind"), run.data.tags.get(PARENT_TAG)
@@ -141,8 +138,7 @@ def _begun_with(client: "MlflowClient", field: str, wanted: str) -> "list[Run]":
 def fetch(client: "MlflowClient", wanted: str, folder: Path) -> Evaluated:
     """Find an evaluation and copy its translations and its test set into an empty folder.
 
-    Raises:
-        UserError: as `find_evaluation`; exit code 65, the run holds no translations.
+    Raises `UserError`: as `find_evaluation`; exit code 65, the run holds no translations.
     """
     run, training = find_evaluation(client, wanted)
     name = run.info.run_name or run.info.run_id

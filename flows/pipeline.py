@@ -149,8 +149,7 @@ def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
 def stages_between(first: str | None, last: str | None, names: list[str]) -> list[str]:
     """Return the stages from one to another, both included; None is the first or the last of all.
 
-    Raises:
-        UserError: exit code 78; no such stage, or the last comes before the first.
+    Raises `UserError` (78): no such stage, or the last comes before the first.
     """
     for parameter, name in (("first_stage", first), ("last_stage", last)):
         if name is not None and name not in names:
@@ -234,11 +233,7 @@ def run_in_dvc(name: str, machine: Machine) -> str:
 
 
 def in_registry() -> bool:
-    """Return whether the registry has the model that results/published.json names.
-
-    Raises:
-        UserError: exit code 69; MLflow is unreachable.
-    """
+    """Return whether the registry has the model that results/published.json names. Raises `UserError` (69): MLflow is unreachable."""
     published = read_output(PUBLISHED)
     uri = tracking_uri(load_params().machine)
     # An experiment's model has no version.
@@ -286,8 +281,7 @@ def training_link(machine: Machine, training: tuple[str, str]) -> str:
 def reach_prefect() -> None:
     """Check the configured Prefect server, or start a temporary one that outlives the stages: it ignores the signals of a terminal.
 
-    Raises:
-        UserError: exit code 69; the configured server is unreachable.
+    Raises `UserError` (69): the configured server is unreachable.
     """
     terminal = {signal.SIGINT, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, terminal)

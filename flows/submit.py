@@ -54,8 +54,7 @@ def render(kind: str, values: dict[str, Any]) -> str:
 def render_kubernetes(values: dict[str, Any], patch: Path | None) -> str:
     """Return the service and the job. A patch changes the job as `kubectl patch` does: it merges lists such as `env` by name.
 
-    Raises:
-        UserError: exit code 69, kubectl is not installed; 78, it cannot apply the patch.
+    Raises `UserError`: 69, kubectl is not installed; 78, it cannot apply the patch.
     """
     text = render("kubernetes", values)
     if patch is None:
@@ -74,8 +73,7 @@ def render_kubernetes(values: dict[str, Any], patch: Path | None) -> str:
 def submit(kind: str, job: str) -> None:
     """Pass a job to its scheduler, whose answer goes to the terminal.
 
-    Raises:
-        UserError: exit code 69; the scheduler's command is not installed, or refuses.
+    Raises `UserError` (69): the scheduler's command is not installed, or refuses.
     """
     command = SUBMITTED_BY[kind]
     if shutil.which(command[0]) is None:

@@ -82,9 +82,8 @@ def plan(
 ) -> Sweep:
     """Plan the jobs of a sweep and check the settings of all.
 
-    Raises:
-        UserError: exit code 78; an unknown recipe, row, key or corpus, an invalid value, code that is not committed, or a corpus without
-            known sums.
+    Raises `UserError` (78): an unknown recipe, row, key or corpus, an invalid value, code that is not committed, or a corpus without known
+    sums.
     """
     if settings and name != "params":
         raise configuration_error(f"{settings[0]}: {name} takes no settings", "Use --updates, or a sweep of params.")

@@ -156,8 +156,7 @@ def _check_pretrained(name: str) -> str:
 def refuse_nested(directory: Path, key: str) -> None:
     """Refuse a folder in `PRETRAINED` with a model and a folder with a model: a second `cp -r` to it has left the old model in place.
 
-    Raises:
-        UserError: exit code 78; names the setting `key` and both folders.
+    Raises `UserError` (78): names the setting `key` and both folders.
     """
     if not directory.resolve().is_relative_to(PRETRAINED.resolve()):
         return
@@ -656,8 +655,7 @@ def _in_words(part: dict[str, Any]) -> str:
 def check_across_sections(params: Params, path: Path = PARAMS_FILE) -> None:
     """Refuse values that are valid alone but contradict each other, before the first stage runs.
 
-    Raises:
-        UserError: exit code 78; one line naming file and key for the first contradiction.
+    Raises `UserError` (78): one line naming file and key for the first contradiction.
     """
     for key, fault, remedy in _contradictions(params):
         raise configuration_error(f"{path}: {key}: {fault}", remedy)

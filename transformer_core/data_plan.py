@@ -68,8 +68,7 @@ class DataPlan:
 def plan_data(params: Params) -> DataPlan:
     """Plan `download.corpus` in the direction and with the sizes of `params`.
 
-    Raises:
-        UserError: exit code 78; the corpus, or a name of mtdata or sacreBLEU in its own entry, is unknown or not in these languages.
+    Raises `UserError` (78): the corpus, or a name of mtdata or sacreBLEU in its own entry, is unknown or not in these languages.
     """
     wanted = params.download
     found = find_entry(wanted.corpus)

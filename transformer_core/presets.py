@@ -204,10 +204,8 @@ def table_3_row(preset: str) -> Table3Row | None:
 def resolve(model: Model) -> ModelSize:
     """Return the sizes of a `model` section: the preset of its architecture, overridden by the section's other keys.
 
-    If d_model or heads is overridden, d_k and d_v that are not become d_model / heads (paper 3.2.2).
-
-    Raises:
-        UserError: exit code 78; an unknown preset, a key of another architecture, or sizes that cannot be built.
+    If d_model or heads is overridden, d_k and d_v that are not become d_model / heads (paper 3.2.2). Raises `UserError` (78): an unknown
+    preset, a key of another architecture, or sizes that cannot be built.
     """
     presets = PRESETS[model.architecture]
     if model.preset not in presets:

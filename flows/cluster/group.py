@@ -44,8 +44,7 @@ class NodeGroup:
     def from_environment(cls) -> Self | None:
         """Return the group of this node, or None if it trains alone.
 
-        Raises:
-            UserError: exit code 78; the environment is incomplete or has an invalid value.
+        Raises `UserError` (78): the environment is incomplete or has an invalid value.
         """
         nodes_text = os.environ.get("TRANSFORMER_NODES", "1")
         if nodes_text == "1":
@@ -99,10 +98,8 @@ class NodeGroup:
         """Return this node's address for the others.
 
         On node 0, the rendezvous may be the host's own name, which Debian resolves to a loopback address (127.0.1.1). Other machines do not
-        reach that, so a loopback address is returned only if the rendezvous is one.
-
-        Raises:
-            UserError: exit code 78; this machine has no other address.
+        reach that, so a loopback address is returned only if the rendezvous is one. Raises `UserError` (78): this machine has no other
+        address.
         """
         if self.address:
             return self.address
@@ -114,10 +111,7 @@ def address_for_others(host: str, port: int) -> str:
     """Return the address from which this machine reaches a host.
 
     If the host is this machine itself, return its address on the default route, or else on the first interface that is up and not the
-    loopback.
-
-    Raises:
-        UserError: exit code 78; this machine has only loopback addresses.
+    loopback. Raises `UserError` (78): this machine has only loopback addresses.
     """
     address = address_towards(host, port)
     if not _is_loopback(address):
@@ -143,8 +137,7 @@ def address_of(endpoint: str) -> tuple[str, int]:
 def address_towards(host: str, port: int) -> str:
     """Return the address from which this machine would reach a host; nothing is sent.
 
-    Raises:
-        UserError: exit code 69; the host is unknown or cannot be reached.
+    Raises `UserError` (69): the host is unknown or cannot be reached.
     """
     try:
         family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]

@@ -88,10 +88,8 @@ def clone_for(repository: str, rank: int) -> Path:
 def check_out(work: StageRun, clone: Path) -> None:
     """Check out the commit's tracked files in the clone, which is created if needed; its data, caches and states are kept. Repair it.
 
-    The caller has the lock of the clone.
-
-    Raises:
-        UserError: exit code 69 if the repository cannot be read, 78 if it has no such commit or the clone cannot be written.
+    The caller has the lock of the clone. Raises `UserError`: 69 if the repository cannot be read, 78 if it has no such commit or the clone
+    cannot be written.
     """
     clone.mkdir(parents=True, exist_ok=True)
     # A git that was killed leaves its locks, and every later one would end at them. No other git works in this clone.
@@ -150,8 +148,7 @@ def _exchange(action: str, stages: Sequence[str], clone: Path, log: StageLog) ->
 def committed() -> tuple[str, str]:
     """Return the address of this repository for other machines (of its first remote, or else its path), and the current commit.
 
-    Raises:
-        UserError: exit code 78; this is no git repository, or a change of a tracked file or an input of a stage is not committed.
+    Raises `UserError` (78): this is no git repository, or a change of a tracked file or an input of a stage is not committed.
     """
     try:
         commit = git(Path(), "log", "--max-count=1", "--format=%H")
@@ -171,8 +168,7 @@ def committed() -> tuple[str, str]:
 def check_pushed(repository: str, commit: str) -> None:
     """Check that a branch of the repository has the commit, so that another machine finds it.
 
-    Raises:
-        UserError: exit code 69 if the repository cannot be read, 78 if none of its branches has the commit.
+    Raises `UserError`: 69 if the repository cannot be read, 78 if none of its branches has the commit.
     """
     try:
         tips = {line.split()[0] for line in git(Path(), "ls-remote", "--heads", repository).splitlines()}

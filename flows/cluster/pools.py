@@ -83,8 +83,7 @@ def failed(message: str, code: int) -> State[Any]:
 def check_stages(chosen: Mapping[str, str], stages: Sequence[str]) -> None:
     """Check the keys of `machine.pools`.
 
-    Raises:
-        UserError: exit code 78; no such stage, or one that writes MLflow's record, which is sent from the repository of the flow.
+    Raises `UserError` (78): no such stage, or one that writes MLflow's record, which is sent from the repository of the flow.
     """
     for name in chosen:
         if name not in stages:
@@ -123,11 +122,7 @@ def run_on_nodes(stage: str, pool: str, nodes: int) -> bool:
 
 
 def find_deployment(client: SyncPrefectClient, pool: str) -> DeploymentResponse:
-    """Return the deployment of the flow `node` on a work pool.
-
-    Raises:
-        UserError: exit code 78; the pool or the deployment does not exist.
-    """
+    """Return the deployment of the flow `node` on a work pool. Raises `UserError` (78): the pool or the deployment does not exist."""
     try:
         client.read_work_pool(pool)
     except ObjectNotFound:

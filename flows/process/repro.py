@@ -46,8 +46,7 @@ _STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # The message of dvc.stage.e
 def stage_names() -> list[str]:
     """Return the stages of the DVC repository in the working directory, in an order in which they can run.
 
-    Raises:
-        UserError: exit code 78; no repository, or its dvc.yaml is invalid.
+    Raises `UserError` (78): no repository, or its dvc.yaml is invalid.
     """
     return [name for name in TopologicalSorter(_needed(Path())).static_order() if not name.endswith(DVC_FILE)]
 
@@ -55,8 +54,7 @@ def stage_names() -> list[str]:
 def ancestors(name: str, root: Path = Path()) -> list[str]:
     """Return the stages, and the .dvc files of `dvc add`, that a stage depends on, directly or not, in an order in which they can run.
 
-    Raises:
-        UserError: as `stage_names`, or no such stage.
+    Raises `UserError`: as `stage_names`, or no such stage.
     """
     needed = _needed(root)
     if name not in needed:
@@ -232,8 +230,7 @@ def _runs_not_here(repo: Any, stage: Any, runs: Iterable[tuple[str, str]]) -> li
 def push(names: Sequence[str]) -> None:
     """Push the outputs of stages and the run-cache to the DVC remote.
 
-    Raises:
-        UserError: exit code 78 if no remote is configured, 69 if it is unreachable.
+    Raises `UserError`: 78 if no remote is configured, 69 if it is unreachable.
     """
     from dvc.repo import Repo
 

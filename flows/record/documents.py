@@ -95,8 +95,7 @@ _SCHEMAS: Mapping[Path, type[BaseModel]] = {
 def read_output(path: Path, root: Path = Path()) -> dict[str, Any]:
     """Return a JSON file of a stage, one of `_SCHEMAS`, of the repository at `root`.
 
-    Raises:
-        UserError: exit code 65; it is missing or not JSON, or a key that a reader needs is missing or wrong.
+    Raises `UserError` (65): it is missing or not JSON, or a key that a reader needs is missing or wrong.
     """
     return checked(_SCHEMAS[path], unchecked(path, root), path, root)
 

@@ -171,10 +171,8 @@ def take_journals(folder: Path) -> None:
 def read_events(path: Path, start: int = 0) -> Iterator[Event]:
     """Yield the events of a journal from byte `start` on, complete lines only; none if there is no journal.
 
-    Each event has an additional key "end": the offset of the byte after its line.
-
-    Raises:
-        UserError: exit code 65; a line is no event, or the first line does not identify the run.
+    Each event has an additional key "end": the offset of the byte after its line. Raises `UserError` (65): a line is no event, or the first
+    line does not identify the run.
     """
     if not path.exists():
         return

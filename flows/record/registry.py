@@ -150,10 +150,8 @@ def stored_hypotheses(client: MlflowClient, version: ModelVersion) -> list[str] 
 def fetch(model: str, uri: str, folder: Path) -> Path:
     """Copy the model directory of a version, NAME@ALIAS or NAME/VERSION, into `folder`, and return its path.
 
-    Beside it is MLflow's description of the version, see `request_defaults`.
-
-    Raises:
-        UserError: exit code 78 if the registry has no such version, 69 if it is unavailable.
+    Beside it is MLflow's description of the version, see `request_defaults`. Raises `UserError`: 78 if the registry has no such version, 69
+    if it is unavailable.
     """
     if not re.search("[@/]", model):
         raise configuration_error(f"{model}: no alias or version", f"Name one: {model}@champion or {model}/VERSION.")

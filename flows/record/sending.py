@@ -72,11 +72,7 @@ def background_sender(journal: Path, uri: str) -> Iterator[None]:
 
 
 def sync(uri: str, lost_too: bool = False) -> None:
-    """Send all journals, see `send_all`.
-
-    Raises:
-        UserError: exit code 69 if MLflow is unavailable, 78 if it refuses a value.
-    """
+    """Send all journals, see `send_all`. Raises `UserError`: 69 if MLflow is unavailable, 78 if it refuses a value."""
     with reaching(uri):
         send_all(uri, lost_too)
 

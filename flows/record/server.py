@@ -55,8 +55,7 @@ def connect(uri: str, transfers: bool = False) -> "MlflowClient":
 def reaching(uri: str) -> Iterator[None]:
     """Convert errors of MLflow, its database or the network in the block.
 
-    Raises:
-        UserError: exit code 78 if MLflow refuses a value, 69 if it is unavailable.
+    Raises `UserError`: 78 if MLflow refuses a value, 69 if it is unavailable.
     """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -75,8 +74,7 @@ def reaching(uri: str) -> Iterator[None]:
 def registered(uri: str, name: str, version: str, run_id: str) -> bool:
     """Return whether the model registry has this version of a model, made by this run: another server may have another of its number.
 
-    Raises:
-        UserError: exit code 69; MLflow is unavailable.
+    Raises `UserError` (69): MLflow is unavailable.
     """
     with reaching(uri):
         versions = connect(uri).search_model_versions(f"name = '{name}'")

@@ -68,8 +68,7 @@ def task_scored(scores: Mapping[str, Any]) -> Task:
 def read_scores(task: Task | None = None, root: Path = Path()) -> dict[str, Any]:
     """Return scores.json of the repository at `root`, of this task or else of the one whose main score it has.
 
-    Raises:
-        UserError: exit code 65; it is missing or not JSON, or a key that a reader needs is missing or wrong.
+    Raises `UserError` (65): it is missing or not JSON, or a key that a reader needs is missing or wrong.
     """
     scores = unchecked(SCORES, root)
     if task is None:

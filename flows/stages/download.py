@@ -39,8 +39,7 @@ def run(params: Params) -> str:
 def write_translated(reader: SourceReader, folder: Path, params: Params) -> Manifest:
     """Write the raw corpus of an entry with sources that a model translates. Finished parts are kept in `SHARDS` for the next run.
 
-    Raises:
-        UserError: as `write_raw`; exit code 69 or 78 if the registry is unreachable or has no such model.
+    Raises `UserError`: as `write_raw`; exit code 69 or 78 if the registry is unreachable or has no such model.
     """
     # Here, because few corpora need torch or the registry.
     import torch

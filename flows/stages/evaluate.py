@@ -58,9 +58,8 @@ def run(params: Params) -> str:
 def gather(params: Params) -> Report | ParsingReport:
     """Read the outputs of the earlier stages and score them; `run` adds this stage's own time and the cost.
 
-    Raises:
-        UserError: exit code 65; a file is missing, wrong, not UTF-8, or has another number of lines than the files beside it; or
-            references look tokenised and evaluate.allow_tokenised is off.
+    Raises `UserError` (65): a file is missing, wrong, not UTF-8, or has another number of lines than the files beside it; or references
+    look tokenised and evaluate.allow_tokenised is off.
     """
     paths.require(
         paths.MANIFEST, CLEANING, paths.TRAINING_METRICS, paths.UPDATES, paths.VALIDATION, MODEL_CONFIG, paths.AVERAGED / SUBWORD, DECODING
@@ -158,10 +157,8 @@ def by_frequency(hypotheses: Sequence[str], references: Sequence[str], training:
 def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended | str:
     """Return the attention of the model in one sentence of the test set, or the reason for having no figure.
 
-    The translation is tokenised again from its text; occasionally its tokens differ from those of the search.
-
-    Raises:
-        UserError: exit code 65; the model directory is damaged.
+    The translation is tokenised again from its text; occasionally its tokens differ from those of the search. Raises `UserError` (65): the
+    model directory is damaged.
     """
     model, _ = load_model(paths.AVERAGED)
     if not keeps_weights(model):

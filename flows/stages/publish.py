@@ -43,8 +43,7 @@ REQUIRED = ("ctranslate2", "mlflow", "numpy", "pydantic", "ruamel.yaml", "safete
 def run(params: Params) -> str:
     """Send the journals, register the model, and decide on its alias. The model of an experiment of DVC is not registered.
 
-    Raises:
-        UserError: exit code 69; MLflow is unreachable. Scores and report exist all the same.
+    Raises `UserError` (69): MLflow is unreachable. Scores and report exist all the same.
     """
     paths.require(paths.MANIFEST, MODEL_CONFIG, paths.DECODED / paths.HYPOTHESES, paths.SCORES, paths.REPORT, paths.SENTENCES)
     manifest, made_by = read_manifest(params), read_output(MODEL_CONFIG)["training"]

@@ -124,10 +124,9 @@ def _only_outputs_are_missing(params: Params, state: Path, first: bool) -> bool:
 def _check_data(params: Params) -> None:
     """Check that data, vocabulary and settings belong together.
 
-    Raises:
-        UserError: exit code 65 if a file of the data is damaged or the data has another vocabulary; 78 if the data is of another corpus,
-            for BPE-dropout with a vocabulary that is not BPE, if there is no model in `train.init_from`, or are two, and if the shortlist's
-            aligner is missing.
+    Raises `UserError`: 65 if a file of the data is damaged or the data has another vocabulary; 78 if the data is of another corpus, for
+    BPE-dropout with a vocabulary that is not BPE, if there is no model in `train.init_from`, or are two, and if the shortlist's aligner is
+    missing.
     """
     pools = params.machine.pools
     if params.average.shortlist and pools.get("train") == pools.get("average"):  # Stage average needs it here, after the training.
@@ -228,8 +227,7 @@ def _check_same_start(update: int, rank: Rank) -> None:
 def _new_model(params: Params) -> TranslationModel:
     """The model before its first update: random weights, or those of `train.init_from`.
 
-    Raises:
-        UserError: exit code 78; that directory holds another vocabulary or a model of other sizes.
+    Raises `UserError` (78): that directory holds another vocabulary or a model of other sizes.
     """
     size, meta = resolve(params.model), read_meta(paths.BINARIZED / "train")
     if params.train.init_from is None:

@@ -63,8 +63,7 @@ def table2_rows(scale: int) -> list[Row]:
 def grid_rows(settings: Sequence[str]) -> list[Row]:
     """Return a row for each combination of the values in settings of the form KEY=V1,V2.
 
-    Raises:
-        UserError: exit code 78; no setting, or one of another form.
+    Raises `UserError` (78): no setting, or one of another form.
     """
     keys, values = [], []
     for setting in settings:
@@ -91,8 +90,7 @@ def grid_rows(settings: Sequence[str]) -> list[Row]:
 def choose(rows: Sequence[Row], names: Sequence[str] | None) -> list[Row]:
     """Return the rows with the given names, in the order of the table; all rows if there are no names.
 
-    Raises:
-        UserError: exit code 78; no such row.
+    Raises `UserError` (78): no such row.
     """
     known = [row.name for row in rows]
     for name in names or ():
@@ -105,10 +103,7 @@ def document_of(row: Row, base: Mapping[str, Any], seed: int | None, updates: in
     """Return the tracked sections of params.yaml for one training of a row; None keeps the recipe's seed or updates.
 
     A Transformer keeps the recipe's `model.norm`, because the paper's tables do not vary it, and six layers with the paper's post-norm
-    learn almost nothing in few updates.
-
-    Raises:
-        UserError: exit code 78; the row changes a key that is in no section.
+    learn almost nothing in few updates. Raises `UserError` (78): the row changes a key that is in no section.
     """
     document = {name: dict(section) for name, section in base.items()} | {name: dict(section) for name, section in row.sections.items()}
     if "norm" in base["model"] and document["model"].get("architecture", "transformer") == "transformer":

@@ -153,8 +153,7 @@ def environment() -> dict[str, str]:
 def _prepare(clone: Path, job: Job, repository: Repository) -> None:
     """Check out the commit; configure the repository's DVC cache and remote, its address for nodes, and the job's settings.
 
-    Raises:
-        UserError: as `check_out`; exit code 78 if DVC cannot check out the data of a .dvc file.
+    Raises `UserError`: as `check_out`; exit code 78 if DVC cannot check out the data of a .dvc file.
     """
     check_out(StageRun(LAST_STAGE, str(repository.root), repository.commit), clone)
     shutil.rmtree(clone / EXITS, ignore_errors=True)  # Of an earlier try.

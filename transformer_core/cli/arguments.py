@@ -135,8 +135,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int]":
     """Return the `model` section, its sizes and the size of the vocabulary that the options select.
 
-    Raises:
-        UserError: exit code 78; no such model, or a --length beyond its learned positions.
+    Raises `UserError` (78): no such model, or a --length beyond its learned positions.
     """
     from transformer_core.config import Model, load_params
     from transformer_core.presets import TransformerSize, resolve

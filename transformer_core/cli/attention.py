@@ -161,8 +161,7 @@ def _tokens(model: "TranslationModel", subword: "Subword", sentence: str, name: 
 def _translated(model: "TranslationModel", source: list[int]) -> list[int]:
     """Return the tokens of the best output of the search; encoding its text again could give other tokens.
 
-    Raises:
-        UserError: exit code 78; there is no output, because logits are not finite.
+    Raises `UserError` (78): there is no output, because logits are not finite.
     """
     import torch
 

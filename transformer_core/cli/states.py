@@ -20,11 +20,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a line for each training, or remove some.
-
-    Raises:
-        UserError: exit code 78 for an unknown name; 69 for a training that is running.
-    """
+    """Print a line for each training, or remove some. Raises `UserError`: 78 for an unknown name; 69 for a training that is running."""
     from transformer_core.training.checkpoint import state_root, stopped_trainings
 
     root = state_root()

@@ -118,11 +118,7 @@ def open_bytes(path: Path) -> BinaryIO:
 
 
 def read_raw_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file as bytes, without their "\\n"; the last line may have none.
-
-    Raises:
-        UserError: exit code 65; no such file.
-    """
+    """Yield the lines of a file as bytes, without their "\\n"; the last line may have none. Raises `UserError` (65): no such file."""
     with open_bytes(path) as file:
         for line in file:
             yield line.removesuffix(b"\n")
@@ -137,8 +133,7 @@ def read_lines(path: Path) -> Iterator[str]:
 def decode_line(line: bytes, path: Path, number: int, remedy: str = "Re-encode the file as UTF-8.") -> str:
     """Decode line `number` (from 1) of the file at `path`.
 
-    Raises:
-        UserError: exit code 65; not valid UTF-8. The column counts characters, from 1.
+    Raises `UserError` (65): not valid UTF-8. The column counts characters, from 1.
     """
     try:
         return line.decode("utf-8")
@@ -151,8 +146,7 @@ def decode_line(line: bytes, path: Path, number: int, remedy: str = "Re-encode t
 def aligned(source: Iterable[AnyStr], target: Iterable[AnyStr], source_path: Path, target_path: Path) -> Iterator[Pair[AnyStr]]:
     """Pair the lines of two sides.
 
-    Raises:
-        UserError: exit code 65, after the last line of the shorter side; names both files with their line counts.
+    Raises `UserError` (65): after the last line of the shorter side; names both files with their line counts.
     """
     sides = zip_longest(source, target)
     for pairs, (left, right) in enumerate(sides):
@@ -174,8 +168,7 @@ def unequal_sides(source_path: Path, target_path: Path, source_lines: int, targe
 def read_pairs(source: Path, target: Path) -> Iterator[Pair[str]]:
     """Yield the sentence pairs of two aligned UTF-8 files.
 
-    Raises:
-        UserError: exit code 65; a file is missing or not valid UTF-8, or the sides differ in length (raised after the shorter's last line).
+    Raises `UserError` (65): a file is missing or not valid UTF-8, or the sides differ in length (raised after the shorter's last line).
     """
     return aligned(read_lines(source), read_lines(target), source, target)
 
@@ -196,8 +189,7 @@ class Chunk:
 def read_chunks(source: Path, target: Path) -> Iterator[Chunk]:
     """Yield two aligned files in chunks of `PAIRS_PER_CHUNK` pairs, not decoded: the tasks of workers.
 
-    Raises:
-        UserError: exit code 65; a file is missing, or the sides differ in length (raised after the shorter's last line).
+    Raises `UserError` (65): a file is missing, or the sides differ in length (raised after the shorter's last line).
     """
     with ExitStack() as stack:
         files = [stack.enter_context(open_bytes(path)) for path in (source, target)]

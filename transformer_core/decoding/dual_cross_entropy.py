@@ -44,8 +44,7 @@ class DualScores:
     def __call__(self, pairs: Iterator[Pair[str]]) -> Iterator[float]:
         """Yield the score of each pair, infinity for a side of more than `MOST_SENTENCE_TOKENS`; at most a shard of pairs is in memory.
 
-        Raises:
-            UserError: exit code 65; a model is missing, damaged or of other languages.
+        Raises `UserError` (65): a model is missing, damaged or of other languages.
         """
         directories = [self.folder / name for name in (FORWARD, BACKWARD)]
         for directory, direction in zip(directories, (self.direction, self.direction[::-1]), strict=True):

@@ -52,11 +52,7 @@ class DecodingRequest:
     shortlist: bool = False
 
     def missing(self) -> str:
-        """Return what CTranslate2 lacks for this, for a message; empty if it can do it.
-
-        Raises:
-            UserError: see `read_config`.
-        """
+        """Return what CTranslate2 lacks for this, for a message; empty if it can do it. Raises `UserError`: see `read_config`."""
         if isinstance(self.search, Sampling):
             return "CTranslate2 is not used for samples"
         if len(self.models) > 1:
@@ -97,8 +93,7 @@ class Choice(NamedTuple):
 def choose(asked: EngineOption, wanted: DecodingRequest) -> Choice:
     """Return the engine asked for; for `auto` CTranslate2 on a CPU or in int8 where it can do what is wanted in the same way, else PyTorch.
 
-    Raises:
-        UserError: exit code 78; CTranslate2 is asked for and cannot do what is wanted. See also `read_config`.
+    Raises `UserError` (78): CTranslate2 is asked for and cannot do what is wanted. See also `read_config`.
     """
     if asked == "torch":
         return Choice("torch", "as asked")

@@ -131,10 +131,8 @@ class Translator:
         """Load model directories, whose models translate together; arguments and errors as in `load_for_decoding`.
 
         Without a device all GPUs share the sentences. On a CPU the number of batches decoded in parallel is torch's number of threads.
-
-        Raises:
-            UserError: exit code 78; the models have different languages or vocabularies, or `shortlist` is asked for and there are several
-                models or the directory has none. 65; the shortlist is damaged.
+        Raises `UserError`: 78; the models have different languages or vocabularies, or `shortlist` is asked for and there are several
+        models or the directory has none. 65; the shortlist is damaged.
         """
         languages = [(config.source, config.target) for config in (read_config(directory / CONFIG) for directory in directories)]
         for directory, direction in zip(directories, languages, strict=True):
@@ -185,11 +183,9 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Translate sources that are token ids with an end token, and prefixes without one.
 
-        `done` is called with the number of sources in each batch that is translated, as `tqdm.update` is.
-
-        Raises:
-            UserError: exit code 65; a source has more tokens than a model with learned positions has learned. 78; `strict`, and the
-                logits of a sentence are not finite: those of a good model may overflow in fp16.
+        `done` is called with the number of sources in each batch that is translated, as `tqdm.update` is. Raises `UserError`: 65; a source
+        has more tokens than a model with learned positions has learned. 78; `strict`, and the logits of a sentence are not finite: those of
+        a good model may overflow in fp16.
         """
         most = self.model.most_positions
         for number, source in enumerate(sources, 1):
@@ -259,9 +255,8 @@ def check_length(tokens: TokenIds, most_positions: int | None, where: str, engin
 def load_with_subword(directory: Path) -> tuple[TranslationModel, Subword]:
     """Return the model of a directory, on the CPU, and its vocabulary.
 
-    Raises:
-        UserError: exit code 65; a file is missing or damaged, a key of config.json is missing, unknown or wrong, or the vocabulary is not
-            the one that the weights were trained with.
+    Raises `UserError` (65): a file is missing or damaged, a key of config.json is missing, unknown or wrong, or the vocabulary is not the
+    one that the weights were trained with.
     """
     model, config = load_model(directory)
     return model, load_subword(directory, config)
@@ -270,8 +265,7 @@ def load_with_subword(directory: Path) -> tuple[TranslationModel, Subword]:
 def load_subword(directory: Path, config: ModelConfig) -> Subword:
     """Return the vocabulary of a model directory.
 
-    Raises:
-        UserError: exit code 65; the file is missing or damaged, or is not the vocabulary of config.json.
+    Raises `UserError` (65): the file is missing or damaged, or is not the vocabulary of config.json.
     """
     subword = Subword.load(directory / SUBWORD)
     if subword.hash != config.vocabulary.hash:

@@ -80,11 +80,8 @@ def keeps_weights(model: TranslationModel) -> bool:
 def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[int], target: Sequence[int]) -> AttentionMaps:
     """Return the weights of every attention while a model, in evaluation mode, reads a source and a given target.
 
-    Source and target are token ids, end token included. A recurrent model has one map, of its decoder's attention to the source: one
-    layer, one head.
-
-    Raises:
-        UserError: exit code 78; the model has no attention, or is convolutional.
+    Source and target are token ids, end token included. A recurrent model has one map, of its decoder's attention to the source: one layer,
+    one head. Raises `UserError` (78): the model has no attention, or is convolutional.
     """
     if not keeps_weights(model):
         raise configuration_error(

@@ -49,10 +49,8 @@ class Fonts(NamedTuple):
 def heat_maps(maps: AttentionMaps, kind: Kind, layers: Sequence[int], heads: Sequence[int], fonts: Fonts) -> Figure:
     """Draw a grid of layers (rows) by heads (columns); each map has its own labels, and all have one colour scale from 0 to 1.
 
-    The colour scale is a square root, so that a weight of 1/20 is visible.
-
-    Raises:
-        UserError: exit code 78; the picture would have more than `MOST_MEGAPIXELS`.
+    The colour scale is a square root, so that a weight of 1/20 is visible. Raises `UserError` (78): the picture would have more than
+    `MOST_MEGAPIXELS`.
     """
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure

@@ -105,8 +105,7 @@ class Example:
 def read_aligned(*paths: Path) -> list[list[str]]:
     """Read files that correspond line by line; nothing is stripped, and lines end only at "\\n".
 
-    Raises:
-        UserError: a file cannot be read, is empty, or has another number of lines than the first.
+    Raises `UserError`: a file cannot be read, is empty, or has another number of lines than the first.
     """
     files = [list(read_lines(path)) for path in paths]
     for path, lines in zip(paths, files, strict=True):
@@ -125,8 +124,7 @@ def looks_tokenised(lines: Sequence[str]) -> bool:
 def refuse_tokenised(path: Path, references: Sequence[str]) -> None:
     """Refuse tokenised references: sacreBLEU would tokenise them again, and the score would not be comparable with other BLEU.
 
-    Raises:
-        UserError: exit code 65; at least a tenth of the lines with text look tokenised.
+    Raises `UserError` (65): at least a tenth of the lines with text look tokenised.
     """
     share, first = _tokenised_lines(references)
     if share >= TOKENISED_SHARE:

@@ -54,8 +54,7 @@ class Products(NamedTuple):
 def sinusoids(positions: int, d_model: int) -> Encodings:
     """Return the encodings of the paper's formula, in float64.
 
-    Raises:
-        UserError: exit code 78; more than `MOST_VALUES` values, or an odd d_model, which does not divide into pairs of sine and cosine.
+    Raises `UserError` (78): more than `MOST_VALUES` values, or an odd d_model, which does not divide into pairs of sine and cosine.
     """
     if d_model % 2:
         raise configuration_error(f"d_model is {d_model}, and a sine and a cosine share a frequency", "Choose an even one.")
@@ -66,9 +65,8 @@ def sinusoids(positions: int, d_model: int) -> Encodings:
 def encodings_of(model: TranslationModel, positions: int) -> list[Encodings]:
     """Return the encodings of the first positions that a model adds to its embeddings: one table, or two (source, target) if learned.
 
-    Raises:
-        UserError: exit code 78; the model has no positions (a recurrent one, or `positions: none`) or has learned fewer; or there are too
-            many values to draw.
+    Raises `UserError` (78): the model has no positions (a recurrent one, or `positions: none`) or has learned fewer; or there are too many
+    values to draw.
     """
     if isinstance(model, Transformer) and isinstance(model.source_positions, LearnedPositions):
         if positions > len(model.source_positions.weight):

@@ -28,11 +28,9 @@ def cached_export(directory: Path) -> Iterator[Path]:
 
     It is not in the model directory, which is an output of DVC, is copied when the model is published, and may be read-only. It is in
     `$XDG_CACHE_HOME` or `~/.cache`, in `transformer-pipeline/ctranslate2`, under a hash of all that it is made of: the files of the model,
-    the format and CTranslate2's version. So a changed model has another export, and copies of a model share one. The last used are kept.
-    A lock lets one process at a time make, load or remove exports. Where nothing can be kept, the export is made in a temporary folder.
-
-    Raises:
-        UserError: see `load_model` and `export_model`.
+    the format and CTranslate2's version. So a changed model has another export, and copies of a model share one. The last used are kept. A
+    lock lets one process at a time make, load or remove exports. Where nothing can be kept, the export is made in a temporary folder.
+    Raises `UserError`: see `load_model` and `export_model`.
     """
     with ExitStack() as stack:
         try:

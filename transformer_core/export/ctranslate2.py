@@ -53,10 +53,8 @@ def export_model(model: TranslationModel, source: Path, out: Path) -> None:
     """Write a model directory of CTranslate2 atomically: float32 weights, settings, vocabulary, subword model, and shortlist if any.
 
     CTranslate2 adds a source's end token, so its input is the pieces of a text without it. An earlier export is replaced. `model` is that
-    of the model directory `source`.
-
-    Raises:
-        UserError: exit code 78; CTranslate2 does not support the model, or `out` exists and is no earlier export.
+    of the model directory `source`. Raises `UserError` (78): CTranslate2 does not support the model, or `out` exists and is no earlier
+    export.
     """
     from ctranslate2 import specs  # type: ignore[import-untyped]
 

@@ -72,8 +72,7 @@ def save_model(directory: Path, weights: dict[str, Tensor], config: ModelConfig,
 def read_config(file: Path, remedy: str = "") -> ModelConfig:
     """Read and check a config.json; `remedy` is for one that is wrong.
 
-    Raises:
-        UserError: exit code 65; the file does not exist, is not JSON, or a key is missing, unknown or wrong.
+    Raises `UserError` (65): the file does not exist, is not JSON, or a key is missing, unknown or wrong.
     """
     try:
         document: Any = read_json(file, remedy)
@@ -93,11 +92,8 @@ def check_languages(directory: Path, direction: tuple[str, str], remedy: str) ->
 def load_model(directory: Path) -> tuple[TranslationModel, ModelConfig]:
     """Return the model of a directory, in evaluation mode, and its config.
 
-    If config.json does not match the weights, no more memory is used than the weights take.
-
-    Raises:
-        UserError: exit code 65; a file is missing, damaged or wrong, the weights do not have the shapes of config.json, or a weight is not
-            finite.
+    If config.json does not match the weights, no more memory is used than the weights take. Raises `UserError` (65): a file is missing,
+    damaged or wrong, the weights do not have the shapes of config.json, or a weight is not finite.
     """
     config = read_config(directory / CONFIG)
     file = directory / WEIGHTS
@@ -135,8 +131,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 def check_finite(weights: Mapping[str, Tensor], file: Path) -> None:
     """Refuse weights with NaN or infinity: such a model translates every line to an empty one.
 
-    Raises:
-        UserError: exit code 65; names the file and the first such weight.
+    Raises `UserError` (65): names the file and the first such weight.
     """
     for name, weight in weights.items():
         exact = torch.promote_types(weight.dtype, torch.float32)  # A sum of fp16 overflows.

@@ -132,8 +132,7 @@ def pack(model: TranslationModel) -> None:
 def quantise(model: TranslationModel) -> None:
     """Quantise every linear map of a float32 model, including the projection to logits, to 8 bits; the rest stays float32.
 
-    Raises:
-        UserError: exit code 78; the model is not on a CPU, or the CPU has no VNNI, without which the sums overflow.
+    Raises `UserError` (78): the model is not on a CPU, or the CPU has no VNNI, without which the sums overflow.
     """
     if model.device.type != "cpu":
         raise configuration_error("precision int8: is for CPUs", "On a GPU take auto.")

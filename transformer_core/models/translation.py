@@ -91,8 +91,7 @@ class TranslationModel(nn.Module, ABC):
     def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
         """Record the weights (B, H, K, S) of the last layer's attention to the source, in each step within the block.
 
-        Raises:
-            UserError: exit code 78; the model cannot record them.
+        Raises `UserError` (78): the model cannot record them.
         """
         raise configuration_error("the coverage penalty: only a Transformer records the attention that it needs", "Set it to 0.")
 

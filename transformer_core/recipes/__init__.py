@@ -107,8 +107,7 @@ def check_unedited(path: Path) -> None:
 def write(text: str, path: Path, *, force: bool) -> None:
     """Write `text` as the params file at `path`, but keep the `machine` section of an existing one.
 
-    Raises:
-        UserError: see `check_unedited`; not with `force`.
+    Raises `UserError`: see `check_unedited`; not with `force`.
     """
     if not force:
         check_unedited(path)

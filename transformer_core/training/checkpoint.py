@@ -208,10 +208,8 @@ def validations_since_best(scores: dict[int, float], measure: str) -> int:
 def average(files: Sequence[Path]) -> dict[str, Tensor]:
     """Return the mean of checkpoints (paper 6.1), rounded to float32 once. A shared matrix is stored once per file.
 
-    The values of each weight are sorted before they are summed in float64, so the result does not depend on the order of the files.
-
-    Raises:
-        UserError: exit code 65; a checkpoint is damaged, holds values that are not finite, or is of another model than the first.
+    The values of each weight are sorted before they are summed in float64, so the result does not depend on the order of the files. Raises
+    `UserError` (65): a checkpoint is damaged, holds values that are not finite, or is of another model than the first.
     """
     checkpoints = [read_weights(file) for file in files]
     for checkpoint, file in zip(checkpoints, files, strict=True):

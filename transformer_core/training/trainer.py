@@ -88,8 +88,7 @@ class Trainer:
     def resume(self) -> bool:
         """Restore the newest undamaged state; return False if none exists.
 
-        Raises:
-            UserError: exit code 78; the state is of a later update than `settings.updates`.
+        Raises `UserError` (78): the state is of a later update than `settings.updates`.
         """
         state = next(self._directory.states(), None)
         if state is None:
@@ -108,8 +107,7 @@ class Trainer:
     def check_memory(self) -> None:
         """Make a dry-run step on the largest micro-batches, to find out-of-memory before the first update.
 
-        Raises:
-            UserError: exit code 78, on every rank; a micro-batch does not fit the memory of one of the devices.
+        Raises `UserError` (78): on every rank; a micro-batch does not fit the memory of one of the devices.
         """
         self._model.train()
         lacking = torch.zeros((), device=self._rank.device)
@@ -188,8 +186,7 @@ class Trainer:
     def _go_back(self) -> None:
         """Restore the weights of the newest state before the skipped updates, and continue with the next batches.
 
-        Raises:
-            UserError: exit code 78; no such state exists, or the weights were restored once before.
+        Raises `UserError` (78): no such state exists, or the weights were restored once before.
         """
         in_row = self.progress.skipped_in_row
         self._read_totals(leave=0)

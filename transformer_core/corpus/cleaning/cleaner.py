@@ -308,8 +308,7 @@ class _Train:
 def _with_symbols(pair: Pair[str], path: Path, number: int) -> Pair[str]:
     """Replace the bracketed tree in line `number` of the file at `path` by its symbols.
 
-    Raises:
-        UserError: exit code 65; not a tree, or a tree over other words than the source's.
+    Raises `UserError` (65): not a tree, or a tree over other words than the source's.
     """
     try:
         tree = read_tree(pair.target)

@@ -248,8 +248,7 @@ class FoundEntry:
 def find_entry(name: str, own: Path = OWN_ENTRIES, named_in: str = f"{PARAMS_FILE}: download.corpus") -> FoundEntry:
     """Find an entry by name, first in the folder `own`, then in the package. `named_in` is the place of the name, for messages.
 
-    Raises:
-        UserError: exit code 78; no such entry (the message gives similar names, or else all), or an invalid file.
+    Raises `UserError` (78): no such entry (the message gives similar names, or else all), or an invalid file.
     """
     for folder in (own, PACKAGED_ENTRIES):
         path = folder / f"{name}.yaml"

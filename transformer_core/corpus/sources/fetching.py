@@ -84,8 +84,7 @@ class Fetcher:
     def check_locked(self, name: str, sha256: str) -> None:
         """Compare the sum of what a name stands for, such as a model of the registry, with the locked one; the first sum is locked later.
 
-        Raises:
-            UserError: exit code 65; the sum is another one. 78; the lock is not valid.
+        Raises `UserError`: 65; the sum is another one. 78; the lock is not valid.
         """
         expected = self._locked(name)
         if expected and expected.digest != sha256:
@@ -185,8 +184,7 @@ def locked_sums(lock: Path) -> dict[str, str]:
 def mirror_folder(setting: str | None) -> Path | None:
     """Return the folder that $TRANSFORMER_MIRROR names, or else `machine.mirror`, or None; a relative path starts at `repository`.
 
-    Raises:
-        UserError: exit code 78; no such folder.
+    Raises `UserError` (78): no such folder.
     """
     variable = os.environ.get(MIRROR_VARIABLE)
     named = variable or setting

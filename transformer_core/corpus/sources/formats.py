@@ -53,8 +53,7 @@ def file_pairs(
 ) -> Iterator[Pair[bytes]]:
     """Yield the pairs of a source and a target file, read by `file_lines`. Both may be the same file.
 
-    Raises:
-        UserError: exit code 65, as `file_lines`; also for sides of unequal length, after the shorter one has ended.
+    Raises `UserError` (65): as `file_lines`; also for sides of unequal length, after the shorter one has ended.
     """
     source, target = map(file_lines, paths, languages, columns)
     return aligned(source, target, *paths)
@@ -232,11 +231,8 @@ def _in_one_line(text: str) -> bytes:
 def unpack(archive: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
     """Extract the member that matches each pattern from a tar or zip archive. New names keep all members inside `folder`.
 
-    Links and devices in it count as no members.
-
-    Raises:
-        UserError: exit code 65; the archive is damaged, encrypted, neither tar nor zip, or larger than the bound for its size, or
-            (`NoMember`) a pattern matches no member or several.
+    Links and devices in it count as no members. Raises `UserError` (65): the archive is damaged, encrypted, neither tar nor zip, or larger
+    than the bound for its size, or (`NoMember`) a pattern matches no member or several.
     """
     most = _most_bytes(archive)
     files: Iterable[tuple[_Member, int | None]]

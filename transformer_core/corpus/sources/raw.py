@@ -20,10 +20,8 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
     """Write the splits of the reader's entry, in its direction, and their manifest to an empty folder, then the locks of new sums.
 
     Sources `translated`, for which `teachers` are needed, come last: their pairs are not held out, and a fault elsewhere is found first.
-
-    Raises:
-        UserError: as `SourceReader.open` and `TranslatedSource.open`; exit code 65 also if a split is empty, or if train has too few
-            pairs to hold out from.
+    Raises `UserError`: as `SourceReader.open` and `TranslatedSource.open`; exit code 65 also if a split is empty, or if train has too few
+    pairs to hold out from.
     """
     entry, path = reader.found.entry, reader.found.path
     by_model = [(TranslatedSource(one.translated, reader), one.weight) for one in entry.splits.train if one.translated]

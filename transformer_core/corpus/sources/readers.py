@@ -55,9 +55,8 @@ class SourceReader:
     def open(self, wanted: Source, split: str) -> OpenedSource:
         """Open one source of a split. Files that are not local are fetched before this returns.
 
-        Raises:
-            UserError: exit code 65 for a missing file or a wrong sum; 69 and 78 as `Fetcher.fetch`; 78 also for a name or language that
-                mtdata or sacreBLEU does not have. Iteration raises it (65) for sides of unequal length and for damaged files.
+        Raises `UserError`: 65 for a missing file or a wrong sum; 69 and 78 as `Fetcher.fetch`; 78 also for a name or language that mtdata
+        or sacreBLEU does not have. Iteration raises it (65) for sides of unequal length and for damaged files.
         """
         if wanted.files is not None:
             return self._open_files(wanted.files)

@@ -54,9 +54,8 @@ class TranslatedSource:
     def text(self) -> SourceReader:
         """The reader of the other entry. If that has one language, both sides of a pair are the same text.
 
-        Raises:
-            UserError: exit code 78; no such entry, or it has no such language, it is synthetic and the reader's entry is not, or
-                `nearest` has no sentence to be near to.
+        Raises `UserError` (78): no such entry, or it has no such language, it is synthetic and the reader's entry is not, or `nearest` has
+        no sentence to be near to.
         """
         found = find_entry(self.wanted.corpus, named_in=f"{self.reader.found.path}: translated.corpus")
         languages = self.reader.direction
@@ -96,9 +95,8 @@ class TranslatedSource:
     def open(self, teachers: Teachers) -> OpenedSource:
         """Open the source. The text is translated as the pairs are read.
 
-        Raises:
-            UserError: as `SourceReader.open`; exit code 65 also for a missing model, and for a model of the registry that is not the one
-                whose sum is locked.
+        Raises `UserError`: as `SourceReader.open`; exit code 65 also for a missing model, and for a model of the registry that is not the
+        one whose sum is locked.
         """
         directory = self.model or teachers.registered[self.wanted.model]
         origin = self._origin(directory)

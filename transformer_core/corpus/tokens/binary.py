@@ -142,11 +142,7 @@ def read_meta(folder: Path) -> Meta:
 
 
 def open_split(folder: Path) -> BinarizedSplit:
-    """Open the folder of a split, memory-mapped.
-
-    Raises:
-        UserError: exit code 65; a file is missing, too short, or does not match the others.
-    """
+    """Open the folder of a split, memory-mapped. Raises `UserError` (65): a file is missing, too short, or does not match the others."""
     meta = read_meta(folder)
     shards = [_open_shard(folder, number) for number in range(meta.shards)]
     both = [(tokens, offsets) for tokens, offsets, _ in shards]

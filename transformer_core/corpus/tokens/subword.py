@@ -128,10 +128,8 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
     """Learn a subword model from lines of all languages and write it to `path`.
 
     The bytes depend on the lines, their order and the settings only: the model contains no file name, and the number of threads, which
-    would change it, is fixed.
-
-    Raises:
-        UserError: exit code 65 if there is no text; 78 if the corpus does not allow the vocabulary size, with the bound.
+    would change it, is fixed. Raises `UserError`: 65 if there is no text; 78 if the corpus does not allow the vocabulary size, with the
+    bound.
     """
     model = io.BytesIO()
     with TemporaryDirectory() as folder:
