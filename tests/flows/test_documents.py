@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flows.compare import known_test_sets
-from flows.pipeline import fingerprint, in_registry
+from flows.pipeline import in_registry, trained
 from flows.process.paths import MANIFEST, PUBLISHED, SCORES, TRAINING_METRICS
 from flows.record.documents import CHECKPOINT_CONFIG, CLEANING, DECODING, MODEL_CONFIG, read_output
 from flows.record.journal import Journal
@@ -111,7 +111,7 @@ def test_other_json_than_an_object_with_the_keys_is_refused_by_every_reader(cont
         lambda: summarize(table_of(done, None), done, "", ""),
         lambda: list(known_test_sets()),
         in_registry,
-        fingerprint,
+        trained,
         *(lambda task=task: read_scores(task) for task in (TRANSLATION, PARSING)),
         *(lambda path=path: read_output(path) for path in (CLEANING, TRAINING_METRICS, DECODING)),
     ]

@@ -26,7 +26,7 @@ from transformer_core.models.recurrent import Recurrent
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import RecurrentSize, TransformerSize
 
-RECIPE = ROOT / "transformer_core/recipes/synthetic.yaml"
+RECIPE, PARSING = (ROOT / f"transformer_core/recipes/{name}.yaml" for name in ("synthetic", "synthetic-parsing"))
 SOURCE = ["A man rides a bike through the town.", "Two dogs play in the snow today.", "The woman has not read the book."]
 TARGET = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde spielen heute im Schnee.", "Die Frau hat das Buch nicht gelesen."]
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=4, d_v=4, dropout=0.1)
@@ -71,7 +71,7 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
         "update,loss,perplexity,learning_rate,gradient_norm,tokens_per_second\n20,5,90,1e-4,1,50\n40,4,30,2e-4,1,60\n",
     )
     write(root / "results/training/validation.csv", "update,nll,perplexity,accuracy,score,seconds\n40,3.5,33,0.4,12.5,2\n")
-    write(root / "params.yaml", RECIPE.read_text(encoding="utf-8"))
+    write(root / "params.yaml", RECIPE.read_text(encoding="utf-8").replace("corpus: synthetic", "corpus: tiny"))
     put_model(Transformer(SIZE, VOCAB), root)
 
 
@@ -93,7 +93,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def params() -> Params:
-    return load_params(RECIPE)
+    return changed(load_params(RECIPE), "download", corpus="tiny")
 
 
 def test_scores_are_flat_rounded_and_of_the_test_split(here: Path, params: Params) -> None:
@@ -227,8 +227,9 @@ def test_another_beam_and_other_translations_are_other_runs(here: Path, params: 
 
 
 def test_a_training_begun_again_has_an_evaluation_of_its_own(here: Path, params: Params) -> None:
+    config = read_json(here / "models/averaged/config.json")
     for count in (1, 2):
-        Journal("f00d").end()
+        write_json(here / "models/averaged/config.json", {**config, "training": {**config["training"], "run": f"c0ffee{count}"}})
         for _ in range(2):
             run(params)
             assert len(list((here / JOURNALS).glob("evaluation-*.jsonl"))) == count
@@ -402,7 +403,7 @@ def parsed(here: Path) -> Path:
 @pytest.mark.usefixtures("parsed")
 def test_trees_are_scored_by_their_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     """Gold has 3 brackets a sentence; the outputs have 3, 3 and, once closed, 2, of which 3, 1 and 1 match (S; the NP is too long)."""
-    closing = run(load_params(ROOT / "transformer_core/recipes/synthetic-parsing.yaml"))
+    closing = run(changed(load_params(PARSING), "download", corpus="tiny"))
     metrics = read_json(SCORES)
     assert (metrics["precision"], metrics["recall"], metrics["f1"]) == (62.5, 55.56, 58.82)
     assert (metrics["exact_match"], metrics["malformed"], metrics["lines"]) == (33.33, 33.33, 3)
@@ -415,7 +416,7 @@ def test_trees_are_scored_by_their_brackets(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_report_draws_the_gold_tree_beside_the_models(parsed: Path) -> None:
-    html = page(parsed, load_params(ROOT / "transformer_core/recipes/synthetic-parsing.yaml"))
+    html = page(parsed, changed(load_params(PARSING), "download", corpus="tiny"))
     assert html.count('class="scroll tree"') == 5  # Of the right one the tree is drawn once.
     assert "<title>Parsing, tiny (synthetic): F1 58.82</title>" in html
     assert "Synthetic corpus." in html

@@ -20,7 +20,7 @@ from prefect.states import Failed
 
 from flows import pipeline as module
 from flows.cluster.pools import check_stages
-from flows.pipeline import fingerprint, in_registry, is_transient, outcome_of, pipeline, stage_task, training_link
+from flows.pipeline import in_registry, is_transient, outcome_of, pipeline, stage_task, trained, training_link
 from flows.process.child import GRACE_SECONDS
 from flows.process.paths import PUBLISHED, SCORES
 from flows.process.repro import stage_names
@@ -369,18 +369,21 @@ def test_a_registry_that_is_unreachable_is_exit_code_69(monkeypatch: pytest.Monk
 
 def test_the_training_is_found_in_mlflow(published: tuple[MlflowClient, str], tmp_path: Path) -> None:
     machine = Machine(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
-    assert fingerprint() == ""
+    assert trained() is None
     write_json(CHECKPOINT_CONFIG, {"training": {"fingerprint": "f00d", "updates": 3}})
-    assert fingerprint() == "f00d"
-    assert training_link(machine, "beef") == ""
-    assert training_link(machine, fingerprint()).partition("?")[0].endswith(f"/runs/{published[1]}")
+    assert trained() == ("f00d", "")
+    assert [training_link(machine, of) for of in (("beef", ""), ("f00d", "c0ffee"))] == ["", ""]
+    journal = published[0].get_run(published[1]).data.tags["journal"]
+    for run in ("", journal):
+        write_json(CHECKPOINT_CONFIG, {"training": {"fingerprint": "f00d", "run": run, "updates": 3}})
+        assert training_link(machine, trained() or ("", "")).partition("?")[0].endswith(f"/runs/{published[1]}")
 
 
 def test_times_sizes_and_costs_are_a_run_below_the_training_in_mlflow(published: tuple[MlflowClient, str], tmp_path: Path) -> None:
     client, training = published
     done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "average": Outcome("average", "cached", 0, 0.5)}
     for price in (3.6, 3.6):  # Sent twice, it is there once.
-        record(table_of(done, price), "brave-otter", "1234", "f00d")
+        record(table_of(done, price), "brave-otter", "1234", ("f00d", ""))
         sync(f"sqlite:///{tmp_path}/mlflow.db")
     (run,) = client.search_runs([client.get_run(training).info.experiment_id], "tags.kind = 'pipeline'")
     assert (run.info.run_name, run.data.tags["mlflow.parentRunId"]) == ("pipeline brave-otter", training)
