@@ -8,6 +8,7 @@ Each row and seed without a result is trained in its own workspace, with the cac
 as CSV, markdown and a picture.
 """
 
+import os
 import shutil
 import sys
 from collections import defaultdict
@@ -164,9 +165,11 @@ def sweep(planned: Sweep, at_once: int) -> State[Any] | int:
 
 def _side_by_side(jobs: Sequence[Job], repository: Repository, at_once: int, stopping: Event) -> list[Outcome]:
     """Run jobs in threads; those of one training one after the other, because the second takes it from the run-cache."""
+    # Workspaces have their own states, unless there is one folder for all, as machines of work pools have.
+    one_state = bool(os.environ.get("TRANSFORMER_STATE") or repository.machine["pools"])
     pool, trainings = ThreadPoolExecutor(at_once, "row"), defaultdict[str, list[Job]](list)
     for job in jobs:
-        trainings[job.training].append(job)
+        trainings[job.training(one_state)].append(job)
 
     def run_all(several: Sequence[Job]) -> list[Outcome]:
         return [_run(job, repository, stopping) for job in several if not stopping.is_set()]

@@ -92,7 +92,10 @@ def tracked() -> dict[str, Any]:
 
 
 def own_settings() -> dict[str, Any]:
-    """Return `tracked()` of the user's params.yaml, which a run with a recipe replaces. Raises `UserError` (69): such a run is active."""
+    """Return `tracked()` of the user's params.yaml, which a run with a recipe replaces.
+
+    Raises `UserError`: as `tracked`; 69, such a run is active.
+    """
     with settings_of_run(None, {}):
         return tracked()
 

@@ -49,6 +49,9 @@ COMMIT = "mlflow.source.git.commit"
 # else as lines, of which one would be a dot; and it always shows the section of metrics without a prefix, which would be empty.
 SCORES_STEP = 0
 
+# The end of the id of a journal made from a training's tables, because that training's own journal, of the id before it, is elsewhere.
+FROM_TABLES = "/tables"
+
 # The beginning of the names of samples over time.
 SAMPLES = "system/"
 # The folders of the two sides of the test set among the artifacts of an evaluation.
@@ -200,10 +203,13 @@ def _event(line: bytes) -> Event | None:
 
 
 def journal_of(run: str, identity: str) -> Path | None:
-    """Return the journal of a run with this id, perhaps put aside for another of its name; None if it is elsewhere. An empty id is any."""
+    """Return the journal of a run with this id, or the one made from its tables, perhaps put aside for another of its name.
+
+    It is None if there is none here. An empty id is any.
+    """
     for path in (JOURNALS / f"{run}.jsonl", *sorted(JOURNALS.glob(f"{run}.*.jsonl"))):
         header = next(read_events(path), None)
-        if header and identity in ("", header["id"]):
+        if header and identity in ("", header["id"].removesuffix(FROM_TABLES)):
             return path
     return None
 

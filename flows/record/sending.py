@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.process.runner import echo, in_background
-from flows.record.journal import BEFORE_RESULT, DESCRIPTION, JOURNALS, NAME, Event, position_file, read_events
+from flows.record.journal import BEFORE_RESULT, DESCRIPTION, FROM_TABLES, JOURNALS, NAME, Event, position_file, read_events
 from flows.record.server import PARENT_TAG, REFUSED, WAITS_FOR, connect, experiment_id, find_training, reaching, search
 from flows.record.store import database
 from transformer_core.config import SQLITE
@@ -97,6 +97,8 @@ def send_all(uri: str, lost_too: bool = False) -> None:
         client = connect(uri)
         for path in sorted(chosen, key=lambda path: (_header(path) or {"parent": ""})["parent"] != ""):
             send(path, client, uri)
+            if lost_too:
+                _join_parent(path, client, uri)
 
 
 def all_sent(journal: Path, uri: str) -> bool:
@@ -126,25 +128,38 @@ def send(journal: Path, client: "MlflowClient", uri: str) -> None:
         write_json(position_file(journal), asdict(position))
 
 
+def _join_parent(journal: Path, client: "MlflowClient", uri: str) -> None:
+    """Give a child run whose parent was deleted the run that has taken its place."""
+    header = _header(journal)
+    if header and header["parent"]:
+        child = _read_position(journal, header, uri).run_id
+        if _run_with_id(client, client.get_run(child).data.tags.get(PARENT_TAG, "")) is None:
+            client.set_tag(child, PARENT_TAG, _parent_of(client, header).info.run_id)
+
+
 def find_or_create_run(client: "MlflowClient", header: Event) -> "Run":
     """Return the MLflow run of a journal, created if there is none."""
-    experiment, name, parent = experiment_id(client), header["run"], header["parent"]
+    name = header["run"]
     if found := search(client, f"tags.journal = '{header['id']}'"):
         return found[0]
     tags = {"journal": header["id"]}
-    if parent:
-        # If the parent's journal is elsewhere or not sent yet, an empty run takes its place, which that journal fills later.
-        parent_id = header.get("parent_id", "")
-        waiting = {"fingerprint": parent, **({WAITS_FOR: parent_id} if parent_id else {})}
-        run = find_training(client, parent, parent_id) or client.create_run(experiment, tags=waiting, run_name=parent)
-        tags[PARENT_TAG] = run.info.run_id
+    if header["parent"]:
+        tags[PARENT_TAG] = _parent_of(client, header).info.run_id
     else:
+        own = header["id"].removesuffix(FROM_TABLES)
         for run in search(client, f"tags.fingerprint = '{name}'"):
-            if "journal" not in run.data.tags and run.data.tags.get(WAITS_FOR, header["id"]) == header["id"]:
+            if "journal" not in run.data.tags and run.data.tags.get(WAITS_FOR, own) == own:
                 client.set_tag(run.info.run_id, "journal", header["id"])
                 return run
         tags["fingerprint"] = name
-    return client.create_run(experiment, start_time=header["timestamp_ms"], tags=tags, run_name=name)
+    return client.create_run(experiment_id(client), start_time=header["timestamp_ms"], tags=tags, run_name=name)
+
+
+def _parent_of(client: "MlflowClient", header: Event) -> "Run":
+    """Return the run of a journal's parent. If its journal is elsewhere, an empty run takes its place, which that journal fills later."""
+    parent, parent_id = header["parent"], header.get("parent_id", "")
+    waiting = {"fingerprint": parent, **({WAITS_FOR: parent_id} if parent_id else {})}
+    return find_training(client, parent, parent_id) or client.create_run(experiment_id(client), tags=waiting, run_name=parent)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from flows.record.journal import DESCRIPTION
+from flows.record.journal import DESCRIPTION, FROM_TABLES
 from flows.record.store import MLFLOW_EXPERIMENT, artifact_location, database, prepare
 from transformer_core.errors import ExitCode, UserError, configuration_error, disk_error, first_line, without_logins
 
@@ -119,7 +119,8 @@ def find_training(client: "MlflowClient", fingerprint: str, identity: str = "") 
     """
     runs = search(client, f"tags.fingerprint = '{fingerprint}'")
     if identity:
-        return next((run for run in runs if identity in (run.data.tags.get("journal"), run.data.tags.get(WAITS_FOR))), None)
+        named = {run.data.tags.get("journal") or run.data.tags.get(WAITS_FOR): run for run in reversed(runs)}
+        return named.get(identity) or named.get(identity + FROM_TABLES)
     return min(runs, key=lambda run: run.info.status != "FINISHED", default=None)
 
 

@@ -59,7 +59,7 @@ def gather(params: Params) -> Report | ParsingReport:
     """Read the outputs of the earlier stages and score them; `run` adds this stage's own time and the cost.
 
     Raises `UserError` (65): a file is missing, wrong, not UTF-8, or has another number of lines than the files beside it; or references
-    look tokenised and evaluate.allow_tokenised is off.
+    look tokenised and evaluate.allow_tokenised is off. See also `read_manifest`.
     """
     paths.require(
         paths.MANIFEST, CLEANING, paths.TRAINING_METRICS, paths.UPDATES, paths.VALIDATION, MODEL_CONFIG, paths.AVERAGED / SUBWORD, DECODING

@@ -21,7 +21,7 @@ from mlflow.models.model import ModelInfo
 import transformer_core
 from flows.process import paths
 from flows.record.documents import MODEL_CONFIG, read_manifest, read_output
-from flows.record.journal import BEFORE_RESULT, DESCRIPTION, SCORES_STEP, Journal, journal_of, position_file
+from flows.record.journal import BEFORE_RESULT, DESCRIPTION, FROM_TABLES, SCORES_STEP, Journal, journal_of, position_file
 from flows.record.lineage import describe_training, training_description, training_name
 from flows.record.registry import EVALUATION, address_of, card, decide, register
 from flows.record.sending import sync
@@ -43,7 +43,7 @@ REQUIRED = ("ctranslate2", "mlflow", "numpy", "pydantic", "ruamel.yaml", "safete
 def run(params: Params) -> str:
     """Send the journals, register the model, and decide on its alias. The model of an experiment of DVC is not registered.
 
-    Raises `UserError` (69): MLflow is unreachable. Scores and report exist all the same.
+    Raises `UserError`: as `read_manifest`; 69, MLflow is unreachable. Scores and report exist all the same.
     """
     paths.require(paths.MANIFEST, MODEL_CONFIG, paths.DECODED / paths.HYPOTHESES, paths.SCORES, paths.REPORT, paths.SENTENCES)
     manifest, made_by = read_manifest(params), read_output(MODEL_CONFIG)["training"]
@@ -111,7 +111,7 @@ def training_run(client: MlflowClient, uri: str, params: Params, fingerprint: st
 
 def journal_from_tables(fingerprint: str, params: Params, identity: str) -> None:
     """Write the journal of a training that ran elsewhere, from its CSV files; its times are those of now."""
-    journal = Journal(fingerprint, resumed=bool(identity), identity=identity or None)
+    journal = Journal(fingerprint, resumed=bool(identity), identity=identity + FROM_TABLES if identity else None)
     describe_training(journal, params)
     journal.tags({"filled_from": paths.UPDATES.parent.as_posix()})
     for context, path in (("train", paths.UPDATES), ("valid", paths.VALIDATION)):

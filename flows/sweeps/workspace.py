@@ -52,14 +52,13 @@ class Job:
         """Row and seed."""
         return f"{self.row}, seed {self.seed}"
 
-    @property
-    def training(self) -> str:
-        """The settings up to the training: jobs with the same ones share its result in the run-cache.
+    def training(self, one_state: bool) -> str:
+        """Return the settings up to the training: jobs with the same ones share its result in the run-cache.
 
-        With $TRANSFORMER_STATE, jobs that differ in nothing that changes weights are the same: all would write one state.
+        With `one_state`, jobs that differ in nothing that changes weights are the same, because they would write the same state.
         """
         sections = {name: section for name, section in self.document.items() if name not in _AFTER_TRAINING}
-        if os.environ.get("TRANSFORMER_STATE"):
+        if one_state:
             train = Train.model_validate(sections["train"])
             sections["train"] = train.model_dump(mode="json", exclude=train.without_effect)
         return json.dumps(sections, sort_keys=True)

@@ -232,7 +232,15 @@ def test_a_training_begun_again_has_an_evaluation_of_its_own(here: Path, params:
         write_json(here / "models/averaged/config.json", {**config, "training": {**config["training"], "run": f"c0ffee{count}"}})
         for _ in range(2):
             run(params)
-            assert len(list((here / JOURNALS).glob("evaluation-*.jsonl"))) == count
+            journals = list((here / JOURNALS).glob("evaluation-*.jsonl"))
+            assert {next(read_events(path))["parent_id"] for path in journals} == {f"c0ffee{number}" for number in range(1, count + 1)}
+            assert len(journals) == count
+
+
+def test_outputs_of_another_corpus_than_that_of_params_yaml_are_not_scored(here: Path, params: Params) -> None:
+    with refused(78, "data/raw: holds tiny from en to de, but section download names other from en to de"):
+        run(changed(params, "download", corpus="other"))
+    assert not (here / SCORES).exists()
 
 
 def test_invalid_inputs_are_named_and_nothing_is_written(here: Path, params: Params) -> None:

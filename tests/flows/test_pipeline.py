@@ -383,7 +383,7 @@ def test_times_sizes_and_costs_are_a_run_below_the_training_in_mlflow(published:
     client, training = published
     done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "average": Outcome("average", "cached", 0, 0.5)}
     for price in (3.6, 3.6):  # Sent twice, it is there once.
-        record(table_of(done, price), "brave-otter", "1234", ("f00d", ""))
+        record(table_of(done, price), "brave-otter", "1234", ("f00d", client.get_run(training).data.tags["journal"]))
         sync(f"sqlite:///{tmp_path}/mlflow.db")
     (run,) = client.search_runs([client.get_run(training).info.experiment_id], "tags.kind = 'pipeline'")
     assert (run.info.run_name, run.data.tags["mlflow.parentRunId"]) == ("pipeline brave-otter", training)

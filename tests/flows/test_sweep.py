@@ -232,16 +232,13 @@ def test_a_translated_corpus_without_the_sums_of_its_text_and_model_is_refused(
 def test_jobs_that_differ_after_the_training_alone_have_one_training(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(clean_clone.root)
     jobs = plan("params", ["train.seed=1,2", "decode.beam=2,4"], None, None, None, None, None).jobs
-    assert len({job.training for job in jobs}) == len({(job.seed, job.training) for job in jobs}) == 2
+    assert len({job.training(False) for job in jobs}) == len({(job.seed, job.training(False)) for job in jobs}) == 2
 
 
 def test_jobs_that_would_write_one_state_have_one_training(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the workspaces have one $TRANSFORMER_STATE: without it, each has its own."""
     monkeypatch.chdir(clean_clone.root)
     jobs = plan("params", ["train.updates=20,40", "train.patience=3,4", "train.warmup=5,6"], None, None, None, None, None).jobs
-    for state, trainings in (("", 8), (str(clean_clone.root), 2)):
-        monkeypatch.setenv("TRANSFORMER_STATE", state)
-        assert len({job.training for job in jobs}) == trainings
+    assert [len({job.training(one_state) for job in jobs}) for one_state in (False, True)] == [8, 2]
 
 
 def test_means_and_intervals_are_those_of_students_t() -> None:

@@ -16,7 +16,7 @@ from flows.record import sending
 from flows.record.journal import Journal, position_file, read_events
 from flows.record.lineage import lineage
 from flows.record.sending import SENDER_LOCK, all_sent, background_sender, sync
-from flows.record.server import connect, experiment_id, run_link
+from flows.record.server import PARENT_TAG, connect, experiment_id, run_link, search
 from tests.clone import git
 from tests.flows.publishing import points, training
 from tests.waiting import wait_for
@@ -192,16 +192,23 @@ def test_the_command_sync_sends_again_what_was_all_sent_and_mlflow_no_longer_has
     deleted, lost = Journal("f00d"), Journal("beef")
     for journal in (deleted, lost):
         journal.metrics(1, {"loss": 1.0})
+    child = Journal("evaluation-1", parent="f00d")
+    child.metrics(1, {"bleu": 1.0})
     sync(mlflow_store)
+    (evaluation,) = search(client, f"tags.journal = '{child.identity}'")
     for run in all_runs(client):
-        client.delete_run(run.info.run_id)
+        if run.info.run_id != evaluation.info.run_id:
+            client.delete_run(run.info.run_id)
     write_json(position_file(lost.path), {**read_json(position_file(lost.path)), "run_id": "lost"})
     sync(mlflow_store)
-    assert all_runs(client) == []  # A stage does not ask MLflow for what its positions say it has.
+    assert [run.info.run_id for run in all_runs(client)] == [
+        evaluation.info.run_id
+    ]  # A stage does not ask MLflow for what its positions say it has.
     for _ in range(2):
         assert tracking.main(["sync"]) == 0
         assert points(client) == points(client, fingerprint="beef") == [(1, 1.0)]
-        assert len(all_runs(client)) == 2
+        assert len(all_runs(client)) == 3
+        assert client.get_run(evaluation.info.run_id).data.tags[PARENT_TAG] == training(client).info.run_id
 
 
 def test_an_event_that_mlflow_refuses_does_not_block_later_ones(

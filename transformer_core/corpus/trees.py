@@ -16,7 +16,7 @@ TREE_EXAMPLE = "A tree is (S (NP (DT The) (NN dog)) (VP (VBZ barks)))"
 _EMPTY = "-NONE-"
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 # White space that may be part of a word, such as the no-break space in "1 000"; stages count words by all white space.
-_OTHER_SPACE = re.compile(r"[^\S \t-\r]")
+_OTHER_SPACE = re.compile(r"[^\S \t\r\n]")
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,14 @@ def read_trees(lines: Iterable[str]) -> Iterator[tuple[int, Tree | None]]:
     empty, TOP, ROOT or S1. A tree of which nothing is left is yielded as None.
 
     Raises:
-        ValueError: malformed brackets, or white space that is not ASCII's; the message begins with the line's number.
+        ValueError: malformed brackets, or white space other than space, tab and line ends; the message begins with the line's number.
     """
     stack: list[_Open] = []
     before = ""
     number = 0
     for number, line in enumerate(lines, start=1):
         if odd := _OTHER_SPACE.search(line):
-            raise ValueError(f"{number}: U+{ord(odd[0]):04X} is white space, which no word can hold; write _ or a space")
+            raise ValueError(f"{number}: U+{ord(odd[0]):04X} is white space: write _ for it in a word, a space between words")
         for token in _TOKEN.findall(line):
             if token == "(":
                 stack.append(_Open(""))

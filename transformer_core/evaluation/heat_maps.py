@@ -60,12 +60,15 @@ def heat_maps(maps: AttentionMaps, kind: Kind, layers: Sequence[int], heads: Seq
     beside, map_width, map_height = _label_width(rows, fonts), len(columns) * _CELL, len(rows) * _CELL
     panel_width, panel_height = beside + map_width + _GAP, _TITLE + map_height + _label_width(columns, fonts)
     scale_left = len(heads) * panel_width
-    width, height = max(_LEAST_WIDTH, scale_left + _SCALE_AND_LABELS), max(_LEAST_HEIGHT, _HEADING + len(layers) * panel_height)
-    megapixels = width * height / 1e6
-    if megapixels > MOST_MEGAPIXELS:
-        several = len(layers) * len(heads) > 1 and panel_width * panel_height / 1e6 <= MOST_MEGAPIXELS
-        too_much, remedy = ("so many maps", "Choose fewer layers or heads.") if several else ("so long a sentence", "Shorten it.")
-        raise configuration_error(f"a picture of {too_much} would have {megapixels:,.0f} megapixels, more than {MOST_MEGAPIXELS}", remedy)
+    for across, down, too_much, remedy in (
+        (1, 1, "so long a sentence", "Shorten it."),
+        (len(heads), len(layers), "so many maps", "Choose fewer layers or heads."),
+    ):
+        width, height = max(_LEAST_WIDTH, across * panel_width + _SCALE_AND_LABELS), max(_LEAST_HEIGHT, _HEADING + down * panel_height)
+        megapixels = width * height / 1e6
+        if megapixels > MOST_MEGAPIXELS:
+            fault = f"a picture of {too_much} would have {megapixels:,.0f} megapixels, more than {MOST_MEGAPIXELS}"
+            raise configuration_error(fault, remedy)
     figure = Figure((width / DOTS_PER_INCH, height / DOTS_PER_INCH), dpi=DOTS_PER_INCH)
     # All maps share one coordinate system, and labels are plain text: with axes and ticks for each map, drawing takes 1.5 times as long.
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
