@@ -201,6 +201,21 @@ def test_of_two_trainings_with_one_fingerprint_the_model_names_its_own(elsewhere
     assert len(server.search(client, f"tags.fingerprint = '{FINGERPRINT}'")) == (3 if elsewhere else 2)
 
 
+def test_a_run_made_from_tables_gets_no_points_of_the_trainings_own_journal(
+    params: Params, client: MlflowClient, mlflow_store: str
+) -> None:
+    """Which may be sent later, from the clone that trained: the points would be there twice, with other times."""
+    filled = publish.training_run(client, mlflow_store, params, FINGERPRINT, "c0ffee")
+    assert publish.training_run(client, mlflow_store, params, FINGERPRINT, "c0ffee").info.run_id == filled.info.run_id
+    shutil.rmtree(JOURNALS)
+    Journal(FINGERPRINT, resumed=True, identity="c0ffee").metrics(1, {"loss": 3.25}, context="train")
+    sync(mlflow_store)
+    assert [point.value for point in client.get_metric_history(filled.info.run_id, "train/loss")] == [3.5, 3.0, 2.5]
+    own = publish.training_run(client, mlflow_store, params, FINGERPRINT, "c0ffee")
+    assert own.data.tags["journal"] == "c0ffee"
+    assert [point.value for point in client.get_metric_history(own.info.run_id, "train/loss")] == [3.25]
+
+
 def test_outputs_of_another_corpus_than_that_of_params_yaml_are_not_published(params: Params, client: MlflowClient) -> None:
     wanted = params.model_copy(update={"download": params.download.model_copy(update={"corpus": "multi30k"})})
     with refused(78, "data/raw: holds synthetic from en to de, but section download names multi30k from en to de"):
