@@ -40,6 +40,7 @@ _ADVICE = {
 _COMMAND = "> exec sh "  # Begins DVC's line with the command of a stage.
 # The end of DVC's message where a stage of another DVC command is running, for which `--wait-for-lock` does not wait.
 _STAGE_BUSY = re.compile(r"you can manually remove '.*rwlock' and try again\.$")
+_STAGE_FAILED = re.compile(r"failed to reproduce '([^']+)'")  # The message of dvc.exceptions.ReproductionError.
 _STAGE_ENDED = re.compile(r"exited with (-?\d+)$")  # The message of dvc.stage.exceptions.StageCmdFailedError.
 
 
@@ -134,6 +135,12 @@ def search_path() -> str:
 def with_stage_name(stage: str, message: str) -> str:
     """Return a message that begins with the name of the stage."""
     return message if message.startswith(f"{stage}:") else f"{stage}: {message}"
+
+
+def failed_stage(last_line: str) -> str | None:
+    """Return the stage that the last line of `dvc repro` names as failed, or None."""
+    found = _STAGE_FAILED.search(last_line)
+    return found and found[1]
 
 
 def failure(name: str, dvc_code: int, last_line: str, root: Path = Path()) -> tuple[int, str]:

@@ -76,8 +76,6 @@ def run(params: Params) -> str:
         if first:
             train(params)
     else:
-        if first:  # A finished training that is to end later goes on.
-            (state / FINISHED).unlink(missing_ok=True)
         devices = params.machine.devices or default_devices(-(-params.train.microbatches // (group.nodes if group else 1)))
         if devices == 1 and group is None:
             train(params)
@@ -196,6 +194,8 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
         )
         resumed = trainer.resume()
         _check_same_start(trainer.progress.update, rank)
+        if rank.index == 0:  # A finished training may go on to a later end. If it has reached its end, `run` writes the file again.
+            (state / FINISHED).unlink(missing_ok=True)
         if recorder is not None and resumed:
             echo(f"going on after update {trainer.progress.update:,}", sys.stderr)
         elif recorder is not None:

@@ -7,7 +7,6 @@ until its training has ended, and the next start continues in it.
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from typing import Any
 from flows.cluster.node import StageRun, check_out
 from flows.process.child import StageLog, git, run_child
 from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS
-from flows.process.repro import DVC_FILE, ancestors, dvc, failure, search_path
+from flows.process.repro import DVC_FILE, ancestors, dvc, failed_stage, failure, search_path
 from flows.process.runner import EXITS, StageError
 from flows.record.documents import read_output
 from flows.record.journal import JOURNALS, take_journals
@@ -33,7 +32,6 @@ from transformer_core.files import expanded, locked, write_json, write_text
 LAST_STAGE = "evaluate"
 SWEEPS = STATE / "sweeps"
 _AFTER_TRAINING = frozenset({"average", "decode", "evaluate", "publish"})
-_FAILED_STAGE = re.compile(r"failed to reproduce '([^']+)'")  # DVC's message at the end of a `dvc repro`.
 # Version of the format of results.
 _FORMAT = 2
 
@@ -175,8 +173,7 @@ def _reason(job: Job, code: int, last_line: str) -> tuple[int, str]:
     """Return exit code and reason of the stage that DVC names or, if it names none, of the last one that reported its exit."""
     ended = sorted((job.workspace / EXITS).glob("*.json"), key=lambda file: file.stat().st_mtime)
     # A stage that was killed outright has left no report, but those before it have.
-    named = _FAILED_STAGE.search(last_line)
-    stage = named[1] if named else ended[-1].stem if ended else LAST_STAGE
+    stage = failed_stage(last_line) or (ended[-1].stem if ended else LAST_STAGE)
     code, reason = failure(stage, code, last_line, job.workspace)
     return code, f"{job.name}: {reason}"
 

@@ -115,6 +115,7 @@ def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_ane
     shorter = stage_here("train")
     assert "train.updates: 3, but this training is saved after update 4. Raise it, or start anew" in shorter.stderr
     assert shorter.returncode == 78
+    assert list(place.glob(f".state/*/{FINISHED}"))  # A refused one changes nothing.
     shutil.rmtree(".state")
     prepare("bpe", updates=4)
     assert stage_here("train").returncode == 0
