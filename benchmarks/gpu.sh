@@ -1,27 +1,33 @@
 #!/bin/sh
-# What needs a GPU, on a machine that has one: `sh benchmarks/gpu.sh [tests] [base] [big]`, by default all three.
-# tests: the tests marked gpu. base, big: training of that model beside Hugging Face's, whose table and raw figures go to benchmarks/results/.
-# A part that fails or takes too long does not end the others, and leaves the raw figures of its rounds. Without .venv the interpreter is $PYTHON.
+# What needs a GPU, on a machine that has one: sh benchmarks/gpu.sh [check] [train] [decode] [profile], by default all four.
+# check: the tests marked gpu. The others are the parts of benchmarks/gpu.py. Tables are printed; raw figures go to benchmarks/results/.
+# Without .venv the interpreter is $PYTHON, which needs torch 2.11 or later, pytest, pytest-timeout, hypothesis, sacrebleu, sentencepiece,
+# pandas, psutil and transformers; wheels that benchmarks/gpu-wheels.sh has collected are installed beside it, into a temporary folder.
+# A part that fails or takes more than 8 minutes does not end the others.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$PWD:$PWD/benchmarks${PYTHONPATH:+:$PYTHONPATH}"
 python=.venv/bin/python
-[ -x "$python" ] || python=${PYTHON:-python3}
+if [ ! -x "$python" ]; then
+    python=${PYTHON:-python3}
+    site=$(mktemp -d)
+    trap 'rm -rf "$site"' EXIT
+    ! ls benchmarks/wheels/*.whl > /dev/null 2>&1 ||
+        "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$site" benchmarks/wheels/*.whl || exit 1
+    export PYTHONPATH="$PYTHONPATH:$site"
+fi
 name=$("$python" -c 'if True:
     import sys, torch
     if not torch.cuda.is_available():
         sys.exit("benchmarks/gpu.sh: no GPU here")
     print(torch.cuda.get_device_name().lower().replace(" ", "-"))') || exit 1
 mkdir -p benchmarks/results
-[ $# -gt 0 ] || set -- tests base big
+[ $# -gt 0 ] || set -- check train decode profile
 failed=""
 for part; do
     case $part in
-        tests) timeout 300 "$python" -m pytest -m gpu tests/training tests/decoding ;;
-        *)
-            timeout 400 "$python" benchmarks/training.py --settings "$part" --rounds 2 --microbatches 1 4 \
-                --out "benchmarks/results/training-$part-$name.md" --json "benchmarks/results/training-$part-$name.json"
-            ;;
+        check) timeout 480 "$python" -m pytest -q -p no:cacheprovider -m gpu tests/models tests/training tests/decoding/test_gpu.py ;;
+        *) timeout 480 "$python" benchmarks/gpu.py "$part" --json "benchmarks/results/$part-$name.json" ;;
     esac || failed="$failed $part"
 done
 [ -z "$failed" ] || { echo "benchmarks/gpu.sh: failed or out of time:$failed" >&2; exit 1; }

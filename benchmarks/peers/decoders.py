@@ -103,7 +103,7 @@ def _ctranslate2(exported: Path, compute_type: str) -> Translate:
     return translate
 
 
-def _hugging_face(directory: Path) -> Translate:
+def hugging_face_decoder(directory: Path, search: Search = SEARCH) -> Translate:
     """Translate with `generate`, in the batches of our own translator."""
     from peers.hugging_face import converted
 
@@ -123,9 +123,9 @@ def _hugging_face(directory: Path) -> Translate:
             outputs = model.generate(
                 input_ids=tokens,
                 attention_mask=(tokens != PAD).long(),
-                num_beams=SEARCH.beam,
-                length_penalty=SEARCH.alpha,
-                max_new_tokens=tokens.shape[1] - 1 + SEARCH.max_extra,
+                num_beams=search.beam,
+                length_penalty=search.alpha,
+                max_new_tokens=tokens.shape[1] - 1 + search.max_extra,
             )
             for number, output in zip(numbers, outputs[:, 1:].tolist(), strict=True):
                 length = output.index(EOS) + 1 if EOS in output else len(output)
@@ -142,5 +142,5 @@ ENGINES: dict[str, Callable[[Path], Translate]] = {
     "ours, int8, patience 1": partial(_ours, precision="int8", patience=1.0),
     "CTranslate2, float32": partial(_ctranslate2, compute_type="float32"),
     "CTranslate2, int8": partial(_ctranslate2, compute_type="int8"),
-    "Hugging Face, bf16": _hugging_face,
+    "Hugging Face, bf16": hugging_face_decoder,
 }

@@ -36,20 +36,12 @@ def main() -> None:
     choose_kernels(device)
     memory = Memory(device)
     torch.manual_seed(job.seed)
-    # The remaining difference to our architecture are biases on the attentions' projections.
-    config = transformers.MarianConfig(
-        **_settings(job, job.vocab_size, _TRAINED_POSITIONS),
-        dropout=job.dropout,
-        attention_dropout=0.0,
-        activation_dropout=0.0,
-        attn_implementation=job.attention,  # type: ignore[call-arg]  # A setting of every model.
-    )
-    model = MarianMTModel(config).to(device)  # type: ignore[arg-type]  # Its decorator hides whose method it is.
+    model = new_model(job).to(device)  # type: ignore[arg-type]  # Its decorator hides whose method it is.
     facts = {
         "precision": "bf16" if has_fast_bf16(device) else "float32",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }
-    train_and_report(folder, job, model, memory, lambda updates: _train(model, split, updates, device), facts)
+    train_and_report(folder, job, model, memory, lambda updates: train(model, split, updates, device), facts)
 
 
 def _settings(size: Job | TransformerSize, vocab_size: int, positions: int) -> dict[str, Any]:
@@ -75,8 +67,23 @@ def _settings(size: Job | TransformerSize, vocab_size: int, positions: int) -> d
     }
 
 
-def _train(model: MarianMTModel, split: BinarizedSplit, updates: Updates, device: torch.device) -> Training:
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, betas=ADAM_BETAS, eps=ADAM_EPSILON)
+def new_model(job: Job) -> MarianMTModel:
+    """Return a new model; the remaining difference to our architecture are biases on the attentions' projections."""
+    config = transformers.MarianConfig(
+        **_settings(job, job.vocab_size, _TRAINED_POSITIONS),
+        dropout=job.dropout,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        attn_implementation=job.attention,  # type: ignore[call-arg]  # A setting of every model.
+    )
+    return MarianMTModel(config)
+
+
+def train(model: MarianMTModel, split: BinarizedSplit, updates: Updates, device: torch.device) -> Training:
+    """Train on the pairs of each update."""
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=LEARNING_RATE, betas=ADAM_BETAS, eps=ADAM_EPSILON, fused=device.type == "cuda" or None
+    )
     model.train()
     tokens = 0
     began = now(device)

@@ -15,7 +15,11 @@ _AT_ONCE = 20  # On a GPU, where a wait for its end takes as long as a part of a
 
 def main() -> None:
     """Print the rate of the fastest products."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print(rate(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
+
+
+def rate(device: torch.device) -> float:
+    """Return the FLOP/s of the fastest products."""
     left, right = (torch.randn(_SIZE, _SIZE, device=device).bfloat16() for _ in range(2))
     products = _AT_ONCE if device.type == "cuda" else 1
     seconds: list[float] = []
@@ -24,7 +28,7 @@ def main() -> None:
         for _ in range(products):
             left @ right
         seconds.append(now(device) - began)
-    print(2 * _SIZE**3 * products / min(seconds))
+    return 2 * _SIZE**3 * products / min(seconds)
 
 
 if __name__ == "__main__":

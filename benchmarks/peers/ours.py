@@ -46,18 +46,22 @@ def main() -> None:
         launcher = (os.getppid(),) if rank.world_size > 1 and rank.index == 0 else ()
         memory = Memory(rank.device, launcher)
         seed_everything(job.seed, 0, 0)
-        size = TransformerSize(job.layers, job.d_model, job.d_ff, job.heads, *(job.d_model // job.heads,) * 2, job.dropout)
-        model = build(size, job.vocab_size).to(rank.device, weights_dtype("auto"))
+        model = build(size_of(job), job.vocab_size).to(rank.device, weights_dtype("auto"))
 
-        def train(updates: Updates) -> Training:
+        def run(updates: Updates) -> Training:
             model.zero_grad()  # Otherwise the first training's gradients would be in memory beside those of the second.
-            return _train(model, split, _settings(job, len(updates)), rank)
+            return train(model, split, settings_of(job, len(updates)), rank)
 
         facts = {"precision": "bf16" if has_fast_bf16(rank.device) else "float32", "versions": {"torch": torch.__version__}}
-        train_and_report(folder, job, model, memory, train, facts, rank.index)
+        train_and_report(folder, job, model, memory, run, facts, rank.index)
 
 
-def _settings(job: Job, updates: int) -> Train:
+def size_of(job: Job) -> TransformerSize:
+    """Return the size of the job's model."""
+    return TransformerSize(job.layers, job.d_model, job.d_ff, job.heads, *(job.d_model // job.heads,) * 2, job.dropout)
+
+
+def settings_of(job: Job, updates: int) -> Train:
     """Return the paper's settings with the job's batches; nothing is scored before the last update."""
     changes = {
         "updates": updates,
@@ -71,7 +75,7 @@ def _settings(job: Job, updates: int) -> Train:
     return recipes.load("wmt14-en-de-base").train.model_copy(update=changes)
 
 
-def _train(model: TranslationModel, split: BinarizedSplit, settings: Train, rank: Rank) -> Training:
+def train(model: TranslationModel, split: BinarizedSplit, settings: Train, rank: Rank) -> Training:
     """Train from the plan's first update on."""
     ended: list[float] = []
     waits = _Waits()

@@ -1,6 +1,7 @@
 """Training is the same however it is cut: into micro-batches, by stops, over devices; and it survives what goes wrong."""
 
 import errno
+import math
 import platform
 import signal
 import subprocess
@@ -576,6 +577,14 @@ def test_an_update_waits_for_no_gpu(split: BinarizedSplit, tmp_path: Path, alpha
 
     trainer._updater.run = watched  # type: ignore[method-assign]
     assert trainer.run().update == SETTINGS.updates
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_in_low_precision_a_gpu_learns_and_resumes_to_the_bit(precision: str, split: BinarizedSplit, tmp_path: Path) -> None:
+    settings = SETTINGS.model_copy(update={"precision": precision})
+    records = assert_resumes_to_the_bit(split, tmp_path, settings, stop_after=13, device="cuda")
+    assert all(math.isfinite(record.loss) for record in records)
 
 
 def _inside(kernel: str, event: Any) -> bool:

@@ -70,7 +70,8 @@ def test_sliced_cross_entropy_is_that_of_torch(label_smoothing: float, device: s
     assert loss.nll.item() == pytest.approx(functional.cross_entropy(logits, targets, reduction="sum").item(), rel=1e-12)
     with torch.no_grad():
         scored = cross_entropy(hidden, weight, targets, label_smoothing)
-    assert [scored.smoothed.item(), scored.nll.item()] == [loss.smoothed.item(), loss.nll.item()]
+    # On a GPU only a loss with gradients has kernels of its own.
+    assert [scored.smoothed.item(), scored.nll.item()] == pytest.approx([loss.smoothed.item(), loss.nll.item()], rel=1e-12)
     assert scored.correct.item() == (logits.argmax(-1) == targets).sum().item() > 0
     gradients = (torch.autograd.grad(of * 3, (hidden, weight)) for of in (loss.objective, expected))
     for ours, theirs in zip(*gradients, strict=True):

@@ -8,8 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention.varlen import varlen_attn
 
 from transformer_core.models.embeddings import Dropout
+from transformer_core.models.packing import Packed
 from transformer_core.presets import TransformerSize
 
 
@@ -58,7 +60,22 @@ class Neighbourhood:
         return cls(positions.clamp(max=length - 1), positions < end)
 
 
-Visible = Tensor | Neighbourhood | None
+@dataclass(frozen=True)
+class Segments:
+    """What the packed sentences of queries see: the packed sentence of keys with the same number; if `causal`, no later position."""
+
+    queries: Packed
+    keys: Packed
+    causal: bool = False
+
+    def mask(self) -> Tensor:
+        """Return the same as a mask, (n of the queries, n of the keys)."""
+        number = [torch.bucketize(torch.arange(len(side.tokens)), side.starts, right=True) for side in (self.queries, self.keys)]
+        same = number[0][:, None] == number[1]
+        return same & (self.queries.positions[:, None] >= self.keys.positions) if self.causal else same
+
+
+Visible = Tensor | Neighbourhood | Segments | None
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
@@ -100,6 +117,20 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor
     """
     scores = query * query.shape[-1] ** -0.5 @ key.transpose(-2, -1)
     return (scores if mask is None else scores + bias_of(mask, query.dtype)).softmax(dim=-1)
+
+
+def packed_attention(query: Tensor, key: Tensor, value: Tensor, segments: Segments) -> Tensor:
+    """Return the weighted sum of values within packed sentences: on a GPU by FlashAttention, which computes no score between two of them.
+
+    Shapes are those of `scaled_dot_product_attention` with B = 1. On a GPU the type is bf16 or fp16.
+    """
+    if query.device.type == "cpu":
+        return scaled_dot_product_attention(query, key, value, segments.mask(), Dropout(0.0))
+    q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
+    starts, longest = (segments.queries.starts, segments.keys.starts), (segments.queries.longest, segments.keys.longest)
+    attended = varlen_attn(q, k, v, *starts, *longest, window_size=(-1, 0) if segments.causal else (-1, -1))
+    assert isinstance(attended, Tensor)
+    return attended.transpose(0, 1)[None]
 
 
 def restricted_attention(query: Tensor, key: Tensor, value: Tensor, neighbourhood: Neighbourhood, dropout: Dropout) -> Tensor:
@@ -148,7 +179,7 @@ class MultiHeadAttention(nn.Module):
 
     def keys_and_values(self, memory: Tensor) -> KeysAndValues:
         """Project the memory: (B, S, D) to key (B, H, S, d_k) and value (B, H, S, d_v)."""
-        return KeysAndValues(self._split(self.key(memory)), self._split(self.value(memory)))
+        return KeysAndValues(*self._projected(memory, self.key, self.value))
 
     def queries(self, x: Tensor) -> Tensor:
         """Project the queries: (B, T, D) to (B, H, T, d_k)."""
@@ -160,7 +191,7 @@ class MultiHeadAttention(nn.Module):
         Args:
             query: (B, H, T, d_k), see `queries`.
             memory: key (B, H, S, d_k) and value (B, H, S, d_v).
-            visible: a mask as in `scaled_dot_product_attention`, or a neighbourhood; None allows all.
+            visible: a mask as in `scaled_dot_product_attention`, or a neighbourhood, or packed sentences; None allows all.
             decoding: True if T is the K hypotheses of decoding; on so few queries PyTorch's fused CPU kernel takes about 1.6 times as long.
 
         Returns:
@@ -170,6 +201,8 @@ class MultiHeadAttention(nn.Module):
             self._recorded.append(_all_weights(query, memory.key, visible).detach())
         if isinstance(visible, Neighbourhood):
             attended = restricted_attention(query, memory.key, memory.value, visible, self.dropout)
+        elif isinstance(visible, Segments):
+            attended = packed_attention(query, memory.key, memory.value, visible)
         elif decoding and query.device.type == "cpu":
             attended = attention_weights(query, memory.key, visible) @ memory.value
         else:
@@ -184,6 +217,13 @@ class MultiHeadAttention(nn.Module):
             yield self._recorded
         finally:
             self._recorded = None
+
+    def _projected(self, x: Tensor, *projections: nn.Linear) -> list[Tensor]:
+        """Apply projections to the same (B, T, D) and split their results into heads; on a GPU in training by one product for all."""
+        if x.device.type == "cpu" or not self.training:
+            return [self._split(projection(x)) for projection in projections]
+        weights = [projection.weight for projection in projections]
+        return [self._split(part) for part in functional.linear(x, torch.cat(weights)).split([len(weight) for weight in weights], dim=-1)]
 
     def _split(self, x: Tensor) -> Tensor:
         """Split (B, T, H*d) into heads: (B, H, T, d)."""
@@ -201,8 +241,8 @@ class SelfAttention(MultiHeadAttention):
     def project(self, x: Tensor) -> tuple[Tensor, KeysAndValues]:
         """Project (B, T, D) to query (B, H, T, d_k), key (B, H, T, d_k) and value (B, H, T, d_v)."""
         if self._fused is None:
-            memory = self.keys_and_values(x)
-            return self.queries(x), memory
+            key, value, query = self._projected(x, self.key, self.value, self.query)
+            return query, KeysAndValues(key, value)
         query, key, value = map(self._split, self._fused(x).split(self._widths, dim=-1))
         return query, KeysAndValues(key, value)
 
@@ -215,6 +255,8 @@ class SelfAttention(MultiHeadAttention):
 
 
 def _all_weights(query: Tensor, key: Tensor, visible: Visible) -> Tensor:
+    if isinstance(visible, Segments):
+        return attention_weights(query, key, visible.mask())
     if not isinstance(visible, Neighbourhood):
         return attention_weights(query, key, visible)
     near = _restricted_weights(query, key, visible)

@@ -53,6 +53,10 @@ class SinusoidalPositions(nn.Module):
             table = self._table = sinusoidal_positions(2 * end, table.shape[1], table.dtype).to(table.device)
         return table[first:end]
 
+    def at(self, positions: Tensor, end: int) -> Tensor:
+        """Return the encodings of positions, (n,), all below `end`: (n, D)."""
+        return self(0, end)[positions]
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SinusoidalPositions":
         """Recompute the table when the model is cast: float32 cast to float64 would keep the precision of float32."""
         before = self._table.dtype
@@ -72,6 +76,10 @@ class LearnedPositions(nn.Module):
     def forward(self, first: int, count: int) -> Tensor:
         """Return the vectors of `count` positions from `first` on: (count, D)."""
         return self.weight[first : first + count]
+
+    def at(self, positions: Tensor, end: int) -> Tensor:
+        """Return the vectors of positions, (n,), all below `end`: (n, D)."""
+        return functional.embedding(positions, self.weight)
 
 
 class Dropout(nn.Module):

@@ -3,8 +3,9 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transformer_core.models.attention import KeysAndValues, MultiHeadAttention, SelfAttention, Visible
+from transformer_core.models.attention import KeysAndValues, MultiHeadAttention, Segments, SelfAttention, Visible
 from transformer_core.models.embeddings import Dropout
+from transformer_core.models.translation import as_autocast
 from transformer_core.presets import TransformerSize
 
 
@@ -36,14 +37,16 @@ class Residual(nn.Module):
 
     def before(self, x: Tensor) -> Tensor:
         """Return the sub-layer's input, (B, T, D)."""
-        normed: Tensor = self.norm(x) if self._norm_first else x
-        return normed
+        return self._normed(x) if self._norm_first else x
 
     def after(self, x: Tensor, y: Tensor) -> Tensor:
         """Combine x and the sub-layer's output y, both (B, T, D)."""
         total = x + self.dropout(y)
-        normed: Tensor = total if self._norm_first else self.norm(total)
-        return normed
+        return total if self._norm_first else self._normed(total)
+
+    def _normed(self, x: Tensor) -> Tensor:
+        """Return the norm of x. On a GPU autocast computes it in float32; the result is in the low precision again, as on a CPU."""
+        return as_autocast(self.norm(x))
 
 
 class EncoderLayer(nn.Module):
@@ -59,7 +62,7 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, visible: Visible) -> Tensor:
         """Apply the layer to x, (B, S, D), and return that shape.
 
-        `visible` is (B, 1, 1, S), True at real tokens, or its `bias_of`, or a neighbourhood.
+        `visible` is (B, 1, 1, S), True at real tokens, or its `bias_of`, or a neighbourhood, or packed sentences with B = 1.
         """
         query, own = self.self_attention.project(self.round_attention.before(x))
         x = self.round_attention.after(x, self.self_attention(query, own, visible))
@@ -83,7 +86,7 @@ class DecoderLayer(nn.Module):
         x: Tensor,
         visible: Visible,
         encoded: KeysAndValues,
-        encoded_mask: Tensor,
+        encoded_mask: Tensor | Segments,
         past: KeysAndValues | None = None,
         slots: slice = slice(0),
     ) -> Tensor:
@@ -91,10 +94,10 @@ class DecoderLayer(nn.Module):
 
         Args:
             x: input of the layer.
-            visible: for a whole target (T, T) or a neighbourhood; for hypotheses (B, 1, K, C), True at the slots that each one sees. Or the
-                `bias_of` such a mask.
+            visible: for a whole target (T, T), a neighbourhood or packed sentences; for hypotheses (B, 1, K, C), True at the slots that each
+                one sees. Or the `bias_of` such a mask.
             encoded: keys and values of the encoder's output for this layer.
-            encoded_mask: (B, 1, 1, S), True at real source tokens, or its `bias_of`.
+            encoded_mask: (B, 1, 1, S), True at real source tokens, or its `bias_of`, or packed sentences.
             past: keys and values in C slots per sentence; those of this position are written there. None for a whole target.
             slots: the K slots of this position.
 

@@ -121,9 +121,15 @@ class QuantisedLinear(nn.Module):
 
 
 def pack(model: TranslationModel) -> None:
-    """Pre-pack the weights of a model for decoding on a CPU if oneDNN has kernels for its number type; else leave it unchanged."""
+    """Prepare a model for decoding only: on a GPU the three projections of each self-attention become one; on a CPU weights are pre-packed.
+
+    They are pre-packed if oneDNN has kernels for their number type.
+    """
     dtype = model.output_weight.dtype
-    if model.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if model.device.type != "cpu":
+        _fuse(model)
+        return
+    if not torch.backends.mkldnn.is_available():
         return
     if dtype == torch.float32 or (dtype == torch.bfloat16 and has_fast_bf16(model.device)):
         _replace_linear_maps(model, PackedLinear)
@@ -141,15 +147,19 @@ def quantise(model: TranslationModel) -> None:
     _replace_linear_maps(model, QuantisedLinear)
 
 
+def _fuse(model: TranslationModel) -> None:
+    for module in list(model.modules()):
+        if isinstance(module, SelfAttention):
+            module.fuse()
+
+
 def _replace_linear_maps(model: TranslationModel, replacement: Callable[[Tensor, Tensor | None], nn.Module]) -> None:
     """Replace every linear map in place, including the projection to logits.
 
     The three projections of a self-attention become one. Afterwards the model can only decode: it cannot be trained or saved.
     `replacement` makes a linear map from weight (N, D) and bias, (N,) or None.
     """
-    for module in list(model.modules()):
-        if isinstance(module, SelfAttention):
-            module.fuse()
+    _fuse(model)
     model.decoding_projection = replacement(model.output_weight, None)
     for name, linear in list(model.named_modules()):
         if isinstance(linear, nn.Linear):

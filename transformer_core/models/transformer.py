@@ -1,5 +1,6 @@
 """The encoder-decoder (paper 3.1, Figure 1): whole targets for training, one step at a time for decoding."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -7,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transformer_core.models.attention import KeysAndValues, Neighbourhood, Visible, bias_of
+from transformer_core.models.attention import KeysAndValues, Neighbourhood, Segments, Visible, bias_of
 from transformer_core.models.embeddings import LearnedPositions, SinusoidalPositions, TokenEmbedding
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
+from transformer_core.models.packing import Packed
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import TransformerSize
 
@@ -83,6 +85,9 @@ class Transformer(TranslationModel):
         self.encoder = nn.ModuleList(EncoderLayer(size) for _ in range(size.depths[0]))
         self.decoder = nn.ModuleList(DecoderLayer(size) for _ in range(size.depths[1]))
         self.encoder_norm, self.decoder_norm = (nn.LayerNorm(size.d_model) if size.norm == "pre" else None for _ in range(2))
+        # FlashAttention has neither a neighbourhood nor values of another width, and torch's has no dropout of packed sentences.
+        self.can_pack = size.neighbourhood is None and size.attention_dropout == 0 and size.d_k == size.d_v and size.d_k % 8 == 0
+        self._packed_parts: tuple[Callable[..., Tensor], ...] = _PACKED_PARTS
 
     @property
     def output_weight(self) -> Tensor:
@@ -96,6 +101,22 @@ class Transformer(TranslationModel):
         for layer in self._decoder_layers():
             x = layer(x, visible, layer.cross_attention.keys_and_values(memory), mask)
         return _normed(x, self.decoder_norm)
+
+    def packed(self, source: Packed, target: Packed) -> Tensor:
+        enter, encode, decode = self._packed_parts
+        memory, visible = enter(source, self.embedding, self.source_positions, self.dropout), Segments(source, source)
+        for layer in self.encoder:
+            memory = encode(layer, memory, visible)
+        memory = _normed(memory, self.encoder_norm)
+        x = enter(target, self.target_embedding or self.embedding, self.target_positions, self.dropout)
+        visible, of_source = Segments(target, target, causal=True), Segments(target, source)
+        for layer in self.decoder:
+            x = decode(layer, x, visible, memory, of_source)
+        return _normed(x, self.decoder_norm)[0]
+
+    def compile_packed(self) -> None:
+        # One set of kernels serves all layers of a stack.
+        self._packed_parts = tuple(torch.compile(part, dynamic=True) for part in _PACKED_PARTS)
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """Encode (B, S) token ids and their mask to (B, S, D)."""
@@ -161,3 +182,24 @@ def _positions(size: TransformerSize) -> nn.Module | None:
 
 def _normed(x: Tensor, norm: nn.Module | None) -> Tensor:
     return x if norm is None else norm(x)
+
+
+def _enter_packed(sentences: Packed, embedding: nn.Module, positions: nn.Module | None, dropout: nn.Module) -> Tensor:
+    embedded = embedding(sentences.tokens[None])
+    if isinstance(positions, SinusoidalPositions | LearnedPositions):
+        embedded = embedded + positions.at(sentences.positions, sentences.longest)
+    entered: Tensor = dropout(as_autocast(embedded))
+    return entered
+
+
+def _encode_packed(layer: EncoderLayer, x: Tensor, visible: Segments) -> Tensor:
+    encoded: Tensor = layer(x, visible)
+    return encoded
+
+
+def _decode_packed(layer: DecoderLayer, x: Tensor, visible: Segments, memory: Tensor, of_source: Segments) -> Tensor:
+    decoded: Tensor = layer(x, visible, layer.cross_attention.keys_and_values(memory), of_source)
+    return decoded
+
+
+_PACKED_PARTS = (_enter_packed, _encode_packed, _decode_packed)

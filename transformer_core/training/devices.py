@@ -1,6 +1,7 @@
 """The processes that train together: rank, device and precision of this process, and reductions over all of them."""
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,6 +11,7 @@ from typing import TypeVar
 import torch
 import torch.distributed
 from torch import Tensor
+from torch.utils._triton import has_triton
 
 from transformer_core.config import Precision
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
@@ -108,6 +110,16 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
     """Return the context of a forward pass: matrix products are in low precision if `precision` asks for it."""
     low = low_precision(device, precision)
     return nullcontext() if low is None else torch.autocast(device.type, dtype=low)
+
+
+def can_pack(device: torch.device, precision: Precision) -> bool:
+    """Return whether the device can attend within packed sentences: FlashAttention needs an Ampere GPU or a later one, and bf16 or fp16."""
+    return device.type == "cuda" and low_precision(device, precision) is not None and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def can_compile() -> bool:
+    """Return whether torch can generate kernels for a GPU here: it needs Triton and a C compiler."""
+    return has_triton() and any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
 
 
 def loss_scaler(device: torch.device, precision: Precision) -> torch.amp.GradScaler:

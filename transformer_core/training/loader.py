@@ -1,9 +1,9 @@
-"""A rank's micro-batches as padded tensors, prepared ahead in a thread."""
+"""A rank's micro-batches as tensors, padded or packed, prepared ahead in a thread."""
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -12,10 +12,13 @@ from torch import Tensor
 from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
-from transformer_core.corpus.tokens.subword import BOS, PAD, padded
+from transformer_core.corpus.tokens.subword import BOS, PAD, TokenIds, padded
+from transformer_core.models.packing import Packed
+from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Rank
 
 _AHEAD = 4  # Updates.
+_BLOCK = 128  # Positions.
 
 
 class Batch(NamedTuple):
@@ -35,9 +38,18 @@ class Batch(NamedTuple):
     target_positions: Tensor
     targets: Tensor
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: torch.device) -> Self:
         """Return the batch on a device; a copy from pinned memory is asynchronous."""
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
+        return self._make(tensor.to(device, non_blocking=True) for tensor in self)
+
+    def pin_memory(self) -> Self:
+        """Return the batch in pinned memory, from which a GPU copies asynchronously."""
+        return self._make(tensor.pin_memory() for tensor in self)
+
+    def decoded(self, model: TranslationModel) -> Tensor:
+        """Return the model's output at the real target positions, (n, D)."""
+        decoded: Tensor = model(self.source, self.source_mask, self.shifted)
+        return decoded.flatten(0, 1).index_select(0, self.target_positions)
 
     def twice(self) -> "Batch":
         """Return a batch of all pairs and then of all pairs again: 2B rows and 2n real target tokens."""
@@ -48,12 +60,45 @@ class Batch(NamedTuple):
         return Batch(source, mask, shifted, positions, targets)
 
 
+class PackedBatch(NamedTuple):
+    """A micro-batch without padding.
+
+    Attributes:
+        source: the source sentences, end tokens included.
+        shifted: the decoder's input: each target sentence moved one to the right behind the begin token.
+        targets: (n,) target ids, end tokens included: the tokens to predict.
+    """
+
+    source: Packed
+    shifted: Packed
+    targets: Tensor
+
+    def to(self, device: torch.device) -> "PackedBatch":
+        """Return the batch on a device; a copy from pinned memory is asynchronous."""
+        return PackedBatch(self.source.to(device), self.shifted.to(device), self.targets.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Self:
+        """Return the batch in pinned memory, from which a GPU copies asynchronously."""
+        return self._make(part.pin_memory() for part in self)
+
+    def decoded(self, model: TranslationModel) -> Tensor:
+        """Return the model's output for each target token, (n, D)."""
+        return model.packed(self.source, self.shifted)
+
+    def twice(self) -> "PackedBatch":
+        """Return a batch of all pairs and then of all pairs again."""
+        return PackedBatch(self.source.twice(), self.shifted.twice(), self.targets)
+
+
+MakeBatch = Callable[[Pairs], Batch | PackedBatch]
+
+
 class RankBatch(NamedTuple):
     """A rank's part of an update: the update, the cursor after it, and the rank's micro-batches by their position in the update."""
 
     update: GlobalBatch
     after: Cursor
-    microbatches: dict[int, Batch]
+    microbatches: dict[int, Batch | PackedBatch]
 
 
 def make_batch(pairs: Pairs) -> Batch:
@@ -65,8 +110,26 @@ def make_batch(pairs: Pairs) -> Batch:
     return Batch(*map(torch.from_numpy, (source, source != PAD, shifted, positions, target.ravel()[positions])))
 
 
+def make_packed_batch(pairs: Pairs) -> PackedBatch:
+    """Return the pairs as one batch without padding on the CPU."""
+    source, target = (_packed(side) for side in (pairs.sources, pairs.targets))
+    tokens = target.tokens.roll(1)
+    tokens[target.starts[:-1].long()] = BOS
+    return PackedBatch(source, target._replace(tokens=tokens), target.tokens)
+
+
+def _packed(sentences: Sequence[TokenIds]) -> Packed:
+    lengths = np.array([len(sentence) for sentence in sentences])
+    starts = np.concatenate(([0], lengths.cumsum()))
+    positions = np.arange(starts[-1]) - starts[:-1].repeat(lengths)
+    # Rounded up, since FlashAttention reads blocks of so many tokens, and each other number would be compiled for.
+    longest = -(-int(lengths.max()) // _BLOCK) * _BLOCK
+    tokens = np.concatenate([np.asarray(sentence, np.int64) for sentence in sentences])
+    return Packed(*map(torch.from_numpy, (tokens, positions, starts.astype(np.int32))), longest)
+
+
 def shares(
-    plan: BatchPlan, split: BinarizedSplit, rank: Rank, cursor: Cursor, bpe_dropout: BpeDropout | None = None
+    plan: BatchPlan, split: BinarizedSplit, rank: Rank, cursor: Cursor, make_batch: MakeBatch, bpe_dropout: BpeDropout | None = None
 ) -> Generator[RankBatch]:
     """Yield this rank's shares of the updates from `cursor` on, without end; a few are prepared ahead, in pinned memory for a GPU.
 
@@ -84,7 +147,7 @@ def shares(
             pairs = segmented[mine]
         batches = dict(zip(range(len(update.microbatches))[mine], map(make_batch, pairs), strict=True))
         if rank.device.type == "cuda":
-            batches = {position: Batch(*(tensor.pin_memory() for tensor in batch)) for position, batch in batches.items()}
+            batches = {position: batch.pin_memory() for position, batch in batches.items()}
         return RankBatch(update, after, batches)
 
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")

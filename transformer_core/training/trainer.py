@@ -18,8 +18,8 @@ from transformer_core.errors import Interrupted, configuration_error, is_out_of_
 from transformer_core.models.architectures import flops_a_token
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.checkpoint import StateDirectory, best_updates, validations_since_best
-from transformer_core.training.devices import Rank
-from transformer_core.training.loader import make_batch, shares
+from transformer_core.training.devices import Rank, can_compile, can_pack
+from transformer_core.training.loader import make_batch, make_packed_batch, shares
 from transformer_core.training.records import LogWindow, Observer, Progress
 from transformer_core.training.update import GRADIENT_NORM, NLL, SKIPPED, SMOOTHED, STOP, Updater
 
@@ -77,6 +77,10 @@ class Trainer:
         self._plan = BatchPlan(
             split.source.lengths, split.target.lengths, settings.tokens_per_update, settings.tokens_per_microbatch, settings.seed
         )
+        packs = model.can_pack and can_pack(rank.device, settings.precision)
+        self._make_batch = make_packed_batch if packs else make_batch
+        if packs and can_compile():
+            model.compile_packed()
         self._updater = Updater(model, settings, rank)
         of_source, of_target = flops_a_token(model)
         self._flops_a_token = settings.passes * of_source, settings.passes * of_target
@@ -112,7 +116,7 @@ class Trainer:
         self._model.train()
         lacking = torch.zeros((), device=self._rank.device)
         try:
-            self._updater.dry_run(self.progress.update + 1, (make_batch(self._split.pairs(pairs)) for pairs in self._plan.largest()))
+            self._updater.dry_run(self.progress.update + 1, (self._make_batch(self._split.pairs(pairs)) for pairs in self._plan.largest()))
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -137,7 +141,7 @@ class Trainer:
         self._clock_began = time.monotonic()
         self._window_began = self._clock_began - self._window.seconds
         cursor = Cursor(self.progress.epoch, self.progress.done_in_epoch)
-        with closing(shares(self._plan, self._split, self._rank, cursor, self._bpe_dropout)) as coming:
+        with closing(shares(self._plan, self._split, self._rank, cursor, self._make_batch, self._bpe_dropout)) as coming:
             if self.progress.update:  # A kill may have prevented the validation and the checkpoint after the restored state.
                 self._validate_and_keep()
             while not self._ended():

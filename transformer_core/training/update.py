@@ -12,7 +12,7 @@ from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import GlobalBatch
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Rank, autocast, loss_scaler
-from transformer_core.training.loader import Batch, RankBatch
+from transformer_core.training.loader import Batch, PackedBatch, RankBatch
 from transformer_core.training.loss import Loss, cross_entropy
 
 # Indices of an update's totals: smoothed loss and NLL, summed over tokens; stop requests; the gradient's norm; 1 if it was skipped.
@@ -119,7 +119,7 @@ class Updater:
         self._scaler.update()
         self.pending.send(number, share.update, totals)
 
-    def dry_run(self, number: int, batches: Iterable[Batch]) -> None:
+    def dry_run(self, number: int, batches: Iterable[Batch | PackedBatch]) -> None:
         """Use the memory of update `number` on these micro-batches, without changing the model."""
         for batch in batches:
             self._add_gradients(batch, target_tokens=1)
@@ -142,7 +142,7 @@ class Updater:
         if state["scaler"]:
             self._scaler.load_state_dict(state["scaler"])
 
-    def _add_gradients(self, batch: Batch, target_tokens: int) -> None:
+    def _add_gradients(self, batch: Batch | PackedBatch, target_tokens: int) -> None:
         with autocast(self._rank.device, self._settings.precision):
             loss = self._loss(batch.to(self._rank.device))
         self._scaler.scale(loss.objective / target_tokens).backward()
@@ -150,13 +150,11 @@ class Updater:
             self._buffer.totals[SMOOTHED] += loss.smoothed
             self._buffer.totals[NLL] += loss.nll
 
-    def _loss(self, batch: Batch) -> Loss:
+    def _loss(self, batch: Batch | PackedBatch) -> Loss:
         """Return the loss of a batch. R-Drop's two passes are one over the rows twice: dropout draws a mask for each row."""
         settings = self._settings
         seen = batch.twice() if settings.r_drop else batch
-        decoded = self._model(seen.source, seen.source_mask, seen.shifted)
-        hidden = decoded.flatten(0, 1).index_select(0, seen.target_positions)
-        return cross_entropy(hidden, self._model.output_weight, batch.targets, settings.label_smoothing, settings.r_drop)
+        return cross_entropy(seen.decoded(self._model), self._model.output_weight, batch.targets, settings.label_smoothing, settings.r_drop)
 
     def _step(self, number: int, broken: Tensor) -> None:
         for group in self._optimizer.param_groups:

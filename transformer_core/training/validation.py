@@ -33,8 +33,7 @@ def score_split(
                 totals[2] = 1
                 break
             batch = make_batch(split.pairs(pairs)).to(rank.device)
-            decoded = model(batch.source, batch.source_mask, batch.shifted)
-            loss = cross_entropy(decoded.flatten(0, 1)[batch.target_positions], model.output_weight, batch.targets, label_smoothing=0.0)
+            loss = cross_entropy(batch.decoded(model), model.output_weight, batch.targets, label_smoothing=0.0)
             totals[:2] += torch.stack((loss.nll, loss.correct)).double()
     rank.sum_over_ranks(totals)
     (nll, correct, stopped), tokens = totals.tolist(), int(split.target.lengths.sum())

@@ -1,0 +1,81 @@
+"""Sentences without padding give the outputs and gradients of padded ones."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from transformer_core.corpus.tokens.binary import Pairs
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
+from transformer_core.training.devices import can_compile, can_pack
+from transformer_core.training.loader import Batch, PackedBatch, make_batch, make_packed_batch
+from transformer_core.training.loss import cross_entropy
+
+SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.0)
+VOCAB = 30
+CPU = torch.device("cpu")
+
+
+def pairs_of(lengths: list[tuple[int, int]], seed: int = 0) -> Pairs:
+    random = np.random.default_rng(seed)
+    sides = [[np.array([*random.integers(4, VOCAB, length - 1), 3], np.uint32) for length in side] for side in zip(*lengths, strict=True)]
+    return Pairs(np.arange(len(lengths)), *sides)
+
+
+def found(model: Transformer, batch: Batch | PackedBatch) -> tuple[Tensor, Tensor]:
+    """Outputs at the target tokens, and the gradients of the smoothed loss."""
+    model.zero_grad()
+    decoded = batch.decoded(model)
+    cross_entropy(decoded, model.output_weight, batch.targets, 0.1).objective.backward()
+    return decoded.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"positions": "learned", "most_positions": 20}, {"tied": "decoder"}])
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=8))
+def test_packed_outputs_and_gradients_are_those_of_padded_batches(changes: dict[str, object], lengths: list[tuple[int, int]]) -> None:
+    torch.manual_seed(0)
+    model = Transformer(replace(SIZE, **changes), VOCAB).double()  # type: ignore[arg-type]
+    pairs = pairs_of(lengths)
+    padded, packed = found(model, make_batch(pairs)), found(model, make_packed_batch(pairs))
+    for expected, ours in zip(padded, packed, strict=True):
+        assert torch.allclose(expected, ours, rtol=0, atol=1e-10)
+
+
+def test_twice_is_every_sentence_again() -> None:
+    batch = make_packed_batch(pairs_of([(3, 5), (7, 2), (1, 1)]))
+    model = Transformer(SIZE, VOCAB).double()
+    once, again = batch.decoded(model).expand(2, -1, -1).flatten(0, 1), batch.twice().decoded(model)
+    assert torch.allclose(once, again, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("changes", [{"neighbourhood": 4}, {"attention_dropout": 0.1}, {"d_v": 4}, {"d_k": 4, "d_v": 4}])
+def test_what_flash_attention_cannot_do_is_padded(changes: dict[str, object]) -> None:
+    assert Transformer(SIZE, VOCAB).can_pack
+    assert not Transformer(replace(SIZE, **changes), VOCAB).can_pack  # type: ignore[arg-type]
+    assert not can_pack(CPU, "bf16")
+
+
+@pytest.mark.gpu
+def test_packed_gradients_on_a_gpu_are_those_of_a_padded_batch_in_float32() -> None:
+    """By FlashAttention and generated kernels, in bf16: as near as the padded batch in bf16 is."""
+    device = torch.device("cuda")
+    assert can_pack(device, "bf16")
+    assert can_compile()
+    torch.manual_seed(0)
+    model = Transformer(replace(SIZE, d_model=128, d_ff=256, d_k=64, d_v=64), VOCAB).to(device)
+    pairs = pairs_of([(int(a), int(b)) for a, b in np.random.default_rng(1).integers(1, 150, (40, 2))])
+    exact = found(model, make_batch(pairs).to(device))
+    with torch.autocast("cuda", torch.bfloat16):
+        padded = found(model, make_batch(pairs).to(device))
+        model.compile_packed()
+        packed = found(model, make_packed_batch(pairs).to(device))
+        again = found(model, make_packed_batch(pairs).to(device))
+    for want, rounded, ours, repeated in zip(exact, padded, packed, again, strict=True):
+        error, bound = ((one.float() - want).norm() / want.norm() for one in (ours, rounded))
+        assert error < max(0.02, 1.5 * bound)
+        assert torch.equal(ours, repeated)
