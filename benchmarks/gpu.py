@@ -42,11 +42,10 @@ from transformer_core.training.update import seed_everything
 
 DEVICE = torch.device("cuda")
 RANK = Rank(0, 1, DEVICE)
-WARM_UP = 4  # Updates.
 SENTENCES = 3_000
 ALONE = 20
 BATCHES = (4_096, 16_384, 65_536)
-TOP = 16
+TOP, KEPT = 16, 60  # Kernels that are printed, and that are written to --json.
 
 
 def main() -> None:
@@ -88,11 +87,12 @@ def train(options: argparse.Namespace, folder: Path, product: float) -> list[dic
             began = time.perf_counter()
             try:  # PROBE
                 run = make(job, split)
-                run(job.updates[:WARM_UP])
+                run(job.updates)
                 warm = time.perf_counter() - began
                 runs = [run(job.updates) for _ in range(options.rounds)]
             except Exception:
                 import traceback
+
                 traceback.print_exc()
                 continue
             assert all(one.target_tokens == target_tokens for one in runs), (runs, target_tokens)
@@ -127,7 +127,7 @@ def job_of(setting: Setting, updates: int, folder: Path) -> tuple[BinarizedSplit
         tokens_per_microbatch=setting.tokens_per_update,
         seed=SEED,
         updates=[cut(split, pairs, 1) for pairs in plan(setting, split, 1, updates)],
-        warm_up=WARM_UP,
+        warm_up=updates,
         threads=1,
         attention="sdpa",
     )
@@ -138,12 +138,8 @@ def _ours(job: Job, split: BinarizedSplit) -> Callable[[Any], Training]:
     seed_everything(job.seed, 0, 0)
     model = build(ours_peer.size_of(job), job.vocab_size).to(DEVICE)
 
-    def run(updates: Any) -> Training:
-        for parameter in model.parameters():
-            parameter.grad = None
-        return ours_peer.train(model, split, ours_peer.settings_of(job, len(updates)), RANK)
-
-    return run
+    repeated = ours_peer.Repeated(model, split, ours_peer.settings_of(job, len(job.updates)), RANK)
+    return lambda _: repeated.train()
 
 
 def _hugging_face(job: Job, split: BinarizedSplit) -> Callable[[Any], Training]:
@@ -222,7 +218,7 @@ def profiled(options: argparse.Namespace, folder: Path, _: float) -> list[dict[s
     for name in options.settings:
         split, job = job_of(SETTINGS["cuda"][name], 8, folder / name)
         run = _ours(job, split)
-        run(job.updates[:WARM_UP])
+        run(job.updates)
         rows += kernels(f"training, {name}", partial(run, job.updates))
     write_copier(BASE, SETTINGS["cuda"]["base"].vocab_size, folder / "copier" / "model")
     translator = Translator.load(folder / "copier" / "model", precision="bf16")
@@ -248,10 +244,10 @@ def kernels(what: str, run: Callable[[], object]) -> list[dict[str, Any]]:
             "calls": event.count,
             "kernel": event.key[:110],
         }
-        for event in sorted(own, key=lambda event: -event.self_device_time_total)[:TOP]
+        for event in sorted(own, key=lambda event: -event.self_device_time_total)[:KEPT]
     ]
     print(f"{what}: {seconds:.3f} s under the profiler, the GPU works {busy:.3f} s of it, {sum(event.count for event in own):,} kernels")
-    print(markdown(pd.DataFrame(rows)), flush=True)
+    print(markdown(pd.DataFrame(rows[:TOP])), flush=True)
     return [{"what": what, "seconds": seconds, "busy_seconds": busy, **row} for row in rows]
 
 

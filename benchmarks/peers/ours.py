@@ -17,7 +17,7 @@ from transformer_core.models.precision import has_fast_bf16, weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
 from transformer_core.training.devices import Rank, process_group
-from transformer_core.training.records import Observer, UpdateRecord
+from transformer_core.training.records import Observer, Progress, UpdateRecord
 from transformer_core.training.throughput import NullDirectory
 from transformer_core.training.trainer import Trainer
 from transformer_core.training.update import seed_everything
@@ -50,7 +50,7 @@ def main() -> None:
 
         def run(updates: Updates) -> Training:
             model.zero_grad()  # Otherwise the first training's gradients would be in memory beside those of the second.
-            return train(model, split, settings_of(job, len(updates)), rank)
+            return Repeated(model, split, settings_of(job, len(updates)), rank).train()
 
         facts = {"precision": "bf16" if has_fast_bf16(rank.device) else "float32", "versions": {"torch": torch.__version__}}
         train_and_report(folder, job, model, memory, run, facts, rank.index)
@@ -75,22 +75,29 @@ def settings_of(job: Job, updates: int) -> Train:
     return recipes.load("wmt14-en-de-base").train.model_copy(update=changes)
 
 
-def train(model: TranslationModel, split: BinarizedSplit, settings: Train, rank: Rank) -> Training:
-    """Train from the plan's first update on."""
-    ended: list[float] = []
-    waits = _Waits()
+class Repeated:
+    """A trainer that can train from the plan's first update on several times, and makes its kernels and graphs only once."""
 
-    def validate() -> dict[str, float]:
+    def __init__(self, model: TranslationModel, split: BinarizedSplit, settings: Train, rank: Rank) -> None:
+        self._rank = rank
+        self._ended: list[float] = []
+        self._waits = _Waits()
+        self._trainer = Trainer(model, split, settings, rank, NullDirectory(), self._waits, self._validate, lambda: False)
+
+    def train(self) -> Training:
+        """Train once."""
+        self._trainer.progress, self._waits.shares = Progress(), []
+        self._rank.wait_for_all()
+        began = now(self._rank.device)
+        with suppress(_Ended):
+            self._trainer.run()
+        waited = fmean(self._waits.shares) if self._rank.index == 0 else None
+        return Training(self._ended[-1] - began, self._trainer.progress.target_tokens, waited)
+
+    def _validate(self) -> dict[str, float]:
         """End the clock: called on every rank after the last update. The directory copies and saves nothing, which is not compared."""
-        ended.append(now(rank.device))
+        self._ended.append(now(self._rank.device))
         raise _Ended
-
-    trainer = Trainer(model, split, settings, rank, NullDirectory(), waits, validate, lambda: False)
-    rank.wait_for_all()
-    began = now(rank.device)
-    with suppress(_Ended):
-        trainer.run()
-    return Training(ended[0] - began, trainer.progress.target_tokens, fmean(waits.shares) if rank.index == 0 else None)
 
 
 if __name__ == "__main__":

@@ -62,11 +62,17 @@ class Neighbourhood:
 
 @dataclass(frozen=True)
 class Segments:
-    """What the packed sentences of queries see: the packed sentence of keys with the same number; if `causal`, no later position."""
+    """What the packed sentences of queries see: the packed sentence of keys with the same number.
+
+    Attributes:
+        causal: whether a query sees no later position.
+        short: whether to use the kernel for short sentences.
+    """
 
     queries: Packed
     keys: Packed
     causal: bool = False
+    short: bool = False
 
     def mask(self) -> Tensor:
         """Return the same as a mask, (n of the queries, n of the keys)."""
@@ -120,7 +126,7 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor
 
 
 def packed_attention(query: Tensor, key: Tensor, value: Tensor, segments: Segments) -> Tensor:
-    """Return the weighted sum of values within packed sentences: on a GPU by FlashAttention, which computes no score between two of them.
+    """Return the weighted sum of values within packed sentences, without a score between two of them on a GPU.
 
     Shapes are those of `scaled_dot_product_attention` with B = 1. On a GPU the type is bf16 or fp16.
     """
@@ -128,8 +134,10 @@ def packed_attention(query: Tensor, key: Tensor, value: Tensor, segments: Segmen
         return scaled_dot_product_attention(query, key, value, segments.mask(), Dropout(0.0))
     q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
     starts, longest = (segments.queries.starts, segments.keys.starts), (segments.queries.longest, segments.keys.longest)
-    attended = varlen_attn(q, k, v, *starts, *longest, window_size=(-1, 0) if segments.causal else (-1, -1))
-    assert isinstance(attended, Tensor)
+    if segments.short:
+        attended = torch.ops.transformer_core.short_attention(q, k, v, *starts, *longest, segments.causal)
+    else:
+        attended = varlen_attn(q, k, v, *starts, *longest, window_size=(-1, 0) if segments.causal else (-1, -1))
     return attended.transpose(0, 1)[None]
 
 

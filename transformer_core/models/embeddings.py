@@ -77,8 +77,8 @@ class LearnedPositions(nn.Module):
         """Return the vectors of `count` positions from `first` on: (count, D)."""
         return self.weight[first : first + count]
 
-    def at(self, positions: Tensor, end: int) -> Tensor:
-        """Return the vectors of positions, (n,), all below `end`: (n, D)."""
+    def at(self, positions: Tensor, _: int) -> Tensor:
+        """Return the vectors of positions, (n,): (n, D)."""
         return functional.embedding(positions, self.weight)
 
 

@@ -94,8 +94,8 @@ class DecoderLayer(nn.Module):
 
         Args:
             x: input of the layer.
-            visible: for a whole target (T, T), a neighbourhood or packed sentences; for hypotheses (B, 1, K, C), True at the slots that each
-                one sees. Or the `bias_of` such a mask.
+            visible: for a whole target (T, T), a neighbourhood or packed sentences; for hypotheses (B, 1, K, C), True at the slots that
+                each one sees. Or the `bias_of` such a mask.
             encoded: keys and values of the encoder's output for this layer.
             encoded_mask: (B, 1, 1, S), True at real source tokens, or its `bias_of`, or packed sentences.
             past: keys and values in C slots per sentence; those of this position are written there. None for a whole target.

@@ -12,7 +12,7 @@ class Packed(NamedTuple):
     Attributes:
         tokens: (n,) token ids of all sentences.
         positions: (n,) position of each token in its sentence.
-        starts: (B+1,) int32, first token of each sentence, and n.
+        starts: (B+1,) int32, first token of each sentence, and n; a sentence may be empty.
         longest: at least the tokens of the longest sentence.
     """
 

@@ -15,6 +15,8 @@ from transformer_core.models.packing import Packed
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import TransformerSize
 
+LONGEST_OF_SHORT = 128  # Tokens of a sentence for which the kernel for short sentences is made; FlashAttention is as fast from here on.
+_WIDEST_OF_SHORT = 128  # Its d_k.
 _ROOM = 8  # Number of target positions by which the buffers of keys and values grow.
 
 
@@ -87,6 +89,7 @@ class Transformer(TranslationModel):
         self.encoder_norm, self.decoder_norm = (nn.LayerNorm(size.d_model) if size.norm == "pre" else None for _ in range(2))
         # FlashAttention has neither a neighbourhood nor values of another width, and torch's has no dropout of packed sentences.
         self.can_pack = size.neighbourhood is None and size.attention_dropout == 0 and size.d_k == size.d_v and size.d_k % 8 == 0
+        self._has_kernels = False
         self._packed_parts: tuple[Callable[..., Tensor], ...] = _PACKED_PARTS
 
     @property
@@ -104,19 +107,29 @@ class Transformer(TranslationModel):
 
     def packed(self, source: Packed, target: Packed) -> Tensor:
         enter, encode, decode = self._packed_parts
-        memory, visible = enter(source, self.embedding, self.source_positions, self.dropout), Segments(source, source)
+        short = self._has_kernels and max(source.longest, target.longest) <= LONGEST_OF_SHORT
+        memory = enter(*self._embedded(source, self.embedding, self.source_positions), self.dropout)
+        visible = Segments(source, source, short=short)
         for layer in self.encoder:
             memory = encode(layer, memory, visible)
         memory = _normed(memory, self.encoder_norm)
-        x = enter(target, self.target_embedding or self.embedding, self.target_positions, self.dropout)
-        visible, of_source = Segments(target, target, causal=True), Segments(target, source)
+        x = enter(*self._embedded(target, self.target_embedding or self.embedding, self.target_positions), self.dropout)
+        visible, of_source = Segments(target, target, causal=True, short=short), Segments(target, source, short=short)
         for layer in self.decoder:
             x = decode(layer, x, visible, memory, of_source)
         return _normed(x, self.decoder_norm)[0]
 
     def compile_packed(self) -> None:
+        from transformer_core.models import short_attention  # noqa: F401  # Adds an operation to torch; it needs Triton.
+
+        self._has_kernels = self.size.d_k <= _WIDEST_OF_SHORT
         # One set of kernels serves all layers of a stack.
         self._packed_parts = tuple(torch.compile(part, dynamic=True) for part in _PACKED_PARTS)
+
+    def _embedded(self, sentences: Packed, embedding: TokenEmbedding, positions: nn.Module | None) -> tuple[Tensor, Tensor | None]:
+        """Return (1, n, D) embedded tokens and (n, D) positions. They are not compiled: torch's own gradients add up in a fixed order."""
+        known = isinstance(positions, SinusoidalPositions | LearnedPositions)
+        return embedding(sentences.tokens[None]), positions.at(sentences.positions, sentences.longest) if known else None
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """Encode (B, S) token ids and their mask to (B, S, D)."""
@@ -184,11 +197,8 @@ def _normed(x: Tensor, norm: nn.Module | None) -> Tensor:
     return x if norm is None else norm(x)
 
 
-def _enter_packed(sentences: Packed, embedding: nn.Module, positions: nn.Module | None, dropout: nn.Module) -> Tensor:
-    embedded = embedding(sentences.tokens[None])
-    if isinstance(positions, SinusoidalPositions | LearnedPositions):
-        embedded = embedded + positions.at(sentences.positions, sentences.longest)
-    entered: Tensor = dropout(as_autocast(embedded))
+def _enter_packed(embedded: Tensor, positions: Tensor | None, dropout: nn.Module) -> Tensor:
+    entered: Tensor = dropout(as_autocast(embedded if positions is None else embedded + positions))
     return entered
 
 

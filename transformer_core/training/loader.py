@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch
@@ -66,12 +67,22 @@ class PackedBatch(NamedTuple):
     Attributes:
         source: the source sentences, end tokens included.
         shifted: the decoder's input: each target sentence moved one to the right behind the begin token.
-        targets: (n,) target ids, end tokens included: the tokens to predict.
+        targets: (n,) target ids, end tokens included: the tokens to predict; -1 for filling.
     """
 
     source: Packed
     shifted: Packed
     targets: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Everything that the kernels of a batch depend on."""
+        return tuple(number for side in (self.source, self.shifted) for number in (len(side.tokens), len(side.starts), side.longest))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors of the batch."""
+        return [*self.source[:3], *self.shifted[:3], self.targets]
 
     def to(self, device: torch.device) -> "PackedBatch":
         """Return the batch on a device; a copy from pinned memory is asynchronous."""
@@ -110,22 +121,55 @@ def make_batch(pairs: Pairs) -> Batch:
     return Batch(*map(torch.from_numpy, (source, source != PAD, shifted, positions, target.ravel()[positions])))
 
 
-def make_packed_batch(pairs: Pairs) -> PackedBatch:
-    """Return the pairs as one batch without padding on the CPU."""
-    source, target = (_packed(side) for side in (pairs.sources, pairs.targets))
-    tokens = target.tokens.roll(1)
-    tokens[target.starts[:-1].long()] = BOS
-    return PackedBatch(source, target._replace(tokens=tokens), target.tokens)
+def make_packed_batch(pairs: Pairs, multiple: int = 1) -> PackedBatch:
+    """Return the pairs as one batch without padding on the CPU.
+
+    Both numbers of tokens are filled up to a multiple, with sentences of PAD whose targets are -1, so that batches have few shapes.
+    """
+    lengths = [np.array([len(sentence) for sentence in side]) for side in (pairs.sources, pairs.targets)]
+    longest = [_rounded(int(side.max())) for side in lengths]
+    fillings = [_filling(-int(side.sum()) % multiple, most) for side, most in zip(lengths, longest, strict=True)]
+    count = len(pairs) + max(map(len, fillings))
+    if multiple > 1:
+        count = _power_of_two(count)
+    filled = [np.zeros(count, np.int64) for _ in lengths]
+    for side, own, more in zip(filled, lengths, fillings, strict=True):
+        side[: len(own)], side[len(own) : len(own) + len(more)] = own, more
+    source, target = map(_packed, (pairs.sources, pairs.targets), filled, longest)
+    shifted = target.tokens.roll(1)
+    shifted[target.starts[: len(pairs)].long()] = BOS
+    targets = target.tokens.clone()
+    targets[len(targets) - sum(fillings[1]) :] = -1
+    return PackedBatch(source, target._replace(tokens=shifted), targets)
 
 
-def _packed(sentences: Sequence[TokenIds]) -> Packed:
-    lengths = np.array([len(sentence) for sentence in sentences])
+def filled_up_to(tokens_per_microbatch: int) -> int:
+    """Return the multiple for micro-batches of so many tokens: about a sixteenth, so that a batch has about a thirtieth of filling."""
+    return max(16, _power_of_two(tokens_per_microbatch // 16 + 1) // 2)
+
+
+def _packed(sentences: Sequence[TokenIds], lengths: NDArray[np.int64], longest: int) -> Packed:
+    """Return the sentences, and PAD for all further lengths."""
     starts = np.concatenate(([0], lengths.cumsum()))
+    tokens = np.full(starts[-1], PAD)
+    tokens[: starts[len(sentences)]] = np.concatenate([np.asarray(sentence, np.int64) for sentence in sentences])
     positions = np.arange(starts[-1]) - starts[:-1].repeat(lengths)
-    # Rounded up, since FlashAttention reads blocks of so many tokens, and each other number would be compiled for.
-    longest = -(-int(lengths.max()) // _BLOCK) * _BLOCK
-    tokens = np.concatenate([np.asarray(sentence, np.int64) for sentence in sentences])
     return Packed(*map(torch.from_numpy, (tokens, positions, starts.astype(np.int32))), longest)
+
+
+def _filling(tokens: int, longest: int) -> list[int]:
+    """Return the lengths of sentences with so many tokens together."""
+    whole, rest = divmod(tokens, longest)
+    return [longest] * whole + [rest] * (rest > 0)
+
+
+def _rounded(longest: int) -> int:
+    """Return a length that kernels are made for: a power of 2 from 16 up to `_BLOCK`, then multiples of that."""
+    return max(16, _power_of_two(longest)) if longest <= _BLOCK else -(-longest // _BLOCK) * _BLOCK
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
 
 
 def shares(

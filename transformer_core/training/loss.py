@@ -22,8 +22,6 @@ No logarithm of a probability is computed.
 """
 
 import math
-from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -33,7 +31,8 @@ from torch.nn import functional
 
 from transformer_core.training.devices import can_compile
 
-_ROWS_PER_SLICE = {"cpu": 2048, "cuda": 8192}
+_ROWS_PER_SLICE = 2048
+_ROWS_PER_SLICE_OF_GPU = 8192
 _ROUND = 64
 _CACHED = 1 << 19  # float32 logits that a CPU works on at a time: 2 MiB.
 _MOST_NLL = 100.0  # Of a model that is far worse than chance; `math.exp` overflows at 710.
@@ -61,14 +60,22 @@ def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothi
     Args:
         hidden: (n, D) decoder output at the n real target positions; (2n, D) of R-Drop's first pass and then of its second.
         weight: (V, D) matrix of the pre-softmax projection.
-        targets: (n,) token ids.
+        targets: (n,) token ids; for `has_kernel` -1 marks filling, which has no loss.
         label_smoothing: eps_ls (paper 5.4); 0 for none.
         r_drop: weight of the divergences of two passes (alpha of Liang et al.).
     """
+    if torch.is_grad_enabled() and not r_drop and has_kernel(hidden.device, hidden.dtype):
+        smoothed, nll = _LossOfKernel.apply(hidden, weight, targets, label_smoothing)  # type: ignore[no-untyped-call]
+        return Loss(smoothed, smoothed.detach(), nll, torch.zeros_like(nll))
     passes = len(hidden) // len(targets)
     # The grad mode is an argument, since it is always off in `forward`, and `needs_input_grad` does not depend on it.
     arguments = (hidden.unflatten(0, (passes, len(targets))), weight, targets, label_smoothing, r_drop / 2, torch.is_grad_enabled())
     return Loss(*(total / passes for total in _SlicedLoss.apply(*arguments)))  # type: ignore[no-untyped-call]
+
+
+def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether losses with gradients of this precision have a kernel of their own, see loss_kernel.py."""
+    return device.type == "cuda" and dtype != torch.float64 and can_compile()
 
 
 def perplexity(nll: float) -> float:
@@ -98,8 +105,7 @@ class _SlicedLoss(Function):
         sums = torch.zeros(4, dtype=exact, device=hidden.device)
         smoothed, nll, correct, divergence_sum = sums.unbind()
         weight_sum = cast.sum(dim=0, dtype=exact)
-        tokens = _ROWS_PER_SLICE[hidden.device.type] // passes
-        fused = _fused_gradient(confidence) if wants_gradient and passes == 1 and hidden.device.type == "cuda" and can_compile() else None
+        tokens = _ROWS_PER_SLICE // passes
         for start in range(0, len(targets), tokens):
             slice_targets = targets[start : start + tokens, None]
             part = _filled_up(hidden[:, start : start + tokens].flatten(0, 1))
@@ -107,9 +113,6 @@ class _SlicedLoss(Function):
             real = logits[: passes * len(slice_targets)].unflatten(0, (passes, len(slice_targets)))
             count = _tokens_at_a_time(real)
             for rows, wanted in zip(real.split(count, dim=1), slice_targets.split(count), strict=True):
-                if fused is not None:
-                    sums[:2] += fused(rows[0], wanted)
-                    continue
                 if not wants_gradient:
                     correct += (rows.argmax(dim=-1, keepdim=True) == wanted).sum()
                 sums[:2] += _gradient_in_place(rows, wanted, confidence, divergence, divergence_sum)
@@ -128,6 +131,33 @@ class _SlicedLoss(Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         hidden_gradient, weight_gradient = ctx.saved_tensors
         return hidden_gradient.mul_(upstream[0]), weight_gradient.mul_(upstream[0]), None, None, None, None
+
+
+class _LossOfKernel(Function):
+    """The same for one pass on a GPU, whose kernel needs no slices of a cache and subtracts the others' share of the smoothing itself."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
+        from transformer_core.training.loss_kernel import gradient_in_place  # It needs Triton, which a CPU's torch has not.
+
+        cast = weight.to(hidden.dtype)
+        hidden_gradient, weight_gradient = torch.empty_like(hidden), torch.zeros_like(weight)
+        sums = torch.zeros(2, dtype=torch.float32, device=hidden.device)
+        for start in range(0, len(targets), _ROWS_PER_SLICE_OF_GPU):
+            rows = slice(start, start + _ROWS_PER_SLICE_OF_GPU)
+            logits = hidden[rows] @ cast.T
+            sums += gradient_in_place(logits, targets[rows], label_smoothing)
+            hidden_gradient[rows] = logits @ cast
+            weight_gradient += logits.T @ hidden[rows]
+        ctx.save_for_backward(hidden_gradient, weight_gradient)
+        smoothed, nll = sums.unbind()
+        ctx.mark_non_differentiable(nll)
+        return smoothed.clone(), nll.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_gradient, weight_gradient = ctx.saved_tensors
+        return hidden_gradient.mul_(upstream[0]), weight_gradient.mul_(upstream[0]), None, None
 
 
 def _filled_up(rows: Tensor) -> Tensor:
@@ -167,24 +197,6 @@ def _gradient_in_place(logits: Tensor, targets: Tensor, confidence: float, diver
         divergence_sum += _add_divergence(probabilities, own[0] - own[1], divergence)
     logits.copy_(probabilities.scatter_add_(-1, targets, torch.full_like(target_logits, -confidence)))
     return torch.stack(((normaliser - confidence * target_logits).sum(), (normaliser - target_logits).sum()))
-
-
-@cache
-def _fused_gradient(confidence: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return `_gradient_in_place` of one pass, logits (r, V), as kernels that read the logits twice and write them once."""
-
-    def gradient(logits: Tensor, targets: Tensor) -> Tensor:
-        own = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        largest = own.amax(dim=-1, keepdim=True)
-        exponentials = (own - largest).exp()
-        total = exponentials.sum(dim=-1, keepdim=True)
-        normaliser = largest + total.log()
-        target_logits = own.gather(-1, targets)
-        is_target = torch.arange(logits.shape[1], device=logits.device) == targets
-        logits.copy_(exponentials / total - torch.where(is_target, confidence, 0.0))
-        return torch.stack(((normaliser - confidence * target_logits).sum(), (normaliser - target_logits).sum()))
-
-    return torch.compile(gradient, dynamic=True)
 
 
 def _add_divergence(probabilities: Tensor, difference: Tensor, factor: float) -> Tensor:

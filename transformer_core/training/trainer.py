@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,7 +20,7 @@ from transformer_core.models.architectures import flops_a_token
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.checkpoint import StateDirectory, best_updates, validations_since_best
 from transformer_core.training.devices import Rank, can_compile, can_pack
-from transformer_core.training.loader import make_batch, make_packed_batch, shares
+from transformer_core.training.loader import MakeBatch, filled_up_to, make_batch, make_packed_batch, shares
 from transformer_core.training.records import LogWindow, Observer, Progress
 from transformer_core.training.update import GRADIENT_NORM, NLL, SKIPPED, SMOOTHED, STOP, Updater
 
@@ -78,10 +79,13 @@ class Trainer:
             split.source.lengths, split.target.lengths, settings.tokens_per_update, settings.tokens_per_microbatch, settings.seed
         )
         packs = model.can_pack and can_pack(rank.device, settings.precision)
-        self._make_batch = make_packed_batch if packs else make_batch
-        if packs and can_compile():
+        fast = packs and can_compile()
+        if fast:
             model.compile_packed()
-        self._updater = Updater(model, settings, rank)
+        captures = fast and not settings.r_drop
+        multiple = filled_up_to(settings.tokens_per_microbatch) if captures else 1
+        self._make_batch: MakeBatch = partial(make_packed_batch, multiple=multiple) if packs else make_batch
+        self._updater = Updater(model, settings, rank, captures)
         of_source, of_target = flops_a_token(model)
         self._flops_a_token = settings.passes * of_source, settings.passes * of_target
         self._window = LogWindow()

@@ -3,6 +3,7 @@
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import GlobalBatch
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Rank, autocast, loss_scaler
+from transformer_core.training.graphs import GradientGraphs
 from transformer_core.training.loader import Batch, PackedBatch, RankBatch
 from transformer_core.training.loss import Loss, cross_entropy
 
@@ -89,9 +91,12 @@ class Updater:
 
     Gradients of summed token losses are divided by the global number of target tokens and summed over ranks once. With a
     Transformer no method waits for the device; recurrent layers need the lengths of sentences on the CPU.
+
+    Args:
+        captures: whether the passes over packed micro-batches are captured in CUDA graphs.
     """
 
-    def __init__(self, model: TranslationModel, settings: Train, rank: Rank) -> None:
+    def __init__(self, model: TranslationModel, settings: Train, rank: Rank, captures: bool = False) -> None:
         self._model = model
         self._settings = settings
         self._rank = rank
@@ -100,14 +105,14 @@ class Updater:
         )
         self._scaler = loss_scaler(rank.device, settings.precision)
         self._buffer = ReductionBuffer(model, rank.device)
+        self._graphs = GradientGraphs(self._add_gradients, self._buffer.flat) if captures else None
         self.pending = PendingTotals(rank.device)
 
     def run(self, number: int, share: RankBatch, stop_asked: Callable[[], bool]) -> None:
         """Make update `number`, from 1, on this rank's share. If the loss or a gradient is not finite, the model is unchanged."""
         self._buffer.flat.zero_()
         for position, batch in share.microbatches.items():
-            seed_everything(self._settings.seed, number, position)
-            self._add_gradients(batch, share.update.target_tokens)
+            self._run(batch, share.update.target_tokens, partial(seed_everything, self._settings.seed, number, position))
         totals = self._buffer.totals
         totals[STOP].fill_(float(stop_asked()))
         self._rank.sum_over_ranks(self._buffer.flat)
@@ -122,7 +127,7 @@ class Updater:
     def dry_run(self, number: int, batches: Iterable[Batch | PackedBatch]) -> None:
         """Use the memory of update `number` on these micro-batches, without changing the model."""
         for batch in batches:
-            self._add_gradients(batch, target_tokens=1)
+            self._run(batch, 1, lambda: None)
         self._step(number, broken=torch.ones((), device=self._rank.device))
 
     def learning_rate(self, number: int) -> float:
@@ -142,7 +147,14 @@ class Updater:
         if state["scaler"]:
             self._scaler.load_state_dict(state["scaler"])
 
-    def _add_gradients(self, batch: Batch | PackedBatch, target_tokens: int) -> None:
+    def _run(self, batch: Batch | PackedBatch, target_tokens: int, seed: Callable[[], None]) -> None:
+        if self._graphs is not None and isinstance(batch, PackedBatch):
+            self._graphs.run(batch, target_tokens, seed)
+        else:
+            seed()
+            self._add_gradients(batch, target_tokens)
+
+    def _add_gradients(self, batch: Batch | PackedBatch, target_tokens: int | Tensor) -> None:
         with autocast(self._rank.device, self._settings.precision):
             loss = self._loss(batch.to(self._rank.device))
         self._scaler.scale(loss.objective / target_tokens).backward()
