@@ -15,8 +15,9 @@ from transformer_core.models.translation import DecoderState
 
 # Counting the sentences that are done makes the host wait for a GPU, so on a GPU they are counted only once in this many steps.
 _STEPS_BETWEEN_COUNTS = 8
-# Removing sentences copies the state of the others, so sentences that are done are removed only when they reach this share.
-_SHARE_DONE = 1 / 8
+# Removing sentences copies the state of the others, so sentences that are done are removed only when they reach this share. On a GPU the
+# next steps are also captured anew.
+_SHARE_DONE, _SHARE_DONE_ON_GPU = 1 / 8, 1 / 2
 # Rows of logits are folded into a multiple of this many columns; the reduction is then over rows of whole vectors (ten times as fast).
 _FOLD = 64
 _STEPS_AT_FIRST = 64  # Positions of outputs that memory is reserved for at first.
@@ -181,7 +182,8 @@ class Hypotheses(ABC):
         if self.length < self._max_lengths.max():
             if self.device.type != "cpu" and self.length % _STEPS_BETWEEN_COUNTS:
                 return None
-            if int(self.done.sum()) < max(1, len(self.done) * _SHARE_DONE):
+            share = _SHARE_DONE if self.device.type == "cpu" else _SHARE_DONE_ON_GPU
+            if int(self.done.sum()) < max(1, len(self.done) * share):
                 return None
         self._collect(self.done.nonzero().flatten())
         kept = (~self.done).nonzero().flatten()

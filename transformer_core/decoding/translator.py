@@ -16,6 +16,7 @@ from transformer_core.config import DecodingPrecision
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import PAD, Subword, TokenIds, padded
 from transformer_core.decoding.beam import Search, beam_search
+from transformer_core.decoding.graphs import graphed
 from transformer_core.decoding.hypotheses import Finished, StepModel
 from transformer_core.decoding.sampling import Sampling, sample
 from transformer_core.decoding.shortlist import Shortlisted
@@ -191,12 +192,14 @@ class Translator:
         for number, source in enumerate(sources, 1):
             check_length(source, most, f"sentence {number}")
 
+        captured = {id(model): graphed(model) for model in (self.model, *self.replicas)} if _captures(search) else {}
+
         def decode(model: Decoder, numbers: list[int]) -> list[list[Finished]]:
             tokens = _tensor([sources[number] for number in numbers], model.device)
             starts = [[] if prefixes is None else list(prefixes[number]) for number in numbers]
             prefix = None if prefixes is None else _tensor(starts, model.device)
             if self.shortlist is None:
-                return _decoded(model, tokens, search, prefix, most)
+                return _decoded(captured.get(id(model), model), tokens, search, prefix, most)
             assert isinstance(model, TranslationModel)
             lists = [self.shortlist.of(sources[number], start) for number, start in zip(numbers, starts, strict=True)]
             shortlisted = Shortlisted(model, lists)
@@ -218,6 +221,11 @@ class Translator:
             done(len(numbers))
         done(len(sources) - sum(map(len, batches)))  # Empty lines.
         return results
+
+
+def _captures(search: Search | Sampling) -> bool:
+    """Return whether steps may be captured in CUDA graphs: no recorded attention leaves them."""
+    return not (isinstance(search, Search) and search.coverage)
 
 
 def _decoded(model: StepModel, tokens: Tensor, search: Search | Sampling, prefix: Tensor | None, most: int | None) -> list[list[Finished]]:

@@ -88,7 +88,7 @@ class DecoderLayer(nn.Module):
         encoded: KeysAndValues,
         encoded_mask: Tensor | Segments,
         past: KeysAndValues | None = None,
-        slots: slice = slice(0),
+        slots: slice | Tensor = slice(0),
     ) -> Tensor:
         """Apply the layer to a whole target, (B, T, D), or to the newest position of K hypotheses per sentence, (B, K, D).
 

@@ -36,6 +36,7 @@ class TransformerState:
         positions: (C,) target position of each slot.
         used: number of slots written so far.
         position: number of target positions decoded so far.
+        cursor: the same two numbers less one step, in tensors that each step advances, and the encodings of positions; see `fix`.
     """
 
     encoded: list[KeysAndValues]
@@ -45,6 +46,7 @@ class TransformerState:
     positions: Tensor
     used: int = 0
     position: int = 0
+    cursor: "Cursor | None" = None
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
         if sentences is not None:
@@ -55,20 +57,44 @@ class TransformerState:
             self.mask = self.mask.index_select(0, sentences)
         self.seen = self.seen.flatten(0, 1).index_select(0, hypotheses).unflatten(0, (len(self.mask), -1))
 
-    def open(self, hypotheses: int) -> slice:
+    def fix(self, positions: int, encodings: Callable[[int], Tensor]) -> None:
+        """Reserve slots for so many more positions: until then no step moves a tensor, and a step that was captured can be replayed.
+
+        `encodings` is that of the model.
+        """
+        hypotheses, device = self.seen.shape[1], self.seen.device
+        capacity = -(-(self.used + positions * hypotheses) // _ROOM) * _ROOM
+        self._enlarge(capacity - self.seen.shape[2])
+        slots = torch.arange(self.used - hypotheses, self.used, device=device)
+        self.cursor = Cursor(slots, torch.full((1,), self.position - 1, device=device), encodings(capacity))
+
+    def open(self, hypotheses: int) -> slice | Tensor:
         """Reserve slots for the next position of this many hypotheses per sentence; each hypothesis sees its own slot."""
-        slots = slice(self.used, self.used + hypotheses)
-        lacking = slots.stop - self.seen.shape[2]
-        if lacking > 0:
-            room = max(lacking, _ROOM * hypotheses)
-            # Padded with zeros, since unseen slots are multiplied by a weight of 0.
-            self.past = [KeysAndValues(*(functional.pad(part, (0, 0, 0, room)) for part in layer)) for layer in self.past]
-            self.seen = functional.pad(self.seen, (0, room))
-            self.positions = functional.pad(self.positions, (0, room))
+        slots: slice | Tensor = slice(self.used, self.used + hypotheses)
+        place: int | Tensor = self.position
+        self.used, self.position = self.used + hypotheses, self.position + 1
+        if self.cursor is not None:
+            slots, place = self.cursor.slots.add_(hypotheses), self.cursor.place.add_(1)
+        elif self.used > self.seen.shape[2]:
+            self._enlarge(max(self.used - self.seen.shape[2], _ROOM * hypotheses))
         self.seen[:, :, slots] = torch.eye(hypotheses, dtype=torch.bool, device=self.seen.device)
-        self.positions[slots] = self.position
-        self.used, self.position = slots.stop, self.position + 1
+        self.positions[slots] = place
         return slots
+
+    def _enlarge(self, room: int) -> None:
+        # Padded with zeros, since unseen slots are multiplied by a weight of 0.
+        self.past = [KeysAndValues(*(functional.pad(part, (0, 0, 0, room)) for part in layer)) for layer in self.past]
+        self.seen = functional.pad(self.seen, (0, room))
+        self.positions = functional.pad(self.positions, (0, room))
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where a step is, in tensors: its slots (K,), its target position (1,), and encodings of positions (P, D)."""
+
+    slots: Tensor
+    place: Tensor
+    encodings: Tensor
 
 
 class Transformer(TranslationModel):
@@ -151,8 +177,12 @@ class Transformer(TranslationModel):
         return TransformerState(encoded, source_mask[:, None, None, :], past, seen, torch.zeros(0, dtype=torch.long, device=source.device))
 
     def decode(self, tokens: Tensor, state: TransformerState) -> Tensor:
-        x = self._embed_target(tokens[:, None], state.position).view(len(state.mask), -1, self.d_model)
-        slots = state.open(x.shape[1])
+        slots = state.open(len(tokens) // len(state.mask))
+        if state.cursor is None:
+            x = self._embed_target(tokens[:, None], state.position - 1)
+        else:
+            x = (self.target_embedding or self.embedding)(tokens[:, None]) + state.cursor.encodings[state.cursor.place]
+        x = x.view(len(state.mask), -1, self.d_model)
         visible = state.seen[:, None]
         if self.size.neighbourhood is not None:
             visible = visible & (state.positions >= state.position - self.size.neighbourhood)
@@ -161,6 +191,13 @@ class Transformer(TranslationModel):
         for layer, past, encoded in zip(self._decoder_layers(), state.past, state.encoded, strict=True):
             x = layer(x, visible, encoded, mask, past, slots)
         return _normed(x, self.decoder_norm).flatten(0, 1)
+
+    def encodings(self, count: int) -> Tensor:
+        """Return what is added to the embeddings of the first target positions, (count, D) or as many as the model has learned."""
+        if self.target_positions is None:
+            return self.output_weight.new_zeros(count, self.d_model)
+        encodings: Tensor = self.target_positions(0, count)
+        return encodings
 
     def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
         return self._decoder_layers()[-1].cross_attention.recording()

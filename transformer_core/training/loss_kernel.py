@@ -17,21 +17,23 @@ def _kernel(logits, targets, losses, row_stride, confidence, others, VOCABULARY:
     start = logits + row.to(tl.int64) * row_stride
     target = tl.load(targets + row)
     target_logit = tl.load(start + tl.maximum(target, 0)).to(tl.float32)  # Before the sums, after which it is overwritten.
-    largest = tl.full((), -1.0e30, tl.float32)
-    exponentials = tl.full((), 0.0, tl.float32)
-    total = tl.full((), 0.0, tl.float32)
+    # A maximum and two sums for each place in a block, so that threads wait for each other only after the last block.
+    largest = tl.full((BLOCK,), -1.0e30, tl.float32)
+    exponentials = tl.zeros((BLOCK,), tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
     for first in range(0, VOCABULARY, BLOCK):
         column = first + tl.arange(0, BLOCK)
         inside = column < VOCABULARY
         part = tl.load(start + column, mask=inside, other=0.0).to(tl.float32)
-        total += tl.sum(part)
+        total += part
         part = tl.where(inside, part, -1.0e30)
-        new = tl.maximum(largest, tl.max(part))
-        exponentials = exponentials * tl.exp(largest - new) + tl.sum(tl.exp(part - new))
+        new = tl.maximum(largest, part)
+        exponentials = exponentials * tl.exp(largest - new) + tl.exp(part - new)
         largest = new
-    normaliser = largest + tl.log(exponentials)
+    top = tl.max(largest)
+    normaliser = top + tl.log(tl.sum(exponentials * tl.exp(largest - top)))
     real = target >= 0
-    tl.store(losses + 2 * row, tl.where(real, normaliser - confidence * target_logit - others * total, 0.0))
+    tl.store(losses + 2 * row, tl.where(real, normaliser - confidence * target_logit - others * tl.sum(total), 0.0))
     tl.store(losses + 2 * row + 1, tl.where(real, normaliser - target_logit, 0.0))
     for first in range(0, VOCABULARY, BLOCK):
         column = first + tl.arange(0, BLOCK)
