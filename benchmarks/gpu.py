@@ -11,6 +11,7 @@ MFU is defined in training.py. Each part prints tables and writes raw figures to
 import argparse
 import gc
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,9 +43,9 @@ from transformer_core.training.update import seed_everything
 
 DEVICE = torch.device("cuda")
 RANK = Rank(0, 1, DEVICE)
-SENTENCES = 3_000
+SENTENCES = 2_000
 ALONE = 20
-BATCHES = (4_096, 16_384, 65_536)
+PROFILED_BATCH = 16_384  # Source tokens.
 TOP, KEPT = 16, 60  # Kernels that are printed, and that are written to --json.
 
 
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("settings", nargs="*", default=["base", "big"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--updates", type=int, default=20, help="of a round")
+    parser.add_argument("--batches", type=int, nargs="+", default=[4_096, 16_384, 65_536], help="source tokens of a batch")
     parser.add_argument("--without", nargs="*", default=[], help="names of contenders")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -85,14 +87,12 @@ def train(options: argparse.Namespace, folder: Path, product: float) -> list[dic
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             began = time.perf_counter()
-            try:  # PROBE
+            try:
                 run = make(job, split)
                 run(job.updates)
                 warm = time.perf_counter() - began
                 runs = [run(job.updates) for _ in range(options.rounds)]
-            except Exception:
-                import traceback
-
+            except Exception:  # The others are measured all the same.
                 traceback.print_exc()
                 continue
             assert all(one.target_tokens == target_tokens for one in runs), (runs, target_tokens)
@@ -165,7 +165,8 @@ def decode(options: argparse.Namespace, folder: Path, _: float) -> list[dict[str
     write_copier(BASE, setting.vocab_size, folder / "copier" / "model")
     sources = [source for source, _ in random_pairs(setting, SENTENCES)]
     rows, table = [], []
-    cases = [(beam, tokens, sources) for beam in (4, 1) for tokens in BATCHES] + [(4, 1, sources[:ALONE])]
+    cases = [(4, tokens, sources) for tokens in options.batches] + [(4, 1, sources[:ALONE])]
+    cases += [(1, tokens, sources) for tokens in options.batches]
     for beam, tokens, lines in cases:
         contenders: dict[str, Callable[[], tuple[float, int, int]]] = {
             name: partial(_decoded, translate, lines, tokens) for name, translate in _decoders(folder / "copier" / "model", beam).items()
@@ -223,8 +224,8 @@ def profiled(options: argparse.Namespace, folder: Path, _: float) -> list[dict[s
     write_copier(BASE, SETTINGS["cuda"]["base"].vocab_size, folder / "copier" / "model")
     translator = Translator.load(folder / "copier" / "model", precision="bf16")
     sources = [source for source, _ in random_pairs(SETTINGS["cuda"]["base"], 1_000)]
-    translator.translate_tokens(sources[:100], SEARCH, BATCHES[1])
-    return rows + kernels("decoding, beam 4", partial(translator.translate_tokens, sources, SEARCH, BATCHES[1]))
+    translator.translate_tokens(sources[:100], SEARCH, PROFILED_BATCH)
+    return rows + kernels("decoding, beam 4", partial(translator.translate_tokens, sources, SEARCH, PROFILED_BATCH))
 
 
 def kernels(what: str, run: Callable[[], object]) -> list[dict[str, Any]]:

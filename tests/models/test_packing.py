@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from transformer_core.corpus.tokens.binary import Pairs
-from transformer_core.models.transformer import Transformer
+from transformer_core.models.transformer import LONGEST_OF_SHORT, Transformer
 from transformer_core.presets import TransformerSize
 from transformer_core.training.devices import can_compile, can_pack
 from transformer_core.training.loader import Batch, PackedBatch, make_batch, make_packed_batch
@@ -95,4 +95,5 @@ def test_packed_gradients_on_a_gpu_are_those_of_a_padded_batch_in_float32(longes
     for want, rounded, ours, repeated in zip(exact, padded, packed, again, strict=True):
         error, bound = ((one[: len(want)].float() - want).norm() / want.norm() for one in (ours, rounded))
         assert error < max(0.02, 1.5 * bound)
-        assert torch.equal(ours, repeated)
+        # Of longer sentences FlashAttention adds up the gradients in any order.
+        assert torch.equal(ours, repeated) if longest <= LONGEST_OF_SHORT + 1 else torch.allclose(ours, repeated, rtol=0.02, atol=0.02)

@@ -1,10 +1,13 @@
 """CUDA graphs of decoding steps: launching the kernels of a step one by one takes longer than running them."""
 
+from contextlib import AbstractContextManager
+
 import torch
 from torch import Tensor
 
+from transformer_core.decoding.hypotheses import StepModel
+from transformer_core.errors import configuration_error
 from transformer_core.models.transformer import Transformer, TransformerState
-from transformer_core.models.translation import TranslationModel
 
 _POSITIONS = 32  # Number of steps for which memory is reserved at a time; each time a graph is captured anew.
 
@@ -14,17 +17,11 @@ class GraphedTransformer:
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
-        self.output_weight = model.output_weight
         self.device = model.device
         with torch.cuda.device(model.device):
             self.stream = torch.cuda.Stream()
             self.pool = torch.cuda.graph_pool_handle()
         self.newest: torch.cuda.CUDAGraph | None = None  # As long as a graph uses the pool, its memory is kept for the next one.
-
-    @classmethod
-    def can_run(cls, model: object) -> bool:
-        """Return whether the steps of a model can be captured: no step may depend on its number but through tensors."""
-        return isinstance(model, Transformer) and model.device.type == "cuda" and model.size.neighbourhood is None
 
     def start(self, source: Tensor, source_mask: Tensor) -> "GraphedState":
         """Encode (B, S) sources, see `TranslationModel.start`."""
@@ -33,6 +30,10 @@ class GraphedTransformer:
     def step(self, tokens: Tensor, state: "GraphedState") -> Tensor:
         """Decode (B*K,) newest tokens to (B*K, V) logits, which the next step overwrites."""
         return state.step(tokens)
+
+    def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
+        """Raise `UserError` (78): what a step records does not leave a graph."""
+        raise configuration_error("the coverage penalty: there is none for captured steps", "Set it to 0.")
 
 
 class GraphedState:
@@ -97,6 +98,8 @@ class GraphedState:
         self._graph = owner.newest = graph
 
 
-def graphed(model: TranslationModel) -> TranslationModel | GraphedTransformer:
-    """Return the model with captured steps where that is possible, else the model itself."""
-    return GraphedTransformer(model) if isinstance(model, Transformer) and GraphedTransformer.can_run(model) else model
+def graphed(model: StepModel) -> StepModel:
+    """Return the model with captured steps, or itself where none can be captured: a step may depend on its number only through tensors."""
+    if isinstance(model, Transformer) and model.device.type == "cuda" and model.size.neighbourhood is None:
+        return GraphedTransformer(model)
+    return model

@@ -192,14 +192,17 @@ class Translator:
         for number, source in enumerate(sources, 1):
             check_length(source, most, f"sentence {number}")
 
-        captured = {id(model): graphed(model) for model in (self.model, *self.replicas)} if _captures(search) else {}
+        # The coverage penalty reads the model's record of attention, which captured steps do not leave and parallel batches on a CPU share.
+        recorded = isinstance(search, Search) and search.coverage > 0
+        replicas = () if recorded else self.replicas
+        steps = {id(model): model if recorded else graphed(model) for model in (self.model, *replicas)}
 
         def decode(model: Decoder, numbers: list[int]) -> list[list[Finished]]:
             tokens = _tensor([sources[number] for number in numbers], model.device)
             starts = [[] if prefixes is None else list(prefixes[number]) for number in numbers]
             prefix = None if prefixes is None else _tensor(starts, model.device)
             if self.shortlist is None:
-                return _decoded(captured.get(id(model), model), tokens, search, prefix, most)
+                return _decoded(steps[id(model)], tokens, search, prefix, most)
             assert isinstance(model, TranslationModel)
             lists = [self.shortlist.of(sources[number], start) for number, start in zip(numbers, starts, strict=True)]
             shortlisted = Shortlisted(model, lists)
@@ -208,8 +211,6 @@ class Translator:
             return [[one._replace(tokens=[ids[column] for column in one.tokens]) for one in finished] for finished in outputs]
 
         batches = batches_of([len(source) for source in sources], batch_tokens)
-        # The coverage penalty reads the model's record of attention, which parallel batches on a CPU would share.
-        replicas = () if isinstance(search, Search) and search.coverage else self.replicas
         results = [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]
         least = search.samples if isinstance(search, Sampling) else 1
         for numbers, outputs in zip(batches, _side_by_side(decode, batches, (self.model, *replicas)), strict=True):
@@ -221,11 +222,6 @@ class Translator:
             done(len(numbers))
         done(len(sources) - sum(map(len, batches)))  # Empty lines.
         return results
-
-
-def _captures(search: Search | Sampling) -> bool:
-    """Return whether steps may be captured in CUDA graphs: no recorded attention leaves them."""
-    return not (isinstance(search, Search) and search.coverage)
 
 
 def _decoded(model: StepModel, tokens: Tensor, search: Search | Sampling, prefix: Tensor | None, most: int | None) -> list[list[Finished]]:

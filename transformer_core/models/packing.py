@@ -23,11 +23,13 @@ class Packed(NamedTuple):
 
     def to(self, device: torch.device) -> "Packed":
         """Return the sentences on a device; a copy from pinned memory is asynchronous."""
-        return Packed(*(tensor.to(device, non_blocking=True) for tensor in self[:3]), self.longest)
+        tokens, positions, starts = (tensor.to(device, non_blocking=True) for tensor in self[:3])
+        return Packed(tokens, positions, starts, self.longest)
 
     def pin_memory(self) -> "Packed":
         """Return the sentences in pinned memory, from which a GPU copies asynchronously."""
-        return Packed(*(tensor.pin_memory() for tensor in self[:3]), self.longest)
+        tokens, positions, starts = (tensor.pin_memory() for tensor in self[:3])
+        return Packed(tokens, positions, starts, self.longest)
 
     def twice(self) -> "Packed":
         """Return all sentences and then all of them again."""

@@ -126,10 +126,9 @@ def pack(model: TranslationModel) -> None:
     They are pre-packed if oneDNN has kernels for their number type.
     """
     dtype = model.output_weight.dtype
-    if model.device.type != "cpu":
+    if model.device.type == "cuda":
         _fuse(model)
-        return
-    if not torch.backends.mkldnn.is_available():
+    if model.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return
     if dtype == torch.float32 or (dtype == torch.bfloat16 and has_fast_bf16(model.device)):
         _replace_linear_maps(model, PackedLinear)

@@ -14,7 +14,7 @@ _FAR = -1.0e30  # Not minus infinity: a row without keys would be no number.
 
 
 @triton.jit
-def _load(base, start, length, stride, head_stride, head, BLOCK: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _load(base, start, length, stride, head_stride, head, BLOCK: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr):
     """Load the rows of a sentence and head, (BLOCK, WIDE), zeros beyond its length and width."""
     row, column = tl.arange(0, BLOCK), tl.arange(0, WIDE)
     inside = (row < length)[:, None] & (column < WIDTH)[None, :]
@@ -22,7 +22,7 @@ def _load(base, start, length, stride, head_stride, head, BLOCK: tl.constexpr, W
 
 
 @triton.jit
-def _store(base, value, start, length, heads, head, BLOCK: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _store(base, value, start, length, heads, head, BLOCK: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr):
     """Store the rows of a sentence and head into a contiguous (n, H, WIDTH) tensor."""
     row, column = tl.arange(0, BLOCK), tl.arange(0, WIDE)
     inside = (row < length)[:, None] & (column < WIDTH)[None, :]
@@ -31,7 +31,7 @@ def _store(base, value, start, length, heads, head, BLOCK: tl.constexpr, WIDTH: 
 
 
 @triton.jit
-def _weights(query, key, queries, keys, scale, CAUSAL: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, FAR: tl.constexpr):  # type: ignore[no-untyped-def]
+def _weights(query, key, queries, keys, scale, CAUSAL: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, FAR: tl.constexpr):
     """Return the attention weights, (BLOCK_Q, BLOCK_K), in float32."""
     scores = tl.dot(query, tl.trans(key)) * scale
     row, column = tl.arange(0, BLOCK_Q), tl.arange(0, BLOCK_K)
@@ -44,7 +44,7 @@ def _weights(query, key, queries, keys, scale, CAUSAL: tl.constexpr, BLOCK_Q: tl
 
 
 @triton.jit
-def _forward(  # type: ignore[no-untyped-def]
+def _forward(
     query, key, value, out, query_starts, key_starts, q_row, q_head, k_row, k_head, v_row, v_head, scale, heads,
     CAUSAL: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
@@ -60,7 +60,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _backward(  # type: ignore[no-untyped-def]
+def _backward(
     query, key, value, upstream, query_gradient, key_gradient, value_gradient, query_starts, key_starts,
     q_row, q_head, k_row, k_head, v_row, v_head, u_row, u_head, scale, heads,
     CAUSAL: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, FAR: tl.constexpr,

@@ -154,8 +154,9 @@ class Transformer(TranslationModel):
 
     def _embedded(self, sentences: Packed, embedding: TokenEmbedding, positions: nn.Module | None) -> tuple[Tensor, Tensor | None]:
         """Return (1, n, D) embedded tokens and (n, D) positions. They are not compiled: torch's own gradients add up in a fixed order."""
-        known = isinstance(positions, SinusoidalPositions | LearnedPositions)
-        return embedding(sentences.tokens[None]), positions.at(sentences.positions, sentences.longest) if known else None
+        if isinstance(positions, SinusoidalPositions | LearnedPositions):
+            return embedding(sentences.tokens[None]), positions.at(sentences.positions, sentences.longest)
+        return embedding(sentences.tokens[None]), None
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """Encode (B, S) token ids and their mask to (B, S, D)."""

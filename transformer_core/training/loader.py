@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,13 +39,13 @@ class Batch(NamedTuple):
     target_positions: Tensor
     targets: Tensor
 
-    def to(self, device: torch.device) -> Self:
+    def to(self, device: torch.device) -> "Batch":
         """Return the batch on a device; a copy from pinned memory is asynchronous."""
-        return self._make(tensor.to(device, non_blocking=True) for tensor in self)
+        return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
 
-    def pin_memory(self) -> Self:
+    def pin_memory(self) -> "Batch":
         """Return the batch in pinned memory, from which a GPU copies asynchronously."""
-        return self._make(tensor.pin_memory() for tensor in self)
+        return Batch(*(tensor.pin_memory() for tensor in self))
 
     def decoded(self, model: TranslationModel) -> Tensor:
         """Return the model's output at the real target positions, (n, D)."""
@@ -88,9 +88,9 @@ class PackedBatch(NamedTuple):
         """Return the batch on a device; a copy from pinned memory is asynchronous."""
         return PackedBatch(self.source.to(device), self.shifted.to(device), self.targets.to(device, non_blocking=True))
 
-    def pin_memory(self) -> Self:
+    def pin_memory(self) -> "PackedBatch":
         """Return the batch in pinned memory, from which a GPU copies asynchronously."""
-        return self._make(part.pin_memory() for part in self)
+        return PackedBatch(self.source.pin_memory(), self.shifted.pin_memory(), self.targets.pin_memory())
 
     def decoded(self, model: TranslationModel) -> Tensor:
         """Return the model's output for each target token, (n, D)."""
@@ -144,8 +144,8 @@ def make_packed_batch(pairs: Pairs, multiple: int = 1) -> PackedBatch:
 
 
 def filled_up_to(tokens_per_microbatch: int) -> int:
-    """Return the multiple for micro-batches of so many tokens: about a sixteenth, so that a batch has about a thirtieth of filling."""
-    return max(16, _power_of_two(tokens_per_microbatch // 16 + 1) // 2)
+    """Return the multiple for micro-batches of so many tokens: a power of 2, at most a thirty-second, so that filling is about 1%."""
+    return max(16, _power_of_two(tokens_per_microbatch // 32 + 1) // 2)
 
 
 def _packed(sentences: Sequence[TokenIds], lengths: NDArray[np.int64], longest: int) -> Packed:
@@ -154,7 +154,7 @@ def _packed(sentences: Sequence[TokenIds], lengths: NDArray[np.int64], longest: 
     tokens = np.full(starts[-1], PAD)
     tokens[: starts[len(sentences)]] = np.concatenate([np.asarray(sentence, np.int64) for sentence in sentences])
     positions = np.arange(starts[-1]) - starts[:-1].repeat(lengths)
-    return Packed(*map(torch.from_numpy, (tokens, positions, starts.astype(np.int32))), longest)
+    return Packed(torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(starts.astype(np.int32)), longest)
 
 
 def _filling(tokens: int, longest: int) -> list[int]:

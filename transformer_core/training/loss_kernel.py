@@ -12,7 +12,7 @@ _BLOCK = 4096
 
 
 @triton.jit
-def _kernel(logits, targets, losses, row_stride, confidence, others, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _kernel(logits, targets, losses, row_stride, confidence, others, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     start = logits + row.to(tl.int64) * row_stride
     target = tl.load(targets + row)
