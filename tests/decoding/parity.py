@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tests.models.on_disk import VOCAB
 from transformer_core.corpus.tokens import subword
-from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK
+from transformer_core.corpus.tokens.subword import BOS, EOS, PAD
 from transformer_core.decoding.beam import Search, length_penalty
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.models.transformer import Transformer
@@ -109,7 +109,9 @@ class WordsOnly(Transformer):
     """Gives PAD, UNK and BOS no probability, as CTranslate2 does; ours keeps them out of outputs and takes nothing from their share."""
 
     def project(self, x: Tensor) -> Tensor:
-        return super().project(x).index_fill(-1, torch.tensor([PAD, UNK, BOS], device=x.device), -torch.inf)
+        logits = super().project(x)
+        # No list of columns: a copy to a GPU cannot be captured.
+        return torch.cat((torch.full_like(logits[..., PAD : BOS + 1], -torch.inf), logits[..., BOS + 1 :]), dim=-1)
 
 
 def learnt(updates: int) -> WordsOnly:
