@@ -5,11 +5,12 @@
 # What `make test` needs, too: --build-arg EXTRAS=dev
 FROM python:3.11-slim
 
-# The ssh client is for repositories and DVC remotes; NCCL loads libibverbs and its providers for InfiniBand and RoCE.
+# The ssh client is for repositories and DVC remotes; NCCL loads libibverbs and its providers for InfiniBand and RoCE; torch compiles kernels for
+# a GPU with gcc.
 # Debian drops old patch versions from its mirrors, so a pinned version of a package would soon not build.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends git ibverbs-providers libibverbs1 make openssh-client \
+    && apt-get install --yes --no-install-recommends gcc git ibverbs-providers libc6-dev libibverbs1 make openssh-client \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 1000 --create-home pipeline
 

@@ -63,6 +63,7 @@ def _torch() -> Iterator[Finding]:
         import torch
 
         from transformer_core.models.precision import has_fast_bf16
+        from transformer_core.training.devices import can_compile
     except (ImportError, OSError) as error:
         reason = str(error).splitlines()[0]
         yield Finding("torch", "problem", f"cannot be loaded ({reason})", "Install again: make install", ExitCode.UNAVAILABLE)
@@ -72,6 +73,8 @@ def _torch() -> Iterator[Finding]:
     gpus = [torch.cuda.get_device_properties(index) for index in range(usable)]
     if gpus:
         yield Finding("cuda", "ok", ", ".join(f"{gpu.name} {gpu.total_memory / _GIB:.0f} GiB" for gpu in gpus))
+        if not can_compile():
+            yield Finding("compiler", "warning", "no C compiler, or no Triton: training is slower", "Install gcc, and torch for CUDA.")
     elif shutil.which("nvidia-smi") or torch.cuda.device_count():
         built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
         remedy = "Look at the output of nvidia-smi and install the torch that fits the driver, or use the CPU."
