@@ -1,8 +1,9 @@
 #!/bin/sh
 # What needs a GPU, on a machine that has one: sh benchmarks/gpu.sh [check] [train] [decode] [profile], by default all four.
 # check: the tests marked gpu. The others are the parts of benchmarks/gpu.py. Tables are printed; raw figures go to benchmarks/results/.
-# Without .venv the interpreter is $PYTHON, which needs torch 2.11 or later, pytest, pytest-timeout, hypothesis, sacrebleu, sentencepiece,
-# pandas, psutil and transformers; wheels that benchmarks/gpu-wheels.sh has collected are installed beside it, into a temporary folder.
+# Without .venv the interpreter is $PYTHON, which needs torch 2.11 or later, sentencepiece, safetensors and tqdm; for check pytest,
+# pytest-timeout and hypothesis, for the others pandas, psutil and transformers. Wheels that benchmarks/gpu-wheels.sh has collected are installed
+# beside it, into a temporary folder.
 # A part that fails or takes more than 8 minutes does not end the others.
 set -u
 cd "$(dirname "$0")/.." || exit 1

@@ -117,3 +117,16 @@ assert threading.active_count() == 1, threading.enumerate()
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gpu_machine_needs_few_packages_to_train_and_decode() -> None:
+    """Those that benchmarks/gpu.sh names beside torch; none of the pipeline's."""
+    code = """
+import sys
+import transformer_core.training.trainer, transformer_core.decoding.translator, transformer_core.models.architectures
+print(*sorted({name.split(".")[0] for name in sys.modules}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    needed = {package for module in MODULES for package in packages_of(module)} & set(done.stdout.split()) - set(sys.stdlib_module_names)
+    wheels = {"pydantic", "pydantic_core", "ruamel"}  # With what these need, those of benchmarks/gpu-wheels.sh.
+    assert needed - {"transformer_core"} == wheels | {"numpy", "safetensors", "sentencepiece", "torch", "tqdm"}
