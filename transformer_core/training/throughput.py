@@ -16,10 +16,10 @@ from transformer_core.models.precision import weights_dtype
 from transformer_core.presets import ModelSize
 from transformer_core.training.checkpoint import StateDirectory
 from transformer_core.training.devices import process_group
-from transformer_core.training.records import Observer, UpdateRecord
+from transformer_core.training.records import Observer, Progress, UpdateRecord
 from transformer_core.training.trainer import Trainer
 
-_WARM_UP, _MEASURED = 2, 4
+_UPDATES = 4
 
 
 class _RateObserver(Observer):
@@ -58,9 +58,11 @@ def measured_rate(size: ModelSize, vocab_size: int, settings: Train, length: int
     observer = _RateObserver()
     with process_group(threads) as rank:
         model = build(size, vocab_size).to(rank.device, weights_dtype(settings.precision))
-        for updates in (_WARM_UP, _MEASURED):
-            short = settings.model_copy(update={"updates": updates, "patience": 0, "bpe_dropout": 0.0})
-            Trainer(model, split, short, rank, NullDirectory(), observer, lambda: no_scores, lambda: False).run()
+        short = settings.model_copy(update={"updates": _UPDATES, "patience": 0, "bpe_dropout": 0.0})
+        trainer = Trainer(model, split, short, rank, NullDirectory(), observer, lambda: no_scores, lambda: False)
+        for _ in ("warm-up, which also makes kernels", "measured"):
+            trainer.progress = Progress()
+            trainer.run()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return observer.rate
