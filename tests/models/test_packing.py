@@ -57,6 +57,7 @@ def test_filling_adds_sentences_behind_the_others_up_to_a_multiple(lengths: list
         assert side.starts[-1] == len(side.tokens)
         assert 0 <= side.starts.diff().min() <= side.starts.diff().max() <= side.longest
         assert torch.equal(side.positions, torch.cat([torch.arange(length) for length in side.starts.diff().tolist()]))
+        assert side.positions.max() == real.positions.max()  # No more positions than a model may have learned.
     assert len(filled.source.starts) == len(filled.shifted.starts)
     assert torch.equal(filled.targets[: len(plain.targets)], plain.targets)
     assert (filled.targets[len(plain.targets) :] == -1).all()
@@ -69,7 +70,9 @@ def test_twice_is_every_sentence_again() -> None:
     assert torch.allclose(once, again, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("changes", [{"neighbourhood": 4}, {"attention_dropout": 0.1}, {"d_v": 4}, {"d_k": 4, "d_v": 4}])
+@pytest.mark.parametrize(
+    "changes", [{"neighbourhood": 4}, {"attention_dropout": 0.1}, {"d_v": 4}, {"d_k": 4, "d_v": 4}, {"d_k": 512, "d_v": 512}]
+)
 def test_what_flash_attention_cannot_do_is_padded(changes: dict[str, object]) -> None:
     assert Transformer(SIZE, VOCAB).can_pack
     assert not Transformer(replace(SIZE, **changes), VOCAB).can_pack  # type: ignore[arg-type]

@@ -573,11 +573,11 @@ def test_an_update_waits_for_no_gpu(split: BinarizedSplit, tmp_path: Path, alpha
     if graphs is not None:
         captured = graphs._captured
 
-        def capturing(batch: Any) -> Any:
+        def capturing(*arguments: Any) -> Any:
             before = torch.cuda.get_sync_debug_mode()
             torch.cuda.set_sync_debug_mode("default")
             try:
-                return captured(batch)
+                return captured(*arguments)
             finally:
                 torch.cuda.set_sync_debug_mode(before)
 

@@ -1,6 +1,7 @@
 """CUDA graphs of decoding steps: launching the kernels of a step one by one takes longer than running them."""
 
 from contextlib import AbstractContextManager
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from transformer_core.decoding.hypotheses import StepModel
 from transformer_core.errors import configuration_error
 from transformer_core.models.transformer import Transformer, TransformerState
 
+_LEAST_FREE = 1 / 16  # Share of the memory: in a capture no cached memory can be freed.
 _POSITIONS = 32  # Number of steps for which memory is reserved at a time; each time a graph is captured anew.
 
 
@@ -21,6 +23,7 @@ class GraphedTransformer:
         with torch.cuda.device(model.device):
             self.stream = torch.cuda.Stream()
             self.pool = torch.cuda.graph_pool_handle()
+        self.lock = Lock()  # Of captures: threads may share a translator.
         self.newest: torch.cuda.CUDAGraph | None = None  # As long as a graph uses the pool, its memory is kept for the next one.
 
     def start(self, source: Tensor, source_mask: Tensor) -> "GraphedState":
@@ -85,7 +88,10 @@ class GraphedState:
         assert self._chosen is not None
         owner, state = self._owner, self._state
         self._tokens, self._rows, graph = tokens.clone(), self._chosen.clone(), torch.cuda.CUDAGraph()
-        with torch.cuda.device(owner.device):
+        with owner.lock, torch.cuda.device(owner.device):
+            free, total = torch.cuda.mem_get_info()
+            if free < total * _LEAST_FREE:
+                torch.cuda.empty_cache()
             owner.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(owner.stream):
                 graph.capture_begin(pool=owner.pool, capture_error_mode="thread_local")

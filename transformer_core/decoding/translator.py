@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -120,6 +121,11 @@ class Translator:
         """Largest number of tokens on either side; None for any number."""
         return self.model.most_positions
 
+    @cached_property
+    def _captured(self) -> dict[int, StepModel]:
+        """The model and its replicas, with captured steps where that is possible; kept, since the memory of captures is."""
+        return {id(model): graphed(model) for model in (self.model, *self.replicas)}
+
     @property
     def device(self) -> torch.device:
         """Device of the model."""
@@ -193,16 +199,15 @@ class Translator:
             check_length(source, most, f"sentence {number}")
 
         # The coverage penalty reads the model's record of attention, which captured steps do not leave and parallel batches on a CPU share.
-        recorded = isinstance(search, Search) and search.coverage > 0
+        recorded = isinstance(search, Search) and search.coverage != 0
         replicas = () if recorded else self.replicas
-        steps = {id(model): model if recorded else graphed(model) for model in (self.model, *replicas)}
 
         def decode(model: Decoder, numbers: list[int]) -> list[list[Finished]]:
             tokens = _tensor([sources[number] for number in numbers], model.device)
             starts = [[] if prefixes is None else list(prefixes[number]) for number in numbers]
             prefix = None if prefixes is None else _tensor(starts, model.device)
             if self.shortlist is None:
-                return _decoded(steps[id(model)], tokens, search, prefix, most)
+                return _decoded(model if recorded else self._captured[id(model)], tokens, search, prefix, most)
             assert isinstance(model, TranslationModel)
             lists = [self.shortlist.of(sources[number], start) for number, start in zip(numbers, starts, strict=True)]
             shortlisted = Shortlisted(model, lists)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.attention.varlen import varlen_attn
 
 from transformer_core.models.embeddings import Dropout
 from transformer_core.models.packing import Packed
@@ -137,6 +136,8 @@ def packed_attention(query: Tensor, key: Tensor, value: Tensor, segments: Segmen
     if segments.short:
         attended = torch.ops.transformer_core.short_attention(q, k, v, *starts, *longest, segments.causal)
     else:
+        from torch.nn.attention.varlen import varlen_attn  # It imports torch's compiler, which takes more than a second.
+
         attended = varlen_attn(q, k, v, *starts, *longest, window_size=(-1, 0) if segments.causal else (-1, -1))
     return attended.transpose(0, 1)[None]
 
@@ -263,9 +264,8 @@ class SelfAttention(MultiHeadAttention):
 
 
 def _all_weights(query: Tensor, key: Tensor, visible: Visible) -> Tensor:
-    if isinstance(visible, Segments):
-        return attention_weights(query, key, visible.mask())
     if not isinstance(visible, Neighbourhood):
+        assert not isinstance(visible, Segments)  # No packed batch is recorded.
         return attention_weights(query, key, visible)
     near = _restricted_weights(query, key, visible)
     everywhere = near.new_zeros(*near.shape[:3], key.shape[2])

@@ -44,12 +44,14 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, d_model: int) -> None:
         super().__init__()
         self.register_buffer("_table", sinusoidal_positions(256, d_model), persistent=False)
+        self._replaced: list[Tensor] = []  # Captured graphs may still read them; together they are smaller than the table.
 
     def forward(self, first: int, count: int) -> Tensor:
         """Return the encodings of `count` positions from `first` on: (count, D)."""
         end = first + count
         table = self._table  # Read once: threads share this module, and another thread may replace the table.
         if end > len(table):
+            self._replaced.append(table)
             table = self._table = sinusoidal_positions(2 * end, table.shape[1], table.dtype).to(table.device)
         return table[first:end]
 

@@ -16,7 +16,8 @@ from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import TransformerSize
 
 LONGEST_OF_SHORT = 128  # Tokens of a sentence for which the kernel for short sentences is made; FlashAttention is as fast from here on.
-_WIDEST_OF_SHORT = 128  # Its d_k.
+_WIDEST_OF_SHORT = 64  # Its d_k: a block of a wider one needs more shared memory than an Ada GPU has.
+_WIDTHS = range(8, 257, 8)  # Of FlashAttention.
 _ROOM = 8  # Number of target positions by which the buffers of keys and values grow.
 
 
@@ -66,7 +67,9 @@ class TransformerState:
         capacity = -(-(self.used + positions * hypotheses) // _ROOM) * _ROOM
         self._enlarge(capacity - self.seen.shape[2])
         slots = torch.arange(self.used - hypotheses, self.used, device=device)
-        self.cursor = Cursor(slots, torch.full((1,), self.position - 1, device=device), encodings(capacity))
+        self.cursor = Cursor(
+            slots, torch.full((1,), self.position - 1, device=device), encodings(self.position + (capacity - self.used) // hypotheses)
+        )
 
     def open(self, hypotheses: int) -> slice | Tensor:
         """Reserve slots for the next position of this many hypotheses per sentence; each hypothesis sees its own slot."""
@@ -114,7 +117,7 @@ class Transformer(TranslationModel):
         self.decoder = nn.ModuleList(DecoderLayer(size) for _ in range(size.depths[1]))
         self.encoder_norm, self.decoder_norm = (nn.LayerNorm(size.d_model) if size.norm == "pre" else None for _ in range(2))
         # FlashAttention has neither a neighbourhood nor values of another width, and torch's has no dropout of packed sentences.
-        self.can_pack = size.neighbourhood is None and size.attention_dropout == 0 and size.d_k == size.d_v and size.d_k % 8 == 0
+        self.can_pack = size.neighbourhood is None and size.attention_dropout == 0 and size.d_k == size.d_v and size.d_k in _WIDTHS
         self._has_kernels = False
         self._packed_parts: tuple[Callable[..., Tensor], ...] = _PACKED_PARTS
 
@@ -218,7 +221,7 @@ class Transformer(TranslationModel):
         """Return the input of a stack, given (B, T, D) embedded tokens whose first position is `first`."""
         if positions is not None:
             embedded = embedded + positions(first, embedded.shape[1])
-        # On a CPU the residual stream then stays in the low precision; on a GPU the first norm returns float32.
+        # The residual stream then stays in the low precision.
         return self.dropout(as_autocast(embedded))
 
     def _decoder_layers(self) -> list[DecoderLayer]:

@@ -2,10 +2,13 @@
 
 import os
 import shutil
+import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -117,9 +120,12 @@ def can_pack(device: torch.device, precision: Precision) -> bool:
     return device.type == "cuda" and low_precision(device, precision) is not None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
+@cache
 def can_compile() -> bool:
-    """Return whether torch can generate kernels for a GPU here: it needs Triton and a C compiler."""
-    return has_triton() and any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
+    """Return whether torch can generate kernels for a GPU here: it needs Triton, and this a C compiler and the headers of Python."""
+    compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return has_triton() and header.is_file() and any(map(shutil.which, compilers))
 
 
 def loss_scaler(device: torch.device, precision: Precision) -> torch.amp.GradScaler:

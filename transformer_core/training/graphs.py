@@ -8,6 +8,9 @@ from torch import Tensor
 
 from transformer_core.training.loader import PackedBatch
 
+AddGradients = Callable[[PackedBatch, Tensor], None]
+_MOST_GRAPHS = 256  # They take memory; a shape that comes so late is rare, and its kernels are launched one by one.
+
 
 class _Graph(NamedTuple):
     graph: torch.cuda.CUDAGraph
@@ -18,21 +21,29 @@ class _Graph(NamedTuple):
 class GradientGraphs:
     """A graph for each shape of a micro-batch, captured when the shape comes for the first time. All use the same memory in turn.
 
-    Args:
-        add_gradients: adds the gradients of a micro-batch, divided by a scalar tensor, to `sums`; it waits for nothing.
-        sums: everything that it changes.
+    `sums` is everything that the passes change.
     """
 
-    def __init__(self, add_gradients: Callable[[PackedBatch, Tensor], None], sums: Tensor) -> None:
-        self._add_gradients = add_gradients
+    def __init__(self, sums: Tensor) -> None:
         self._sums = sums
         self._graphs: dict[tuple[int, ...], _Graph] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
-    def run(self, batch: PackedBatch, divisor: int, seed: Callable[[], None]) -> None:
-        """Add the gradients of a micro-batch; `seed` seeds its dropout."""
+    def run(self, batch: PackedBatch, divisor: int, seed: Callable[[], None], add_gradients: AddGradients) -> None:
+        """Add the gradients of a micro-batch.
+
+        Args:
+            batch: the micro-batch, anywhere.
+            divisor: what its gradients are divided by.
+            seed: seeds its dropout.
+            add_gradients: adds the gradients of a micro-batch, divided by a scalar tensor, to `sums`; it waits for nothing.
+        """
         if batch.shape not in self._graphs:
-            self._graphs[batch.shape] = self._captured(batch.to(self._sums.device))
+            if len(self._graphs) == _MOST_GRAPHS:
+                seed()
+                add_gradients(batch.to(self._sums.device), self._sums.new_tensor(divisor))
+                return
+            self._graphs[batch.shape] = self._captured(batch.to(self._sums.device), add_gradients)
         known = self._graphs[batch.shape]
         for own, given in zip(known.batch.tensors, batch.tensors, strict=True):
             own.copy_(given, non_blocking=True)
@@ -40,16 +51,16 @@ class GradientGraphs:
         seed()
         known.graph.replay()
 
-    def _captured(self, batch: PackedBatch) -> _Graph:
+    def _captured(self, batch: PackedBatch, add_gradients: AddGradients) -> _Graph:
         """Capture a graph. Its kernels run once before, on a stream of their own, since what they need may not be made in a capture."""
         divisor, before = torch.ones((), device=self._sums.device), self._sums.clone()
         aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
-            self._add_gradients(batch, divisor)
+            add_gradients(batch, divisor)
         torch.cuda.current_stream().wait_stream(aside)
         # Of this thread alone: the loader allocates pinned memory meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            self._add_gradients(batch, divisor)
+            add_gradients(batch, divisor)
         self._sums.copy_(before)
         return _Graph(graph, batch, divisor)

@@ -128,7 +128,7 @@ def make_packed_batch(pairs: Pairs, multiple: int = 1) -> PackedBatch:
     """
     lengths = [np.array([len(sentence) for sentence in side]) for side in (pairs.sources, pairs.targets)]
     longest = [_rounded(int(side.max())) for side in lengths]
-    fillings = [_filling(-int(side.sum()) % multiple, most) for side, most in zip(lengths, longest, strict=True)]
+    fillings = [_filling(-int(side.sum()) % multiple, int(side.max())) for side in lengths]
     count = len(pairs) + max(map(len, fillings))
     if multiple > 1:
         count = _power_of_two(count)
@@ -144,8 +144,8 @@ def make_packed_batch(pairs: Pairs, multiple: int = 1) -> PackedBatch:
 
 
 def filled_up_to(tokens_per_microbatch: int) -> int:
-    """Return the multiple for micro-batches of so many tokens: a power of 2, at most a thirty-second, so that filling is about 1%."""
-    return max(16, _power_of_two(tokens_per_microbatch // 32 + 1) // 2)
+    """Return the multiple for micro-batches of so many tokens: a power of 2, at most a sixteenth, so that filling is about 2%."""
+    return max(16, _power_of_two(tokens_per_microbatch // 16 + 1) // 2)
 
 
 def _packed(sentences: Sequence[TokenIds], lengths: NDArray[np.int64], longest: int) -> Packed:

@@ -105,7 +105,7 @@ class Updater:
         )
         self._scaler = loss_scaler(rank.device, settings.precision)
         self._buffer = ReductionBuffer(model, rank.device)
-        self._graphs = GradientGraphs(self._add_gradients, self._buffer.flat) if captures else None
+        self._graphs = GradientGraphs(self._buffer.flat) if captures else None
         self.pending = PendingTotals(rank.device)
 
     def run(self, number: int, share: RankBatch, stop_asked: Callable[[], bool]) -> None:
@@ -128,6 +128,8 @@ class Updater:
         """Use the memory of update `number` on these micro-batches, without changing the model."""
         for batch in batches:
             self._run(batch, 1, lambda: None)
+            if self._graphs is not None:  # As before the capture of a further shape, while the graphs' memory is reserved.
+                self._add_gradients(batch, 1)
         self._step(number, broken=torch.ones((), device=self._rank.device))
 
     def learning_rate(self, number: int) -> float:
@@ -149,7 +151,7 @@ class Updater:
 
     def _run(self, batch: Batch | PackedBatch, target_tokens: int, seed: Callable[[], None]) -> None:
         if self._graphs is not None and isinstance(batch, PackedBatch):
-            self._graphs.run(batch, target_tokens, seed)
+            self._graphs.run(batch, target_tokens, seed, self._add_gradients)
         else:
             seed()
             self._add_gradients(batch, target_tokens)

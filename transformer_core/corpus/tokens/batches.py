@@ -89,9 +89,14 @@ class BatchPlan:
         return list(self._fill(microbatches, random.permutation(len(microbatches.starts))))
 
     def largest(self) -> list[Indices]:
-        """Return the micro-batches of the first epoch that need most memory: that with most positions, and that with the longest pair."""
+        """Return the micro-batches of the first epoch that need most memory.
+
+        These are that with most positions, that with most tokens, which counts if batches are packed, and that with the longest pair.
+        """
         microbatches = self._microbatches(np.random.default_rng([self._seed, 0]))
-        return [microbatches.pairs(int(microbatches.positions.argmax())), microbatches.pairs(len(microbatches.starts) - 1)]
+        tokens = microbatches.source_tokens + microbatches.target_tokens
+        numbers = int(microbatches.positions.argmax()), int(tokens.argmax()), len(microbatches.starts) - 1
+        return [microbatches.pairs(number) for number in dict.fromkeys(numbers)]
 
     def _microbatches(self, random: np.random.Generator) -> "_Microbatches":
         ordered = self._by_length(random)
