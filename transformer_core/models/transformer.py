@@ -185,7 +185,8 @@ class Transformer(TranslationModel):
         if state.cursor is None:
             x = self._embed_target(tokens[:, None], state.position - 1)
         else:
-            x = (self.target_embedding or self.embedding)(tokens[:, None]) + state.cursor.encodings[state.cursor.place]
+            embedded = (self.target_embedding or self.embedding)(tokens[:, None])
+            x = as_autocast(embedded + state.cursor.encodings[state.cursor.place])
         x = x.view(len(state.mask), -1, self.d_model)
         visible = state.seen[:, None]
         if self.size.neighbourhood is not None:
