@@ -1,6 +1,7 @@
 """Hugging Face's Marian in a plain PyTorch loop: ``python -m peers.hugging_face FOLDER``; a Transformer of ours as a model of theirs."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.models.marian.modeling_marian import MarianMTModel  # Not lazily, so that it is loaded before memory is read.
 
-from peers.job import ADAM_BETAS, ADAM_EPSILON, LABEL_SMOOTHING, LEARNING_RATE, Job, Memory, Training, Updates, now, train_and_report
+from peers.job import LABEL_SMOOTHING, Job, Memory, Training, Updates, train_and_report, train_plainly
 from transformer_core.corpus.tokens.binary import BinarizedSplit, open_split
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD
 from transformer_core.models.attention import MultiHeadAttention
@@ -81,20 +82,8 @@ def new_model(job: Job) -> MarianMTModel:
 
 def train(model: MarianMTModel, split: BinarizedSplit, updates: Updates, device: torch.device) -> Training:
     """Train on the pairs of each update."""
-    optimizer = torch.optim.Adam(
-        model.parameters(), lr=LEARNING_RATE, betas=ADAM_BETAS, eps=ADAM_EPSILON, fused=device.type == "cuda" or None
-    )
-    model.train()
-    tokens = 0
-    began = now(device)
-    for microbatches in updates:
-        tokens_of_update = sum(int(split.target.lengths[pairs].sum()) for pairs in microbatches)
-        for pairs in microbatches:
-            (_summed_loss(model, split, pairs, device) / tokens_of_update).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        tokens += tokens_of_update
-    return Training(now(device) - began, tokens)
+    loss = partial(_summed_loss, model, split, device=device)
+    return train_plainly(model, loss, lambda pairs: int(split.target.lengths[pairs].sum()), updates, device)
 
 
 def _summed_loss(model: MarianMTModel, split: BinarizedSplit, pairs: list[int], device: torch.device) -> Tensor:

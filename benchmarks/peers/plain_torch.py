@@ -1,6 +1,7 @@
 """torch.nn.Transformer in a plain loop: compiled layers, fused attention, PyTorch's own cross-entropy and fused Adam."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from peers.job import ADAM_BETAS, ADAM_EPSILON, LABEL_SMOOTHING, LEARNING_RATE, Job, Training, Updates, now
+from peers.job import LABEL_SMOOTHING, Job, Training, Updates, train_plainly
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.subword import PAD
 from transformer_core.models.embeddings import sinusoidal_positions
@@ -57,26 +58,17 @@ class PlainTransformer(nn.Module):
 
 
 def compiled(job: Job, device: torch.device) -> PlainTransformer:
-    """Return a new model with compiled layers, in training mode."""
+    """Return a new model with compiled layers."""
     model = PlainTransformer(job).to(device)
     for layer in (*model.transformer.encoder.layers, *model.transformer.decoder.layers):
         layer.compile(dynamic=True)
-    return model.train()
+    return model
 
 
 def train(model: PlainTransformer, split: BinarizedSplit, updates: Updates, device: torch.device) -> Training:
     """Train on the pairs of each update."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, betas=ADAM_BETAS, eps=ADAM_EPSILON, fused=True)
-    tokens = 0
-    began = now(device)
-    for microbatches in updates:
-        of_update = sum(int(split.target.lengths[pairs].sum()) for pairs in microbatches)
-        for pairs in microbatches:
-            (_summed_loss(model, split, pairs, device) / of_update).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        tokens += of_update
-    return Training(now(device) - began, tokens)
+    loss = partial(_summed_loss, model, split, device=device)
+    return train_plainly(model, loss, lambda pairs: int(split.target.lengths[pairs].sum()), updates, device)
 
 
 def _summed_loss(model: PlainTransformer, split: BinarizedSplit, pairs: list[int], device: torch.device) -> Tensor:

@@ -15,7 +15,7 @@ from transformer_core.models.packing import Packed
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import TransformerSize
 
-LONGEST_OF_SHORT = 128  # Tokens of a sentence for which the kernel for short sentences is made; FlashAttention is as fast from here on.
+LONGEST_OF_SHORT = 128  # Tokens of a sentence: one program of the kernel for short sentences holds all of its scores.
 _WIDEST_OF_SHORT = 64  # Its d_k: a block of a wider one needs more shared memory than an Ada GPU has.
 _WIDTHS = range(8, 257, 8)  # Of FlashAttention.
 _ROOM = 8  # Number of target positions by which the buffers of keys and values grow.
@@ -104,6 +104,10 @@ class Transformer(TranslationModel):
     """An encoder and a decoder, of N layers each in the paper; with pre-norm each stack ends in a norm of its own.
 
     Source embedding, target embedding and projection share one matrix (paper 3.4), or only the last two do, or none.
+
+    Attributes:
+        size: the architecture.
+        can_pack: whether `packed` gives the same as `forward` in training.
     """
 
     def __init__(self, size: TransformerSize, vocab_size: int) -> None:
@@ -135,6 +139,7 @@ class Transformer(TranslationModel):
         return _normed(x, self.decoder_norm)
 
     def packed(self, source: Packed, target: Packed) -> Tensor:
+        """Return the same as `forward` for sentences without padding: (n, D), a row for each target token."""
         enter, encode, decode = self._packed_parts
         short = self._has_kernels and max(source.longest, target.longest) <= LONGEST_OF_SHORT
         memory = enter(*self._embedded(source, self.embedding, self.source_positions), self.dropout)
@@ -149,6 +154,7 @@ class Transformer(TranslationModel):
         return _normed(x, self.decoder_norm)[0]
 
     def compile_packed(self) -> None:
+        """Have torch generate fused kernels for `packed` at its first call, in about half a minute."""
         from transformer_core.models import short_attention  # noqa: F401  # Adds an operation to torch; it needs Triton.
 
         self._has_kernels = self.size.d_k <= _WIDEST_OF_SHORT

@@ -10,7 +10,6 @@ from torch.nn import functional
 
 from transformer_core.errors import configuration_error
 from transformer_core.models.embeddings import Dropout, TokenEmbedding
-from transformer_core.models.packing import Packed
 from transformer_core.presets import ModelSize
 
 
@@ -34,12 +33,10 @@ class TranslationModel(nn.Module, ABC):
         embedding: embedding of source tokens, and of everything that shares its matrix.
         dropout: the dropout module with the probability of the size.
         most_positions: largest number of tokens on either side; None for any number.
-        can_pack: whether `packed` may be called in training.
         decoding_projection: linear map that `project` uses for decoding instead of `output_weight`; None uses `output_weight`.
     """
 
     most_positions: int | None = None
-    can_pack: bool = False
 
     def __init__(self, size: ModelSize, vocab_size: int) -> None:
         super().__init__()
@@ -70,22 +67,6 @@ class TranslationModel(nn.Module, ABC):
         Returns:
             (B, T, D): the input of `project`. Rows at target padding have no meaning.
         """
-
-    def packed(self, source: Packed, target: Packed) -> Tensor:
-        """Return the same as `forward` for sentences without padding: (n, D), a row for each target token.
-
-        Raises:
-            NotImplementedError: not `can_pack`.
-        """
-        raise NotImplementedError
-
-    def compile_packed(self) -> None:
-        """Have torch generate fused kernels for `packed` at its first call, in about a minute.
-
-        Raises:
-            NotImplementedError: not `can_pack`.
-        """
-        raise NotImplementedError
 
     @abstractmethod
     def start(self, source: Tensor, source_mask: Tensor) -> DecoderState:

@@ -15,6 +15,7 @@ from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.subword import BOS, PAD, TokenIds, padded
 from transformer_core.models.packing import Packed
+from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Rank
 
@@ -93,7 +94,8 @@ class PackedBatch(NamedTuple):
         return PackedBatch(self.source.pin_memory(), self.shifted.pin_memory(), self.targets.pin_memory())
 
     def decoded(self, model: TranslationModel) -> Tensor:
-        """Return the model's output for each target token, (n, D)."""
+        """Return the model's output for each target token, (n, D); the model is a Transformer that `can_pack`."""
+        assert isinstance(model, Transformer)
         return model.packed(self.source, self.shifted)
 
     def twice(self) -> "PackedBatch":

@@ -17,6 +17,7 @@ from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.errors import Interrupted, configuration_error, is_out_of_memory
 from transformer_core.models.architectures import flops_a_token
+from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.checkpoint import StateDirectory, best_updates, validations_since_best
 from transformer_core.training.devices import Rank, can_compile, can_pack
@@ -78,11 +79,12 @@ class Trainer:
         self._plan = BatchPlan(
             split.source.lengths, split.target.lengths, settings.tokens_per_update, settings.tokens_per_microbatch, settings.seed
         )
-        packs = model.can_pack and can_pack(rank.device, settings.precision)
-        fast = packs and can_compile()
-        if fast:
-            model.compile_packed()
-        captures = fast and not settings.r_drop
+        packs = captures = False
+        if isinstance(model, Transformer) and model.can_pack and can_pack(rank.device, settings.precision):
+            packs = True
+            if can_compile():
+                model.compile_packed()
+                captures = not settings.r_drop
         multiple = filled_up_to(settings.tokens_per_microbatch) if captures else 1
         self._make_batch: MakeBatch = partial(make_packed_batch, multiple=multiple) if packs else make_batch
         self._updater = Updater(model, settings, rank, captures)
