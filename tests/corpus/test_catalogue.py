@@ -39,7 +39,7 @@ def test_an_own_entry_goes_before_a_packaged_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "remedy"), [("multi30", "Did you mean multi30k or multi30k-student?"), ("zzz", "Known: multi30k, "), ("../params", "Known")]
+    ("name", "remedy"), [("multi30", "Did you mean multi30k or multi30k-student?"), ("zzz", "Known: "), ("../params", "Known")]
 )
 def test_an_unknown_name_is_refused_with_similar_ones(tmp_path: Path, name: str, remedy: str) -> None:
     with refused(78, r"download\.corpus: no corpus is called") as caught:

@@ -71,15 +71,15 @@ def test_what_ctranslate2_cannot_hold_is_refused_with_the_reason(size: ModelSize
 
 def test_a_setting_that_the_export_does_not_know_is_refused(directory: Path, tmp_path: Path) -> None:
     @dataclass(frozen=True)
-    class WithActivation(TransformerSize):
-        activation: str = "relu"
+    class WithInvented(TransformerSize):
+        invented: str = "none"
 
     model, _ = load_model(directory)
     assert isinstance(model, Transformer)
-    model.size = WithActivation(**asdict(SIZE), activation="gelu")
-    with pytest.raises(UserError, match=r"model: its activation \(gelu\) cannot be converted to CTranslate2$"):
+    model.size = WithInvented(**asdict(SIZE), invented="some")
+    with pytest.raises(UserError, match=r"model: its invented \(some\) cannot be converted to CTranslate2$"):
         export_model(model, directory, tmp_path / "out")
-    model.size = WithActivation(**asdict(SIZE))
+    model.size = WithInvented(**asdict(SIZE))
     export_model(model, directory, tmp_path / "out")
 
 
