@@ -1,6 +1,7 @@
 """Comparison of two systems on the same sentences: scores, significance of their differences, and the sentences that differ most."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ from transformer_core.evaluation.significance import RESAMPLES, SIGNIFICANT, Com
 
 SHOWN = 5
 FEW_LINES = 100
+# The terminal would act on them: a carriage return hides the beginning of its line.
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def scores_table(compared: SideBySide) -> str:
 
 
 def sentences_text(compared: SideBySide) -> str:
-    """Format the sentences that differ most for a terminal."""
+    """Format the sentences that differ most for a terminal, with control characters escaped: a carriage return as \\r."""
     blocks = []
     for better, worse, sentences in (("B", "A", compared.gains), ("A", "B", compared.losses)):
         blocks.append(f"{better} better than {worse} by most {compared.of_sentences}:{'' if sentences else ' no sentence'}")
@@ -115,6 +118,10 @@ def _as_symbols(output: str) -> str:
 
 
 def _block(sentence: Sentence, score: str) -> str:
-    texts: Mapping[str, str | None] = {"source": sentence.source, "reference": sentence.reference, "A": sentence.a, "B": sentence.b}
-    shown = [f"  {name:<11}{text}" for name, text in texts.items() if text is not None]
+    texts = {"source": sentence.source, "reference": sentence.reference, "A": sentence.a, "B": sentence.b}
+    shown = [f"  {name:<11}{_escaped(text)}" for name, text in texts.items() if text is not None]
     return "\n".join([f"line {sentence.line:,}: {score} {sentence.score_a:.1f} in A, {sentence.score_b:.1f} in B", *shown])
+
+
+def _escaped(text: str) -> str:
+    return _CONTROL_CHARACTERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
