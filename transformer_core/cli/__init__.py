@@ -1,4 +1,4 @@
-"""The command line `transformer-core`, one module for each command. Heavy packages are imported in functions, so that help is fast."""
+"""The command line `transformer-core`; a module has one or several related commands. Functions import heavy packages: help is fast."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from transformer_core.cli import attention, compare, data, doctor, estimate, export, info, new, positions, recipe, score, states, translate
+from transformer_core.cli import attention, compare, data, models, positions, project, score, states, translate
 from transformer_core.cli.arguments import Parser
 from transformer_core.errors import ExitCode, UserError, machine_errors
 from transformer_core.files import discard, flush_or_discard, prepare_streams
@@ -76,6 +76,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (translate, score, compare, attention, positions, export, info, estimate, doctor, new, recipe, data, states):
+    for command in (translate, score, compare, attention, positions, models, project, data, states):
         command.add_to(commands)
     return parser

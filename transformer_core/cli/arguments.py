@@ -15,9 +15,6 @@ from transformer_core.errors import configuration_error
 if TYPE_CHECKING:
     import torch
 
-    from transformer_core.config import Model
-    from transformer_core.presets import ModelSize
-
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 T = TypeVar("T")
 
@@ -75,7 +72,7 @@ slurm_time = _checked(str, re.compile("([0-9]+-)?[0-9]+(:[0-9]+){0,2}").fullmatc
 kubernetes_name = _checked(
     str, re.compile("[a-z]([-a-z0-9]{0,48}[a-z0-9])?").fullmatch, "of a-z, 0-9 and -, the first a letter, the last no -, at most 50"
 )
-_vocab_size = _checked(_whole, lambda value: value > 16, "a whole number above 16")  # As bpe.vocab_size.
+vocabulary_size = _checked(_whole, lambda value: value > 16, "a whole number above 16")  # As bpe.vocab_size.
 _threads = _checked(_whole, lambda value: 0 < value <= 1_024, "a whole number from 1 to 1,024")
 _device = _checked(str, re.compile(r"cpu|cuda(:(0|[1-9][0-9]?))?").fullmatch, "cpu, cuda or cuda:N")
 
@@ -117,39 +114,6 @@ def use_threads(number: int | None) -> None:
 
     if number is not None:
         torch.set_num_threads(number)
-
-
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the sizes of a model."""
-    parser.add_argument("--preset", metavar="P", help="base, big, table3/C-N2, ... (the model of params.yaml)")
-    parser.add_argument(
-        "--architecture",
-        metavar="A",
-        choices=("transformer", "recurrent", "convolutional"),
-        help="of the preset: %(choices)s (transformer)",
-    )
-    parser.add_argument("--vocab-size", metavar="V", type=_vocab_size, help="subwords (bpe.vocab_size of params.yaml)")
-    parser.add_argument("--length", metavar="N", type=positive_int, default=25, help="tokens of a sentence (25)")
-
-
-def chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int]":
-    """Return the `model` section, its sizes and the size of the vocabulary that the options select.
-
-    Raises `UserError` (78): no such model, or a --length beyond its learned positions.
-    """
-    from transformer_core.config import Model, load_params
-    from transformer_core.presets import TransformerSize, resolve
-
-    if arguments.preset:
-        model = Model(preset=arguments.preset, architecture=arguments.architecture or "transformer")
-    elif arguments.architecture:
-        raise configuration_error("--architecture: needs a --preset")
-    else:
-        model = load_params().model
-    size = resolve(model)
-    if isinstance(size, TransformerSize) and size.positions == "learned" and arguments.length > size.most_positions:
-        raise configuration_error(f"--length: the model has {size.most_positions} positions, and a sentence {arguments.length} tokens")
-    return model, size, arguments.vocab_size or load_params().bpe.vocab_size
 
 
 def dvc_repro() -> str:

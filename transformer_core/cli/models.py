@@ -1,0 +1,201 @@
+"""`transformer-core export`, `info` and `estimate`: a model for another engine, its size, and the cost of its training."""
+
+import argparse
+import json
+import math
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformer_core.cli.arguments import (
+    Commands,
+    add_command,
+    in_bytes,
+    non_negative_float,
+    positive_float,
+    positive_int,
+    vocabulary_size,
+)
+from transformer_core.errors import configuration_error
+
+if TYPE_CHECKING:
+    from transformer_core.config import Model
+    from transformer_core.presets import ModelSize
+
+# From the paper's Table 2 and section 5.2: eight P100s, whose FLOPs the paper computes with 9.5 sustained TFLOPS each.
+_PAPER = {"base": "3.3e18 FLOPs, 12 hours", "big": "2.3e19 FLOPs, 3.5 days"}
+
+
+def add_to(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    export = add_command(
+        commands,
+        "export",
+        "write a model for another engine",
+        "transformer-core export --format ctranslate2 --model models/averaged --out exported",
+    )
+    export.add_argument("--format", choices=("ctranslate2",), required=True, help="which engine: %(choices)s")
+    export.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
+    export.add_argument("--out", metavar="DIR", type=Path, required=True, help="directory to write; replaces an earlier export")
+    export.set_defaults(run=run_export)
+    info = add_command(commands, "info", "print the size of a model", "transformer-core info --preset big")
+    _add_size_arguments(info)
+    info.add_argument("--json", action="store_true", help="print JSON")
+    info.set_defaults(run=run_info)
+    estimate = add_command(
+        commands,
+        "estimate",
+        "estimate tokens, FLOPs, hours and cost of a training",
+        "transformer-core estimate --preset base --devices 8 --price 20",
+    )
+    _add_size_arguments(estimate)
+    estimate.add_argument("--updates", metavar="U", type=positive_int, help="(train.updates of params.yaml)")
+    estimate.add_argument("--tokens-per-update", metavar="T", type=positive_int, help="(train.tokens_per_update)")
+    estimate.add_argument("--rate", metavar="R", type=positive_float, help="target tokens a second of a device (measured here)")
+    estimate.add_argument("--devices", metavar="N", type=positive_int, help="of all machines (by machine.devices and nodes)")
+    estimate.add_argument("--price", metavar="P", type=non_negative_float, help="of an hour of all machines (by price_per_hour and nodes)")
+    estimate.add_argument("--json", action="store_true", help="print JSON")
+    estimate.set_defaults(run=run_estimate)
+
+
+def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the sizes of a model."""
+    parser.add_argument("--preset", metavar="P", help="base, big, table3/C-N2, ... (the model of params.yaml)")
+    parser.add_argument(
+        "--architecture",
+        metavar="A",
+        choices=("transformer", "recurrent", "convolutional"),
+        help="of the preset: %(choices)s (transformer)",
+    )
+    parser.add_argument("--vocab-size", metavar="V", type=vocabulary_size, help="subwords (bpe.vocab_size of params.yaml)")
+    parser.add_argument("--length", metavar="N", type=positive_int, default=25, help="tokens of a sentence (25)")
+
+
+def run_export(arguments: argparse.Namespace) -> int:
+    """Write the directory and print its size."""
+    from transformer_core.decoding.translator import load_with_subword
+    from transformer_core.export.ctranslate2 import export_model
+
+    if arguments.out.resolve() == Path.cwd():
+        raise configuration_error("--out: is the working directory, which would be replaced", "Name a new folder.")
+    model, _ = load_with_subword(arguments.model)
+    export_model(model, arguments.model, arguments.out)
+    size = sum(file.stat().st_size for file in arguments.out.iterdir())
+    print(f"{arguments.out}: a model for CTranslate2, {in_bytes(size)}")
+    return 0
+
+
+def _chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int]":
+    """Return the `model` section, its sizes and the size of the vocabulary that the options select.
+
+    Raises `UserError` (78): no such model, or a --length beyond its learned positions.
+    """
+    from transformer_core.config import Model, load_params
+    from transformer_core.presets import TransformerSize, resolve
+
+    if arguments.preset:
+        model = Model(preset=arguments.preset, architecture=arguments.architecture or "transformer")
+    elif arguments.architecture:
+        raise configuration_error("--architecture: needs a --preset")
+    else:
+        model = load_params().model
+    size = resolve(model)
+    if isinstance(size, TransformerSize) and size.positions == "learned" and arguments.length > size.most_positions:
+        raise configuration_error(f"--length: the model has {size.most_positions} positions, and a sentence {arguments.length} tokens")
+    return model, size, arguments.vocab_size or load_params().bpe.vocab_size
+
+
+def run_info(arguments: argparse.Namespace) -> int:
+    """Print sizes, parameters by part and costs."""
+    from transformer_core.models.architectures import cost_of_training, parameters_by_part
+    from transformer_core.presets import table_3_row
+
+    model, size, vocab_size = _chosen_model(arguments)
+    parts = parameters_by_part(size, vocab_size)
+    total = sum(parts.values())
+    cost = cost_of_training(size, vocab_size, arguments.length)
+    if arguments.json:
+        document = {
+            "preset": model.preset,
+            "vocab_size": vocab_size,
+            "model": asdict(size),
+            "parameters": {"total": total, **parts},
+            "training": {"sentence_tokens": arguments.length, **asdict(cost)},
+        }
+        print(json.dumps(document, indent=2))
+        return 0
+    settings = ", ".join(f"{name} {value}" for name, value in asdict(size).items() if value is not None)
+    print(f"preset {model.preset}, {vocab_size:,} subwords: {settings}")
+    for part, parameters in {**parts, "total": total}.items():
+        print(f"{part.replace('_', ' '):<24} {parameters:>14,} parameters")
+    row = table_3_row(model.preset)
+    if row is not None and row.size == size and row.millions is not None:
+        ours = sum(parameters_by_part(size, row.vocab_size).values()) / 1e6
+        print(f"{'the paper, Table 3':<24} {row.millions:>14} x 10^6 parameters; ours with {row.vocab_size:,} subwords: {ours:.1f}")
+    print(f"training, sentences of {arguments.length} tokens: {cost.flops_a_token / 1e9:.3f} GFLOP a target token, forward and backward;")
+    print(
+        f"{cost.state_bytes / 1e9:.2f} GB for weights, gradients and Adam, and about {cost.activation_bytes_a_token / 1e6:.2f} MB "
+        "a position of a micro-batch (train.tokens_per_microbatch) in bf16, on a CPU"
+    )
+    return 0
+
+
+def run_estimate(arguments: argparse.Namespace) -> int:
+    """Print the estimate."""
+    from transformer_core.config import load_params
+    from transformer_core.models.architectures import cost_of_training
+    from transformer_core.presets import TABLE_3
+    from transformer_core.training.devices import default_devices, default_threads
+
+    params = load_params()
+    model, size, vocab_size = _chosen_model(arguments)
+    train = params.train.model_copy(
+        update={
+            "updates": arguments.updates or params.train.updates,
+            "tokens_per_update": arguments.tokens_per_update or params.train.tokens_per_update,
+        }
+    )
+    if train.warning:
+        print(train.warning, file=sys.stderr)
+    most = min(train.tokens_per_update, train.tokens_per_microbatch)
+    if arguments.length > most:
+        raise configuration_error(f"--length: a micro-batch holds {most} tokens, and a sentence {arguments.length}")
+    nodes = params.machine.training_nodes
+    devices = arguments.devices or nodes * (params.machine.devices or default_devices(math.ceil(train.microbatches / nodes)))
+    rate = arguments.rate
+    if rate is None:
+        from transformer_core.training.throughput import measured_rate
+
+        threads = params.machine.threads or default_threads(math.ceil(devices / nodes))
+        rate = measured_rate(size, vocab_size, train, arguments.length, threads)
+    tokens = train.updates * train.tokens_per_update
+    flops = train.passes * tokens * cost_of_training(size, vocab_size, arguments.length).flops_a_token
+    # Devices take micro-batches in turn; in the last turn of an update some may be idle.
+    busy = train.microbatches / math.ceil(train.microbatches / devices)
+    hours = tokens / (rate * busy) / 3600
+    price = arguments.price
+    if price is None and params.machine.price_per_hour is not None:
+        price = nodes * params.machine.price_per_hour
+    cost = None if price is None else price * hours
+    if arguments.json:
+        figures = {"updates": train.updates, "target_tokens": tokens, "flops": flops, "tokens_per_second": rate, "devices": devices}
+        print(json.dumps({**figures, "busy_devices": busy, "hours": hours, "cost": cost}, indent=2))
+        return 0
+    plain = " before BPE-dropout, which makes more of them" if train.bpe_dropout else ""
+    print(f"{train.updates:,} updates of {train.tokens_per_update:,} tokens{plain}: at most {tokens:.3g} target tokens, {flops:.2e} FLOPs")
+    where = "given" if arguments.rate else "measured here"
+    idle = "" if busy == devices else f", of which {busy:.3g} have work ({train.microbatches} micro-batches an update)"
+    print(
+        f"at {rate:,.0f} target tok/s a device ({where}) on {devices}{idle}: {_in_words(hours)}"
+        + ("" if cost is None else f", {cost:,.2f} at {price:g} an hour")
+    )
+    if model.preset in _PAPER and TABLE_3[model.preset].size == size:
+        updates = TABLE_3[model.preset].updates
+        print(f"the paper's {model.preset}: {updates:,} updates of 25,000 tokens, {_PAPER[model.preset]} on 8 P100")
+        print("(the paper's FLOPs are hours x GPUs x 9.5 sustained TFLOPS, the machines' capacity; ours count the model's matrix products)")
+    return 0
+
+
+def _in_words(hours: float) -> str:
+    return f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes" if hours >= 1 / 60 else f"{3600 * hours:.1f} seconds"

@@ -1,0 +1,66 @@
+"""`transformer-core doctor`, `new` and `recipe`: check a machine and repository, create a project, write a params.yaml."""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from transformer_core.cli.arguments import Commands, add_command, dvc_repro
+
+
+def add_to(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    doctor = add_command(commands, "doctor", "check this machine and repository", "transformer-core doctor")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+    doctor.set_defaults(run=run_doctor)
+    new = add_command(
+        commands,
+        "new",
+        "lay out a project for the installed package: params.yaml, dvc.yaml, corpora/, ...",
+        "transformer-core new my-project",
+    )
+    new.add_argument("folder", metavar="DIR", type=Path, help="its folder; files that are there are kept")
+    new.set_defaults(run=run_new)
+    recipe = add_command(commands, "recipe", "list the recipes, or write one as params.yaml", "transformer-core recipe multi30k")
+    recipe.add_argument("name", metavar="NAME", nargs="?", help="the recipe to write; none lists them")
+    recipe.add_argument("--force", action="store_true", help="replace an edited params.yaml")
+    recipe.set_defaults(run=run_recipe)
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """Print a line for each check; return the exit code of the first problem, or 0 (warnings are not problems)."""
+    from transformer_core.doctor import examine
+
+    findings = examine()
+    if arguments.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            remedy = f" {finding.remedy}" if finding.remedy else ""
+            print(f"{finding.status:<8}{finding.name:<11}{finding.detail}{'.' if remedy else ''}{remedy}")
+    return next((finding.exit_code for finding in findings if finding.status == "problem"), 0)
+
+
+def run_new(arguments: argparse.Namespace) -> int:
+    """Create the files and print which existing ones were kept."""
+    from transformer_core.project import new_project
+
+    for path in new_project(arguments.folder):
+        print(f"{path}: kept, although it differs from the package's. To get that one, remove the file and run this again.")
+    print(f"{arguments.folder} is a project. Next, in that folder: dvc repro")
+    return 0
+
+
+def run_recipe(arguments: argparse.Namespace) -> int:
+    """List the recipes, or write one."""
+    from transformer_core import recipes
+    from transformer_core.config import PARAMS_FILE
+
+    if arguments.name is None:
+        width = max(map(len, recipes.names()))
+        for name in recipes.names():
+            print(f"{name:<{width}}  {recipes.description(name)}")
+        return 0
+    recipes.write(recipes.read(arguments.name), PARAMS_FILE, force=arguments.force)
+    print(f"{PARAMS_FILE} is the recipe {arguments.name}. Next: {dvc_repro()}")
+    return 0
