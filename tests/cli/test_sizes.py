@@ -70,19 +70,16 @@ def test_the_baselines_have_sizes_too(architecture: str, parts: set[str], docume
 
 def test_an_estimate_at_a_given_rate_is_tokens_over_rate(call: Call, document: Callable[..., Any], tmp_path: Path) -> None:
     write_params(tmp_path, "wmt14-en-de-base")
-    arguments = ("estimate", "--rate", "10000", "--devices", "8", "--price", "2", "--preset")
-    found = document(*arguments, "tiny")
-    assert found["target_tokens"] == 2_500_000_000
-    assert found["hours"] == pytest.approx(2.5e9 / 80_000 / 3600)
-    assert found["cost"] == pytest.approx(2 * found["hours"])
-    shown = call(*arguments, "base").out
+    arguments = ("estimate", "--rate", "10000", "--price", "2", "--preset")
+    # An update has eight micro-batches. Devices without one make nothing faster.
+    for devices, busy in ((3, 8 / 3), (16, 8)):
+        found = document(*arguments, "tiny", "--devices", str(devices))
+        assert (found["target_tokens"], found["busy_devices"]) == (2_500_000_000, pytest.approx(busy))
+        assert found["hours"] == pytest.approx(2.5e9 / (10_000 * busy) / 3600)
+        assert found["cost"] == pytest.approx(2 * found["hours"])
+    shown = call(*arguments, "base", "--devices", "8").out
     assert "100,000 updates of 25,000 tokens: at most 2.5e+09 target tokens" in shown
     assert "the paper's base: 100,000 updates of 25,000 tokens, 3.3e18 FLOPs, 12 hours on 8 P100" in shown
-    # Devices without a micro-batch make nothing faster.
-    for devices, busy in ((3, 8 / 3), (8, 8), (16, 8)):
-        found = document("estimate", "--rate", "10000", "--devices", str(devices), "--preset", "tiny")
-        assert found["busy_devices"] == pytest.approx(busy)
-        assert found["hours"] == pytest.approx(2.5e9 / (10_000 * busy) / 3600)
 
 
 def test_an_estimate_without_a_rate_measures_this_machines(call: Call, document: Callable[..., Any], tmp_path: Path) -> None:
@@ -100,22 +97,17 @@ def test_an_estimate_without_a_rate_measures_this_machines(call: Call, document:
     assert found["hours"] == pytest.approx(found["target_tokens"] / found["tokens_per_second"] / 3600)
 
 
-def test_an_estimate_has_the_devices_and_the_price_of_all_machines(document: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_estimate_has_the_devices_and_the_price_of_all_machines_and_both_passes_of_r_drop(
+    document: Callable[..., Any], tmp_path: Path
+) -> None:
     of_one = ("  price_per_hour:", "  price_per_hour: 3"), ("  devices:", "  devices: 2"), ("  nodes:", "  nodes: 2")
-    for pools, nodes in (("{}", 1), ("{train: gpu}", 2)):  # machine.nodes are those of a work pool.
-        write_params(tmp_path, "synthetic", *of_one, ("pools: {}", f"pools: {pools}"))
-        found = document("estimate", "--rate", "1")
-        assert (found["devices"], found["cost"]) == (2 * nodes, pytest.approx(3 * nodes * found["hours"]))
-        given = document("estimate", "--rate", "1", "--devices", "3", "--price", "1")
-        assert (given["devices"], given["cost"]) == (3, pytest.approx(given["hours"]))
-
-
-def test_an_estimate_counts_both_passes_of_r_drop(document: Callable[..., Any], tmp_path: Path) -> None:
-    write_params(tmp_path, "synthetic")
-    once = document("estimate", "--rate", "1")
-    write_params(tmp_path, "synthetic", ("r_drop: 0", "r_drop: 5"))
-    twice = document("estimate", "--rate", "1")
-    assert (twice["flops"], twice["target_tokens"]) == (2 * once["flops"], once["target_tokens"])
+    write_params(tmp_path, "synthetic", *of_one)
+    here = document("estimate", "--rate", "1")  # machine.nodes are those of a work pool.
+    write_params(tmp_path, "synthetic", *of_one, ("pools: {}", "pools: {train: gpu}"), ("r_drop: 0", "r_drop: 5"))
+    there, given = document("estimate", "--rate", "1"), document("estimate", "--rate", "1", "--devices", "3", "--price", "1")
+    for found, devices, price in ((here, 2, 3), (there, 4, 6), (given, 3, 1)):
+        assert (found["devices"], found["cost"]) == (devices, pytest.approx(price * found["hours"]))
+    assert (there["flops"], there["target_tokens"]) == (2 * here["flops"], here["target_tokens"])
 
 
 def test_a_sentence_that_no_batch_or_model_can_have_is_refused(call: Call, tmp_path: Path) -> None:
