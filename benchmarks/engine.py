@@ -38,7 +38,7 @@ from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import DecodingRequest, Engine, SourceChunk, load, translated
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis
-from transformer_core.export.cache import cached_export
+from transformer_core.export.ctranslate2 import cached_export
 from transformer_core.models.directory import SUBWORD
 from transformer_core.presets import BASE, TransformerSize
 

@@ -17,8 +17,7 @@ from transformer_core.decoding.beam import Search, length_penalty
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.translator import Hypothesis, check_length, check_shortlist, load_subword
 from transformer_core.errors import configuration_error
-from transformer_core.export.cache import cached_export
-from transformer_core.export.ctranslate2 import positions_of, unsupported
+from transformer_core.export.ctranslate2 import cached_export, positions_of, unsupported
 from transformer_core.models.directory import CONFIG, read_config
 from transformer_core.presets import TransformerSize
 
