@@ -19,7 +19,6 @@ from transformer_core.evaluation.attention_figures import (
     head_colour,
     opacity,
     readable,
-    shown_layer,
     word_figure,
 )
 
@@ -40,35 +39,30 @@ def in_words(figure: HeadFigure) -> str:
     return figure.in_words.replace("\N{FIRST STRONG ISOLATE}", "").replace("\N{POP DIRECTIONAL ISOLATE}", "")
 
 
-def test_the_sentence_is_the_first_of_median_length() -> None:
-    assert choose_sentence([(5, 5), (12, 12), (11, 9), (11, 11), (20, 20)]) == 2
+@pytest.mark.parametrize(
+    ("lengths", "chosen"),
+    [
+        ([(5, 5), (12, 12), (11, 9), (11, 11), (20, 20)], 2),
+        ([(3, 3), (9, 9), (19, 19), *[(3, 3)] * 5], 1),
+        ([(60, 60), (9, 9), (19, 19), (24, 24), *[(60, 60)] * 5], 2),
+        ([(25, 24), (24, 25), (2, 1), (24, 2)], 3),
+        ([(40, 10), (10, 40), (10, 1)], None),
+        ([], None),
+    ],
+    ids=["median", "most are very short", "most are very long", "limits", "none is readable", "no sentence"],
+)
+def test_the_sentence_is_the_first_of_about_median_length_that_can_be_read(lengths: list[tuple[int, int]], chosen: int | None) -> None:
+    assert choose_sentence(lengths) == chosen
 
 
-@pytest.mark.parametrize(("length", "chosen"), [(3, 1), (60, 2)])
-def test_a_corpus_of_very_short_or_long_sentences_is_shown_by_one_that_is_neither(length: int, chosen: int) -> None:
-    assert choose_sentence([(length, length), (9, 9), (19, 19), *[(length, length)] * 5]) == chosen
-
-
-@pytest.mark.parametrize("lengths", [[], [(40, 10), (10, 40)], [(10, 1)]], ids=["no sentence", "long", "no translation"])
-def test_where_no_figure_would_be_readable_no_sentence_is_chosen(lengths: list[tuple[int, int]]) -> None:
-    assert choose_sentence(lengths) is None
-
-
-@given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60))))
-def test_a_chosen_sentence_has_a_translation_and_few_pieces(lengths: list[tuple[int, int]]) -> None:
-    chosen = choose_sentence(lengths)
-    assert chosen is None or all(2 <= length <= 24 for length in lengths[chosen])
-
-
-@pytest.mark.parametrize(("layers", "shown"), [(1, 1), (2, 1), (6, 5)])
-def test_the_encoder_is_shown_by_its_last_layer_but_one(layers: int, shown: int) -> None:
-    figures = encoder_figures(maps_of(np.eye(4, dtype=np.float32), layers))
-    assert (figures.layer, figures.layers, [figure.head for figure in figures.heads]) == (shown, layers, [1, 2])
-
-
-@pytest.mark.parametrize(("layers", "shown"), [(1, [1]), (2, [2, 1]), (6, [6, 5])])
-def test_the_decoder_is_shown_by_its_last_two_layers(layers: int, shown: list[int]) -> None:
-    assert [figures.layer for figures in cross_figures(maps_of(np.eye(4, dtype=np.float32), layers))] == shown
+@pytest.mark.parametrize(("layers", "encoder", "decoder"), [(1, 1, [1]), (2, 1, [2, 1]), (6, 5, [6, 5])])
+def test_the_encoder_is_shown_by_its_last_layer_but_one_and_the_decoder_by_its_last_two(
+    layers: int, encoder: int, decoder: list[int]
+) -> None:
+    maps = maps_of(np.eye(4, dtype=np.float32), layers)
+    figures = encoder_figures(maps)
+    assert (figures.layer, figures.layers, [figure.head for figure in figures.heads]) == (encoder, layers, [1, 2])
+    assert [figures.layer for figures in cross_figures(maps)] == decoder
 
 
 def test_a_line_goes_from_the_piece_that_attends_to_what_it_sees_as_strong_as_the_weight() -> None:
@@ -87,7 +81,9 @@ def test_a_line_goes_from_the_piece_that_attends_to_what_it_sees_as_strong_as_th
 
 
 def test_a_cell_stands_in_the_row_of_what_is_written_and_the_column_of_what_is_seen() -> None:
-    drawn = Drawn(cross_figures(maps_of(np.eye(4, dtype=np.float32)))[0].heads[0].svg)
+    figure = cross_figures(maps_of(np.eye(4, dtype=np.float32)))[0].heads[0]
+    assert in_words(figure) == "strongest: die ← the, 1.00"
+    drawn = Drawn(figure.svg)
     assert drawn.words() == ["die", "Hunde", "</s>", "the", "dog", "·s", "</s>"]
     (cells,) = drawn.lines
     assert cells.opacity == 1
@@ -121,10 +117,6 @@ def test_a_head_is_described_by_where_most_of_its_attention_goes(weights: object
     assert in_words(encoder_figures(maps_of(np.array(weights, dtype=np.float32))).heads[0]) == words
 
 
-def test_a_head_of_the_decoder_is_described_by_its_strongest_weight() -> None:
-    assert in_words(cross_figures(maps_of(np.eye(4, dtype=np.float32)))[0].heads[0]) == "strongest: die ← the, 1.00"
-
-
 def test_weights_of_a_training_that_diverged_are_not_drawn() -> None:
     figure = encoder_figures(maps_of(np.full((4, 4), np.nan, dtype=np.float32))).heads[0]
     assert (Drawn(figure.svg).lines, in_words(figure)) == ([], "strongest: the ← the, 0.00")
@@ -144,10 +136,10 @@ def test_pieces_are_written_as_one_reads_them_and_not_long(piece: str, read: str
     assert readable(piece) == read
 
 
-def word_maps(weights: NDArray[np.floating], source: list[str] = SENTENCE, layers: int = 6) -> AttentionMaps:
-    """The same weights (H, S, S) in the layer that is shown, and nothing in the others."""
-    encoder = np.zeros((layers, *weights.shape), dtype=np.float32)
-    encoder[max(0, layers - 2)] = weights
+def word_maps(weights: NDArray[np.floating], source: list[str] = SENTENCE) -> AttentionMaps:
+    """The weights (H, S, S) in layer 5 of 6, and nothing in the others."""
+    encoder = np.zeros((6, *weights.shape), dtype=np.float32)
+    encoder[4] = weights
     return AttentionMaps(source, [], [], {"encoder": encoder})
 
 
@@ -181,12 +173,11 @@ def test_the_lines_of_the_heads_stand_side_by_side_within_the_height_of_a_word()
     assert max(starts) - min(starts) + width < heights[1] - heights[0]
 
 
-@pytest.mark.parametrize(("layers", "shown"), [(1, 1), (2, 1), (6, 5)])
-def test_the_layer_that_is_shown_is_the_last_but_one(layers: int, shown: int) -> None:
-    maps = word_maps(np.full((2, 6, 6), 1 / 6), layers=layers)
-    figure = word_figure(maps, 0, shown_layer(layers))
-    assert (figure.word, figure.layer, figure.layers, word_figure(maps, 0, layers).layer) == ("the", shown, layers, layers)
-    assert len([line for line in Drawn(figure.svg).lines if line.hover]) == 2 * len(WORDS)
+def test_a_word_is_shown_in_the_layer_asked_for() -> None:
+    maps = word_maps(np.full((2, 6, 6), 1 / 6))
+    figure, last = word_figure(maps, 0, 5), word_figure(maps, 0, 6)
+    assert (figure.word, figure.layer, figure.layers, last.layer) == ("the", 5, 6, 6)
+    assert [len([line for line in Drawn(one.svg).lines if line.hover]) for one in (figure, last)] == [2 * len(WORDS), 0]
 
 
 def test_a_head_keeps_its_colour_whichever_are_shown() -> None:

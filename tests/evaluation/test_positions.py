@@ -16,7 +16,7 @@ from transformer_core.evaluation.positions import encodings_of, position_figure,
 from transformer_core.models.architectures import build
 from transformer_core.models.embeddings import LearnedPositions
 from transformer_core.models.transformer import Transformer
-from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
+from transformer_core.presets import ConvolutionalSize, TransformerSize
 
 SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
 
@@ -117,22 +117,6 @@ def test_the_file_needs_no_other_and_is_the_same_each_time(tmp_path: Path) -> No
     assert all(link.startswith(("#", "data:")) for link in links)
 
 
-@pytest.mark.parametrize(
-    ("positions", "d_model", "fault"),
-    [(10, 7, "d_model is 7, and a sine and a cosine share a frequency"), (10_000, 512, "are 5,120,000 values, more than 4,000,000")],
-)
-def test_what_the_formula_or_the_picture_cannot_hold_is_refused(positions: int, d_model: int, fault: str) -> None:
-    with refused(78, fault):
-        sinusoids(positions, d_model)
-
-
-@pytest.mark.parametrize(
-    ("size", "why"),
-    [
-        (RecurrentSize(layers=1, d_model=16, dropout=0.0), "a recurrent one reads the words in their order"),
-        (replace(SIZE, positions="none"), "its setting model.positions is none"),
-    ],
-)
-def test_a_model_without_positions_is_refused(size: ModelSize, why: str) -> None:
-    with refused(78, f"this model has no positional encodings: {why}"):
-        encodings_of(build(size, 20), 10)
+def test_a_model_without_positions_is_refused() -> None:
+    with refused(78, "this model has no positional encodings: its setting model.positions is none"):
+        encodings_of(build(replace(SIZE, positions="none"), 20), 10)
