@@ -1,6 +1,9 @@
 import csv
 import gzip
+import math
+import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -27,7 +30,6 @@ from transformer_core.evaluation.metrics import (
     read_aligned,
     refuse_tokenised,
     score,
-    sentence_chrf,
 )
 from transformer_core.evaluation.significance import compare_scores
 
@@ -78,11 +80,14 @@ def test_the_headline_bleu_of_a_wmt17_system_is_the_published_one(system: str, b
     assert scores.bleu_low < scores.bleu < scores.bleu_high
 
 
-def test_scores_and_signature_are_those_of_the_sacrebleu_command(tmp_path: Path) -> None:
-    bleu, chrf, ter = sacrebleu_scores(HYPOTHESES, REFERENCES, tmp_path, "-m", "bleu", "chrf", "ter", "-w", "6")
-    ours = score(HYPOTHESES, REFERENCES, "de")
-    assert (round(ours.bleu, 6), round(ours.chrf, 6), round(ours.ter, 6)) == (bleu["score"], chrf["score"], ter["score"])
-    assert (ours.bleu_signature, ours.chrf_signature, ours.ter_signature) == (bleu["signature"], chrf["signature"], ter["signature"])
+def test_scores_intervals_and_signatures_are_those_of_the_sacrebleu_command(tmp_path: Path) -> None:
+    printed = sacrebleu_scores(HYPOTHESES, REFERENCES, tmp_path, "-m", "bleu", "chrf", "ter", "-w", "10", "--confidence")
+    ours = asdict(score(HYPOTHESES, REFERENCES, "de"))
+    for name, theirs in zip(("bleu", "chrf", "ter"), printed, strict=True):
+        mean, half = theirs["confidence_mean"], theirs["confidence_var"]
+        found = [ours[f"{name}{end}"] for end in ("", "_low", "_high")]
+        assert found == pytest.approx([theirs["score"], max(0, mean - half), mean + half], abs=1e-4)  # sacreBLEU sums in float32.
+        assert ours[f"{name}_signature"] == re.sub(r"bs:1000\|seed:12345\|", "", theirs["signature"])
 
 
 CHINESE = ["我们明天去公园散步。", "他的弟弟在一家很大的医院工作。", "这本书比那本书贵得多,但是很有意思。", "请把窗户打开,房间里太热了。"]
@@ -110,28 +115,13 @@ def test_tokens_of_text_without_spaces_are_no_sentences(references: list[str], o
     assert everything[0].score == pytest.approx(ours.bleu)
 
 
-def test_a_perfect_translation_scores_a_hundred_without_penalty() -> None:
-    scores = score(REFERENCES, REFERENCES, "de")
-    assert (scores.bleu, scores.chrf, scores.ter) == pytest.approx((100, 100, 0))
-    assert (scores.brevity_penalty, scores.length_ratio, scores.lines) == (1, 1, 4)
-    assert (scores.chrf_low, scores.chrf_high, scores.ter_low, scores.ter_high) == pytest.approx((100, 100, 0, 0))
-
-
-def test_precisions_and_lengths_count_13a_tokens() -> None:
+def test_precisions_and_lengths_count_13a_tokens_and_half_the_length_pays_the_brevity_penalty() -> None:
     scores = score(["Ein Hund läuft."], ["Ein Hund rennt."], "de")
     assert scores.precisions == pytest.approx((75, 100 / 3, 25, 25))  # Smoothed where no sequence matches: 1/2 of 2, 1/4 of 1.
-    assert (scores.hypothesis_tokens, scores.reference_tokens) == (4, 4)
-
-
-def test_translations_half_as_long_pay_the_brevity_penalty() -> None:
-    scores = score(["a b c d e"], ["a b c d e f g h i j"], "de")
-    assert scores.length_ratio == 0.5
-    assert scores.brevity_penalty == pytest.approx(0.36788, abs=1e-5)  # exp(1 - 10 / 5)
-
-
-def test_empty_translations_score_zero() -> None:
-    scores = score(["", ""], REFERENCES[:2], "de")
-    assert (scores.bleu, scores.chrf, scores.ter) == pytest.approx((0, 0, 100))
+    assert (scores.brevity_penalty, scores.length_ratio, scores.lines) == (1, 1, 1)
+    short = score(["a b c d e", ""], ["a b c d e f g", "h i j"], "de")
+    assert (short.hypothesis_tokens, short.reference_tokens, short.length_ratio, short.lines) == (5, 10, 0.5, 2)
+    assert short.brevity_penalty == pytest.approx(math.exp(1 - 10 / 5))
 
 
 @pytest.mark.parametrize("hypotheses", [HYPOTHESES[:3], [*HYPOTHESES, "Noch eine."]])
@@ -218,23 +208,19 @@ def test_examples_are_taken_at_the_quartiles() -> None:
     ]  # fmt: skip
 
 
-def test_few_examples_are_the_best_the_middle_and_the_worst() -> None:
-    reference = "abcdefghijklmnopqrstuvwxyz"
-    hypotheses = [reference[:length] for length in (14, 26, 2, 20, 8, 24, 5)]
-    chosen = chosen_of(sentence_chrf(hypotheses, [reference] * 7), 3)
-    assert [(example.rank, example.index) for example in chosen] == [("best", 5), ("median", 0), ("worst", 2)]
-
-
-def test_a_sentence_that_is_right_is_an_example_only_if_others_are_too_few() -> None:
-    assert [(example.rank, example.index) for example in chosen_of([100.0, 90.0, 80.0, 100.0], 2)] == [("best", 1), ("worst", 2)]
-    more = chosen_of([100.0, 90.0, 80.0, 100.0], 3)
-    assert [(example.rank, example.index) for example in more] == [("best", 1), ("worst", 2), (EXACT, 0)]
-
-
-def test_examples_with_one_score_have_no_best_and_no_worst() -> None:
-    chosen = chosen_of([0.0, 100.0, 0.0, 0.0], 2)
-    assert [(example.rank, example.index) for example in chosen] == [(ALIKE, 0), (ALIKE, 2)]
-    assert [example.rank for example in chosen_of([0.0, 100.0], 2)] == ["best", EXACT]
+@pytest.mark.parametrize(
+    ("scores", "count", "expected"),
+    [
+        ([50.0, 99.0, 5.0, 70.0, 30.0, 90.0, 20.0], 3, [("best", 1), ("median", 0), ("worst", 2)]),
+        ([100.0, 90.0, 80.0, 100.0], 2, [("best", 1), ("worst", 2)]),
+        ([100.0, 90.0, 80.0, 100.0], 3, [("best", 1), ("worst", 2), (EXACT, 0)]),
+        ([0.0, 100.0, 0.0, 0.0], 2, [(ALIKE, 0), (ALIKE, 2)]),
+        ([0.0, 100.0], 2, [("best", 0), (EXACT, 1)]),
+    ],
+    ids=["few", "none is right", "others are too few", "one score", "one that is not right"],
+)
+def test_few_examples_are_the_best_the_middle_and_the_worst(scores: list[float], count: int, expected: list[tuple[str, int]]) -> None:
+    assert [(example.rank, example.index) for example in chosen_of(scores, count)] == expected
 
 
 @given(scores=st.lists(st.integers(0, 10), min_size=1, max_size=30), count=st.integers(1, 40))
