@@ -41,7 +41,7 @@ def test_a_long_training_is_drawn_with_few_places_and_without_dots() -> None:
     assert not [line for line in drawn.lines if line.name]
 
 
-@settings(deadline=None, max_examples=25)  # A chart takes some 50 ms.
+@settings(max_examples=25)  # A chart takes some 50 ms.
 @given(low=st.floats(1e-6, 1e6), factor=st.floats(1, 1e9), logarithmic=st.booleans())
 def test_ticks_lie_on_the_axes_and_are_neither_none_nor_many(low: float, factor: float, logarithmic: bool) -> None:
     drawn = Drawn(line_chart("", "", {"": pd.Series([low, low * factor], [0, 10])}, logarithmic).svg)
