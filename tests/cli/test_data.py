@@ -95,15 +95,15 @@ def test_the_vocabulary_holds_the_characters_of_the_text(call: Call, own_files: 
     train_subword([*lines, *(f"sentence {number}" for number in range(100))], own_files / "spm.model", bpe)
 
 
-def test_languages_and_held_out_lines_can_be_said(call: Call, own_files: Path) -> None:
+def test_languages_held_out_lines_and_files_of_a_split_can_be_said(call: Call, own_files: Path) -> None:
     (own_files / "text.en").rename(own_files / "a.txt")
-    said = ("--source-language", "pt", "--target-language", "gl", "--valid-lines", "7", "--test-lines", "9")
-    assert call("data", "new", "mine", "a.txt", "text.de", *said).code == 0
-    params = load_params(own_files / "params.yaml")
-    assert (params.download.source, params.download.target) == ("pt", "gl")
-    entry = (own_files / "corpora" / "mine.yaml").read_text(encoding="utf-8")
-    assert "holdout: 7" in entry
-    assert "holdout: 9" in entry
+    said = ("--source-language", "pt", "--target-language", "gl", "--test-lines", "9")
+    for valid, entry_has in ((("--valid-lines", "7"), "holdout: 7"), (("--valid", "a.txt", "text.de", "--force"), "path: ../a.txt")):
+        assert call("data", "new", "mine", "a.txt", "text.de", *said, *valid).code == 0
+        params = load_params(own_files / "params.yaml")
+        assert (params.download.source, params.download.target) == ("pt", "gl")
+        _, rest = (own_files / "corpora/mine.yaml").read_text(encoding="utf-8").split("valid:")
+        assert (entry_has in rest, "holdout: 9" in rest) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -158,13 +158,6 @@ def test_an_update_leaves_params_alone_and_says_how_many_pairs_there_are(call: C
     )
     assert call("data", "update", "mine") == (0, "corpora/mine.yaml: 2,000 pairs (100 before). Next: dvc repro\n", "")
     assert params.read_bytes() == before
-
-
-def test_files_of_validation_and_test_can_be_given(call: Call, own_files: Path) -> None:
-    given = ("--valid", "text.en", "text.de", "--test-lines", "7")
-    assert call("data", "new", "mine", "text.en", "text.de", *given).code == 0
-    entry = (own_files / "corpora" / "mine.yaml").read_text(encoding="utf-8")
-    assert (entry.count("path: ../text.en"), "holdout: 7" in entry) == (2, True)
 
 
 def test_synthetic_pairs_are_printed_the_same_for_the_same_seed(call: Call) -> None:

@@ -154,13 +154,6 @@ def test_shares_of_no_sentence_or_of_lists_of_unequal_length_are_refused() -> No
         output_shares(["a", "b"], ["a"], ["a"])
 
 
-@given(st.lists(st.tuples(st.text(max_size=9), st.text(max_size=60), st.text(max_size=9)), min_size=1, max_size=9))
-def test_shares_lie_between_nothing_and_everything(triples: list[tuple[str, str, str]]) -> None:
-    shares = output_shares(*zip(*triples, strict=True))
-    assert all(0 <= share <= 100 for share in (shares.copied, shares.empty, shares.over_long))
-    assert shares.empty + shares.over_long <= 100
-
-
 def test_reading_keeps_every_character_of_a_line(tmp_path: Path) -> None:
     line = "\ufeff Eine\u0085 Zeile\u2028 mit\r  Tücken\t "
     path = tmp_path / "hyp"
