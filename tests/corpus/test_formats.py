@@ -1,5 +1,6 @@
 """Sentences out of files of each format."""
 
+import bz2
 import gzip
 import lzma
 import tracemalloc
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.corpus.archives import archive_bytes
 from tests.refusals import refused
-from transformer_core.corpus.sources.formats import file_lines
+from transformer_core.corpus.sources.formats import file_lines, text_lines, unpack
 from transformer_core.errors import UserError
 
 # What XML can hold, and a line or a cell.
@@ -147,3 +149,45 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, name: str, content: bytes | 
     with refused(65, message) as caught:
         list(file_lines(tmp_path / name, "de"))
     assert "\n" not in str(caught.value)
+
+
+def read_as_text(path: Path) -> None:
+    list(text_lines(path))
+
+
+def read_as_table(path: Path) -> None:
+    list(file_lines(path, column=1))
+
+
+@pytest.mark.parametrize("read", [read_as_text, read_as_table])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (gzip.compress(b"eins\n"), r"t\.de: packed by gzip\. Add \.gz to its name, or unpack it\.$"),
+        (lzma.compress(b"eins\n"), r"t\.de: packed by xz\. Add \.xz to its name, or unpack it\.$"),
+        (bz2.compress(b"eins\n"), r"t\.de: packed by bzip2\. Unpack it: packed files are read if they are \.gz or \.xz\.$"),
+        (bz2.compress(b""), r"t\.de: packed by bzip2\."),
+        (archive_bytes([("t.de", b"eins\n")], "zip"), r"t\.de: packed by zip\."),
+        (b"one\reins\r", r"t\.de: its lines end in carriage returns alone\. Convert it: tr '\\r' '\\n' < OLD > NEW$"),
+    ],
+)
+def test_a_packed_file_under_another_name_and_carriage_returns_for_line_feeds_are_named(
+    tmp_path: Path, content: bytes, message: str, read: Callable[[Path], None]
+) -> None:
+    (tmp_path / "t.de").write_bytes(content)
+    with refused(65, message):
+        read(tmp_path / "t.de")
+
+
+@pytest.mark.parametrize(
+    "text", ["BZh\n", "BZh91AY&SY\u00c5\u00c5 begins a file of bzip2\n", "PK is short\n", "eins\r", "a\rb\nc\n", "a\rb\n", "\r"]
+)
+def test_a_text_may_begin_as_a_packed_file_does_and_have_carriage_returns_in_its_lines(tmp_path: Path, text: str) -> None:
+    (tmp_path / "t.de").write_bytes(text.encode())
+    assert "".join(f"{line}\n" for line in text_lines(tmp_path / "t.de")) == text.removesuffix("\n") + "\n"
+
+
+def test_the_first_member_of_a_tar_archive_may_be_named_as_a_packed_file_begins(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(archive_bytes([("BZh.en", b"one\n")], "w"))
+    (path,) = unpack(tmp_path / "a.tar", ["BZh.en"], tmp_path)
+    assert path.read_bytes() == b"one\n"

@@ -31,7 +31,18 @@ _XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 # Exceptions that tarfile and zipfile raise for damaged archives, those of their own included.
 _DAMAGED_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, *_DAMAGED, OSError, ValueError, LookupError, ArithmeticError, struct.error)
-_MAGIC = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\x00", lzma.open))
+# The beginning of a packed file, by the program that packs it. A text may begin with "BZh": in a bzip2 file the mark of a block (and after
+# its sum of 4 bytes a number below 2**20 in 25 bits) or of the end follows.
+_PACKED = {
+    "gzip": re.compile(rb"\x1f\x8b"),
+    "bzip2": re.compile(rb"BZh[1-9](1AY&SY.{4}[\x00-\x07]|\x17rE8P\x90)", re.DOTALL),
+    "xz": re.compile(rb"\xfd7zXZ\x00"),
+    "zip": re.compile(rb"PK\x03\x04"),
+}
+_LONGEST_BEGINNING = 15
+_OPENERS: dict[str, Callable[[BinaryIO], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+# The program that packs a file, by the ending of its name.
+_ENDINGS = {".gz": "gzip", ".xz": "xz"}
 # A packed file may become this many times larger and this many bytes more, a hundred times what text does.
 LARGEST_RATIO, ALLOWED_BYTES = 100, 64 << 20
 _LONGEST_NAME = 60
@@ -69,7 +80,8 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
         column: the column to read from tab-separated text, counted from 1.
 
     Raises:
-        UserError: exit code 65; no such file, a damaged file, or a line without that column (`NoColumn` for the first line of several).
+        UserError: exit code 65; no such file, a damaged file, one that is packed and has another name, a text with carriage returns in
+            place of line feeds, or a line without that column (`NoColumn` for the first line of several).
     """
     name = path.name.removesuffix(".gz").removesuffix(".xz")
     try:
@@ -81,7 +93,7 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
             elif column is not None:
                 yield from _column(file, column, path)
             else:
-                yield from (line.removesuffix(b"\n") for line in file)
+                yield from _lines(file, path)
     except _DAMAGED:
         raise _damaged(path) from None
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # The last two: invalid UTF-8, or an unknown encoding.
@@ -92,8 +104,8 @@ def text_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 text, packed (.gz, .xz) or not. Raises `UserError` (65): as `file_lines`, or not valid UTF-8."""
     try:
         with _decompressed(path) as file:
-            for number, line in enumerate(file, start=1):
-                yield decode_line(line.removesuffix(b"\n"), path, number)
+            for number, line in enumerate(_lines(file, path), start=1):
+                yield decode_line(line, path, number)
     except _DAMAGED:
         raise _damaged(path) from None
 
@@ -104,9 +116,32 @@ def _damaged(path: Path) -> UserError:
 
 def _decompressed(path: Path) -> BinaryIO:
     file = open_bytes(path)
-    if path.suffix not in (".gz", ".xz"):
-        return file
-    return cast(BinaryIO, io.BufferedReader(_Bounded(gzip.open(file) if path.suffix == ".gz" else lzma.open(file), path)))
+    if path.suffix in _ENDINGS:
+        return _unpacked(file, path, _ENDINGS[path.suffix])
+    if packer := _packer(file):
+        file.close()
+        ending = next((ending for ending, other in _ENDINGS.items() if other == packer), None)
+        remedy = f"Add {ending} to its name, or unpack it." if ending else "Unpack it: packed files are read if they are .gz or .xz."
+        raise UserError(f"{path}: packed by {packer}", remedy)
+    return file
+
+
+def _packer(file: BinaryIO) -> str | None:
+    """Return the program that packed an open file, which is not read further; None if it is not packed."""
+    beginning = cast(io.BufferedReader, file).peek(_LONGEST_BEGINNING)
+    return next((packer for packer, pattern in _PACKED.items() if pattern.match(beginning)), None)
+
+
+def _unpacked(file: BinaryIO, path: Path, packer: str) -> BinaryIO:
+    return cast(BinaryIO, io.BufferedReader(_Bounded(_OPENERS[packer](file), path)))
+
+
+def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    """Yield the lines without their line feed. Raises `UserError` (65): only carriage returns are between them, as Mac OS 9 wrote."""
+    for number, line in enumerate(file):
+        if number == 0 and not line.endswith(b"\n") and b"\r" in line.strip(b"\r"):
+            raise UserError(f"{path}: its lines end in carriage returns alone", "Convert it: tr '\\r' '\\n' < OLD > NEW")
+        yield line.removesuffix(b"\n")
 
 
 class _Bounded(io.RawIOBase):
@@ -214,8 +249,8 @@ def _local_name(element: ElementTree.Element) -> str:
 
 
 def _column(file: BinaryIO, column: int, path: Path) -> Iterator[bytes]:
-    for number, line in enumerate(file, start=1):
-        cells = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
+    for number, line in enumerate(_lines(file, path), start=1):
+        cells = line.removesuffix(b"\r").split(b"\t")
         if len(cells) < column:
             fault = f"{path}:{number}: {len(cells)} columns, but column {column} is wanted"
             if number == 1 and b"\t" in line.strip():  # A line without a tab may be that of another file, such as a server's page.
@@ -258,10 +293,8 @@ def unpack(archive: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
 def _stream(archive: Path) -> BinaryIO:
     """Return the unpacked content of a tar archive, within the bound for its size: tarfile reads some headers at any length."""
     file = open_bytes(archive)
-    begin = file.read(6)
-    file.seek(0)
-    unpack_with = next((opener for magic, opener in _MAGIC if begin.startswith(magic)), None)
-    return file if unpack_with is None else cast(BinaryIO, io.BufferedReader(_Bounded(unpack_with(file), archive)))
+    packer = _packer(file)
+    return _unpacked(file, archive, packer) if packer in _OPENERS else file
 
 
 def _size_in_zip(member: zipfile.ZipInfo) -> int | None:
