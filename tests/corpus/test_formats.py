@@ -170,6 +170,7 @@ def read_as_table(path: Path) -> None:
         (archive_bytes([("t.de", b"eins\n")], "zip"), r"t\.de: packed by zip\."),
         (b"one\reins\r", r"t\.de: its lines end in carriage returns alone\. Convert it: tr '\\r' '\\n' < OLD > NEW$"),
     ],
+    ids=["gzip", "xz", "bzip2", "empty bzip2", "zip", "carriage returns"],
 )
 def test_a_packed_file_under_another_name_and_carriage_returns_for_line_feeds_are_named(
     tmp_path: Path, content: bytes, message: str, read: Callable[[Path], None]

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from transformer_core.config import TREES, Language, editable_yaml, read_yaml, validate_document, yaml_text
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, entry_names, load_entry
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, languages_in
-from transformer_core.corpus.sources.holdout import HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
+from transformer_core.corpus.sources.holdout import HeldOut, choose, is_usable, list_file, listed_sentences, rank, shortened, write_list
 from transformer_core.corpus.sources.readers import located, named_from
 from transformer_core.corpus.text import decode_line, lacks_spaces, normalise, open_bytes
 from transformer_core.errors import UserError, configuration_error
@@ -118,6 +118,19 @@ def number_of_characters(entry: Path) -> int:
         for line in islice(file_lines(located(entry.parent, file.path), language, file.column), _LINES_OF_A_SMALL_CORPUS):
             characters.update(normalise(line.decode(errors="replace")))
     return len(characters)
+
+
+def training_lines(entry: Path) -> Iterator[str]:
+    """Yield the lines of both languages of an entry's local training text, without the pairs that are held out."""
+    loaded = load_entry(entry)
+    source, target = loaded.languages
+    files = loaded.splits.train[0].files or {}
+    sides = [files[language] for language in (source, target)]
+    held_out = frozenset(chain.from_iterable(listed_sentences(entry, source).values()))
+    paths = [located(entry.parent, side.path) for side in sides]
+    for pair in file_pairs(paths, loaded.languages, [side.column for side in sides]):
+        if shortened(rank(pair.source)) not in held_out:
+            yield from (side.decode(errors="replace") for side in pair)
 
 
 def check_unused(name: str) -> None:
