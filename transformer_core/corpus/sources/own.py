@@ -100,12 +100,8 @@ def new_entry(
 
 def languages_without_spaces(entry: Path) -> list[str]:
     """Return the languages of an entry whose local training text has no spaces between words, as far as its first lines show."""
-    found = []
-    for language, file in (load_entry(entry).splits.train[0].files or {}).items():
-        lines = islice(file_lines(located(entry.parent, file.path), language, file.column), _LINES_LOOKED_AT)
-        if lacks_spaces(b" ".join(lines).decode(errors="replace")):
-            found.append(language)
-    return found
+    beginnings = {language: " ".join(islice(lines, _LINES_LOOKED_AT)) for language, lines in _training_text(entry).items()}
+    return [language for language, text in beginnings.items() if lacks_spaces(text)]
 
 
 def number_of_characters(entry: Path) -> int:
@@ -113,24 +109,27 @@ def number_of_characters(entry: Path) -> int:
 
     Of a large corpus only the beginning is read.
     """
-    characters: set[str] = set()
-    for language, file in (load_entry(entry).splits.train[0].files or {}).items():
-        for line in islice(file_lines(located(entry.parent, file.path), language, file.column), _LINES_OF_A_SMALL_CORPUS):
-            characters.update(normalise(line.decode(errors="replace")))
-    return len(characters)
+    lines = chain.from_iterable(islice(lines, _LINES_OF_A_SMALL_CORPUS) for lines in _training_text(entry).values())
+    return len(set().union(*map(normalise, lines)))
 
 
 def training_lines(entry: Path) -> Iterator[str]:
     """Yield the lines of both languages of an entry's local training text, without the pairs that are held out."""
-    loaded = load_entry(entry)
-    source, target = loaded.languages
-    files = loaded.splits.train[0].files or {}
-    sides = [files[language] for language in (source, target)]
+    text = _training_text(entry)
+    source = next(iter(text))
     held_out = frozenset(chain.from_iterable(listed_sentences(entry, source).values()))
-    paths = [located(entry.parent, side.path) for side in sides]
-    for pair in file_pairs(paths, loaded.languages, [side.column for side in sides]):
-        if shortened(rank(pair.source)) not in held_out:
-            yield from (side.decode(errors="replace") for side in pair)
+    for pair in zip(*text.values(), strict=True):
+        if shortened(rank(pair[0].encode())) not in held_out:
+            yield from pair
+
+
+def _training_text(entry: Path) -> dict[str, Iterator[str]]:
+    """Return the lines of an entry's local training text by language, the entry's source language first."""
+    files = load_entry(entry).splits.train[0].files or {}
+    return {
+        language: (line.decode() for line in file_lines(located(entry.parent, file.path), language, file.column))
+        for language, file in files.items()
+    }
 
 
 def check_unused(name: str) -> None:
