@@ -10,9 +10,9 @@ def archive_bytes(members: Iterable[tuple[str, bytes]], mode: str) -> bytes:
     """Return a tar archive (mode w, w:gz, w:bz2, w:xz), which also has a link to /etc/passwd, or a zip archive (mode zip)."""
     packed = io.BytesIO()
     if mode == "zip":
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as zipped:
+        with zipfile.ZipFile(packed, "w") as zipped:
             for name, content in members:
-                zipped.writestr(zipfile.ZipInfo(name), content)
+                zipped.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
         return packed.getvalue()
     with tarfile.open(fileobj=packed, mode=mode) as tarred:  # type: ignore[call-overload]
         for name, content in members:

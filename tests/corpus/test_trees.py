@@ -48,7 +48,7 @@ def test_a_tree_may_stand_on_several_lines_and_several_on_one() -> None:
         (["(S", "(NP"], "2: 2 brackets are not"),
         ([DOG, ")"], r"2: '\)' outside"),
         (["dog"], "1: 'dog'"),
-        (["(CD 1\u00a0000)"], "1: U\+00A0 is white space"),
+        (["(CD 1\u00a0000)"], r"1: U\+00A0 is white space"),
     ],
 )
 def test_malformed_brackets_are_told_with_their_line(lines: list[str], fault: str) -> None:
