@@ -154,7 +154,7 @@ def test_lengths_are_counted_before_and_after(tmp_path: Path) -> None:
 def test_the_number_of_workers_does_not_change_a_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "PAIRS_PER_CHUNK", 3)
     awkward_pairs = [GOOD, ("good", "gut"), ("Good", "gut"), ("", "leer"), ("same", "same"), ("привет", "gut"), ("be\x07ll", "x\x85 y")]
-    numbered = [(f"one {number}", f"eins {number}") for number in range(6)]
+    numbered = [(f"one {number}", f"eins {number}") for number in range(7)]
     write_raw_pairs(tmp_path / "raw", [*awkward_pairs, *numbered, *awkward_pairs, ("w " * 101, "v")])
     everything = DEFAULT.model_copy(update={"drop_foreign": True, "drop_case_duplicates": True})
     found = []
