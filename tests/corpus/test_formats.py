@@ -4,7 +4,8 @@ import bz2
 import gzip
 import lzma
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -151,15 +152,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, name: str, content: bytes | 
     assert "\n" not in str(caught.value)
 
 
-def read_as_text(path: Path) -> None:
-    list(text_lines(path))
-
-
-def read_as_table(path: Path) -> None:
-    list(file_lines(path, column=1))
-
-
-@pytest.mark.parametrize("read", [read_as_text, read_as_table])
+@pytest.mark.parametrize("read", [text_lines, file_lines, partial(file_lines, column=1)], ids=["text", "bytes", "table"])
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -173,11 +166,11 @@ def read_as_table(path: Path) -> None:
     ids=["gzip", "xz", "bzip2", "empty bzip2", "zip", "carriage returns"],
 )
 def test_a_packed_file_under_another_name_and_carriage_returns_for_line_feeds_are_named(
-    tmp_path: Path, content: bytes, message: str, read: Callable[[Path], None]
+    tmp_path: Path, content: bytes, message: str, read: Callable[[Path], Iterator[str | bytes]]
 ) -> None:
     (tmp_path / "t.de").write_bytes(content)
     with refused(65, message):
-        read(tmp_path / "t.de")
+        list(read(tmp_path / "t.de"))
 
 
 @pytest.mark.parametrize(
