@@ -1,5 +1,7 @@
 """The schema of params.yaml: a frozen section for each stage, plus `model` (tracked) and `machine` (untracked).
 
+docs/settings.md says what each key means, with its unit and its value in two recipes.
+
 Every key of a stage's section must be in the file, so params.yaml records all settings of a run. Only the keys of `model`, which override
 a preset, and of `machine`, which cannot change a result, have defaults.
 """
@@ -112,20 +114,7 @@ class Download(Section):
 
 
 class Clean(Section):
-    """Rules that drop training pairs; null or false turns a rule off.
-
-    Attributes:
-        max_words: largest number of words of a side.
-        max_ratio: largest ratio of the sides' numbers of words.
-        drop_copies: drop pairs with equal sides.
-        drop_foreign: drop pairs with a side that has more than half of its letters from scripts that valid and test do not use.
-        drop_overlap: drop pairs with a side that is also in valid or test, ignoring case.
-        drop_duplicates: drop repeated pairs.
-        drop_case_duplicates: drop repeated pairs, ignoring case.
-        on_invalid_utf8: stop with an error, or drop the pair.
-        drop_worst: share of the pairs left that is dropped for the worst scores by the models of `score_by`.
-        score_by: folder in `pretrained/` with two models, forward/ and backward/ (decoding/dual_cross_entropy.py).
-    """
+    """Rules that drop training pairs; null or false turns a rule off."""
 
     max_words: PositiveInt | None
     max_ratio: Annotated[float, Field(ge=1)] | None
@@ -171,18 +160,7 @@ Pretrained = Annotated[str, AfterValidator(_check_pretrained), Field(description
 
 
 class Bpe(Section):
-    """The joint subword vocabulary of both languages (paper 5.1).
-
-    Attributes:
-        init_from: model in `pretrained/` whose vocabulary is used instead of learning one.
-        vocab_size: number of token ids, including the four special ones and the user's symbols.
-        type: byte-pair encoding, or SentencePiece's unigram model.
-        character_coverage: share of the text's characters that get an id; the rest become unk. SentencePiece allows 0.98 to 1.
-        sample: number of training pairs to learn from, drawn at random; null uses all of them.
-        seed: seed of that draw.
-        user_symbols: texts that are always one token.
-        lowercase: the vocabulary lowercases every text, in training and later, so the model reads any case and outputs lowercase text.
-    """
+    """The joint subword vocabulary of both languages (paper 5.1)."""
 
     init_from: Pretrained | None
     vocab_size: Annotated[int, Field(gt=16)]
@@ -238,32 +216,7 @@ class Model(Section):
 
 
 class Train(Section):
-    """Updates, batches in tokens, the paper's optimiser and schedule (paper 5.1 to 5.4).
-
-    Attributes:
-        init_from: model in `pretrained/` to start from; None starts from random weights.
-        updates: largest number of updates.
-        tokens_per_update: largest number of source tokens, and of target tokens, in a global batch, without padding; counted before
-            `bpe_dropout`.
-        tokens_per_microbatch: largest product of rows and longest side of a micro-batch, padding included; it determines the memory. It
-            counts the rows once, also with `r_drop`, which needs about the memory of twice as many rows.
-        learning_rate_factor: factor of the paper's formula for the rate (5.3, eq. 3); the paper has 1.0.
-        cooldown: share of the updates, at the end, over which the rate falls linearly to almost zero; the paper has 0.
-        bpe_dropout: probability of leaving out each BPE merge, drawn again whenever a pair is trained on; the paper has 0.
-        r_drop: weight alpha of R-Drop (Liang et al. 2021): each pair is computed twice, with different dropout, and the two distributions
-            of a token are drawn together; 0 computes it once, as the paper does.
-        max_skipped: number of updates in a row that may be skipped because the loss or a gradient is not finite. One more restores the
-            last state, once; the next time training fails.
-        precision: number type of matrix products; `auto` is the fastest of the device.
-        validate_every: updates between validations; a multiple of `save_every`, so that each validated model is also saved.
-        bleu_sentences: number of sentences of valid, spread over it, that a validation translates greedily for BLEU, or parses for F1 (not
-            the score of `evaluate`).
-        best_by: measure of a validation that selects the best checkpoints and that patience depends on.
-        patience: number of validations without a better one after which training ends; 0 trains all updates.
-        save_every: updates between saves of state and checkpoint.
-        keep: number of checkpoints kept of the last saves.
-        keep_best: number of checkpoints kept of the best validations, in addition.
-    """
+    """Updates, batches in tokens, the paper's optimiser and schedule (paper 5.1 to 5.4)."""
 
     init_from: Pretrained | None
     updates: PositiveInt
@@ -324,13 +277,7 @@ class Train(Section):
 
 
 class Average(Section):
-    """The model that translates: the mean of checkpoints (paper 6.1), and its shortlist.
-
-    Attributes:
-        of: the last checkpoints, or the best by `train.best_by`.
-        count: number of checkpoints; 1 does not average.
-        shortlist: most target subwords for each source subword, and number of frequent ones for every sentence; 0 makes no shortlist.
-    """
+    """The model that translates: the mean of checkpoints (paper 6.1), and its shortlist."""
 
     of: Literal["last", "best"]
     count: PositiveInt
@@ -338,15 +285,7 @@ class Average(Section):
 
 
 class Decode(Section):
-    """Beam search (paper 6.1): at most source length + `max_extra` tokens.
-
-    Attributes:
-        engine: PyTorch, or CTranslate2, which supports only the Transformer.
-        precision: number type of weights and matrix products; `auto` is bf16, fp16 or float32 depending on the device, `int8` is for
-            CPUs. CTranslate2 has float32 and int8.
-        shortlist: search only among the subwords on a sentence's shortlist (`average.shortlist`).
-        penalty: length penalty: `wu` is the paper's ((5+|Y|)/6)^alpha (Wu et al. 2016), `power` is |Y|^alpha.
-    """
+    """Beam search (paper 6.1): at most source length + `max_extra` tokens."""
 
     engine: Literal["torch", "ctranslate2"]
     precision: DecodingPrecision
@@ -359,12 +298,7 @@ class Decode(Section):
 
 
 class Evaluate(Section):
-    """Scores and report.
-
-    Attributes:
-        allow_tokenised: accept references that look tokenised; such a BLEU is not comparable with others.
-        examples: number of example sentences in the report.
-    """
+    """Scores and report."""
 
     allow_tokenised: bool
     examples: PositiveInt
@@ -377,20 +311,7 @@ class Publish(Section):
 
 
 class Machine(Section):
-    """Settings that cannot change a result: they are no DVC parameters and not part of the fingerprint.
-
-    Attributes:
-        devices: number of processes that train together on a machine, one per GPU if it has GPUs. None is one per GPU, else one per core,
-            and at most one per micro-batch of an update.
-        nodes: number of machines in the pool of stage train that train together; None is one.
-        threads: number of threads of each of these processes on a CPU; None shares the cores.
-        workers: number of processes that generate, clean and encode text; None is one per core, fewer for short texts.
-        mirror: folder in which files are looked up before they are downloaded; None is no folder.
-        pools: Prefect work pool of each stage; a stage without one runs where the flow runs.
-        limit_hours: time after which a stage must save and end, to be tried again; None is no limit.
-        price_per_hour: price of an hour of one machine, in any currency, for the table of costs.
-        tracking_uri: address of MLflow's record, see `tracking_uri`.
-    """
+    """Settings that cannot change a result: they are no DVC parameters and not part of the fingerprint."""
 
     devices: PositiveInt | None = None
     nodes: PositiveInt | None = None
