@@ -149,7 +149,7 @@ def _hugging_face(job: Job, split: BinarizedSplit) -> Callable[[Any], Training]:
 
 def _plain_torch(job: Job, split: BinarizedSplit) -> Callable[[Any], Training]:
     model = plain_torch.compiled(job, DEVICE)
-    return lambda updates: plain_torch.train(model, split, updates, DEVICE)
+    return lambda updates: plain_torch.train(model, model, split, updates, DEVICE)
 
 
 CONTENDERS: dict[str, Callable[[Job, BinarizedSplit], Callable[[Any], Training]]] = {

@@ -1,18 +1,16 @@
 """Hugging Face's Marian in a plain PyTorch loop: ``python -m peers.hugging_face FOLDER``; a Transformer of ours as a model of theirs."""
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers.models.marian.modeling_marian import MarianMTModel  # Not lazily, so that it is loaded before memory is read.
 
-from peers.job import LABEL_SMOOTHING, Job, Memory, Training, Updates, train_and_report, train_plainly
+from peers import plain_torch
+from peers.job import Job, Memory, Training, Updates, train_and_report
 from transformer_core.corpus.tokens.binary import BinarizedSplit, open_split
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD
 from transformer_core.models.attention import MultiHeadAttention
@@ -21,8 +19,7 @@ from transformer_core.models.precision import choose_kernels, has_fast_bf16
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import TransformerSize
-from transformer_core.training.devices import autocast
-from transformer_core.training.loader import make_batch
+from transformer_core.training.loader import Batch
 
 _TRAINED_POSITIONS, _DECODED_POSITIONS = 256, 512
 
@@ -82,17 +79,13 @@ def new_model(job: Job) -> MarianMTModel:
 
 def train(model: MarianMTModel, split: BinarizedSplit, updates: Updates, device: torch.device) -> Training:
     """Train on the pairs of each update."""
-    loss = partial(_summed_loss, model, split, device=device)
-    return train_plainly(model, loss, lambda pairs: int(split.target.lengths[pairs].sum()), updates, device)
 
-
-def _summed_loss(model: MarianMTModel, split: BinarizedSplit, pairs: list[int], device: torch.device) -> Tensor:
-    batch = make_batch(split.pairs(np.array(pairs))).to(device)
-    target = torch.full((batch.shifted.numel(),), PAD, device=device).index_copy(0, batch.target_positions, batch.targets)
-    with autocast(device, "auto"):
+    def logits(batch: Batch) -> Tensor:
         mask = batch.source_mask.long()
-        logits = model(input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.shifted, use_cache=False).logits
-        return functional.cross_entropy(logits.flatten(0, 1), target, ignore_index=PAD, reduction="sum", label_smoothing=LABEL_SMOOTHING)
+        found: Tensor = model(input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.shifted, use_cache=False).logits
+        return found
+
+    return plain_torch.train(model, logits, split, updates, device)
 
 
 def fits(model: TranslationModel) -> bool:

@@ -103,30 +103,6 @@ def now(device: torch.device) -> float:
     return time.monotonic()
 
 
-def train_plainly(
-    model: torch.nn.Module,
-    summed_loss: Callable[[list[int]], torch.Tensor],
-    target_tokens: Callable[[list[int]], int],
-    updates: Updates,
-    device: torch.device,
-) -> Training:
-    """Train in a plain loop of PyTorch's on the pairs of each update, whose loss and target tokens the two functions give."""
-    optimizer = torch.optim.Adam(
-        model.parameters(), lr=LEARNING_RATE, betas=ADAM_BETAS, eps=ADAM_EPSILON, fused=device.type == "cuda" or None
-    )
-    model.train()
-    tokens = 0
-    began = now(device)
-    for microbatches in updates:
-        tokens_of_update = sum(map(target_tokens, microbatches))
-        for pairs in microbatches:
-            (summed_loss(pairs) / tokens_of_update).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        tokens += tokens_of_update
-    return Training(now(device) - began, tokens)
-
-
 def train_and_report(
     folder: Path,
     job: Job,

@@ -1,20 +1,19 @@
-"""torch.nn.Transformer in a plain loop: compiled layers, fused attention, PyTorch's own cross-entropy and fused Adam."""
+"""A plain loop of PyTorch, with its own cross-entropy and Adam, and a torch.nn.Transformer for it: compiled layers, fused attention."""
 
 import math
-from functools import partial
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from peers.job import LABEL_SMOOTHING, Job, Training, Updates, train_plainly
+from peers.job import ADAM_BETAS, ADAM_EPSILON, LABEL_SMOOTHING, LEARNING_RATE, Job, Training, Updates, now
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.subword import PAD
 from transformer_core.models.embeddings import sinusoidal_positions
 from transformer_core.training.devices import autocast
-from transformer_core.training.loader import make_batch
+from transformer_core.training.loader import Batch, make_batch
 
 _POSITIONS = 256
 
@@ -37,13 +36,14 @@ class PlainTransformer(nn.Module):
             if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
                 module.dropout = nn.Identity()  # Inside the feed-forward network, where the paper has none.
 
-    def forward(self, source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
-        """Map (B, S) and (B, T) token ids to logits (B, T, V); `mask` is (B, S), True at real tokens."""
+    def forward(self, batch: Batch) -> Tensor:
+        """Map a batch to logits (B, T, V)."""
+        mask = batch.source_mask
         padding = torch.zeros_like(mask, dtype=torch.float32).masked_fill(~mask, -torch.inf)
-        causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1], device=target.device)
+        causal = nn.Transformer.generate_square_subsequent_mask(batch.shifted.shape[1], device=mask.device)
         decoded = self.transformer(
-            self._embedded(source),
-            self._embedded(target),
+            self._embedded(batch.source),
+            self._embedded(batch.shifted),
             tgt_mask=causal,
             src_key_padding_mask=padding,
             memory_key_padding_mask=padding,
@@ -65,15 +65,27 @@ def compiled(job: Job, device: torch.device) -> PlainTransformer:
     return model
 
 
-def train(model: PlainTransformer, split: BinarizedSplit, updates: Updates, device: torch.device) -> Training:
-    """Train on the pairs of each update."""
-    loss = partial(_summed_loss, model, split, device=device)
-    return train_plainly(model, loss, lambda pairs: int(split.target.lengths[pairs].sum()), updates, device)
+def train(model: nn.Module, logits: Callable[[Batch], Tensor], split: BinarizedSplit, updates: Updates, device: torch.device) -> Training:
+    """Train in a plain loop of PyTorch's on the pairs of each update; `logits` is the model's function from a batch to (B, T, V)."""
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=LEARNING_RATE, betas=ADAM_BETAS, eps=ADAM_EPSILON, fused=device.type == "cuda" or None
+    )
+    model.train()
+    tokens = 0
+    began = now(device)
+    for microbatches in updates:
+        tokens_of_update = sum(int(split.target.lengths[pairs].sum()) for pairs in microbatches)
+        for pairs in microbatches:
+            (_summed_loss(logits, make_batch(split.pairs(np.array(pairs))).to(device), device) / tokens_of_update).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        tokens += tokens_of_update
+    return Training(now(device) - began, tokens)
 
 
-def _summed_loss(model: PlainTransformer, split: BinarizedSplit, pairs: list[int], device: torch.device) -> Tensor:
-    batch: Any = make_batch(split.pairs(np.array(pairs))).to(device)
+def _summed_loss(logits: Callable[[Batch], Tensor], batch: Batch, device: torch.device) -> Tensor:
     target = torch.full((batch.shifted.numel(),), PAD, device=device).index_copy(0, batch.target_positions, batch.targets)
     with autocast(device, "auto"):
-        logits = model(batch.source, batch.source_mask, batch.shifted).flatten(0, 1)
-        return functional.cross_entropy(logits, target, ignore_index=PAD, reduction="sum", label_smoothing=LABEL_SMOOTHING)
+        return functional.cross_entropy(
+            logits(batch).flatten(0, 1), target, ignore_index=PAD, reduction="sum", label_smoothing=LABEL_SMOOTHING
+        )
