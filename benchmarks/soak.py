@@ -197,12 +197,12 @@ def wait_until_up(url: str, log: Path) -> None:
 
 
 def tiny_project(folder: Path) -> dict[str, str]:
-    """Make a project with a tiny model and run its pipeline; return the environment for commands in it."""
+    """Make a project with a tiny model; return the environment for commands in it."""
     project = folder / "project"
     new_project(project)
     write_params(project, {"train": 2_000, "valid": 50, "test": 50}, **TINY)
     (folder / "tmp").mkdir()
-    environment = STAGE_ENVIRONMENT | {
+    return STAGE_ENVIRONMENT | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "TMPDIR": str(folder / "tmp"),
         "PREFECT_HOME": str(folder / "prefect"),
@@ -210,7 +210,12 @@ def tiny_project(folder: Path) -> dict[str, str]:
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "OMP_NUM_THREADS": "1",
     }
-    subprocess.run(["dvc", "repro", "--quiet"], cwd=project, env=environment, check=True, stdout=sys.stderr)
+
+
+def published_project(folder: Path) -> dict[str, str]:
+    """Make a project and run its pipeline, which publishes the model; return the environment for commands in it."""
+    environment = tiny_project(folder)
+    subprocess.run(["dvc", "repro", "--quiet"], cwd=folder / "project", env=environment, check=True, stdout=sys.stderr)
     return environment
 
 
@@ -236,7 +241,7 @@ def served(options: argparse.Namespace) -> str:
     """Watch a server of a tiny model while it answers; return what was done."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        project, log, environment = folder / "project", folder / "served.log", tiny_project(folder)
+        project, log, environment = folder / "project", folder / "served.log", published_project(folder)
         address = f"http://{LOOPBACK}:{(port := free_port(LOOPBACK))}"
         model = read_json(project / PUBLISHED)["model_uri"]
         command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", model, "--env-manager", "local", "--port", str(port)]

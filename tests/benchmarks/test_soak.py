@@ -162,7 +162,7 @@ def test_a_training_is_watched(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # Half a minute: a server's start, 20 requests.
 def test_the_served_model_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A model of random weights, published within this process; the test below runs the whole pipeline for one."""
+    """A model of random weights, published within this process; the test below runs the whole pipeline."""
 
     def random_project(folder: Path) -> dict[str, str]:
         (folder / "project").mkdir()
@@ -171,7 +171,7 @@ def test_the_served_model_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyP
             return dict(os.environ)
 
     csv = tmp_path / "samples.csv"
-    monkeypatch.setattr("benchmarks.soak.tiny_project", random_project)
+    monkeypatch.setattr("benchmarks.soak.published_project", random_project)
     monkeypatch.setattr(sys, "argv", ["soak.py", "served", "--requests", "20", "--csv", str(csv)])
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -183,6 +183,6 @@ def test_the_served_model_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {"mlflow models", "uvicorn", ".state"} <= set(subjects(printed, csv))
 
 
-@pytest.mark.slow  # Two minutes: the whole pipeline, a Prefect server, one flow run.
+@pytest.mark.slow  # A minute: a Prefect server, one flow run with the whole pipeline.
 def test_flow_runs_are_watched(tmp_path: Path) -> None:
     assert {"prefect server", "prefect worker", ".state", ".dvc/tmp", "PREFECT_HOME"} <= set(soak(tmp_path, "flows", "--runs", "1"))
