@@ -127,7 +127,6 @@ def job_of(setting: Setting, updates: int, folder: Path) -> tuple[BinarizedSplit
         tokens_per_microbatch=setting.tokens_per_update,
         seed=SEED,
         updates=[cut(split, pairs, 1) for pairs in plan(setting, split, 1, updates)],
-        warm_up=updates,
         threads=1,
         attention="sdpa",
     )

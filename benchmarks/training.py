@@ -1,28 +1,28 @@
-"""Training speed and memory of this project, Hugging Face's Marian and JoeyNMT, compared: ``python benchmarks/training.py``.
+"""Training speed and memory of this project, Hugging Face's Marian and JoeyNMT on a CPU: ``python benchmarks/training.py`` (GPU: gpu.py).
 
     python -m venv joeynmt
     joeynmt/bin/pip install torch==2.13.0 joeynmt==2.3.0 sentencepiece==0.2.0 importlib_metadata
     python benchmarks/training.py --joeynmt-python joeynmt/bin/python --out results.md --json results.json
 
 All train one architecture with the same updates of random pairs: lengths as in Multi30k or WMT, tokens drawn uniformly.
-- Ours is the trainer of stage train as that stage runs it: on a CPU a process for each core under torchrun, in bf16 if the machine has it.
+- Ours is the trainer of stage train as that stage runs it: a process for each core under torchrun, in bf16 if the machine has it.
 - Hugging Face is `MarianMTModel` in a plain loop: the same precision, one process on all cores, PyTorch's own cross-entropy and Adam.
 - JoeyNMT is its own model in its own training loop, in float32, its only precision on a CPU; one process on all cores. Dropout that the
-  others do not have is off. On a GPU it is left out.
+  others do not have is off.
 Our batch plan defines the pairs of an update. The peers get those as 1, 2 or 4 micro-batches, whichever is fastest for each, cut in order
 of length, which leaves less padding than their own loaders would; ours gets the fastest of these too. Hugging Face's attention is the
 faster of PyTorch's fused one, its default, and the eager one. The peers' threads are as many as the cores or half of them, whichever is
 faster. Short trials before the first round make these choices.
 
 In each round each contender runs once, alone, in its own processes: first a whole training for warm-up, then one that is timed. Both start
-from the same update, so that without --warm-up no batch shape is new while the clock runs: kernels are generated for each new shape. Making
+from the same update, so that no batch shape is new while the clock runs: kernels are generated for each new shape. Making
 batches out of token ids is timed, saving is not. Run nothing else on the machine: threads of one process wait for each other at every
 operation, so that other work slows the peers by far more than its share, ours by less.
 
 MFU is 6 x parameters of matrix products x tokens (source tokens for the encoder and the decoder's keys and values of the source, target
 tokens for all else; without padding and without attention's own products) a second, by the machine's best 4096 x 4096 bf16 product of this
 run. Data wait is the share of our time in which a process had no batch ready; the peers have all batches in memory from the start.
-Memory on a CPU (Linux) is the peak resident set summed over a contender's processes, including torchrun's; on a GPU it is that of tensors.
+Memory (Linux) is the peak resident set summed over a contender's processes, including torchrun's.
 The rest is its growth after all imports, without 16 bytes a parameter and process: weights, gradients and Adam's two moments.
 """
 
@@ -61,8 +61,10 @@ TARGET_PER_SOURCE = 1.1
 RATIO_SPREAD = 0.15
 FIRST_WORD = EOS + 1
 STATE_BYTES = 16
+MICROBATCHES = (1, 2, 4)  # Of an update; to choose from.
 CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 HERE = Path(__file__).parent
+ON_CPU = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # Also where there is a GPU.
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Setting:
         return size
 
 
-# By device; BY_DEFAULT has those that run without --settings. The paper's updates are for a GPU: a CPU takes minutes for one.
+# By device; gpu.py has those of cuda. The paper's updates are for a GPU: a CPU takes minutes for one.
 SETTINGS = {
     "cpu": {
         "small": Setting("small", 8_000, 2_560, 16, 14, 0.35),
@@ -102,7 +104,6 @@ SETTINGS = {
         "big": Setting("big", 37_000, 25_000, 20, 28, 0.55),
     },
 }
-BY_DEFAULT = {"cpu": ["small", "base"], "cuda": ["base", "big"]}
 
 
 @dataclass(frozen=True)
@@ -139,51 +140,48 @@ class Choice:
 
 def main() -> None:
     """Run all settings, print the tables."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    options = arguments(device)
+    options = arguments()
     load = os.getloadavg()[0]
-    contenders = [OURS, *peers(device, options.joeynmt_python)]
+    contenders = [OURS, *peers(options.joeynmt_python)]
     products: list[float] = []
     results: dict[str, list[Run]] = {}
     for name in options.settings:
         results[name] = []
         with TemporaryDirectory() as folder:
-            for runs in measure(SETTINGS[device][name], contenders, options, Path(folder), products):
+            for runs in measure(SETTINGS["cpu"][name], contenders, options, Path(folder), products):
                 results[name] += runs
                 if options.json:  # After each round, so that a benchmark that is stopped keeps the rounds before.
                     write_json(
-                        options.json, {"machine": machine(device), "load": load, "product_flops_per_second": products, "runs": results}
+                        options.json, {"machine": machine("cpu"), "load": load, "product_flops_per_second": products, "runs": results}
                     )
     best = max(products)
     parts = [
-        heading(machine(device), results, best, load),
-        *(section(name, SETTINGS[device][name], runs, best) for name, runs in results.items()),
+        heading(machine("cpu"), results, best, load),
+        *(section(name, SETTINGS["cpu"][name], runs, best) for name, runs in results.items()),
     ]
     if len(contenders) == 2:
-        parts.append("JoeyNMT is left out: " + ("it is measured on a CPU alone." if device == "cuda" else "no --joeynmt-python was given."))
+        parts.append("JoeyNMT is left out: no --joeynmt-python was given.")
     write_report(parts, options.out)
 
 
-def arguments(device: str) -> argparse.Namespace:
+def arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = command_line(__doc__)
-    parser.add_argument("--settings", nargs="+", choices=list(SETTINGS[device]), default=BY_DEFAULT[device])
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS["cpu"], default=["small", "base"])
     parser.add_argument("--joeynmt-python", metavar="PATH", type=Path, help="an interpreter that has joeynmt")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--updates", type=int, help="number of timed updates; by default that of the setting")
-    parser.add_argument("--warm-up", type=int, metavar="UPDATES", help="number of them that also run before; by default all")
-    parser.add_argument("--microbatches", type=int, nargs="+", default=[1, 2, 4], help="an update; to choose from")
     parser.add_argument("--out", type=Path, help="file for the tables")
     parser.add_argument("--json", type=Path, help="file for the raw figures")
     return parser.parse_args()
 
 
-def peers(device: str, joeynmt_python: Path | None) -> Iterator[Contender]:
+def peers(joeynmt_python: Path | None) -> Iterator[Contender]:
     """Yield the peers that can run here."""
     cores = default_threads(1)
-    threads = (cores,) if device == "cuda" or cores == 1 else (cores, cores // 2)
+    threads = (cores,) if cores == 1 else (cores, cores // 2)
     yield Contender("Hugging Face", "peers.hugging_face", Path(sys.executable), ("sdpa", "eager"), threads)
-    if joeynmt_python is not None and device == "cpu":
+    if joeynmt_python is not None:
         # The symbolic link is not resolved: its place is what makes it the interpreter of its environment.
         yield Contender("JoeyNMT", "peers.joey", joeynmt_python.absolute(), ("own",), threads)
 
@@ -196,34 +194,33 @@ def measure(
     split = random_split(setting, timed, folder)
     choices: dict[Contender, Choice] = {}
 
-    def run(contender: Contender, choice: Choice, number: int, updates: int, warm_up: int) -> Run:
+    def run(contender: Contender, choice: Choice, number: int, updates: int) -> Run:
         ours = choice if contender == OURS else choices[OURS]  # Our plan makes everyone's updates.
-        own = run_contender(contender, choice, setting, split, plan(setting, split, ours.microbatches, updates), warm_up, folder)
+        own = run_contender(contender, choice, setting, split, plan(setting, split, ours.microbatches, updates), folder)
         what = f"{setting.preset}, {f'round {number}' if number else 'trial'}, {contender.name}, {described(own)}"
         print(f"{what}: {own['target_tokens'] / own['seconds']:,.0f} target tok/s", file=sys.stderr, flush=True)
         return {"contender": contender.name, "round": number, **own}
 
     def trial(contender: Contender, choice: Choice) -> float:
-        few = max(2, timed // 4)
         try:
-            own = run(contender, choice, 0, few, few)
+            own = run(contender, choice, 0, max(2, timed // 4))
         except ContenderFailed as error:  # Some machines have not enough memory for every choice.
             print(f"{error}: not chosen", file=sys.stderr, flush=True)
             return 0.0
         return float(own["target_tokens"] / own["seconds"])
 
     for contender in contenders:
-        choices[contender] = choose(contender, options.microbatches, partial(trial, contender))
+        choices[contender] = choose(contender, partial(trial, contender))
     for number in range(1, options.rounds + 1):
         products.append(fastest_product())
-        yield [run(contender, choice, number, timed, min(options.warm_up or timed, timed)) for contender, choice in choices.items()]
+        yield [run(contender, choice, number, timed) for contender, choice in choices.items()]
 
 
-def choose(contender: Contender, microbatches: Sequence[int], rate: Callable[[Choice], float]) -> Choice:
+def choose(contender: Contender, rate: Callable[[Choice], float]) -> Choice:
     """Return the fastest choice of a contender: of threads, then micro-batches, then attention."""
-    choice, known = Choice(microbatches[0], contender.attentions[0], contender.threads[0]), cache(rate)
+    choice, known = Choice(MICROBATCHES[0], contender.attentions[0], contender.threads[0]), cache(rate)
     choice = fastest([replace(choice, threads=count) for count in contender.threads], known)
-    choice = fastest([replace(choice, microbatches=count) for count in microbatches], known)
+    choice = fastest([replace(choice, microbatches=count) for count in MICROBATCHES], known)
     return fastest([replace(choice, attention=name) for name in contender.attentions], known)
 
 
@@ -239,20 +236,14 @@ class ContenderFailed(SystemExit):
 
 
 def run_contender(
-    contender: Contender,
-    choice: Choice,
-    setting: Setting,
-    split: BinarizedSplit,
-    plan: Sequence[NDArray[np.int64]],
-    warm_up: int,
-    folder: Path,
+    contender: Contender, choice: Choice, setting: Setting, split: BinarizedSplit, plan: Sequence[NDArray[np.int64]], folder: Path
 ) -> Run:
     """Run a contender once on the pairs of each update: the time of its slowest process and the memory of all.
 
     Raises:
         ContenderFailed: a process of it failed.
     """
-    processes = default_devices(choice.microbatches) if contender == OURS and not torch.cuda.is_available() else 1
+    processes = default_devices(choice.microbatches) if contender == OURS else 1
     size, tokens = setting.size, setting.tokens_per_update
     job = Job(
         **{name: getattr(size, name) for name in ("layers", "d_model", "d_ff", "heads", "dropout")},
@@ -261,7 +252,6 @@ def run_contender(
         tokens_per_microbatch=tokens // choice.microbatches,
         seed=SEED,
         updates=[cut(split, pairs, choice.microbatches) for pairs in plan],
-        warm_up=warm_up,
         threads=choice.threads or default_threads(processes),
         attention=choice.attention,
     )
@@ -291,7 +281,7 @@ def run_processes(contender: Contender, job: Job, folder: Path, processes: int) 
     take_reports(folder)  # Of a run that failed.
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
     command = [str(contender.python), *torchrun, "-m", contender.module, str(folder)]
-    done = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    done = subprocess.run(command, cwd=HERE, env=ON_CPU, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     if done.returncode:
         print(done.stdout, file=sys.stderr)
         raise ContenderFailed(f"{contender.name} ended with exit code {done.returncode}, its output is above")
@@ -300,7 +290,9 @@ def run_processes(contender: Contender, job: Job, folder: Path, processes: int) 
 
 def fastest_product() -> float:
     """Return the machine's best rate at 4096 x 4096 bf16 products, in FLOP/s."""
-    return float(subprocess.run([sys.executable, "-m", "peers.matmul"], cwd=HERE, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return float(
+        subprocess.run([sys.executable, "-m", "peers.matmul"], cwd=HERE, env=ON_CPU, check=True, stdout=subprocess.PIPE, text=True).stdout
+    )
 
 
 def random_split(setting: Setting, updates: int, folder: Path) -> BinarizedSplit:

@@ -31,8 +31,7 @@ class Job:
         tokens_per_microbatch: most rows times longest side of one of our micro-batches.
         seed: of our batch plan.
         updates: pair numbers by update and micro-batch.
-        warm_up: number of updates, from the first on, that are trained with before the clock runs.
-        threads: of each process, on a CPU.
+        threads: of each process.
         attention: the implementation, for a contender that has several.
     """
 
@@ -46,7 +45,6 @@ class Job:
     tokens_per_microbatch: int
     seed: int
     updates: Updates
-    warm_up: int
     threads: int
     attention: str
 
@@ -75,21 +73,15 @@ class Training(NamedTuple):
 
 
 class Memory:
-    """Memory of a process: resident on a CPU (Linux), in tensors on a GPU. Make it after all imports and before the model.
+    """Resident memory of this process and of `others`, given by their ids (Linux). Make it after all imports and before the model."""
 
-    Args:
-        device: where the model is trained.
-        others: ids of further processes to include.
-    """
-
-    def __init__(self, device: torch.device, others: tuple[int, ...] = ()) -> None:
-        self._device = device
+    def __init__(self, *others: int) -> None:
         self._processes = ("self", *map(str, others))
-        self.before_bytes = torch.cuda.memory_allocated(device) if device.type == "cuda" else self._resident("VmRSS")
+        self.before_bytes = self._resident("VmRSS")
 
     def peak_bytes(self) -> int:
         """Return the peak so far; of several processes, the sum of their own peaks."""
-        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else self._resident("VmHWM")
+        return self._resident("VmHWM")
 
     def _resident(self, key: str) -> int:
         lines = [line.split() for process in self._processes for line in Path(f"/proc/{process}/status").read_text().splitlines()]
@@ -117,7 +109,7 @@ def train_and_report(
     The report has the second training, `parameters` (each shared matrix once), `before_bytes` (memory after all imports and before the
     model was made), `peak_bytes`, and the given facts: `precision` of the matrix products and `versions` of the libraries.
     """
-    train(job.updates[: job.warm_up])
+    train(job.updates)
     report = {
         **train(job.updates)._asdict(),
         "parameters": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),

@@ -29,7 +29,7 @@ def main() -> None:
     source, target = (_sentences(folder / "train", side) for side in ("source", "target"))
     vocabulary = _vocabulary(job.vocab_size)
     torch.set_num_threads(job.threads)
-    memory = Memory(_CPU)
+    memory = Memory()
     torch.manual_seed(job.seed)
     model = build_model(_model_section(job), vocabulary, vocabulary)
     model.loss_function = ("crossentropy", LABEL_SMOOTHING)

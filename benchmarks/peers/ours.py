@@ -44,7 +44,7 @@ def main() -> None:
     split = open_split(folder / "train")
     with process_group(job.threads) as rank:
         launcher = (os.getppid(),) if rank.world_size > 1 and rank.index == 0 else ()
-        memory = Memory(rank.device, launcher)
+        memory = Memory(*launcher)
         seed_everything(job.seed, 0, 0)
         model = build(size_of(job), job.vocab_size).to(rank.device, weights_dtype("auto"))
 
