@@ -125,8 +125,10 @@ def run_info(arguments: argparse.Namespace) -> int:
         }
         print(json.dumps(document, indent=2))
         return 0
-    settings = ", ".join(f"{name} {value}" for name, value in asdict(size).items() if value is not None)
-    print(f"preset {model.preset}, {vocab_size:,} subwords: {settings}")
+    settings = {name: value for name, value in asdict(size).items() if value is not None}
+    if {"encoder_layers", "decoder_layers"} <= settings.keys():
+        del settings["layers"]  # It has no effect beside these.
+    print(f"preset {model.preset}, {vocab_size:,} subwords: {', '.join(f'{name} {value}' for name, value in settings.items())}")
     for part, parameters in {**parts, "total": total}.items():
         print(f"{part.replace('_', ' '):<24} {parameters:>14,} parameters")
     row = table_3_row(model.preset)
