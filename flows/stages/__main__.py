@@ -3,7 +3,6 @@
 Stop signals wait until the stage's module is imported: some load torch for seconds, and a signal then would end in a traceback.
 """
 
-import argparse
 import os
 import pkgutil
 from importlib import import_module
@@ -16,17 +15,23 @@ from flows.process.signals import hold_stop_signals, release_stop_signals
 def main() -> int:
     """Return the exit code of the stage."""
     hold_stop_signals()
-    parser = argparse.ArgumentParser(prog="python -m flows.stages", description="Run one stage; its settings are in params.yaml.")
+    from flows.process.runner import reports_errors, run_stage
+    from transformer_core.cli.arguments import Parser
+    from transformer_core.config import load_params
+
+    parser = Parser(prog="python -m flows.stages", description="Run one stage; its settings are in params.yaml.")
     parser.add_argument("name", choices=[module.name for module in pkgutil.iter_modules(stages.__path__) if module.name != "__main__"])
-    name = parser.parse_args().name
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        from flows.cluster.ranks import run_rank
-        from transformer_core.config import load_params
 
-        return run_rank(lambda: _module(name).train(load_params()))
-    from flows.process.runner import run_stage
+    @reports_errors
+    def run() -> int:
+        name = parser.parse_args().name
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            from flows.cluster.ranks import run_rank
 
-    return run_stage(name, lambda params: str(_module(name).run(params)))
+            return run_rank(lambda: _module(name).train(load_params()))
+        return run_stage(name, lambda params: str(_module(name).run(params)))
+
+    return run()
 
 
 def _module(name: str) -> ModuleType:

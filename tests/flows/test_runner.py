@@ -131,6 +131,13 @@ def test_wrong_arguments_are_one_line_and_bad_configuration(name: str, capsys: p
     assert re.fullmatch(line, capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("arguments", [[], ["trian"], ["train", "decode"]])
+def test_a_stage_that_is_not_there_is_one_line_and_bad_configuration(arguments: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", "flows.stages", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 78
+    assert re.fullmatch(r"python -m flows\.stages: .+\. See: python -m flows\.stages --help\n", done.stderr)
+
+
 def test_ctrl_c_ends_a_command_with_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted() -> int:
         raise KeyboardInterrupt
