@@ -24,7 +24,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from flows.cluster.node import check_pushed, committed, push_in_child
+from flows.cluster.node import check_pushed, committed, exchange
 from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import ancestors
 from flows.process.runner import reports_errors
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if kind == "slurm" and not Path(os.environ.get("TRANSFORMER_STATE", "")).is_absolute():
         raise configuration_error("TRANSFORMER_STATE is not set to a full path", STATE_REMEDY)
     log = StageLog(lambda line: print(line, file=sys.stderr))
-    push_in_child(ancestors(STAGE), Path(), log)
+    exchange("push", ancestors(STAGE), Path(), log)
     submit(kind, job)
     return ExitCode.DONE
 

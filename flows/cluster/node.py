@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flows.cluster.group import NodeGroup
 from flows.process.child import StageLog, git, run_child
@@ -55,7 +55,7 @@ def run(work: StageRun, clone: Path, log: StageLog, group: NodeGroup | None = No
         check_out(work, clone)
         if work.settings is not None:
             apply_settings(work.settings, clone)
-        if not restore_in_child(ancestors(work.stage, clone), clone, log):
+        if not exchange("restore", ancestors(work.stage, clone), clone, log):
             message = f"{log.last_line}, neither here nor in the DVC remote, and {work.stage} needs it"
             raise configuration_error(message, "On the machine that has it: dvc push --run-cache")
         exit_file(work.stage, clone).unlink(missing_ok=True)
@@ -67,7 +67,7 @@ def run(work: StageRun, clone: Path, log: StageLog, group: NodeGroup | None = No
         if code:
             raise StageError(*failure(work.stage, code, log.last_line, clone))
         if first:
-            push_in_child([work.stage], clone, log)
+            exchange("push", [work.stage], clone, log)
             if work.stage == "train":
                 _remove_state(clone)
 
@@ -117,32 +117,19 @@ def _has(clone: Path, commit: str) -> bool:
     return True
 
 
-def restore_in_child(stages: Sequence[str], clone: Path, log: StageLog) -> bool:
-    """Restore the outputs of stages from the run-cache here or in the DVC remote, and return whether all were found.
+def exchange(action: Literal["restore", "push"], stages: Sequence[str], clone: Path, log: StageLog) -> bool:
+    """Exchange the outputs of stages and the run-cache with the DVC remote; return False if a restore finds a stage in no run-cache.
 
     Raises:
-        StageError: there is no remote, or it is unavailable.
+        StageError: there is no remote, or it is unavailable, or the disk is full.
     """
-    code = _exchange("restore", stages, clone, log)
+    if not stages:
+        return True
+    command = [sys.executable, "-m", "flows.process.repro", action, *stages]
+    code = run_child(command, log, environment={"PATH": search_path()}, directory=clone)
     if code not in (ExitCode.DONE, NOT_CACHED):
         raise StageError(code, log.last_line)
     return code == ExitCode.DONE
-
-
-def push_in_child(stages: Sequence[str], clone: Path, log: StageLog) -> None:
-    """Push the outputs of stages and the run-cache to the DVC remote.
-
-    Raises:
-        StageError: there is no remote, or it is unavailable.
-    """
-    code = _exchange("push", stages, clone, log)
-    if code:
-        raise StageError(code, log.last_line)
-
-
-def _exchange(action: str, stages: Sequence[str], clone: Path, log: StageLog) -> int:
-    command = [sys.executable, "-m", "flows.process.repro", action, *stages]
-    return run_child(command, log, environment={"PATH": search_path()}, directory=clone) if stages else ExitCode.DONE
 
 
 def committed() -> tuple[str, str]:

@@ -30,7 +30,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelling, Failed
 
 from flows.cluster.group import NodeGroup, address_for_others, free_port
-from flows.cluster.node import StageRun, check_pushed, clone_for, committed, push_in_child, restore_in_child, run
+from flows.cluster.node import StageRun, check_pushed, clone_for, committed, exchange, run
 from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import KILLED, TRANSIENT, ancestors, with_stage_name, without_advice
 from flows.process.runner import BUG, StageError, echo
@@ -103,17 +103,17 @@ def run_on_nodes(stage: str, pool: str, nodes: int) -> bool:
     """
     log = StageLog(get_run_logger().info)
     try:
-        if restore_in_child([stage], Path(), log):
+        if exchange("restore", [stage], Path(), log):
             return False
         with get_client(sync_client=True) as client:
             deployment = find_deployment(client, pool)
             repository, commit = committed()
             check_pushed(repository, commit)
-            push_in_child(ancestors(stage), Path(), log)
+            exchange("push", ancestors(stage), Path(), log)
             # Prefect shows parameters to everybody, so a token in the address stays here: nodes have their own (docs/cluster.md).
             work = {"stage": stage, "repository": without_logins(repository), "commit": commit, "settings": tracked()}
             _run_group(client, deployment, work, nodes)
-        if not restore_in_child([stage], Path(), log):
+        if not exchange("restore", [stage], Path(), log):
             message = f"it ran in {pool}, but the DVC remote has no run of it on the inputs that are here"
             raise configuration_error(message, "Name the same remote for all machines: docs/cluster.md, What machines share.")
     except UserError as error:

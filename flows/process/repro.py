@@ -1,9 +1,10 @@
 """DVC: the order of the stages, its commands, the exchange of outputs with other machines, and the reason of a failure.
 
-python -m flows.process.repro restore STAGE ...     from the local cache or the DVC remote; exit code 1 where a stage would have to run
+python -m flows.process.repro restore STAGE ...     from the local cache or the DVC remote; exit code 66 where a stage would have to run
 python -m flows.process.repro push STAGE ...        to the DVC remote, with the run-cache
 """
 
+import logging
 import os
 import re
 import signal
@@ -19,13 +20,13 @@ from flows.process.paths import DVC_LOCK
 from flows.process.runner import BUG, exit_file, reports_errors
 from flows.process.signals import SIGNALLED, shell_code
 from transformer_core.config import read_yaml
-from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
+from transformer_core.errors import ExitCode, UserError, configuration_error, disk_error, first_line
 from transformer_core.files import read_json
 
 KILLED, TERMINATED = SIGNALLED + signal.SIGKILL, SIGNALLED + signal.SIGTERM
 # Failures worth a retry: a service is unreachable, a stage was stopped and has saved its state, or a signal killed it.
 TRANSIENT = frozenset({ExitCode.UNAVAILABLE, ExitCode.INTERRUPTED, KILLED, TERMINATED})
-NOT_CACHED = 1
+NOT_CACHED = 66  # After sysexits.h: an input does not exist.
 DVC_FILE = ".dvc"
 _WRITING_SECONDS = 0.5
 _ADVICE = {
@@ -173,11 +174,12 @@ def restore(names: Sequence[str]) -> str | None:
     Raises:
         UserError: exit code 78 if no remote is configured, or if an input of a stage, which no earlier stage makes, is not in this
             repository; 69 if the remote is unreachable, or has outputs of a stage that could not be downloaded.
+        OSError: the disk of this machine is full or read-only.
     """
     from dvc.repo import Repo
     from dvc.stage.cache import RunCacheNotFoundError  # type: ignore[import-untyped]
 
-    with _remote_errors(), Repo(_wait_for_lock=True) as repo:
+    with _disk_errors(), _remote_errors(), Repo(_wait_for_lock=True) as repo:
         runs = repo.stage_cache.pull(None)
         failed: list[str] = []
         repo.cloud.pull = _noting_failures(repo.cloud.pull, failed)
@@ -243,6 +245,41 @@ def push(names: Sequence[str]) -> None:
 
     with _remote_errors(), Repo(_wait_for_lock=True) as repo:
         repo.push(targets=list(names), run_cache=True)
+
+
+class _LoggedErrors(logging.Handler):
+    """A handler that keeps the exceptions in a log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1]:
+            self.errors.append(record.exc_info[1])
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    """Raise the error of a full or read-only disk in place of the `UserError` that follows from it.
+
+    If a file cannot be written, DVC only logs the error, or raises another one, which does not give the reason.
+    """
+    log = _LoggedErrors()
+    loggers = [logging.getLogger(name) for name in ("dvc_data", "dvc_objects")]
+    for logger in loggers:
+        logger.addHandler(log)
+    try:
+        yield
+    except UserError as error:
+        causes, cause = log.errors, error.__cause__
+        while cause:
+            causes.append(cause)
+            cause = cause.__cause__ or cause.__context__
+        raise next(filter(disk_error, causes), error) from None
+    finally:
+        for logger in loggers:
+            logger.removeHandler(log)
 
 
 @contextmanager

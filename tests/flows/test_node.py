@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.cluster.node import StageRun, check_out
+from flows.cluster import node
+from flows.cluster.node import StageRun, check_out, exchange
+from flows.process.child import StageLog
+from flows.process.repro import NOT_CACHED
+from flows.process.runner import StageError
 from tests.clone import git
 from tests.refusals import refused
 from tests.serving import Private, serving
@@ -68,6 +72,18 @@ def test_the_reason_of_ssh_is_reported(work: StageRun, tmp_path: Path, monkeypat
     monkeypatch.setenv("GIT_SSH_COMMAND", str(ssh))
     with pytest.raises(UserError, match=r"project\.git: git@git\.example: Permission denied \(publickey\)\. Let this machine read it"):
         check_out(work, tmp_path / "clone")
+
+
+def test_an_exchange_that_ends_in_a_traceback_is_no_missing_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the user would be told to push what is there."""
+    log = StageLog(print)
+    for code in (1, 69):
+        monkeypatch.setattr(node, "run_child", lambda *_, code=code, **__: code)
+        with pytest.raises(StageError) as raised:
+            exchange("restore", ["clean"], Path(), log)
+        assert raised.value.exit_code == code
+    monkeypatch.setattr(node, "run_child", lambda *_, **__: NOT_CACHED)
+    assert not exchange("restore", ["clean"], Path(), log)
 
 
 @pytest.fixture

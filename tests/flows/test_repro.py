@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from hashlib import md5
 from pathlib import Path
 
@@ -20,24 +21,44 @@ stages:
 """
 
 
-@pytest.fixture
-def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repo:
-    """The repository after a run of both stages; its remote is a folder."""
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository after a run of both stages; its remote is the folder store."""
+    folder = tmp_path_factory.mktemp("repository")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        subprocess.run(["git", "init", "-q"], check=True)
+        Repo.init()
+        Path(".dvc/config").write_text("[core]\n    remote = store\n['remote \"store\"']\n    url = ../store\n")
+        for name in ("in", "mid"):
+            Path(name).mkdir()
+            Path(name, "a").write_text(name)
+        run(STAGES)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def done(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of it as the working directory."""
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True, symlinks=True)
     monkeypatch.chdir(tmp_path)
-    subprocess.run(["git", "init", "-q"], check=True)
-    repo = Repo.init()
-    for folder in ("in", "mid"):
-        Path(folder).mkdir()
-        Path(folder, "a").write_text(folder)
-    Path("dvc.yaml").write_text(STAGES)
-    with repo.config.edit() as config:
-        config["core"], config["remote"] = {"remote": "store"}, {"store": {"url": str(Path.cwd() / "store")}}
+
+
+def run(stages: str) -> None:
+    """Run stages, which become those of the repository."""
+    Path("dvc.yaml").write_text(stages)
     with Repo() as repo:
         repo.reproduce()
-    return repo
 
 
-@pytest.mark.usefixtures("done")
+def lose(*outputs: str) -> None:
+    """Remove outputs, their record and the cache, so that the remote alone has them."""
+    for output in map(Path, outputs):
+        shutil.rmtree(output) if output.is_dir() else output.unlink()
+    Path("dvc.lock").unlink()
+    shutil.rmtree(".dvc/cache")
+
+
 def test_a_missing_input_is_named_and_the_remote_is_not_blamed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["push", "one", "two"]) == 0
     for folder, stage in (("in", "one"), ("mid", "two")):
@@ -49,30 +70,19 @@ def test_a_missing_input_is_named_and_the_remote_is_not_blamed(capsys: pytest.Ca
         shutil.move("away", folder)
 
 
-@pytest.mark.usefixtures("done")
 def test_outputs_come_back_from_the_remote() -> None:
     assert main(["push", "one", "two"]) == 0
-    for name in ("one.txt", "two.txt", "dvc.lock"):
-        Path(name).unlink()
-    shutil.rmtree(".dvc/cache")
+    lose("one.txt", "two.txt")
     assert main(["restore", "one", "two"]) == 0
     assert Path("two.txt").read_text() == "inmid"
 
 
-@pytest.mark.usefixtures("done")
 @pytest.mark.parametrize("lost", ["files/md5/??/*.dir", "files/md5/??/{of_a_folder}", "files/md5/??/{of_a_file}", "runs/??/*/*"])
 def test_a_download_that_fails_is_worth_another_try_and_no_stage_runs(lost: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("dvc.yaml").write_text(
-        STAGES.splitlines()[1] + "\n  one: {cmd: mkdir out && cp in/a out && echo b > b, deps: [in], outs: [out, b]}"
-    )
-    with Repo() as repo:
-        repo.reproduce()
+    run("stages:\n  one: {cmd: mkdir out && cp in/a out && echo b > b, deps: [in], outs: [out, b]}")
     assert main(["push", "one"]) == 0
     names = {"of_a_folder": md5(b"in").hexdigest()[2:], "of_a_file": md5(b"b\n").hexdigest()[2:]}
-    shutil.rmtree("out")
-    for name in ("b", "dvc.lock"):
-        Path(name).unlink()
-    shutil.rmtree(".dvc/cache")
+    lose("out", "b")
     files = list(Path("store").glob(lost.format(**names)))
     assert files
     for file in files:  # Root can read any file, but no folder, and no link to itself.
@@ -93,32 +103,37 @@ def test_a_download_that_fails_is_worth_another_try_and_no_stage_runs(lost: str,
     assert (Path("out/a").read_text(), Path("b").read_text()) == ("in", "b\n")
 
 
-@pytest.mark.usefixtures("done")
+@pytest.mark.parametrize("folder", [".dvc/cache", "out"])
+def test_a_disk_that_is_full_here_is_not_blamed_on_the_remote(folder: str) -> None:
+    """DVC only logs that it could not write to its cache, and names no reason where it could not write an output."""
+    run("stages:\n  one: {cmd: mkdir -p out && head -c 100000 /dev/zero > out/a, deps: [in], outs: [out]}")
+    assert main(["push", "one"]) == 0
+    lose("out")
+    Path(folder).mkdir()
+    restore = f"mount -t tmpfs -o size=64k tmpfs {folder} && {sys.executable} -m flows.process.repro restore one"
+    done = subprocess.run(["unshare", "--map-root-user", "--mount", "sh", "-c", restore], check=False, capture_output=True, text=True)
+    last = done.stderr.splitlines()[-1]
+    assert re.fullmatch(rf"repro: No space left on device: .*/{folder}/.*\. Free space or permit writing, then run it again\.", last)
+    assert done.returncode == 78
+
+
 def test_outputs_that_the_remote_has_lost_are_in_no_run_cache() -> None:
     """Otherwise no try would make them again."""
     assert main(["push", "one"]) == 0
-    for name in ("one.txt", "dvc.lock"):
-        Path(name).unlink()
-    shutil.rmtree(".dvc/cache")
+    lose("one.txt")
     shutil.rmtree("store/files")
     assert main(["restore", "one"]) == NOT_CACHED
 
 
-@pytest.mark.usefixtures("done")
 def test_a_stage_with_an_output_out_of_the_cache_cannot_be_restored_elsewhere() -> None:
     """DVC 3.67: the reason why git keeps none of the results. If it fails, results/metrics.json may be `cache: false`."""
-    Path("dvc.yaml").write_text(STAGES.replace("outs: [two.txt]", "metrics: [two.txt: {cache: false}]"))
-    with Repo() as repo:
-        repo.reproduce(force=True)
+    run(STAGES.replace("outs: [two.txt]", "metrics: [two.txt: {cache: false}]"))
     assert main(["push", "one", "two"]) == 0
-    for name in ("one.txt", "two.txt", "dvc.lock"):
-        Path(name).unlink()
-    shutil.rmtree(".dvc/cache")
+    lose("one.txt", "two.txt")
     assert main(["restore", "one"]) == 0
     assert main(["restore", "two"]) == NOT_CACHED
 
 
-@pytest.mark.usefixtures("done")
 def test_a_stage_that_another_dvc_command_runs_is_worth_another_try(capsys: pytest.CaptureFixture[str]) -> None:
     """DVC's record has this process, which runs, as the writer of the stage's output; `--wait-for-lock` does not wait for that."""
     writer = {"pid": os.getpid(), "cmd": "dvc repro"}
