@@ -29,7 +29,7 @@ from flows.process.child import GRACE_SECONDS, StageLog
 from flows.process.repro import ancestors
 from flows.process.runner import reports_errors
 from flows.process.settings import own_settings
-from transformer_core.cli.arguments import Parser, kubernetes_name, non_negative_int, positive_int, slurm_name, slurm_time
+from transformer_core.cli.arguments import Parser, kubernetes_name, non_negative_int, positive_int, slurm_name, slurm_time, slurm_value
 from transformer_core.errors import ExitCode, UserError, configuration_error, without_logins
 
 STAGE = "train"
@@ -140,8 +140,10 @@ def _parser() -> Parser:
     limit = "limit; shortly before it the training saves and is queued again"
     slurm.add_argument("--time", type=slurm_time, required=True, metavar="HH:MM:SS", help=limit)
     for name in ("--partition", "--account", "--qos"):
-        slurm.add_argument(name, metavar="NAME")
-    slurm.add_argument("--mem", default="0", metavar="SIZE", help="memory of each node, such as 200G (default: 0, all of it)")
+        slurm.add_argument(name, type=slurm_value, metavar="NAME")
+    slurm.add_argument(
+        "--mem", type=slurm_value, default="0", metavar="SIZE", help="memory of each node, such as 200G (default: 0, all of it)"
+    )
     prelude = "shell commands that each node runs first: modules, variables, a container"
     slurm.add_argument("--prelude", type=_text, metavar="FILE", help=prelude)
     kubernetes = kinds.add_parser("kubernetes", help="through kubectl; an Indexed Job and the service by which its pods find node 0")

@@ -192,6 +192,13 @@ def test_without_shared_storage_there_is_no_slurm_job(
     assert not (tmp_path / "job.sbatch").exists()
 
 
+@pytest.mark.parametrize("option", ["--partition", "--account", "--qos", "--mem"])
+def test_a_value_that_would_add_a_line_or_an_option_to_a_slurm_job_is_refused(option: str, submit: Submit) -> None:
+    for value in ("long\n#SBATCH --nodes=99", "long --nodes=99", "long\rrm", ""):
+        assert f"{option}: must be a word of letters, digits and .,:@+/-, got " in submit(*SLURM, f"{option}={value}", "--dry-run", code=78)
+    assert f"#SBATCH {option}=gpu,a-b_c@v100\n" in submit(*SLURM, f"{option}=gpu,a-b_c@v100", "--dry-run")
+
+
 @pytest.mark.parametrize(("job", "names"), [(SLURM, ["my job", "a;b"]), (KUBERNETES_JOB, ["my job", "My_Job", "-x", "x-", "x" * 51])])
 def test_a_name_that_a_scheduler_would_refuse_is_refused_before(job: list[str], names: list[str], submit: Submit) -> None:
     for name in names:
