@@ -6,8 +6,8 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -85,10 +85,16 @@ def run_child(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=inherited, cwd=directory
     ) as child:
         lines = _OutputReader(child, on_line)
-        with _ended_on_error(tag, lines):
+        try:
             if not lines.pass_on(limit_seconds):
                 raise TimeLimitError(f"{command[0]}: ended after the time limit of {limit_seconds:,.0f} seconds")
             return shell_code(child.wait())
+        except BaseException:
+            try:
+                _terminate(tag, lines)
+            finally:
+                _kill(tag)
+            raise
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -107,18 +113,6 @@ def terminate_children() -> None:
         with suppress(psutil.Error, OSError):  # It may have ended.
             if _TAG in process.environ():
                 process.terminate()
-
-
-@contextmanager
-def _ended_on_error(tag: str, lines: "_OutputReader") -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        try:
-            _terminate(tag, lines)
-        finally:
-            _kill(tag)
-        raise
 
 
 def _terminate(tag: str, lines: "_OutputReader") -> None:

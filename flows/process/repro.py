@@ -108,12 +108,11 @@ def repair(root: Path = Path()) -> None:
 
 
 def _is_no_json(file: Path) -> bool:
-    try:
-        read_json(file)
-    except FileNotFoundError:
-        return False
-    except UserError:
-        return True
+    with suppress(FileNotFoundError):
+        try:
+            read_json(file)
+        except UserError:
+            return True
     return False
 
 

@@ -43,11 +43,8 @@ def run(params: Params) -> str:
     scores = scores_document(report, task)
     write_json(paths.SCORES, scores)
     write_json(paths.METRICS, for_dvc(scores, report, task))
-    for path, column, groups in (
-        (paths.BY_LENGTH, "source_words", report.by_length),
-        (paths.BY_PHENOMENON, "phenomenon", report.by_phenomenon),
-    ):
-        write_groups(path, column, groups)
+    write_groups(paths.BY_LENGTH, "source_words", report.by_length)
+    write_groups(paths.BY_PHENOMENON, "phenomenon", report.by_phenomenon)
     write_text(paths.REPORT, page)
     write_text(paths.SENTENCES, render_sentences(report, task.of_sentences))
     record(scores, report, task)
