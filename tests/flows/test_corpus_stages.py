@@ -22,6 +22,7 @@ from flows.cluster.group import free_port
 from tests.clone import DATA
 from tests.flows.stages import set_params, stage_here
 from tests.serving import Private, serving
+from tests.waiting import wait_for
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.own import new_entry
 from transformer_core.corpus.text import splits_of, write_lines, write_pairs
@@ -49,8 +50,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same for 20,000 pairs and two workers, with which a stage does more than import."""
-    pairs = [(f"{source} {number}", f"{target} {number}") for number in range(200) for source, target in PAIRS]
+    """The same for 5,000 pairs and two workers."""
+    pairs = [(f"{source} {number}", f"{target} {number}") for number in range(50) for source, target in PAIRS]
     return prepare(tmp_path_factory.mktemp("large"), pairs, machine={"workers": 2})
 
 
@@ -341,7 +342,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in files_below(folder)} if folder.exists() else {}
 
 
-@pytest.mark.slow  # about a minute: each stage is killed and made again; KILLS=20 for more rounds
+@pytest.mark.slow  # about half a minute all together: each stage is killed and made again; KILLS=20 for more rounds
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_killed_at_any_moment_leaves_no_incomplete_output(
     large: Path, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -351,14 +352,22 @@ def test_a_stage_killed_at_any_moment_leaves_no_incomplete_output(
     if stage != "download":
         take(large, STAGES[STAGES.index(stage) - 1])
     command = [sys.executable, "-m", "flows.stages", stage]
-    began = time.monotonic()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    seconds = time.monotonic() - began
     out = place / "data" / FOLDERS[stage]
+
+    def begun() -> "subprocess.Popen[bytes]":
+        """The stage as a process, once it writes."""
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(lambda: list(out.parent.glob(f".{out.name}.*.new")), process=process, pause=0.005)
+        return process
+
+    with begun() as process:
+        began = time.monotonic()
+        assert process.wait(120) == 0
+        seconds = time.monotonic() - began
     whole = bytes_of(out)
-    for seed in range(int(os.environ.get("KILLS", "5"))):
+    for seed in range(int(os.environ.get("KILLS", "2"))):
         shutil.rmtree(out)
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        with begun() as process:
             time.sleep(random.Random(seed).uniform(0, seconds))
             family = psutil.Process(process.pid).children(recursive=True)
             process.kill()

@@ -26,6 +26,7 @@ from transformer_core.files import locked, read_json, write_json, write_text
 from transformer_core.models.architectures import build
 from transformer_core.presets import resolve
 from transformer_core.training.checkpoint import FINISHED, TRAINING_LOCK, remove_finished, state_of
+from transformer_core.training.devices import Rank
 
 SOURCES = [f"the {noun} sees {number} {noun}s" for noun in ("dog", "horse", "other bird") for number in range(20)]
 TARGETS = [f"der {noun} sieht {number} davon" for noun in ("Hund", "Kater", "andere Vogel") for number in range(20)]
@@ -179,6 +180,16 @@ def test_a_training_that_another_process_runs_is_not_started_again(place: Path) 
         f"{state}/lock: this training is running in process {os.getpid()}. Wait until it ends or stop it, then run again.\n"
     )
     assert ended.returncode == 69
+
+
+@pytest.mark.usefixtures("place")
+def test_nodes_that_would_resume_after_different_updates_do_not_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another node has a state of update 7, and this one has none."""
+    prepare("bpe")
+    monkeypatch.setattr(Rank, "gathered", lambda _, value: [value, 7])
+    ended = stage_here("train")
+    line = "the nodes would resume after different updates (0, 7). Set $TRANSFORMER_STATE on all of them to one folder of shared storage."
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (78, line)
 
 
 def test_a_stop_after_the_last_update_loses_no_update(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
