@@ -15,7 +15,7 @@ from prefect.client.schemas.objects import Artifact, FlowRun
 
 from flows.cluster.group import free_port
 from tests.clone import Clone
-from tests.flows.servers import server
+from tests.flows.servers import server, with_tables
 from tests.waiting import wait_for
 
 
@@ -25,7 +25,7 @@ class PrefectServer:
     def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
         self._host, self._port, self._log = host, free_port("127.0.0.1"), folder / "server.log"
         self.address = f"http://127.0.0.1:{self._port}/api"
-        self.environment = {"PREFECT_HOME": str(folder), "PREFECT_API_URL": self.address}
+        self.environment = {"PREFECT_HOME": str(with_tables(folder)), "PREFECT_API_URL": self.address}
         self._running = ExitStack()
 
     def start(self) -> None:

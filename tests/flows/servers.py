@@ -1,16 +1,21 @@
 """Real servers on the loopback, for tests."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import requests
 
+from tests.clone import ROOT
 from tests.waiting import wait_for
+from transformer_core.files import new_file
 
 
 @contextmanager
@@ -34,6 +39,21 @@ def server(*arguments: str, log: Path, url: str, **environment: str) -> Iterator
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def with_tables(home: Path) -> Path:
+    """A home for Prefect whose database has its tables. They are made once for a version of Prefect, since that takes longest."""
+    made = ROOT / f".pytest_cache/prefect-{version('prefect')}.db"
+    home.mkdir(parents=True, exist_ok=True)
+    if not made.exists():
+        with TemporaryDirectory() as folder, new_file(made) as file:
+            command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
+            environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+            subprocess.run(command, env={**environment, "PREFECT_HOME": folder}, check=True, capture_output=True)
+            shutil.copyfile(Path(folder, "prefect.db"), file)
+    if not (home / "prefect.db").exists():
+        shutil.copyfile(made, home / "prefect.db")
+    return home
 
 
 @contextmanager
