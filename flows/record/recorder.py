@@ -118,6 +118,7 @@ class Recorder(Observer):
         self._progress, self._of = progress(), updates
         self._first: UpdateRecord | None = None  # Of this process: a resumed training may be slower or faster than it was before.
         self._latest: UpdateRecord | None = None
+        self._overflowed = False
 
     def begin(self) -> None:
         """Create all tables, without rows. A resumed training calls `restore` instead."""
@@ -135,11 +136,18 @@ class Recorder(Observer):
         self._first, self._latest = self._first or record, record
         self._progress.show(record.update, self._of, self._figures(record, record.update))
 
-    def on_skipped(self, update: int, lines: Sequence[int]) -> None:
+    def on_skipped(self, update: int, lines: Sequence[int], overflow: bool) -> None:
         for line in lines:
             self._skipped.append({"update": update, "line": line})
         name = SKIPPED.name
-        self._progress.write(f"update {update:,}: the loss or a gradient is not finite, skipped; {name} names its lines of data/clean")
+        if not overflow:
+            self._progress.write(f"update {update:,}: the loss or a gradient is not finite, skipped; {name} names its lines of data/clean")
+        elif not self._overflowed:
+            self._overflowed = True
+            self._progress.write(
+                f"update {update:,}: a gradient overflowed in fp16, skipped, as expected now and then; "
+                f"further ones are in {name} and counted in {UPDATES.name}"
+            )
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
         self._validation.append({"update": update, **scores, VALIDATION_SCORE: scores[self._score], "seconds": seconds})

@@ -54,13 +54,15 @@ class Watcher(Observer):
         self.validations: list[int] = []
         self.seconds = 0.0
         self.skipped: list[tuple[int, list[int]]] = []
+        self.overflows: list[bool] = []
         self.restored: dict[str, Any] = {}
 
     def on_update(self, record: UpdateRecord) -> None:
         self.records.append(record)
 
-    def on_skipped(self, update: int, lines: Sequence[int]) -> None:
+    def on_skipped(self, update: int, lines: Sequence[int], overflow: bool) -> None:
         self.skipped.append((update, list(lines)))
+        self.overflows.append(overflow)
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
         self.validations.append(update)
@@ -398,6 +400,18 @@ def test_an_update_that_is_not_finite_changes_nothing_and_is_reported(split: Bin
     assert [record.skipped for record in watcher.records] == [3, 0]
     assert all(np.isfinite([record.loss, record.gradient_norm]).all() for record in watcher.records)
     assert bool(weights(model).isfinite().all())
+
+
+def test_an_overflow_of_the_loss_scaled_for_fp16_is_told_from_a_loss_that_is_not_finite(split: BinarizedSplit, tmp_path: Path) -> None:
+    seed_everything(SETTINGS.seed, 0, 0)
+    watcher, model = Watcher(), Breaking(SIZE, VOCAB)
+    settings = SETTINGS.model_copy(update={"precision": "fp16", "max_skipped": 100})
+    trainer = trainer_of(model, split, tmp_path, settings, watcher)
+    trainer._updater._scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
+    model.break_in(trainer, {22})
+    trainer.run()
+    assert {1, 22} < {update for update, _ in watcher.skipped}  # The first updates, until the scale, halved each time, is low enough.
+    assert [update for (update, _), overflow in zip(watcher.skipped, watcher.overflows, strict=True) if not overflow] == [22]
 
 
 def test_the_lines_of_a_skipped_update_are_those_of_the_text(split: BinarizedSplit, tmp_path: Path) -> None:

@@ -50,8 +50,11 @@ class Observer:
     def on_update(self, record: UpdateRecord) -> None:
         """Receive the record of the updates since the last one."""
 
-    def on_skipped(self, update: int, lines: Sequence[int]) -> None:
-        """Receive an update that was skipped because it was not finite, and the lines (from 1) of its pairs in the binarized text."""
+    def on_skipped(self, update: int, lines: Sequence[int], overflow: bool) -> None:
+        """Receive an update that was skipped because it was not finite, and the lines (from 1) of its pairs in the binarized text.
+
+        `overflow`: in fp16, where gradients overflow now and then because the loss is scaled, the loss itself was finite.
+        """
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:
         """Receive the scores of a validation after `seconds` of training."""

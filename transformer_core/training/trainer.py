@@ -182,16 +182,17 @@ class Trainer:
         for number, update, totals in self._updater.pending.arrived(leave):
             self._stopping = self._stopping or bool(totals[STOP] > 0)
             if totals[SKIPPED]:
-                self._count_skipped(number, update)
+                overflow = self._updater.scales and math.isfinite(totals[SMOOTHED])
+                self._count_skipped(number, update, overflow)
             else:
                 self.progress.skipped_in_row = 0
                 self._window.add(update, totals[SMOOTHED], totals[NLL], totals[GRADIENT_NORM])
 
-    def _count_skipped(self, number: int, update: GlobalBatch) -> None:
+    def _count_skipped(self, number: int, update: GlobalBatch, overflow: bool) -> None:
         self._window.skipped += 1
         self.progress.skipped_in_row += 1
         pairs = np.concatenate(update.microbatches)
-        self._observer.on_skipped(number, sorted(self._split.lines[pairs].tolist()))
+        self._observer.on_skipped(number, sorted(self._split.lines[pairs].tolist()), overflow)
 
     def _go_back(self) -> None:
         """Restore the weights of the newest state before the skipped updates, and continue with the next batches.

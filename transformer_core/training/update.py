@@ -87,7 +87,7 @@ class PendingTotals:
 
 
 class Updater:
-    """Updates a model in place; `pending` holds the totals of updates.
+    """Updates a model in place; `pending` holds the totals of updates, and `scales` is whether the loss is scaled for fp16.
 
     Gradients of summed token losses are divided by the global number of target tokens and summed over ranks once. With a
     Transformer no method waits for the device; recurrent layers need the lengths of sentences on the CPU.
@@ -104,6 +104,7 @@ class Updater:
             model.parameters(), betas=(settings.adam_beta1, settings.adam_beta2), eps=settings.adam_epsilon, fused=True
         )
         self._scaler = loss_scaler(rank.device, settings.precision)
+        self.scales = self._scaler.is_enabled()
         self._buffer = ReductionBuffer(model, rank.device)
         self._graphs = GradientGraphs(self._buffer.flat) if captures else None
         self.pending = PendingTotals(rank.device)
