@@ -2,12 +2,15 @@
 
 import errno
 import math
+import os
 import platform
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +31,7 @@ from transformer_core.errors import Interrupted
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 from transformer_core.training.checkpoint import StateDirectory, checkpoint_files, is_whole, state_files, update_of
-from transformer_core.training.devices import Rank
+from transformer_core.training.devices import Rank, process_group
 from transformer_core.training.records import Observer, UpdateRecord
 from transformer_core.training.trainer import Trainer
 from transformer_core.training.update import seed_everything
@@ -727,72 +730,100 @@ def _run_until_saving(data: Path, path: Path, saves: int) -> int:
     return began
 
 
-RANK = """
-import sys
-from tests.training.test_trainer import *
-from transformer_core.training.devices import process_group
+STOPS = (6, 10, 17)
 
-data, text, out = map(Path, sys.argv[1:])
 
-def trained(precision, path, data=data, stop_after=10**6, resume=False, **changes):
-    model = build(torch.float64 if precision == "float64" else torch.float32)
-    changed = SETTINGS.model_copy(update={"precision": precision} | changes)
-    found, after = [], []
-    def validate():
-        found.append(gradients(model).clone())
-        after.append(weights(model))
-        return {"nll": 0.0}
-    # Only the last rank is asked to stop; the others follow it, two updates later at most.
-    def asked():
-        return rank.index == rank.world_size - 1 and trainer.progress.update + 1 > stop_after
-    split = open_split(data / "train")
-    dropout = BpeDropout(Subword.load(data / "spm.model"), split, changed) if changed.bpe_dropout else None
-    trainer = Trainer(model, split, changed, rank, StateDirectory(path, 1), Observer(), validate, asked, bpe_dropout=dropout)
-    if resume:
-        assert trainer.resume()
-    try:
-        trainer.run()
-    except Interrupted:
-        assert stop_after <= trainer.progress.update <= stop_after + 2, trainer.progress
-        return None
-    return {"gradients": torch.stack(found), "after": torch.stack(after), "weights": weights(model)}
+def of_rank(rank: Rank, data: Path, text: Path, out: Path) -> None:
+    """Train in several ways, as one of the ranks; rank 0 writes what all of them found to `out`."""
 
-with process_group(threads=1) as rank:
+    def trained(
+        precision: str, name: str, data: Path = data, stop_after: int = 10**6, resume: bool = False, **changes: Any
+    ) -> dict[str, torch.Tensor]:
+        """Gradients and weights after each validation, and the weights at the end; empty if it was stopped."""
+        model = build(torch.float64 if precision == "float64" else torch.float32)
+        settings = SETTINGS.model_copy(update={"precision": precision} | changes)
+        found, after = [], []
+
+        def validate() -> dict[str, float]:
+            found.append(gradients(model).clone())
+            after.append(weights(model))
+            return {"nll": 0.0}
+
+        def asked() -> bool:
+            """Only the last rank is asked to stop; the others follow it, two updates later at most."""
+            return rank.index == rank.world_size - 1 and trainer.progress.update + 1 > stop_after
+
+        split = open_split(data / "train")
+        dropout = BpeDropout(Subword.load(data / "spm.model"), split, settings) if settings.bpe_dropout else None
+        states = StateDirectory(out / name, 1)
+        trainer = Trainer(model, split, settings, rank, states, Observer(), validate, asked, bpe_dropout=dropout)
+        if resume:
+            assert trainer.resume()
+        try:
+            trainer.run()
+        except Interrupted:
+            assert stop_after <= trainer.progress.update <= stop_after + 2, trainer.progress
+            return {}
+        return {"gradients": torch.stack(found), "after": torch.stack(after), "weights": weights(model)}
+
     # A rate of 0.08, as in the other tests, throws so small a model about; rounding then grows by a digit in 20 updates.
     calm = {"validate_every": 1, "learning_rate_factor": 0.1}
-    found = {precision: trained(precision, out / precision, **calm) for precision in ("float64", "float32")}
-    found["bpe_dropout"] = trained("float64", out / "bpe_dropout", text, bpe_dropout=0.3, **calm)
-    found["r_drop"] = trained("float64", out / "r_drop", r_drop=5.0, **calm)
-    found["alone"] = trained("float64", out / "alone")["weights"]
-    straight = trained("float32", out / "straight")["weights"]
+    found: dict[str, Any] = {precision: trained(precision, precision, **calm) for precision in ("float64", "float32")}
+    found["bpe_dropout"] = trained("float64", "bpe_dropout", text, bpe_dropout=0.3, **calm)
+    found["r_drop"] = trained("float64", "r_drop", r_drop=5.0, **calm)
+    straight = trained("float32", "straight")["weights"]
     for stop in STOPS:
-        trained("float32", out / f"stopped{stop}", stop_after=stop)
-        resumed = trained("float32", out / f"stopped{stop}", resume=True)["weights"]
-        found[f"stopped {stop}"] = torch.equal(straight, resumed)
-    assert trained("float32", out / "saved after each", stop_after=7, save_every=1) is None  # Stopped.
-    trained("float64", out / "handed over", stop_after=7)
+        trained("float32", f"stopped{stop}", stop_after=stop)
+        found[f"stopped {stop}"] = torch.equal(straight, trained("float32", f"stopped{stop}", resume=True)["weights"])
+    assert not trained("float32", "saved after each", stop_after=7, save_every=1)
+    if rank.world_size == 1:
+        found["alone"] = trained("float64", "alone")["weights"]
+    else:
+        trained("float64", "handed over", stop_after=7)
     if rank.index == 0:
         torch.save(found, out / "found.pt")
+
+
+RANK = """
+import os, sys
+from pathlib import Path
+from tests.training.test_trainer import of_rank
+from transformer_core.training.devices import process_group
+
+data, text, directory = map(Path, sys.argv[1:4])
+for devices, port in ((2, sys.argv[4]), (3, sys.argv[5])):
+    if int(os.environ["RANK"]) < devices:
+        os.environ |= {"WORLD_SIZE": str(devices), "MASTER_PORT": port}
+        with process_group(threads=1) as rank:
+            of_rank(rank, data, text, directory / str(devices))
 """
-STOPS = (6, 10, 17)
 
 
 @pytest.fixture(scope="module")
 def of_devices(data: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Results of 1, 2 and 3 processes, in a directory each."""
+    """Results of 1, 2 and 3 processes, in a directory each: of this one, and of three others, of which two come first."""
     directory = tmp_path_factory.mktemp("devices")
-    script = directory / "rank.py"
-    script.write_text(RANK, encoding="utf-8")
     outs = {devices: directory / str(devices) for devices in (1, 2, 3)}
-    for devices, out in outs.items():
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={devices}", str(script)]
+    for out in outs.values():
         out.mkdir()
-        done = subprocess.run([*command, data, text, out], check=False, timeout=180, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [str(server.getsockname()[1]) for server in (one, other)]
+    command = [sys.executable, "-c", RANK, data, text, directory, *ports]
+    with ExitStack() as stack:
+        processes = []
+        for number in range(3):
+            environment = {**os.environ, "RANK": str(number), "MASTER_ADDR": "127.0.0.1"}
+            process = stack.enter_context(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+            stack.callback(process.kill)
+            processes.append(process)
+        with process_group(threads=1) as alone:
+            of_rank(alone, data, text, outs[1])
+        errors = [process.communicate(timeout=180)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], errors
     return outs
 
 
-@pytest.mark.slow  # about 25 s for this and the two below: 1 + 2 + 3 processes
+@pytest.mark.slow  # about 15 s for this and the two below: four processes
 @pytest.mark.parametrize(("run", "tolerance"), [("float64", 1e-10), ("float32", 1e-5), ("bpe_dropout", 1e-10), ("r_drop", 1e-10)])
 def test_devices_find_the_gradients_of_one_dropout_on(of_devices: dict[int, Path], run: str, tolerance: float) -> None:
     """The first 20 updates: of 3 micro-batches, which 2 devices share unevenly, and one of 1, which leaves devices without a share."""
