@@ -257,9 +257,7 @@ def test_the_number_of_threads_changes_no_bit(
     assert search(load(model, tmp_path, threads=1), sources, THEIRS, 64) == search(engine, sources, THEIRS, 64)
 
 
-def test_in_int8_most_greedy_outputs_stay(
-    model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]], tmp_path: Path
-) -> None:
+def test_in_int8_most_greedy_outputs_stay(model: WordsOnly, engine: CTranslate2Engine, sources: list[list[int]], tmp_path: Path) -> None:
     greedy = replace(THEIRS, beam=1)
     eight_bits = CTranslate2Engine.load(write_model(model, tmp_path / "model"), 2, "int8")
     pairs = list(zip(search(eight_bits, sources, greedy, 512), search(engine, sources, greedy, 512), strict=True))
