@@ -71,10 +71,15 @@ class Journal:
         resumed: whether the training continues from a saved state.
         identity: id of the run that a resumed training continues, perhaps begun on another machine; None is the one in the journal.
         parent_id: id of the parent's journal, because several trainings may have one fingerprint; empty if it is not known.
+        aside: whether to begin a new file beside the one of the run's name, which may be that of a training in another workspace.
     """
 
-    def __init__(self, run: str, parent: str = "", resumed: bool = False, identity: str | None = None, parent_id: str = "") -> None:
+    def __init__(
+        self, run: str, parent: str = "", resumed: bool = False, identity: str | None = None, parent_id: str = "", aside: bool = False
+    ) -> None:
         self.path = JOURNALS / f"{run}.jsonl"
+        if aside:
+            self.path = _aside(self.path)
         JOURNALS.mkdir(parents=True, exist_ok=True)
         _cut_torn_line(self.path)
         self._lock = threading.Lock()
@@ -159,15 +164,18 @@ class Journal:
 
 
 def take_journals(folder: Path) -> None:
-    """Move the journals in a folder to `JOURNALS`, so that they are sent from here; one here that theirs does not continue is put aside."""
-    for journal in folder.glob("*.jsonl"):
+    """Copy the journals in a folder to `JOURNALS`, so that they are sent from here.
+
+    One of two that do not continue each other is put aside: theirs, because the run of the one here may be in progress.
+    """
+    for journal in list(folder.glob("*.jsonl")):
         own, events = JOURNALS / journal.name, journal.read_bytes()
         here = own.read_bytes() if own.exists() else b""
         if here.startswith(events):
             journal.unlink()
             position_file(journal).unlink(missing_ok=True)
         elif not events.startswith(here):
-            _put_aside(own)
+            _put_aside(journal)
     shutil.copytree(folder, JOURNALS, dirs_exist_ok=True)
 
 
@@ -221,10 +229,15 @@ def has_finished(run: str) -> bool:
 
 def _put_aside(journal: Path) -> None:
     """Rename a journal, with its sender's position, for another run of the same name."""
-    aside = journal.with_name(f"{journal.stem}.{uuid.uuid4().hex[:8]}.jsonl")
+    aside = _aside(journal)
     journal.replace(aside)
     if (position := position_file(journal)).exists():
         position.replace(position_file(aside))
+
+
+def _aside(journal: Path) -> Path:
+    """Return a new name for a journal beside another of its run's name."""
+    return journal.with_name(f"{journal.stem}.{uuid.uuid4().hex[:8]}.jsonl")
 
 
 def position_file(journal: Path) -> Path:

@@ -111,7 +111,7 @@ def training_run(client: MlflowClient, uri: str, params: Params, fingerprint: st
 
 def journal_from_tables(fingerprint: str, params: Params, identity: str) -> None:
     """Write the journal of a training that ran elsewhere, from its CSV files; its times are those of now."""
-    journal = Journal(fingerprint, resumed=bool(identity), identity=identity + FROM_TABLES if identity else None)
+    journal = Journal(fingerprint, identity=identity + FROM_TABLES if identity else None, aside=True)
     describe_training(journal, params)
     journal.tags({"filled_from": paths.UPDATES.parent.as_posix()})
     for context, path in (("train", paths.UPDATES), ("valid", paths.VALIDATION)):

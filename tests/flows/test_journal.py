@@ -118,8 +118,8 @@ def test_a_finished_training_forced_again_is_a_new_run_and_the_old_one_is_kept()
     assert next(read_events(aside))["id"] != next(read_events(new.path))["id"]
 
 
-def test_journals_of_another_folder_replace_those_of_the_same_run_alone(tmp_path: Path) -> None:
-    """Theirs continues ours, ours continues theirs, and two of which neither continues the other."""
+def test_a_journal_of_another_folder_replaces_the_one_that_it_continues_alone(tmp_path: Path) -> None:
+    """Theirs continues ours, ours continues theirs, and two of which neither continues the other: ours may be of a running training."""
     for name in ("theirs", "ours", "other"):
         Journal(name).metrics(1, {"loss": 1.0})
     begun = {path.stem: path.read_bytes() for path in JOURNALS.glob("*.jsonl")}
@@ -133,9 +133,9 @@ def test_journals_of_another_folder_replace_those_of_the_same_run_alone(tmp_path
         (JOURNALS / f"{name}.jsonl").write_bytes(ours[name])
         (tmp_path / f"clone/{name}.jsonl").write_bytes(theirs[name])
     take_journals(tmp_path / "clone")
-    wanted = {"theirs": theirs["theirs"], "ours": ours["ours"], "other": theirs["other"]}
+    wanted = {"theirs": theirs["theirs"], "ours": ours["ours"], "other": ours["other"]}
     assert {name: (JOURNALS / f"{name}.jsonl").read_bytes() for name in wanted} == wanted
-    assert [path.read_bytes() for path in JOURNALS.glob("*.*.jsonl")] == [ours["other"]]
+    assert [path.read_bytes() for path in JOURNALS.glob("*.*.jsonl")] == [theirs["other"]]
 
 
 def test_a_resumed_training_with_more_validations_records_those_between_the_ones_that_are_there() -> None:

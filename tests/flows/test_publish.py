@@ -264,6 +264,18 @@ def test_a_training_from_the_cache_gets_its_run_from_its_tables_once(params: Par
     assert first.info.status == "FINISHED"
 
 
+def test_tables_of_a_training_leave_the_journal_of_one_that_runs_in_another_workspace(params: Params, client: MlflowClient) -> None:
+    """Both have one fingerprint, as after train.updates was changed, and experiments share the folder of journals."""
+    running = Journal(FINGERPRINT)
+    running.metrics(1, {"loss": 9.0}, context="train")
+    filled = publish.training_run(client, client.tracking_uri, params, FINGERPRINT, "c0ffee")
+    running.metrics(2, {"loss": 8.0}, context="train")
+    events = list(read_events(running.path))
+    assert (events[0]["id"], [event["step"] for event in events if event["type"] == "metrics"]) == (running.identity, [1, 2])
+    assert not any(event.get("status") == "KILLED" for event in events)
+    assert [point.value for point in client.get_metric_history(filled.info.run_id, "train/loss")] == [3.5, 3.0, 2.5]
+
+
 def test_a_run_made_by_an_evaluation_that_came_first_is_filled(params: Params, client: MlflowClient, mlflow_store: str) -> None:
     Journal("evaluation-1", parent=FINGERPRINT).metrics(3, {"bleu": 86.41})
     sync(mlflow_store)
