@@ -99,7 +99,8 @@ def score_table(scores: Mapping[str, Any]) -> str:
     heads = "".join(f"{name:>{width}}" for name, width in task.columns.values())
     rows = [f"{corpus_name(scores, 'generated text'):<30}{task.score:>8}{'95% interval':>15}{heads}"]
     tests = {"test": scores, **scores.get("tests", {})}
-    for split, of_split in {"valid": scores["valid"], **tests}.items():
+    splits = {"valid": scores["valid"], **tests}
+    for split, of_split in splits.items():
         interval = f"{of_split[f'{task.key}_low']:.2f}-{of_split[f'{task.key}_high']:.2f}"
         others = "".join(f"{of_split[key]:>{width}.2f}" for key, (_, width) in task.columns.items())
         rows.append(f"{split:<30}{of_split[task.key]:>8.2f}{interval:>15}{others}")
@@ -107,7 +108,7 @@ def score_table(scores: Mapping[str, Any]) -> str:
     rows.append(f"{task.score} is {scores['signature']}, {lines}")
     for name, title in COUNT_TITLES.items():
         if name in scores:
-            found = ", ".join(f"{of_split[name]:.2f} on {split}" for split, of_split in tests.items() if name in of_split)
+            found = ", ".join(f"{of_split[name]:.2f} on {split}" for split, of_split in splits.items() if name in of_split)
             rows.append(f"{title}, {found}, is {scores.get(f'{name}_signature', 'of unknown signature')}")
     shares = [f"{scores[name]:.1f}% {_SHARES[name]}" for name in task.shares]
     return "\n".join([*rows, f"Of the test outputs {', '.join(shares)}", f"Report: {REPORT}"])
