@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 ABOUT = "A run is a training; its child runs are evaluations of its model, one for each way of decoding."
+_SERVERS = ("http://", "https://")
 REFUSED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 PARENT_TAG = "mlflow.parentRunId"
 WAITS_FOR = "waits_for_journal"  # Tag of an empty run that takes the place of a training: the id of the journal that fills it.
 # A call that transfers a file, to or from the store of artifacts, may be silent for longer than one that asks.
 _TRANSFER_SECONDS = "120"
 _TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
+# The first call is not repeated and has this limit. With the limits and the repetitions of the others, it would wait for half a minute, and
+# one that transfers files for six minutes, if a server does not answer.
+ANSWER_SECONDS = 10
 SETTINGS = {
     # With MLflow's defaults, a call to an unavailable server takes minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
@@ -34,9 +38,9 @@ SETTINGS = {
 
 
 def connect(uri: str, transfers: bool = False) -> "MlflowClient":
-    """Return a client, which gives up after seconds if the server is unavailable. A missing database in a file is created.
+    """Return a client of a server that has answered within `ANSWER_SECONDS`, or of a database in a file, created if it is missing.
 
-    The first call in a process decides whether it waits as long as `transfers` of files need.
+    The first call in a process decides whether the client waits as long as `transfers` of files need. Raises MlflowException: no answer.
     """
     if transfers:
         os.environ.setdefault(_TIMEOUT, _TRANSFER_SECONDS)
@@ -48,6 +52,12 @@ def connect(uri: str, transfers: bool = False) -> "MlflowClient":
         logging.getLogger(name).setLevel(logging.WARNING)
     if (file := database(uri)) is not None:
         prepare(file)
+    if uri.startswith(_SERVERS):
+        from mlflow.utils.credentials import get_default_host_creds
+        from mlflow.utils.rest_utils import http_request
+
+        # Any answer will do: a gateway may have no such page, or ask for a login that the later calls report.
+        http_request(get_default_host_creds(uri), "/health", "GET", max_retries=0, timeout=ANSWER_SECONDS, raise_on_status=False)
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
@@ -86,7 +96,7 @@ def run_link(uri: str, run: "Run") -> str:
 
     Without the last part MLflow shows its pages for language models, which have no charts of a training.
     """
-    server = without_logins(uri).rstrip("/") if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
+    server = without_logins(uri).rstrip("/") if uri.startswith(_SERVERS) else "http://127.0.0.1:5000"
     return f"{server}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}?workflowType=machine_learning"
 
 

@@ -1,6 +1,8 @@
 """python -m flows.compare, on runs that went through the journal into a real MLflow record."""
 
 import os
+import socket
+import time
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 
 from flows.compare import main
 from flows.record import journal as journal_module
+from flows.record import server
 from flows.record.journal import Journal
 from flows.record.sending import sync
 from flows.record.server import connect, experiment_id, find_training
@@ -241,7 +244,12 @@ def test_runs_whose_test_set_was_not_kept_are_compared_with_that_of_data_raw_alo
     assert compare("evaluation-1", "evaluation-1", code=65) == line
 
 
-def test_mlflow_being_away_is_one_line(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    assert compare("evaluation-1", "evaluation-2", code=69).startswith("MLflow at http://127.0.0.1:9 is unreachable: ")
+def test_mlflow_being_away_is_one_line_after_seconds(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if there is a server that takes the connection and never answers."""
+    monkeypatch.setattr(server, "ANSWER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for port in (9, silent.getsockname()[1]):
+            monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+            began = time.monotonic()
+            assert compare("evaluation-1", "evaluation-2", code=69).startswith(f"MLflow at http://127.0.0.1:{port} is unreachable: ")
+            assert time.monotonic() - began < 5  # An address that refuses took 5 seconds, and a silent one minutes.

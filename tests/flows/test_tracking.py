@@ -306,7 +306,6 @@ def test_the_configured_address_goes_before_the_environments(monkeypatch: pytest
 def test_sync_from_the_command_line_ends_with_69_when_the_server_is_away(
     mlflow_store: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     Journal("f00d")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE_WITH_LOGIN)
     assert tracking.main(["sync"]) == 69
