@@ -85,7 +85,8 @@ def kill_prefect_server(scene: Scene) -> Ended:
 
 def kill_mlflow_server(scene: Scene) -> Ended:
     server, port = ExitStack(), free_port("127.0.0.1")
-    scene.database = server.enter_context(mlflow_server(port, scene.home.folder))
+    server.enter_context(mlflow_server(port, scene.home.folder))
+    scene.database = scene.home.folder / "server.db"
     scene.home.environment["MLFLOW_TRACKING_URI"] = f"http://127.0.0.1:{port}"
     ended = scene.strike(lambda: server.close())
     scene.stack.enter_context(mlflow_server(port, scene.home.folder))
@@ -97,7 +98,8 @@ def mlflow_in_trouble(how: str) -> Callable[[Scene], Ended]:
 
     def fault(scene: Scene) -> Ended:
         port = free_port("127.0.0.1")
-        scene.database = scene.stack.enter_context(mlflow_server(port, scene.home.folder))
+        scene.stack.enter_context(mlflow_server(port, scene.home.folder))
+        scene.database = scene.home.folder / "server.db"
         trouble: Trouble = scene.stack.enter_context(troubled(port))
         scene.home.environment["MLFLOW_TRACKING_URI"] = trouble.address
         ended = scene.strike(lambda: setattr(trouble, "how", how))

@@ -19,7 +19,7 @@ from transformer_core.files import new_file
 
 
 @contextmanager
-def server(*arguments: str, log: Path, url: str, **environment: str) -> Iterator[None]:
+def server(*arguments: str, log: Path, url: str, **environment: str) -> Iterator["subprocess.Popen[bytes]"]:
     """The server that `python -m` starts, once it answers at `url`, in a process group of its own, all of which is killed at the end."""
     with log.open("ab") as output:
         command, started_with = [sys.executable, "-m", *arguments], {**os.environ, **environment}
@@ -34,7 +34,7 @@ def server(*arguments: str, log: Path, url: str, **environment: str) -> Iterator
 
     try:
         wait_for(answers, f"no answer at {url}", pause=0.2)
-        yield
+        yield process
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -57,11 +57,9 @@ def with_tables(home: Path) -> Path:
 
 
 @contextmanager
-def mlflow_server(port: int, folder: Path | None = None) -> Iterator[Path]:
-    """An MLflow server whose record is in a folder (else the working directory); its database."""
-    folder = (folder or Path()).resolve()
-    database = folder / "server.db"
-    store = ["--backend-store-uri", f"sqlite:///{database}", "--artifacts-destination", str(folder / "artifacts")]
+def mlflow_server(port: int, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """An MLflow server whose record is in a folder: the database server.db, and artifacts."""
+    store = ["--backend-store-uri", f"sqlite:///{folder}/server.db", "--artifacts-destination", str(folder / "artifacts")]
     command = ["mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *store]
-    with server(*command, log=folder / "server.log", url=f"http://127.0.0.1:{port}/health"):
-        yield database
+    with server(*command, log=folder / "server.log", url=f"http://127.0.0.1:{port}/health") as process:
+        yield process
