@@ -74,12 +74,12 @@ class Sweep:
 
 def plan(
     name: str,
-    settings: Sequence[str],
-    recipe: str | None,
-    rows: Sequence[str] | None,
-    seeds: int | None,
-    updates: int | None,
-    scale: int | None,
+    settings: Sequence[str] = (),
+    recipe: str | None = None,
+    rows: Sequence[str] | None = None,
+    seeds: int | None = None,
+    updates: int | None = None,
+    scale: int | None = None,
 ) -> Sweep:
     """Plan the jobs of a sweep and check the settings of all.
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -136,16 +137,13 @@ WRONG = [
 ]
 
 
-def test_wrong_settings_are_one_line_before_anything_runs(
-    clean_clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(clean_clone.root)
+def test_wrong_settings_are_one_line_before_anything_runs(clone: Clone, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, fault in WRONG:
         assert main(arguments) == 78
         output = capsys.readouterr().err
         assert output.startswith(fault)
         assert output.count("\n") == 1
-    assert [path.name for path in (clean_clone.root / ".state").iterdir()] == ["locks"]
+    assert [path.name for path in (clone.root / ".state").iterdir()] == ["locks"]
 
 
 @pytest.fixture(scope="module")
@@ -153,53 +151,55 @@ def clean_clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     return tiny_clone(tmp_path_factory.mktemp("clean") / "clone")
 
 
-def test_a_sweep_of_seeds_trains_each_once(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def clone(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> Clone:
+    """A clone that is the working directory, and is left as the tests before have made it."""
     monkeypatch.chdir(clean_clone.root)
-    planned = plan("params", ["train.seed=1,2"], None, None, None, None, None)
-    assert [job.seed for job in planned.jobs] == [1, 2]
+    return clean_clone
 
 
-def test_a_key_changes_with_settings_and_code_alone(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(clean_clone.root)
+@pytest.mark.usefixtures("clone")
+def test_a_sweep_of_seeds_trains_each_once() -> None:
+    assert [job.seed for job in plan("params", ["train.seed=1,2"]).jobs] == [1, 2]
 
-    def keys(*arguments: Any) -> list[str]:
-        return [job.key for job in plan("table3", [], None, ["base"], *arguments).jobs]
+
+def test_a_key_changes_with_settings_and_code_alone(clone: Clone) -> None:
+    def keys(seeds: int, updates: int, scale: int) -> list[str]:
+        return [job.key for job in plan("table3", rows=["base"], seeds=seeds, updates=updates, scale=scale).jobs]
 
     first = keys(1, 30, 16)
     assert keys(1, 30, 16) == first
     assert keys(2, 30, 16)[:1] == first
     assert keys(1, 20, 16) != first
-    (clean_clone.root / "notes.txt").write_text("no code\n")
-    clean_clone.commit("notes")
+    (clone.root / "notes.txt").write_text("no code\n")
+    clone.commit("notes")
     assert keys(1, 30, 16) == first
-    loss = clean_clone.root / "transformer_core/training/loss.py"
+    loss = clone.root / "transformer_core/training/loss.py"
     loss.write_text(loss.read_text() + "# changed\n")
     with pytest.raises(UserError, match=r"loss\.py: not committed"):
         keys(1, 30, 16)
-    clean_clone.commit("code")
+    clone.commit("code")
     assert keys(1, 30, 16) != first
 
 
-def test_a_key_changes_with_a_pretrained_model_that_a_row_names(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(clean_clone.root)
+def test_a_key_changes_with_a_pretrained_model_that_a_row_names(clone: Clone) -> None:
     keys = []
     for content in ("one", "other"):
-        folder = clean_clone.root / "pretrained/parent"
+        folder = clone.root / "pretrained/parent"
         folder.mkdir(exist_ok=True)
         (folder / "spm.model").write_text(content)
-        clean_clone.commit(content)
-        keys += [job.key for job in plan("params", ["bpe.init_from=parent"], None, None, 1, None, None).jobs]
+        clone.commit(content)
+        keys += [job.key for job in plan("params", ["bpe.init_from=parent"]).jobs]
     assert keys[0] != keys[1]
 
 
-def test_a_corpus_without_sums_is_refused_until_they_are_locked(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corpus_without_sums_is_refused_until_they_are_locked(clone: Clone) -> None:
     """Each workspace would fetch it anew."""
-    monkeypatch.chdir(clean_clone.root)
     with pytest.raises(UserError, match=r"corpora/wmt14-en-de\.lock: missing"):
-        plan("table3", [], "wmt14-en-de-base", ["base"], 1, None, None)
-    (clean_clone.root / "corpora/wmt14-en-de.lock").write_text("{}")
-    clean_clone.commit("lock")
-    assert len(plan("table3", [], "wmt14-en-de-base", ["base"], 1, None, None).jobs) == 1
+        plan("table3", recipe="wmt14-en-de-base", rows=["base"])
+    (clone.root / "corpora/wmt14-en-de.lock").write_text("{}")
+    clone.commit("lock")
+    assert len(plan("table3", recipe="wmt14-en-de-base", rows=["base"]).jobs) == 1
 
 
 @pytest.mark.parametrize(
@@ -213,31 +213,26 @@ def test_a_corpus_without_sums_is_refused_until_they_are_locked(clean_clone: Clo
     ],
 )
 def test_a_translated_corpus_without_the_sums_of_its_text_and_model_is_refused(
-    corpus: str, model: str, locked: dict[str, str], fault: str | None, clean_clone: Clone, monkeypatch: pytest.MonkeyPatch
+    corpus: str, model: str, locked: dict[str, str], fault: str | None, clone: Clone
 ) -> None:
-    monkeypatch.chdir(clean_clone.root)
     source = f"{{translated: {{corpus: {corpus}, model: {model}, side: target}}}}"
     entry = CORPUS.replace("name: tiny", "name: student").replace("}}]", f"}}}}, {source}]", 1)
     Path("corpora/student.yaml").write_text(entry, encoding="utf-8")
     write_json(Path("corpora/student.lock"), locked)
-    clean_clone.commit("student")
-    settings = ["download.corpus=student"]
-    if fault is None:
-        assert len(plan("params", settings, None, None, None, None, None).jobs) == 1
-    else:
-        with refused(78, rf"^corpora/{re.escape(fault)}"):
-            plan("params", settings, None, None, None, None, None)
+    clone.commit("student")
+    with nullcontext() if fault is None else refused(78, rf"^corpora/{re.escape(fault)}"):
+        assert len(plan("params", ["download.corpus=student"]).jobs) == 1
 
 
-def test_jobs_that_differ_after_the_training_alone_have_one_training(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(clean_clone.root)
-    jobs = plan("params", ["train.seed=1,2", "decode.beam=2,4"], None, None, None, None, None).jobs
+@pytest.mark.usefixtures("clone")
+def test_jobs_that_differ_after_the_training_alone_have_one_training() -> None:
+    jobs = plan("params", ["train.seed=1,2", "decode.beam=2,4"]).jobs
     assert len({job.training(False) for job in jobs}) == len({(job.seed, job.training(False)) for job in jobs}) == 2
 
 
-def test_jobs_that_would_write_one_state_have_one_training(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(clean_clone.root)
-    jobs = plan("params", ["train.updates=20,40", "train.patience=3,4", "train.warmup=5,6"], None, None, None, None, None).jobs
+@pytest.mark.usefixtures("clone")
+def test_jobs_that_would_write_one_state_have_one_training() -> None:
+    jobs = plan("params", ["train.updates=20,40", "train.patience=3,4", "train.warmup=5,6"]).jobs
     assert [len({job.training(one_state) for job in jobs}) for one_state in (False, True)] == [8, 2]
 
 
@@ -276,11 +271,11 @@ def test_the_heading_names_all_corpora_and_numbers_of_updates() -> None:
     assert "| a | 1 | 2.40 | 1.5 | 2.5e+13 | 0.05 |" in text  # 1.5 minutes at 2 an hour.
 
 
-def test_a_result_has_the_row_of_the_sweep_that_shows_it(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("clone")
+def test_a_result_has_the_row_of_the_sweep_that_shows_it() -> None:
     """Two sweeps of the same trainings: the seeds in the settings, and as repetitions of one row."""
-    monkeypatch.chdir(clean_clone.root)
-    in_settings = plan("params", ["train.warmup=200", "train.seed=1,2"], None, None, None, None, None)
-    repeated = plan("params", ["train.warmup=200"], None, None, 2, None, None)
+    in_settings = plan("params", ["train.warmup=200", "train.seed=1,2"])
+    repeated = plan("params", ["train.warmup=200"], seeds=2)
     assert [job.key for job in in_settings.jobs] == [job.key for job in repeated.jobs]
     for job in in_settings.jobs:
         write_json(job.result, result(job.row, job.seed, 10.0))
@@ -295,16 +290,15 @@ def test_rows_are_chosen_in_the_order_of_the_table() -> None:
     assert [row.name for row in choose(table3_rows(1), ["big", "base"])] == ["base", "big"]
 
 
-def test_each_sweep_is_recorded_once_with_all_its_rows(clean_clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_sweep_is_recorded_once_with_all_its_rows(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     """All results are there, as after a stop before the record; the second sweep shares its row `base` with the first."""
-    monkeypatch.chdir(clean_clone.root)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{clean_clone.root}/mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{clone.root}/mlflow.db")
     monkeypatch.setattr(sending, "CLOSING_SECONDS", 300.0)  # A busy machine needs more than the few seconds of users to make the database.
-    for job in plan("table3", [], None, ["base", "B-dk16"], 1, None, None).jobs:
+    for job in plan("table3", rows=["base", "B-dk16"]).jobs:
         write_json(job.result, result(job.row, job.seed, 10.0))
     for rows in ("base", "base,B-dk16", "base,B-dk16"):
         assert main(["table3", "--rows", rows]) == 0
-    client = connect(f"sqlite:///{clean_clone.root}/mlflow.db")
+    client = connect(f"sqlite:///{clone.root}/mlflow.db")
     runs = client.search_runs([experiment_id(client)])
     sweeps = [run.info.run_id for run in runs if run.data.tags["kind"] == "sweep"]
     assert len(sweeps) == 2
