@@ -57,7 +57,8 @@ def connect(uri: str, transfers: bool = False) -> "MlflowClient":
         from mlflow.utils.rest_utils import http_request
 
         # Any answer will do: a gateway may have no such page, or ask for a login that the later calls report.
-        http_request(get_default_host_creds(uri), "/health", "GET", max_retries=0, timeout=ANSWER_SECONDS, raise_on_status=False)
+        credentials = get_default_host_creds(uri)  # type: ignore[no-untyped-call]
+        http_request(credentials, "/health", "GET", max_retries=0, timeout=ANSWER_SECONDS, raise_on_status=False)  # type: ignore[no-untyped-call]
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 

@@ -50,8 +50,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     outputs: list[str] = []
 
     def start(where: Path, *command: str) -> "subprocess.Popen[str]":
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen([sys.executable, "-m", *command], cwd=where, env=environment, text=True, **pipes)
+        run = [sys.executable, "-m", *command]
+        return subprocess.Popen(run, cwd=where, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def end(process: "subprocess.Popen[str]") -> int:
         outputs.append("".join(process.communicate(timeout=300)))
@@ -89,6 +89,7 @@ def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_eve
     assert trained[-1] == UPDATES
     assert [point.step for point in histories["train/loss"]] == trained
     assert [point.step for point in histories["valid/bleu"]] == [600, 1200, 1800]
+    assert run.inputs
     assert {read.dataset.name for read in run.inputs.dataset_inputs} == {"synthetic train en-de", "synthetic valid en-de"}
     assert "training/updates.csv" in {item.path for item in client.list_artifacts(run.info.run_id, "training")}
     assert run.data.tags["ranks"] == "1"
