@@ -4,12 +4,9 @@ import argparse
 import json
 import textwrap
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from transformer_core.cli.arguments import Commands, add_command, dvc_repro, in_bytes, non_negative_int, positive_int
-
-_FEW_PAIRS = 2_000  # The text of more allows the vocabulary of the recipe.
 
 
 def add_to(commands: Commands) -> None:
@@ -67,10 +64,9 @@ def add_to(commands: Commands) -> None:
 def run_new(arguments: argparse.Namespace) -> int:
     """Write a catalogue entry for the files, and params.yaml from the recipe own-data."""
     from transformer_core import recipes
-    from transformer_core.config import PARAMS_FILE, Params, parse_yaml, validate_document
+    from transformer_core.config import PARAMS_FILE
     from transformer_core.corpus.sources.catalogue import load_entry
-    from transformer_core.corpus.sources.own import check_unused, languages_without_spaces, new_entry, number_of_characters, training_lines
-    from transformer_core.corpus.tokens.subword import largest_vocabulary
+    from transformer_core.corpus.sources.own import check_unused, languages_without_spaces, new_entry, number_of_characters
 
     if not arguments.force:
         check_unused(arguments.name)
@@ -88,15 +84,10 @@ def run_new(arguments: argparse.Namespace) -> int:
     loaded = load_entry(entry)
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
     unspaced = languages_without_spaces(entry)
-    made_for = partial(recipes.for_own_data, arguments.name, source, target, pairs, number_of_characters(entry), count_words=not unspaced)
-    text, little = made_for(), ""
-    bpe = validate_document(Params, parse_yaml(text, str(PARAMS_FILE)), PARAMS_FILE).bpe
-    if pairs < _FEW_PAIRS and (most := largest_vocabulary(training_lines(entry), bpe)) < bpe.vocab_size:
-        text = made_for(most_subwords=most)
-        little = f" So little text allows {most} subwords instead of {bpe.vocab_size}, and teaches a model nearly nothing."
+    text = recipes.for_own_data(arguments.name, source, target, pairs, number_of_characters(entry), count_words=not unspaced)
     recipes.write(text, PARAMS_FILE, force=arguments.force)
     rules = f" {' and '.join(unspaced)}: no spaces between words, so clean.max_words and clean.max_ratio are null." if unspaced else ""
-    print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them.{rules}{little} Next: {dvc_repro()}")
+    print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them.{rules} Next: {dvc_repro()}")
     return 0
 
 

@@ -76,9 +76,7 @@ def description(name: str) -> str:
     return re.split(r"(?<! al)\. ", comment)[0].removesuffix(".")  # Not after "et al."
 
 
-def for_own_data(
-    corpus: str, source: str, target: str, pairs: int, characters: int, *, count_words: bool = True, most_subwords: int | None = None
-) -> str:
+def for_own_data(corpus: str, source: str, target: str, pairs: int, characters: int, *, count_words: bool = True) -> str:
     """Fill in the recipe own-data for a corpus of that many pairs and different characters.
 
     The vocabulary size is a quarter of the number of pairs, within bounds: each subword should occur often enough to be learnt, and a
@@ -88,7 +86,6 @@ def for_own_data(
     Args:
         count_words: False, for a language without spaces between words, turns off the rules of cleaning that count words, and lets the
             rarest characters be unknown.
-        most_subwords: the largest vocabulary that the text allows, if that is known.
     """
     document = _document("own-data")
     document["download"].update(corpus=corpus, source=source, target=target)
@@ -96,8 +93,7 @@ def for_own_data(
         document["clean"].update(max_words=None, max_ratio=None)
         document["bpe"]["character_coverage"] = 0.9995
     least = max(_LEAST_VOCABULARY, 5 * characters // 4)
-    suitable = min(max(least, pairs // 4), document["bpe"]["vocab_size"])
-    document["bpe"]["vocab_size"] = suitable if most_subwords is None else min(suitable, most_subwords)
+    document["bpe"]["vocab_size"] = min(max(least, pairs // 4), document["bpe"]["vocab_size"])
     document["publish"]["name"] = f"{corpus}-{source}-{target}"
     return yaml_text(document)
 

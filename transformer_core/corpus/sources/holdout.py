@@ -47,7 +47,7 @@ def choose(ranks: Collection[bytes], sizes: Mapping[str, int], listed: HeldOut) 
     chosen: dict[bytes, str] = {}
     for split, digits in listed.items():
         known = frozenset(digits)
-        kept = heapq.nsmallest(sizes.get(split, 0), (one for one in ranks if shortened(one) in known)) if known else []
+        kept = heapq.nsmallest(sizes.get(split, 0), (one for one in ranks if _shortened(one) in known)) if known else []
         chosen |= dict.fromkeys(kept, split)
     for split in (name for name in _ORDER if name in sizes):
         missing = sizes[split] - sum(name == split for name in chosen.values())
@@ -68,7 +68,7 @@ def listed_sentences(entry: Path, language: str) -> HeldOut:
 def write_list(entry: Path, chosen: Mapping[str, Mapping[bytes, str]]) -> None:
     """Write the list of an entry: for each source language, the result of `choose`."""
     lists = {
-        language: {split: sorted(shortened(one) for one in ranks if ranks[one] == split) for split in _ORDER}
+        language: {split: sorted(_shortened(one) for one in ranks if ranks[one] == split) for split in _ORDER}
         for language, ranks in chosen.items()
     }
     write_json(list_file(entry), lists)
@@ -79,6 +79,5 @@ def list_file(entry: Path) -> Path:
     return entry.with_suffix(".held-out")
 
 
-def shortened(one: bytes) -> str:
-    """Return a rank as it is listed: its first digits."""
+def _shortened(one: bytes) -> str:
     return one.hex()[:_DIGITS]

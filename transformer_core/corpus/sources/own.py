@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from transformer_core.config import TREES, Language, editable_yaml, read_yaml, validate_document, yaml_text
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, entry_names, load_entry
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, languages_in
-from transformer_core.corpus.sources.holdout import HeldOut, choose, is_usable, list_file, listed_sentences, rank, shortened, write_list
+from transformer_core.corpus.sources.holdout import HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
 from transformer_core.corpus.sources.readers import located, named_from
 from transformer_core.corpus.text import decode_line, lacks_spaces, normalise, open_bytes
 from transformer_core.errors import UserError, configuration_error
@@ -113,18 +113,8 @@ def number_of_characters(entry: Path) -> int:
     return len(set().union(*map(normalise, lines)))
 
 
-def training_lines(entry: Path) -> Iterator[str]:
-    """Yield the lines of both languages of an entry's local training text, without the pairs that are held out."""
-    text = _training_text(entry)
-    source = next(iter(text))
-    held_out = frozenset(chain.from_iterable(listed_sentences(entry, source).values()))
-    for pair in zip(*text.values(), strict=True):
-        if shortened(rank(pair[0].encode())) not in held_out:
-            yield from pair
-
-
 def _training_text(entry: Path) -> dict[str, Iterator[str]]:
-    """Return the lines of an entry's local training text by language, the entry's source language first."""
+    """Return the lines of an entry's local training text by language."""
     files = load_entry(entry).splits.train[0].files or {}
     return {
         language: (line.decode() for line in file_lines(located(entry.parent, file.path), language, file.column))

@@ -32,7 +32,6 @@ TokenIds = Sequence[int] | NDArray[np.integer[Any]]
 SPACE_MARK, _PLAIN = "\u2581", "_"
 # SentencePiece silently ignores longer lines in training; cleaning limits words, not bytes.
 _LONGEST_LINE_BYTES = 1 << 20
-_TOO_LARGE = re.compile(r"Vocabulary size too high .*<= (\d+)")
 
 
 @dataclass(frozen=True)
@@ -157,18 +156,6 @@ def train_subword(lines: Iterable[str], path: Path, settings: Bpe) -> None:
         temporary.write_bytes(_without_file_name(model.getvalue()) if settings.lowercase else model.getvalue())
 
 
-def largest_vocabulary(lines: Iterable[str], settings: Bpe) -> int:
-    """Return `settings.vocab_size`, or if the text does not allow a vocabulary of that size, the largest that it allows."""
-    with TemporaryDirectory() as folder:
-        try:
-            train_subword(lines, Path(folder) / "spm.model", settings)
-        except UserError as error:
-            if most := _TOO_LARGE.search(str(error.__cause__)):
-                return int(most[1])
-            raise
-    return settings.vocab_size
-
-
 def _normalisation(settings: Bpe, folder: Path) -> dict[str, Any]:
     """Return SentencePiece's options for the case of letters; a table of all capitals is written to `folder`.
 
@@ -210,7 +197,7 @@ def _prepared(text: str) -> str:
 def _in_one_line(error: RuntimeError, settings: Bpe) -> UserError:
     message = str(error)
     where = f"{PARAMS_FILE}: bpe.vocab_size"
-    if most := _TOO_LARGE.search(message):
+    if most := re.search(r"Vocabulary size too high .*<= (\d+)", message):
         return configuration_error(f"{where}: this corpus allows at most {most[1]}, got {settings.vocab_size}", "Lower it or add text.")
     if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return configuration_error(
