@@ -126,5 +126,6 @@ def test_an_address_is_shown_without_its_login(address: str, shown: str) -> None
     assert first_line(OSError(f"{address} is unreachable\nmore")) == f"{shown} is unreachable"
     error = UserError(f"{address} is unreachable", f"Start {address}")
     assert str(error) == f"{shown} is unreachable. Start {shown}"
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.message, copy.remedy, copy.exit_code) == (error.message, error.remedy, error.exit_code)
     assert "secret" not in repr(error)

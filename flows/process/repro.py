@@ -178,10 +178,10 @@ def restore(names: Sequence[str]) -> str | None:
     from dvc.repo import Repo
     from dvc.stage.cache import RunCacheNotFoundError  # type: ignore[import-untyped]
 
-    with _disk_errors(), _remote_errors(), Repo(_wait_for_lock=True) as repo:
+    with _disk_errors() as errors, _remote_errors(), Repo(_wait_for_lock=True) as repo:
         runs = repo.stage_cache.pull(None)
         failed: list[str] = []
-        repo.cloud.pull = _noting_failures(repo.cloud.pull, failed)
+        repo.cloud.pull = _noting_failures(repo.cloud.pull, failed, errors)
         for name in names:
             if name.endswith(DVC_FILE):
                 repo.pull([name])
@@ -208,15 +208,16 @@ def restore(names: Sequence[str]) -> str | None:
     return None
 
 
-def _noting_failures(pull: Callable[..., Any], failed: list[str]) -> Callable[..., Any]:
-    """Return a function like `DataCloud.pull` that also adds what the remote has and could not be downloaded to `failed`."""
+def _noting_failures(pull: Callable[..., Any], failed: list[str], errors: list[BaseException]) -> Callable[..., Any]:
+    """Return a function like `DataCloud.pull` that adds what the remote has and could not be downloaded to `failed`, why to `errors`."""
 
     def noting(objects: Iterable[Any], *arguments: Any, **options: Any) -> Any:
         wanted = list(objects)
         try:
             result = pull(wanted, *arguments, **options)
-        except Exception:  # DVC suppresses it where it downloads the list of a folder's files.
+        except Exception as error:  # DVC suppresses it where it downloads the list of a folder's files.
             failed.extend(str(one.value) for one in wanted)
+            errors.append(error)
             raise
         failed.extend(str(one.value) for one in result.failed)
         return result
@@ -259,17 +260,18 @@ class _LoggedErrors(logging.Handler):
 
 
 @contextmanager
-def _disk_errors() -> Iterator[None]:
+def _disk_errors() -> Iterator[list[BaseException]]:
     """Raise the error of a full or read-only disk in place of the `UserError` that follows from it.
 
-    If a file cannot be written, DVC only logs the error, or raises another one, which does not give the reason.
+    If a file cannot be written, DVC only logs the error, or suppresses it, or raises another one, which does not give the reason. Yields
+    the list of errors in DVC's log, to which the block adds suppressed ones.
     """
     log = _LoggedErrors()
     loggers = [logging.getLogger(name) for name in ("dvc_data", "dvc_objects")]
     for logger in loggers:
         logger.addHandler(log)
     try:
-        yield
+        yield log.errors
     except UserError as error:
         causes, cause = log.errors, error.__cause__
         while cause:

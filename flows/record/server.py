@@ -23,8 +23,8 @@ WAITS_FOR = "waits_for_journal"  # Tag of an empty run that takes the place of a
 # A call that transfers a file, to or from the store of artifacts, may be silent for longer than one that asks.
 _TRANSFER_SECONDS = "120"
 _TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
-# The first call is not repeated and has this limit. With the limits and the repetitions of the others, it would wait for half a minute, and
-# one that transfers files for six minutes, if a server does not answer.
+# The first call is not repeated and has this limit, unless the environment has another. With the limits and the repetitions of the
+# others, it would wait for half a minute, and one that transfers files for six minutes, if a server does not answer.
 ANSWER_SECONDS = 10
 SETTINGS = {
     # With MLflow's defaults, a call to an unavailable server takes minutes.
@@ -56,9 +56,11 @@ def connect(uri: str, transfers: bool = False) -> "MlflowClient":
         from mlflow.utils.credentials import get_default_host_creds
         from mlflow.utils.rest_utils import http_request
 
+        limit = os.environ[_TIMEOUT]
+        seconds = ANSWER_SECONDS if limit in (SETTINGS[_TIMEOUT], _TRANSFER_SECONDS) else float(limit)
         # Any answer will do: a gateway may have no such page, or ask for a login that the later calls report.
         credentials = get_default_host_creds(uri)  # type: ignore[no-untyped-call]
-        http_request(credentials, "/health", "GET", max_retries=0, timeout=ANSWER_SECONDS, raise_on_status=False)  # type: ignore[no-untyped-call]
+        http_request(credentials, "/health", "GET", max_retries=0, timeout=seconds, raise_on_status=False)  # type: ignore[no-untyped-call]
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 

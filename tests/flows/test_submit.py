@@ -195,7 +195,9 @@ def test_without_shared_storage_there_is_no_slurm_job(
 @pytest.mark.parametrize("option", ["--partition", "--account", "--qos", "--mem"])
 def test_a_value_that_would_add_a_line_or_an_option_to_a_slurm_job_is_refused(option: str, submit: Submit) -> None:
     for value in ("long\n#SBATCH --nodes=99", "long --nodes=99", "long\rrm", ""):
-        assert f"{option}: must be a word of letters, digits and .,:@+/-, got " in submit(*SLURM, f"{option}={value}", "--dry-run", code=78)
+        assert f"{option}: must be a word of letters, digits and _.,:@+/-, got " in submit(
+            *SLURM, f"{option}={value}", "--dry-run", code=78
+        )
     assert f"#SBATCH {option}=gpu,a-b_c@v100\n" in submit(*SLURM, f"{option}=gpu,a-b_c@v100", "--dry-run")
 
 

@@ -417,6 +417,16 @@ def test_an_overflow_of_the_loss_scaled_for_fp16_is_told_from_a_loss_that_is_not
     assert [update for (update, _), overflow in zip(watcher.skipped, watcher.overflows, strict=True) if not overflow] == [22]
 
 
+def test_more_overflows_in_a_row_than_max_skipped_are_not_expected(split: BinarizedSplit, tmp_path: Path) -> None:
+    seed_everything(SETTINGS.seed, 0, 0)
+    watcher, settings = Watcher(), SETTINGS.model_copy(update={"precision": "fp16", "max_skipped": 2})
+    trainer = trainer_of(Transformer(SIZE, VOCAB), split, tmp_path, settings, watcher)
+    trainer._updater._scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
+    with refused(78, "not finite in 3 updates in a row"):
+        trainer.run()
+    assert watcher.overflows == [True, True, False, False]  # The fourth was computed before the third was read.
+
+
 def test_the_lines_of_a_skipped_update_are_those_of_the_text(split: BinarizedSplit, tmp_path: Path) -> None:
     """All updates of an epoch are broken one at a time: every line but those left out for their length is named once."""
     watcher = Watcher()

@@ -67,7 +67,7 @@ up_to_10 = _checked(float, lambda value: 0 <= value <= 10, "a number from 0 to 1
 up_to_100 = _checked(float, lambda value: 0 < value <= 100, "a number above 0, at most 100")
 fraction = _checked(float, lambda value: 0 < value <= 1, "a number above 0, at most 1")
 slurm_name = _checked(str, re.compile(r"[\w.-]+").fullmatch, "of letters, digits, _, . and -")  # The lines for sbatch have no quotes.
-slurm_value = _checked(str, re.compile(r"[\w.,:@+/-]+").fullmatch, "a word of letters, digits and .,:@+/-")
+slurm_value = _checked(str, re.compile(r"[\w.,:@+/-]+").fullmatch, "a word of letters, digits and _.,:@+/-")
 slurm_time = _checked(str, re.compile("([0-9]+-)?[0-9]+(:[0-9]+){0,2}").fullmatch, "a time of Slurm, such as 24:00:00 or 2-12")
 # A hash is added to it; Kubernetes takes at most 63 characters.
 kubernetes_name = _checked(

@@ -53,7 +53,8 @@ class Observer:
     def on_skipped(self, update: int, lines: Sequence[int], overflow: bool) -> None:
         """Receive an update that was skipped because it was not finite, and the lines (from 1) of its pairs in the binarized text.
 
-        `overflow`: in fp16, where gradients overflow now and then because the loss is scaled, the loss itself was finite.
+        `overflow`: in fp16, where gradients overflow now and then because the loss is scaled, the loss itself was finite, and no more than
+        `max_skipped` updates in a row were skipped.
         """
 
     def on_validation(self, update: int, seconds: float, scores: dict[str, float]) -> None:

@@ -182,7 +182,9 @@ class Trainer:
         for number, update, totals in self._updater.pending.arrived(leave):
             self._stopping = self._stopping or bool(totals[STOP] > 0)
             if totals[SKIPPED]:
-                overflow = self._updater.scales and math.isfinite(totals[SMOOTHED])
+                # More than `max_skipped` in a row are no longer expected: the training goes back.
+                expected = self.progress.skipped_in_row < self._settings.max_skipped
+                overflow = expected and self._updater.scales and math.isfinite(totals[SMOOTHED])
                 self._count_skipped(number, update, overflow)
             else:
                 self.progress.skipped_in_row = 0
