@@ -1,12 +1,15 @@
 """The paper, claim by claim ("Attention Is All You Need", 2017). The section or table is named by each test."""
 
 import copy
+import itertools
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests.models.test_architectures import VOCAB, tokens
 from transformer_core.models.architectures import parameters_by_part
@@ -19,6 +22,7 @@ from transformer_core.training.loss import cross_entropy
 from transformer_core.training.update import learning_rate
 
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=6, d_v=5, dropout=0.1)
+SMALL = TransformerSize(layers=1, d_model=8, d_ff=20, heads=2, d_k=4, d_v=4, dropout=0.0)
 
 
 @pytest.fixture
@@ -84,7 +88,7 @@ def test_3_4_one_tensor_stands_behind_three_names(model: Transformer) -> None:
 
 @pytest.mark.parametrize(("tied", "matrices"), [("all", 1), ("decoder", 2), ("none", 3)])
 def test_3_4_fewer_ties_are_an_option(tied: str, matrices: int) -> None:
-    built = Transformer(TransformerSize(**{**vars(SIZE), "tied": tied}), VOCAB)
+    built = Transformer(replace(SIZE, tied=tied), VOCAB)
     assert sum(VOCAB in parameter.shape for parameter in built.parameters()) == matrices
 
 
@@ -102,7 +106,7 @@ def test_3_1_every_sub_layer_is_normalised_after_its_residual_and_no_norm_follow
 
 def test_pre_norm_is_an_option_with_a_norm_at_the_end_of_both_stacks() -> None:
     torch.manual_seed(2)
-    built = Transformer(TransformerSize(**{**vars(SIZE), "norm": "pre"}), VOCAB).double().eval()
+    built = Transformer(replace(SIZE, norm="pre"), VOCAB).double().eval()
     layer = built.encoder[0]
     x = torch.randn(2, 5, 16, dtype=torch.float64)
     read = layer.round_attention.norm(x)
@@ -150,7 +154,7 @@ def test_5_4_dropout_is_on_sub_layers_and_on_embedding_plus_position_and_nowhere
 
 def test_5_4_dropout_falls_on_the_sub_layers_output_before_it_is_added() -> None:
     torch.manual_seed(4)
-    layer = DecoderLayer(TransformerSize(**{**vars(SIZE), "dropout": 0.5})).round_feed_forward
+    layer = DecoderLayer(replace(SIZE, dropout=0.5)).round_feed_forward
     x, y = torch.full((1, 400, 16), 10.0), torch.ones(1, 400, 16)
     layer.norm = nn.Identity()  # type: ignore[assignment]
     assert set(layer.after(x, y).flatten().tolist()) == {10.0, 12.0}
@@ -227,3 +231,64 @@ def test_3_2_1_without_the_scale_the_softmax_has_no_gradient_left() -> None:
     assert derivative(query).max() > 0.05
     # A query sqrt(d_k) times as long undoes the scale: scores deviate by 64, one weight is near 1, and all derivatives are near 0.
     assert derivative(query * d_k**0.5).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("d_k", [1, 4, 5])
+def test_3_2_1_footnote_4_q_k_has_the_variance_d_k_and_scaled_scores_have_1(d_k: int) -> None:
+    # Components of +1 or -1 have mean 0 and variance 1; all 2^d_k queries and keys are the whole distribution.
+    vectors = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=d_k)), dtype=torch.float64)
+    assert (vectors @ vectors.T).var(unbiased=False).item() == pytest.approx(d_k, abs=1e-12)
+    # Scores are read off the weights: a key of zeros has score 0, and weights are as exp(score).
+    keys = torch.cat((torch.zeros(1, d_k, dtype=torch.float64), vectors))
+    logarithms = attention_weights(vectors[None, None], keys[None, None], None)[0, 0].log()
+    scores = logarithms[:, 1:] - logarithms[:, :1]
+    assert scores.var(unbiased=False).item() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_3_2_2_any_number_of_heads_costs_as_much_as_one_of_full_width() -> None:
+    n, d = 10, BASE.d_model
+    # Four projections, scores, weighted sums: two operations a multiplication.
+    by_hand = 4 * (2 * n * d * d) + 2 * (2 * n * n * d)
+    for heads in (1, 8, 32):
+        layer = MultiHeadAttention(replace(BASE, heads=heads, d_k=d // heads, d_v=d // heads))
+        assert sum(parameter.numel() for parameter in layer.parameters()) == 4 * d * d
+        x = torch.zeros(1, n, d)
+        with FlopCounterMode(display=False) as counted:
+            layer(layer.queries(x), layer.keys_and_values(x), None)
+        assert counted.get_total_flops() == by_hand
+
+
+def test_3_3_the_feed_forward_network_is_two_convolutions_of_kernel_size_1() -> None:
+    torch.manual_seed(1)
+    network = FeedForward(SMALL).double()
+    inner, outer = nn.Conv1d(8, 20, kernel_size=1).double(), nn.Conv1d(20, 8, kernel_size=1).double()
+    with torch.no_grad():
+        for linear, convolution in ((network.inner, inner), (network.outer, outer)):
+            linear.bias.normal_()
+            convolution.weight.copy_(linear.weight[:, :, None])
+            convolution.bias.copy_(linear.bias)
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    assert torch.allclose(network(x), outer(functional.relu(inner(x.mT))).mT, atol=1e-12)
+
+
+def test_3_5_the_first_two_positions_of_width_4() -> None:
+    # Angles 0 and 0, then 1 and 1 / 10000^(2/4) = 0.01.
+    expected = [[0.0, 1.0, 0.0, 1.0], [0.8414709848, 0.5403023059, 0.0099998333, 0.9999500004]]
+    assert sinusoidal_positions(2, 4).tolist() == [pytest.approx(row, abs=1e-7) for row in expected]
+
+
+def test_5_4_label_smoothing_prefers_a_model_of_worse_perplexity() -> None:
+    # 11 classes, eps = 0.1: the smoothed targets are 0.9 for the target and 0.01 for each other class.
+    target, weight = torch.tensor([0]), torch.eye(11, dtype=torch.float64)
+
+    def loss(certainty: float) -> tuple[float, float, float]:
+        """Smoothed loss, perplexity, and largest gradient of a model that is this certain of the target."""
+        logits = torch.tensor([[certainty, *[(1 - certainty) / 10] * 10]], dtype=torch.float64).log().requires_grad_()
+        found = cross_entropy(logits, weight, target, label_smoothing=0.1)
+        (gradient,) = torch.autograd.grad(found.objective, logits)
+        return found.smoothed.item(), math.exp(found.nll.item()), gradient.abs().max().item()
+
+    at_the_targets, sure = loss(0.9), loss(0.999)
+    assert at_the_targets[1:] == pytest.approx((1 / 0.9, 0.0), abs=1e-6)
+    assert at_the_targets[0] < sure[0]
+    assert at_the_targets[1] > sure[1] == pytest.approx(1 / 0.999, rel=1e-6)
