@@ -114,32 +114,35 @@ class CTranslate2Engine:
     def translate_tokens(
         self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, done: Callable[[int], object] = int
     ) -> list[list[Hypothesis]]:
-        """Return at most `search.beam` translations of each source, best first; an empty source has a single, empty translation.
+        """Return what `begin` returns with scores; the call is that of `Translator`."""
+        return self.begin(sources, search, batch_tokens, done=done)()
+
+    def begin(
+        self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, scored: bool = True, done: Callable[[int], object] = int
+    ) -> Callable[[], list[list[Hypothesis]]]:
+        """Begin to translate in threads of CTranslate2; return the function that waits for the translations of each source, best first.
+
+        An empty source has a single, empty translation.
 
         Args:
             sources: token ids with an end token.
             search: settings; coverage is not supported, and a patience of None means 1.
             batch_tokens: largest number of source tokens in a batch.
+            scored: whether scores and up to `search.beam` translations are wanted. Otherwise each source has its best translation.
+                Greedy search then computes no softmax and gives NaN for scores.
             done: called once, with the number of sources: CTranslate2 tells nothing before the end.
 
         Raises:
             UserError: exit code 65; a source has more tokens than the model has positions.
         """
-        translations = self.begin(sources, search, batch_tokens)()
-        done(len(sources))
-        return translations
-
-    def begin(
-        self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, scored: bool = True
-    ) -> Callable[[], list[list[Hypothesis]]]:
-        """Begin to translate as `translate_tokens` does, in threads of CTranslate2; return the function that waits for the translations.
-
-        Args:
-            scored: whether scores and up to `search.beam` translations are wanted. Otherwise each source has its best translation.
-                Greedy search then computes no softmax and gives NaN for scores.
-        """
         outputs = self._begin(sources, search, batch_tokens, scored)
-        return lambda: [[Hypothesis.of(output, self.subword) for output in ranked] for ranked in outputs()]
+
+        def translations() -> list[list[Hypothesis]]:
+            found = [[Hypothesis.of(output, self.subword) for output in ranked] for ranked in outputs()]
+            done(len(found))
+            return found
+
+        return translations
 
     def _begin(self, sources: Sequence[TokenIds], search: Search, batch_tokens: int, scored: bool) -> Callable[[], list[list[Finished]]]:
         """Begin to translate; return the function that waits for the outputs.

@@ -156,11 +156,4 @@ def _begin(
     if (threads := engine.translator.num_translators) > 1:
         share = sum(map(len, chunk.sources)) // (_BATCHES_A_THREAD * threads)
         batch_tokens = min(batch_tokens, max(_SHORTEST_BATCH, share))
-    translations = engine.begin(chunk.sources, wanted.search, batch_tokens, wanted.scored)
-
-    def finished() -> list[list[Hypothesis]]:
-        found = translations()
-        done(len(found))
-        return found
-
-    return finished
+    return engine.begin(chunk.sources, wanted.search, batch_tokens, wanted.scored, done)
