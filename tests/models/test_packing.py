@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -36,6 +36,7 @@ def found(model: Transformer, batch: Batch | PackedBatch) -> tuple[Tensor, Tenso
 
 
 @pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"positions": "learned", "most_positions": 20}, {"tied": "decoder"}])
+@settings(max_examples=25)  # For each of the four.
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=8))
 def test_packed_outputs_and_gradients_are_those_of_padded_batches(changes: dict[str, object], lengths: list[tuple[int, int]]) -> None:
     torch.manual_seed(0)
