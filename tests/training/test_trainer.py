@@ -213,7 +213,8 @@ def test_stopped_and_resumed_is_never_stopped_to_the_bit(
     if settings.bpe_dropout:
         split, new_dropout = segmenting(text)[0], lambda: segmenting(text)[1]
     straight, watcher, stopped = build(device=device), Watcher(), Watcher()
-    trainer_of(straight, split, tmp_path / "straight", settings, watcher, bpe_dropout=new_dropout()).run()
+    whole = trainer_of(straight, split, tmp_path / "straight", settings, watcher, bpe_dropout=new_dropout())
+    whole.run()
     stops = [1, 7, 10, 13, 23]
     for begun, stop in pairwise([0, *stops, settings.updates]):
         model = build(device=device)
@@ -225,6 +226,7 @@ def test_stopped_and_resumed_is_never_stopped_to_the_bit(
         with pytest.raises(Interrupted, match=f"after update {stop}, state saved") if stop in stops else nullcontext():
             trainer.run()
     assert torch.equal(weights(straight), weights(model))
+    assert trainer._updater.state()["scaler"] == whole._updater.state()["scaler"]
     assert trainer.progress.update == settings.updates
     for ours, theirs in zip(stopped.records, watcher.records, strict=True):
         assert (ours.loss, ours.perplexity, ours.gradient_norm) == (theirs.loss, theirs.perplexity, theirs.gradient_norm)
