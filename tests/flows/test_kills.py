@@ -158,9 +158,10 @@ TWENTY: list[tuple[dict[str, object], list[Strike]]] = [
 RUNS = TWENTY if os.environ.get("KILLS") == "20" else FEW
 ROUNDS = sum(len(strikes) for _, strikes in RUNS)
 # Long after the last strike: the line that says where a try began reaches Prefect seconds later.
-UPDATES = 200 + 40 * ROUNDS
-TRAINING = {"train.updates": UPDATES, "train.save_every": 25, "train.validate_every": 100000, "train.seed": 11}
+UPDATES = 80 + 50 * ROUNDS
+TRAINING = {"train.updates": UPDATES, "train.save_every": 10, "train.validate_every": 100000, "train.seed": 11}
 TRAINING |= {"train.tokens_per_update": 2560}  # slow enough to be struck
+ONLY_TRAIN = {"first_stage": "train", "last_stage": "train"}
 
 
 @pytest.fixture
@@ -181,14 +182,14 @@ def test_a_training_that_is_killed_again_and_again_ends_as_one_that_nobody_touch
     rows: list[Row] = []
     with untouched.beside(sys.executable, "-m", "flows.stages", "train"):
         for where, strikes in RUNS:
-            run = start(scene.client, overrides={**TRAINING, **where}, first_stage="train")
+            run = start(scene.client, overrides={**TRAINING, **where}, **ONLY_TRAIN)
             fresh = not rows
             for tries, strike in enumerate(strikes, 1):
                 if rows:
                     rows[-1].went_on_after = went_on_after(scene, run, tries - fresh)
                 rows.append(play(scene, run, strike))
                 print(rows[-1], flush=True)
-        run = start(scene.client, overrides={**TRAINING, **HERE}, first_stage="train")
+        run = start(scene.client, overrides={**TRAINING, **HERE}, **ONLY_TRAIN)
         rows[-1].went_on_after = went_on_after(scene, run, 1)
     print("", "| | struck after update | saved | went on after | all gone, s | left |", "|---|---|---|---|---|---|", sep="\n")
     for row in rows:
@@ -207,14 +208,14 @@ def test_a_training_that_is_killed_again_and_again_ends_as_one_that_nobody_touch
 
 def went_on_after(scene: Scene, run: UUID, tries: int) -> int:
     """Wait until a run's training has gone on so many times; the update it did so after."""
-    wait_for(lambda: len(scene.starts(run)) >= tries, f"the training did not go on {tries} times")
+    wait_for(lambda: len(scene.starts(run)) >= tries, f"the training did not go on {tries} times", pause=0.5)
     return scene.starts(run)[-1]
 
 
 def play(scene: Scene, run: UUID, strike: Strike) -> Row:
     """Strike at a random moment and wait for everybody of that try to go."""
-    wait_for(lambda: scene.two_ranks(run), "two ranks did not start")
-    moment = max(60, scene.update() + random.randint(1, 20))  # The first is not before something was saved.
+    wait_for(lambda: scene.two_ranks(run), "two ranks did not start", pause=0.5)
+    moment = max(20, scene.update() + random.randint(1, 20))  # The first is not before something was saved.
     wait_for(lambda: scene.update() >= moment, f"update {moment} did not come")
     spared = [] if strike in RUN_ENDS else scene.flow_of(run)
     there = [process for process in scene.processes() if process not in spared]
