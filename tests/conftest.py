@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ NOT_INHERITED = (
     "PREFECT_API_URL",
     "PREFECT_PROFILE",
     "PREFECT_PROFILES_PATH",
+    "PREFECT_API_DATABASE_CONNECTION_URL",
+    "PREFECT_SERVER_DATABASE_CONNECTION_URL",
     "TRANSFORMER_MIRROR",
     "TRANSFORMER_STATE",
     "DVC_EXP_NAME",
@@ -93,13 +96,16 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def prefect_server(_isolated: None) -> Iterator[str]:
-    """The address of a Prefect server, started once (about 10 seconds) and used by every flow in this process."""
-    from prefect.settings import PREFECT_API_URL
-    from prefect.testing.utilities import prefect_test_harness
+def prefect_server(tmp_path_factory: pytest.TempPathFactory, _isolated: None) -> Iterator[str]:
+    """The address of a Prefect server, started once (seconds) and used by every flow in this process."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    with prefect_test_harness(server_startup_timeout=300):
-        yield str(PREFECT_API_URL.value())
+    from tests.flows.cluster import PrefectServer
+
+    server = PrefectServer(tmp_path_factory.mktemp("prefect-server"))
+    with closing(server), temporary_settings({PREFECT_API_URL: server.address}):
+        server.start()
+        yield server.address
 
 
 @pytest.fixture(scope="session")

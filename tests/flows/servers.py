@@ -1,5 +1,6 @@
 """Real servers on the loopback, for tests."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -44,13 +45,16 @@ def server(*arguments: str, log: Path, url: str, **environment: str) -> Iterator
 def with_tables(home: Path) -> Path:
     """A home for Prefect whose database has its tables. They are made once for a version of Prefect, since that takes longest."""
     made = ROOT / f".pytest_cache/prefect-{version('prefect')}.db"
-    home.mkdir(parents=True, exist_ok=True)
-    if not made.exists():
-        with TemporaryDirectory() as folder, new_file(made) as file:
-            command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
-            environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-            subprocess.run(command, env={**environment, "PREFECT_HOME": folder}, check=True, capture_output=True)
-            shutil.copyfile(Path(folder, "prefect.db"), file)
+    for needed in (home, made.parent):
+        needed.mkdir(parents=True, exist_ok=True)
+    with made.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Of several processes that need them first, one makes them.
+        if not made.exists():
+            with TemporaryDirectory() as folder, new_file(made) as file:
+                command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
+                environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+                subprocess.run(command, env={**environment, "PREFECT_HOME": folder}, check=True, capture_output=True)
+                shutil.copyfile(Path(folder, "prefect.db"), file)
     if not (home / "prefect.db").exists():
         shutil.copyfile(made, home / "prefect.db")
     return home
