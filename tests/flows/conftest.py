@@ -27,7 +27,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     folder = tmp_path_factory.mktemp("cluster")
     made = tiny_clone(folder / "home")
     short = {"updates": 20, "save_every": 10, "validate_every": 20, "bleu_sentences": 2, "precision": "float64"}
-    short |= {"tokens_per_update": 640, "tokens_per_microbatch": 160}
     made.set({"train": short, "machine": {"devices": 1, "threads": 1}})  # The same sums wherever a rank runs.
     made.run("dvc", "remote", "add", "--default", "store", str(folder / "store"))
     made.commit("a remote")
