@@ -132,7 +132,7 @@ def test_a_run_by_hand_is_seen_over_the_api(client: SyncPrefectClient, by_hand: 
         kept = {key for (key,) in record.execute("SELECT key FROM metrics")}
     assert kept >= {f"{what}/{stage}" for what in ("seconds", "megabytes", "cost") for stage in STAGES}
     assert float(str(made["train-progress"].data)) == 100
-    wait_for(lambda: any(line.startswith("update 20 of 20: ") for line in lines(client, by_hand.id)), "no line of the training")
+    wait_for(lambda: any(line.startswith("update 20 of 20: ") for line in lines(client, by_hand.id)), "no line of the training", pause=0.5)
     assert "price_per_hour: 3600" not in (home.root / "params.yaml").read_text(encoding="utf-8")
 
 
@@ -159,6 +159,7 @@ def test_a_scheduled_run_finds_everything_cached(client: SyncPrefectClient) -> N
         scheduled = wait_for(
             lambda: [run for run in client.read_flow_runs() if run.auto_scheduled and run.state and not run.state.is_scheduled()],
             "no run was scheduled",
+            pause=0.5,
         )
     finally:
         client.delete_deployment_schedule(deployment.id, schedule.id)
@@ -174,7 +175,7 @@ def test_a_cancelled_training_saves_leaves_nobody_and_says_so(client: SyncPrefec
     home.run("dvc", "repro", "binarize")
     long = {"train.updates": 20000, "train.save_every": 5000, "train.validate_every": 5000, "train.seed": 8}
     run = start(client, overrides=long, first_stage="train")
-    wait_for(lambda: "train-progress" in artifacts(client, run), "no progress")
+    wait_for(lambda: "train-progress" in artifacts(client, run), "no progress", pause=0.5)
     began = time.monotonic()
     client.set_flow_run_state(run, Cancelling())
     state = ended(client, run).state
@@ -184,9 +185,9 @@ def test_a_cancelled_training_saves_leaves_nobody_and_says_so(client: SyncPrefec
     assert time.monotonic() - began < GRACE_SECONDS
     saved = read_json(home.root / ".state/exit/train.json")
     assert saved["code"] == 75
-    advice = wait_for(lambda: artifacts(client, run).get("pipeline-ended"), "no advice was left")
+    advice = wait_for(lambda: artifacts(client, run).get("pipeline-ended"), "no advice was left", pause=0.5)
     assert "run it again to resume" in str(advice.data)
-    wait_for(lambda: saved["message"] in " ".join(lines(client, run)), "the log does not say what was saved")
+    wait_for(lambda: saved["message"] in " ".join(lines(client, run)), "the log does not say what was saved", pause=0.5)
 
 
 @pytest.mark.usefixtures("worker")
@@ -241,7 +242,7 @@ def test_a_training_over_two_machines_is_that_of_one_and_leaves_nothing_to_do_at
         for machine, on in (("here", []), ("there", there)):
             at = {"PREFECT_API_URL": api.replace("127.0.0.1", address), "TRANSFORMER_CLONES": str(tmp_path / machine), **shared}
             stack.enter_context(worker_at(home, tmp_path / f"{machine}.log", *pool, on=on, **at))
-        run = ended(client, start(client, overrides=over_two, first_stage="train"))
+        run = ended(client, start(client, overrides=over_two, first_stage="train", last_stage="train"))
     assert run.state is not None
     assert run.state.is_completed(), run.state.message
     assert table(client, run.id)["train"] == "ran in machines"
@@ -251,7 +252,7 @@ def test_a_training_over_two_machines_is_that_of_one_and_leaves_nothing_to_do_at
     assert any("on 2 x cpu: " in line for line in lines(client, nodes["train-0"].id))
     # A group that lost a node to the load of the machine was started again, perhaps with the ranks the other way round.
     assert all(list((tmp_path / machine).glob("*-?")) for machine in ("here", "there"))
-    assert "up to date" in home.run("dvc", "repro")
+    assert "up to date" in home.run("dvc", "repro", "train")
     weights = [load_file(clone.root / "models/checkpoints/update-00000020.safetensors") for clone in (home, alone)]
     assert weights[0].keys() == weights[1].keys()
     for name in weights[0]:
