@@ -345,7 +345,7 @@ def test_a_model_of_dvc_add_that_the_cache_does_not_have_is_named_with_the_way_t
         run_job(BASE, small, StageLog(print))
 
 
-COMMAND = [sys.executable, "-m", "flows.sweep", "table3", "--rows", "base,B-dk16,C-N2", "--scale", "16"]
+COMMAND = [sys.executable, "-m", "flows.sweep", "table3", "--rows", "base,B-dk16", "--scale", "16"]
 
 
 def results_of(clone: Clone) -> dict[Path, int]:
@@ -362,7 +362,7 @@ def trainings(clone: Clone) -> list[psutil.Process]:
     return processes(lambda one: runs_train(one) and Path(one.cwd()).is_relative_to(clone.root))
 
 
-@pytest.mark.slow  # about 3 minutes: three trainings through the pipeline
+@pytest.mark.slow  # a minute or two: two trainings through the pipeline
 @pytest.mark.prefect
 def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothing_to_do(
     tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch
@@ -388,11 +388,11 @@ def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothin
         (workspace / "dvc.lock").write_text("")
 
     output = clone.run(*COMMAND)
-    assert "3 trainings, 1 of them done, 2 to run" in output
+    assert "2 trainings, 1 of them done, 1 to run" in output
     assert results_of(clone).items() >= before.items()
-    assert not list(workspaces.iterdir())
+    assert len(list(workspaces.iterdir())) == 1  # That of C-N2, which this sweep does not have.
     rows = [line.split(" | ")[0] for line in (clone.root / "results/sweeps/table3/table.md").read_text().splitlines()]
-    assert rows[-3:] == ["| base", "| B-dk16", "| C-N2"]
+    assert rows[-2:] == ["| base", "| B-dk16"]
     monkeypatch.chdir(clone.root)
     uri = f"sqlite:///{clone.root}/mlflow.db"
     sync(uri)
@@ -400,12 +400,15 @@ def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothin
     runs = defaultdict(list)
     for run in client.search_runs([experiment_id(client)]):
         runs[run.data.tags.get("kind", "training")].append(run)
-    assert {kind: len(found) for kind, found in runs.items()} == {"sweep": 1, "row": 3, "training": 3, "evaluation": 3}
+    trained = [run.data.tags["fingerprint"] for run in runs.pop("training")]
+    assert len(trained) == len({*trained})
+    assert len(trained) in (2, 3)  # C-N2 has one too, if it had begun.
+    assert {kind: len(found) for kind, found in runs.items()} == {"sweep": 1, "row": 2, "evaluation": 2}
     sweep = runs["sweep"][0].info.run_id
     assert {run.data.tags[PARENT_TAG] for run in runs["row"]} == {sweep}
     assert all("score" in run.data.metrics for run in runs["row"])
     assert {item.path for item in client.list_artifacts(sweep)} == {"table.csv", "table.md", "table.svg"}
 
     output = clone.run(*COMMAND)
-    assert "3 trainings, 3 of them done, 0 to run" in output
+    assert "2 trainings, 2 of them done, 0 to run" in output
     assert "Task run" not in output
