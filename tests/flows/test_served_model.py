@@ -16,6 +16,7 @@ import pytest
 import requests
 from mlflow.pyfunc.model import PythonModelContext
 
+from flows import translate
 from flows.cluster.group import free_port
 from flows.process.paths import AVERAGED
 from flows.record.served_model import Refused, ServedTranslator
@@ -27,7 +28,7 @@ from transformer_core.decoding.ctranslate2 import CTranslate2Engine
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import configuration_error
 
-pytestmark = pytest.mark.slow  # About a minute: the server starts in 20 seconds, and answers more than 300 requests.
+pytestmark = pytest.mark.slow  # About a minute: the server starts in 20 seconds, and answers almost 200 requests.
 
 MODEL = "synthetic-en-de@champion"
 TEXTS = [" ".join(LINES[first : first + words]) for first in range(4) for words in (1, 2, 3)] + ["", "naïve 漢字"]
@@ -65,7 +66,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> I
             yield Server(f"http://127.0.0.1:{port}", Translator.load(folder / AVERAGED))
 
 
-def test_hundreds_of_requests_from_eight_clients_get_the_translators_own_text(server: Server) -> None:
+def test_many_requests_from_eight_clients_get_the_translators_own_text(server: Server) -> None:
     expected = [server.wanted(TEXTS, asked) for asked in SEARCHES]
     assert len({*expected[0]}) > len(TEXTS) / 2  # The model, random as it is, says this for one line and that for another.
 
@@ -76,7 +77,7 @@ def test_hundreds_of_requests_from_eight_clients_get_the_translators_own_text(se
         return bool(answered == expected[way][first : first + count])
 
     with ThreadPoolExecutor(8) as clients:
-        assert list(clients.map(ask, range(300))) == [True] * 300
+        assert all(clients.map(ask, range(168)))  # Each way of searching, first line and number of lines twice.
 
 
 def test_nbest_lists_and_scores_can_be_requested(server: Server) -> None:
@@ -189,9 +190,8 @@ def test_predict_and_a_file_give_the_same_text_from_the_command_line(server: Ser
 
 
 @pytest.mark.usefixtures("server")
-def test_translating_a_file_with_a_model_that_is_not_there_is_one_line() -> None:
-    command = [sys.executable, "-m", "flows.translate", "nobody@champion"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    assert done.returncode == 78
-    assert "has no model nobody@champion: " in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_translating_a_file_with_a_model_that_is_not_there_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert translate.main(["nobody@champion"]) == 78
+    output = capfd.readouterr().err
+    assert "has no model nobody@champion: " in output
+    assert output.count("\n") == 1
