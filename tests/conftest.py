@@ -23,6 +23,8 @@ NOT_INHERITED = (
     "DVC_EXP_NAME",
     "DVC_ROOT",
     "DVC_STAGE",
+    # A child would compile all that it imports, each time anew.
+    "PYTHONDONTWRITEBYTECODE",
     "MAKEFLAGS",
     "MAKELEVEL",
     "MFLAGS",

@@ -146,9 +146,12 @@ def names_of_runs(clone: Clone) -> list[str]:
 def test_a_stopped_training_saves_fails_and_goes_on(
     clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clone.set({"train": {"updates": 2000, "save_every": 500, "validate_every": 500, "seed": 2}})
+    """On two ranks, and goes on on one."""
+    settings = {"updates": 2000, "save_every": 500, "validate_every": 500, "seed": 2}
+    clone.set({"train": settings, "machine": {"devices": 2}})
     before = stop_a_training(clone, signal.SIGTERM, after="update 1 of")
     assert before >= 1
+    clone.set({"machine": {"devices": 1}})
     stopped = stop_a_training(clone, signal.SIGUSR1, after=f"going on after update {before}")
     assert stopped > before
     monkeypatch.chdir(clone.root)
@@ -215,7 +218,7 @@ def test_a_model_to_start_from_is_an_input_that_travels_and_whose_change_is_seen
 
 def test_interrupting_dvc_and_its_stage_commits_nothing(clone: Clone) -> None:
     clone.run("git", "checkout", "-q", "--", "params.yaml")
-    clone.set({"train": {"updates": 3000, "save_every": 500, "validate_every": 500, "seed": 3}})
+    clone.set({"train": {"updates": 3000, "save_every": 500, "validate_every": 500, "seed": 3}, "machine": {"devices": 2}})
     locked = (clone.root / "dvc.lock").read_bytes()
     process = subprocess.Popen(
         ["dvc", "repro"],
@@ -282,7 +285,7 @@ def test_the_recipe_of_a_student_learns_from_the_translations_of_its_teacher(clo
     teacher = shutil.copytree(random_model(tmp_path), clone.root / "pretrained/synthetic")
     entry = CORPUS.replace("name: tiny", "name: tiny-student").replace("[en, de, tree]", "[en, de]")
     translated = "{translated: {corpus: tiny, model: ../pretrained/synthetic, side: target}}"
-    (clone.root / "corpora/tiny-student.yaml").write_text(entry.replace("{synthetic: {pairs: 800, seed: 1}}", translated), encoding="utf-8")
+    (clone.root / "corpora/tiny-student.yaml").write_text(entry.replace("{synthetic: {pairs: 400, seed: 1}}", translated), encoding="utf-8")
     clone.run(sys.executable, "-m", "transformer_core.cli", "recipe", "synthetic-student", "--force")
     clone.set(TINY)
     clone.set({"download": {"corpus": "tiny-student"}, "clean": {"max_ratio": None}, "model": {"encoder_layers": 1, "d_model": 16}})

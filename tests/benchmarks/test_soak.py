@@ -15,7 +15,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from benchmarks.common import DATA_STAGES, ROOT, run_stages, write_params
+from benchmarks.common import DATA_STAGES, run_stages, write_params
 from benchmarks.soak import TINY, WARM_UP, ask, fit, levels, main, program, sample, table
 from tests.flows.publishing import publish_in, random_model
 from tests.serving import Quiet, serving
@@ -132,36 +132,42 @@ def test_an_answer_that_changes_ends_the_requests() -> None:
     assert len(seen) < 1_000  # The other clients have stopped, too: a repeated sentence comes at the latest after 200 others.
 
 
-def soak(folder: Path, *arguments: str) -> list[str]:
-    """The names in the first column of the table that a part prints."""
-    csv = folder / "samples.csv"
-    command = [sys.executable, str(ROOT / "benchmarks/soak.py"), *arguments, "--csv", str(csv)]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            printed, _ = process.communicate(timeout=500)
-        finally:
-            process.terminate()  # It then ends its servers; a kill would leave them.
-    assert process.returncode == 0
-    return subjects(printed, csv)
+Soak = Callable[..., tuple[str, set[str]]]
 
 
-def subjects(printed: str, csv: Path) -> list[str]:
-    head, _, *rows = [line for line in printed.splitlines() if line.startswith("| ")]
-    assert head == "| " + " | ".join(COLUMNS) + " |"
-    assert set(pd.read_csv(csv).columns) == {"seconds", "subject", "megabytes", "handles", "threads"}
-    return [re.sub(r" \d+$", "", row.split(" | ")[0].removeprefix("| ")) for row in rows]
+@pytest.fixture
+def soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Soak]:
+    """Runs a part in this process; what it prints, and the names in the first column of its table."""
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments: str) -> tuple[str, set[str]]:
+        csv = tmp_path / "samples.csv"
+        monkeypatch.setattr(sys, "argv", ["soak.py", *arguments, "--csv", str(csv)])
+        main()
+        printed = capfd.readouterr().out
+        head, _, *rows = [line for line in printed.splitlines() if line.startswith("| ")]
+        assert head == "| " + " | ".join(COLUMNS) + " |"
+        assert set(pd.read_csv(csv).columns) == {"seconds", "subject", "megabytes", "handles", "threads"}
+        return printed, {re.sub(r" \d+$", "", row.split(" | ")[0].removeprefix("| ")) for row in rows}
+
+    for module in ("soak", "common"):  # They have read the environment before it was isolated.
+        monkeypatch.setattr(f"benchmarks.{module}.STAGE_ENVIRONMENT", dict(os.environ))
+    monkeypatch.setitem(TINY, "train", {**TINY["train"], "updates": 10, "save_every": 5, "validate_every": 10})
+    yield run
+    signal.signal(signal.SIGTERM, handler)
 
 
-@pytest.mark.slow  # Half a minute: stages of data, then a training of 20 updates.
-def test_a_training_is_watched(tmp_path: Path) -> None:
-    short = {**TINY, "train": {**TINY["train"], "updates": 20, "save_every": 10, "validate_every": 20}}
-    write_params(tmp_path, {"train": 1_000, "valid": 20, "test": 20}, **short)
+@pytest.mark.slow  # Some seconds: stages of data, then a training of 10 updates.
+def test_a_training_is_watched(soak: Soak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_params(tmp_path, {"train": 1_000, "valid": 20, "test": 20}, **TINY)
     run_stages(DATA_STAGES, tmp_path)
-    assert {"flows.stages train", ".state"} <= set(soak(tmp_path, "training"))
+    _, watched = soak("training")
+    assert {"flows.stages train", ".state"} <= watched
 
 
-@pytest.mark.slow  # Half a minute: a server's start, 20 requests.
-def test_the_served_model_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow  # Ten seconds: a server's start, 20 requests.
+def test_the_served_model_is_watched(soak: Soak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model of random weights, published within this process; the test below runs the whole pipeline."""
 
     def random_project(folder: Path) -> dict[str, str]:
@@ -170,19 +176,13 @@ def test_the_served_model_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyP
             publish_in(folder / "project", random_model(tmp_path), patch)
             return dict(os.environ)
 
-    csv = tmp_path / "samples.csv"
     monkeypatch.setattr("benchmarks.soak.published_project", random_project)
-    monkeypatch.setattr(sys, "argv", ["soak.py", "served", "--requests", "20", "--csv", str(csv)])
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        main()
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-    printed = capsys.readouterr().out
+    printed, watched = soak("served", "--requests", "20")
     assert "20 requests; 10 sentences were repeated" in printed
-    assert {"mlflow models", "uvicorn", ".state"} <= set(subjects(printed, csv))
+    assert {"mlflow models", "uvicorn", ".state"} <= watched
 
 
-@pytest.mark.slow  # A minute: a Prefect server, one flow run with the whole pipeline.
-def test_flow_runs_are_watched(tmp_path: Path) -> None:
-    assert {"prefect server", "prefect worker", ".state", ".dvc/tmp", "PREFECT_HOME"} <= set(soak(tmp_path, "flows", "--runs", "1"))
+@pytest.mark.slow  # Half a minute: a Prefect server, one flow run with the whole pipeline.
+def test_flow_runs_are_watched(soak: Soak) -> None:
+    _, watched = soak("flows", "--runs", "1")
+    assert {"prefect server", "prefect worker", ".state", ".dvc/tmp", "PREFECT_HOME"} <= watched
