@@ -18,6 +18,7 @@ from tests.faults.pipeline import DVC, FLOW, STAGES, Ended, Home, Pipeline
 from tests.faults.proxy import Trouble, troubled
 from tests.flows.cluster import PrefectServer
 from tests.flows.servers import mlflow_server
+from tests.mounts import MOUNTING
 
 Action = Callable[[], object]
 
@@ -109,7 +110,6 @@ def mlflow_in_trouble(how: str) -> Callable[[Scene], Ended]:
     return fault
 
 
-# A mount of its own for the command alone: needs no rights where user namespaces are allowed.
 _MOUNT = 'set -e; {mount}; cd .; code=0; "$@" || code=$?; {after}; exit $code'
 _FULL = "cp -a {folder}/. {saved}; mount -t tmpfs -o size={size} tmpfs {folder}; cp -a {saved}/. {folder}"
 _KEEP = "rm -rf {saved}; cp -a {folder}/. {saved}"
@@ -118,7 +118,7 @@ _PAGE = 4096
 
 
 def _unshared(mount: str, after: str, command: tuple[str, ...]) -> tuple[str, ...]:
-    return ("unshare", "--map-root-user", "--mount", "sh", "-c", _MOUNT.format(mount=mount, after=after), "sh", *command)
+    return (*MOUNTING, "sh", "-c", _MOUNT.format(mount=mount, after=after), "sh", *command)
 
 
 def _pages(folder: Path) -> int:

@@ -23,8 +23,13 @@ from transformer_core.files import sha256_of
 STAGES = ("download", "clean", "bpe", "binarize", "train", "average", "decode", "evaluate", "publish")
 SETTINGS: dict[str, dict[str, object]] = {
     "train": {
-        **{"updates": 120, "save_every": 20, "validate_every": 40, "precision": "float32"},
-        **{"tokens_per_update": 2560, "tokens_per_microbatch": 640},  # Slow enough to be struck.
+        "updates": 120,
+        "save_every": 20,
+        "validate_every": 40,
+        "precision": "float32",
+        # Updates that are slow enough to be struck.
+        "tokens_per_update": 2560,
+        "tokens_per_microbatch": 640,
     },
     "machine": {"devices": 2, "threads": 1},
 }

@@ -10,6 +10,7 @@ import pytest
 from tests.faults.faults import damage
 from tests.faults.pipeline import Ended, Result
 from tests.faults.rounds import Rounds, differences, traceback_in, wrong_with
+from tests.mounts import need_mounts
 
 # The number of a fault's round, by which its stage, command and moment are drawn: decode by DVC, evaluate by the flow, and in the middle
 # of train by DVC. A round at an early stage runs the rest of the pipeline twice, and a retry of the flow waits.
@@ -27,6 +28,8 @@ def rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rounds]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("fault", KINDS)
 def test_after_a_fault_the_same_command_ends_as_if_nothing_had_happened(rounds: Rounds, fault: str) -> None:
+    if fault.startswith("disk full"):
+        need_mounts()
     row = rounds.play(fault, seed=1, number=KINDS[fault])
     assert row.problems == "", (rounds.logs / f"round-{row.round}.log").read_text(encoding="utf-8")
 

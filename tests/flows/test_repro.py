@@ -13,6 +13,7 @@ import pytest
 from dvc.repo import Repo
 
 from flows.process.repro import NOT_CACHED, dvc, failure, main
+from tests.mounts import MOUNTING, need_mounts
 
 STAGES = """
 stages:
@@ -106,15 +107,13 @@ def test_a_download_that_fails_is_worth_another_try_and_no_stage_runs(lost: str,
 @pytest.mark.parametrize(("folder", "limit"), [(".dvc/cache", "size=64k"), (".dvc/cache", "nr_inodes=6"), ("out", "size=64k")])
 def test_a_disk_that_is_full_here_is_not_blamed_on_the_remote(folder: str, limit: str) -> None:
     """DVC only logs that it could not write to its cache, suppresses that it could make no folder there, names no reason of an output."""
-    mounting = ["unshare", "--map-root-user", "--mount"]
-    if subprocess.run([*mounting, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("this system lets no user mount a file system")
+    need_mounts()
     run("stages:\n  one: {cmd: mkdir -p out && head -c 100000 /dev/zero > out/a, deps: [in], outs: [out]}")
     assert main(["push", "one"]) == 0
     lose("out")
     Path(folder).mkdir()
     restore = f"mount -t tmpfs -o {limit} tmpfs {folder} && {sys.executable} -m flows.process.repro restore one"
-    done = subprocess.run([*mounting, "sh", "-c", restore], check=False, capture_output=True, text=True)
+    done = subprocess.run([*MOUNTING, "sh", "-c", restore], check=False, capture_output=True, text=True)
     last = done.stderr.splitlines()[-1]
     assert re.fullmatch(rf"repro: No space left on device: .*/{folder}/.*\. Free space or permit writing, then run it again\.", last)
     assert done.returncode == 78
