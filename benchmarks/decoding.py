@@ -118,7 +118,7 @@ def main() -> None:
     with TemporaryDirectory() as folder, ExitStack() as stack:
         directory = options.model or Path(folder) / "copier" / "model"
         if options.model is None:
-            write_copier(BASE, SETTINGS["cpu"]["base"].vocab_size, directory)
+            write_copier(BASE, SETTINGS["base"].vocab_size, directory)
         model, exported = load_model(directory)[0], Path(folder) / "exported"
         export_model(model, directory, exported)
         contenders = [
@@ -174,7 +174,7 @@ def arguments() -> argparse.Namespace:
 def encoded(options: argparse.Namespace, directory: Path) -> list[list[int]]:
     """Return the first lines of the text, or sentences of random tokens, as token ids."""
     if options.model is None:
-        return [source for source, _ in random_pairs(SETTINGS["cpu"]["base"], options.lines)]
+        return [source for source, _ in random_pairs(SETTINGS["base"], options.lines)]
     subword = Subword.load(directory / SUBWORD)
     return [subword.encode(line) for line, _ in zip(read_lines(options.text), range(options.lines), strict=False)]
 

@@ -70,7 +70,7 @@ def main() -> None:
 
 def of_copier(size: str, options: argparse.Namespace) -> list[dict[str, str]]:
     """Return the rows of a copier of that size."""
-    setting = SETTINGS["cpu"][size]
+    setting = SETTINGS[size]
     with TemporaryDirectory() as folder:
         directory = Path(folder) / "model"
         write_copier(SIZES[size], setting.vocab_size, directory)

@@ -30,7 +30,7 @@ from peers.decoders import SEARCH, Choice, hugging_face_decoder
 from peers.job import Job, Training
 from peers.matmul import rate as product_rate
 from torch.profiler import ProfilerActivity, profile
-from training import SEED, SETTINGS, Setting, cut, flops, plan, random_pairs, random_split
+from training import SEED, Setting, cut, flops, plan, random_pairs, random_split
 
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.decoding.translator import Translator
@@ -42,6 +42,10 @@ from transformer_core.training.devices import Rank
 from transformer_core.training.update import seed_everything
 
 DEVICE = torch.device("cuda")
+SETTINGS = {
+    "base": Setting("base", 37_000, 25_000, 40, 28, 0.55),
+    "big": Setting("big", 37_000, 25_000, 20, 28, 0.55),
+}
 RANK = Rank(0, 1, DEVICE)
 SENTENCES = 2_000
 ALONE = 20
@@ -74,7 +78,7 @@ def train(options: argparse.Namespace, folder: Path, product: float) -> list[dic
     """Print a table for each setting."""
     rows = []
     for name in options.settings:
-        setting = SETTINGS["cuda"][name]
+        setting = SETTINGS[name]
         split, job = job_of(setting, options.updates, folder / name)
         pairs = [pair for update in job.updates for batch in update for pair in batch]
         source_tokens, target_tokens = (int(side.lengths[pairs].sum()) for side in (split.source, split.target))
@@ -160,7 +164,7 @@ CONTENDERS: dict[str, Callable[[Job, BinarizedSplit], Callable[[Any], Training]]
 
 def decode(options: argparse.Namespace, folder: Path, _: float) -> list[dict[str, Any]]:
     """Print a table of beam search and greedy search in batches, and of beam search one by one."""
-    setting = SETTINGS["cuda"]["base"]
+    setting = SETTINGS["base"]
     write_copier(BASE, setting.vocab_size, folder / "copier" / "model")
     sources = [source for source, _ in random_pairs(setting, SENTENCES)]
     rows, table = [], []
@@ -216,13 +220,13 @@ def profiled(options: argparse.Namespace, folder: Path, _: float) -> list[dict[s
     """Print the kernels of training and of decoding."""
     rows = []
     for name in options.settings:
-        split, job = job_of(SETTINGS["cuda"][name], 8, folder / name)
+        split, job = job_of(SETTINGS[name], 8, folder / name)
         run = _ours(job, split)
         run(job.updates)
         rows += kernels(f"training, {name}", partial(run, job.updates))
-    write_copier(BASE, SETTINGS["cuda"]["base"].vocab_size, folder / "copier" / "model")
+    write_copier(BASE, SETTINGS["base"].vocab_size, folder / "copier" / "model")
     translator = Translator.load(folder / "copier" / "model", precision="bf16")
-    sources = [source for source, _ in random_pairs(SETTINGS["cuda"]["base"], 1_000)]
+    sources = [source for source, _ in random_pairs(SETTINGS["base"], 1_000)]
     translator.translate_tokens(sources[:100], SEARCH, PROFILED_BATCH)
     return rows + kernels("decoding, beam 4", partial(translator.translate_tokens, sources, SEARCH, PROFILED_BATCH))
 

@@ -116,7 +116,7 @@ def _steps(models: dict[str, Path], narrow: int) -> Iterator[Step]:
 
 def _copiers(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
     """Write copiers with shortlists; yield their names and directories."""
-    vocab_size = SETTINGS["cpu"]["base"].vocab_size
+    vocab_size = SETTINGS["base"].vocab_size
     sizes = {"teacher": BASE, **{name: resolve(Model(architecture="transformer", preset=name)) for name in STUDENTS}}
     draw = np.random.default_rng(1)
     for name, size in sizes.items():
@@ -134,7 +134,7 @@ def _texts(options: argparse.Namespace, teacher: Path) -> tuple[list[str], list[
         source, reference = (list(read_lines(path)) for path in options.test)
         return source, reference
     subword = Subword.load(teacher / SUBWORD)
-    return [subword.decode(source) for source, _ in random_pairs(SETTINGS["cpu"]["base"], options.lines)], None
+    return [subword.decode(source) for source, _ in random_pairs(SETTINGS["base"], options.lines)], None
 
 
 def run(engine: Engine, step: Step, lines: list[str]) -> Run:

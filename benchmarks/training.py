@@ -92,17 +92,11 @@ class Setting:
         return size
 
 
-# By device; gpu.py has those of cuda. The paper's updates are for a GPU: a CPU takes minutes for one.
+# gpu.py has the paper's updates: a CPU takes minutes for one.
 SETTINGS = {
-    "cpu": {
-        "small": Setting("small", 8_000, 2_560, 16, 14, 0.35),
-        "base": Setting("base", 37_000, 4_096, 6, 28, 0.55),
-        "tiny": Setting("tiny", 2_000, 512, 5, 14, 0.35),
-    },
-    "cuda": {
-        "base": Setting("base", 37_000, 25_000, 40, 28, 0.55),
-        "big": Setting("big", 37_000, 25_000, 20, 28, 0.55),
-    },
+    "small": Setting("small", 8_000, 2_560, 16, 14, 0.35),
+    "base": Setting("base", 37_000, 4_096, 6, 28, 0.55),
+    "tiny": Setting("tiny", 2_000, 512, 5, 14, 0.35),
 }
 
 
@@ -148,7 +142,7 @@ def main() -> None:
     for name in options.settings:
         results[name] = []
         with TemporaryDirectory() as folder:
-            for runs in measure(SETTINGS["cpu"][name], contenders, options, Path(folder), products):
+            for runs in measure(SETTINGS[name], contenders, options, Path(folder), products):
                 results[name] += runs
                 if options.json:  # After each round, so that a benchmark that is stopped keeps the rounds before.
                     write_json(
@@ -157,7 +151,7 @@ def main() -> None:
     best = max(products)
     parts = [
         heading(machine("cpu"), results, best, load),
-        *(section(name, SETTINGS["cpu"][name], runs, best) for name, runs in results.items()),
+        *(section(name, SETTINGS[name], runs, best) for name, runs in results.items()),
     ]
     if len(contenders) == 2:
         parts.append("JoeyNMT is left out: no --joeynmt-python was given.")
@@ -167,7 +161,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = command_line(__doc__)
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS["cpu"], default=["small", "base"])
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=["small", "base"])
     parser.add_argument("--joeynmt-python", metavar="PATH", type=Path, help="an interpreter that has joeynmt")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--updates", type=int, help="number of timed updates; by default that of the setting")
