@@ -117,11 +117,13 @@ class _Coverage:
 
 
 class _BeamSearch(Hypotheses):
+    CHANGING = (*Hypotheses.CHANGING, "ended")
+
     def __init__(self, limits: Limits, settings: Search, coverage: _Coverage | None = None) -> None:
         super().__init__(limits, settings.beam)
         self._settings = settings
         self._coverage = coverage
-        self._ended = torch.zeros_like(limits.max_length)
+        self.ended = torch.zeros_like(limits.max_length)
         lengths = torch.arange(int(limits.max_length.max()) + 1, dtype=torch.float64, device=self.device)
         # Bounded, because a score of -inf over inf would be no number.
         self._penalties = length_penalty(lengths, settings.alpha, settings.penalty).clamp(max=torch.finfo(torch.float32).max)
@@ -143,7 +145,7 @@ class _BeamSearch(Hypotheses):
             if self.length == 0 and beam > 1:
                 best = best.masked_fill(ended & (self.max_length > 1)[:, None], -torch.inf)
         finished = best.masked_fill(~ended, -torch.inf)
-        self._ended = self._ended + (finished > -torch.inf).sum(dim=1)
+        self.ended = self.ended + (finished > -torch.inf).sum(dim=1)
         self._rank(finished, parents)
         live, order = best.masked_fill(ended, -torch.inf).topk(max(1, min(beam, best.shape[1] - hypotheses)), dim=1)
         parents = parents.gather(1, order)
@@ -151,13 +153,13 @@ class _BeamSearch(Hypotheses):
         if self._coverage is not None:
             self._coverage.follow(parents)
         none_live = self.live[:, 0] == -torch.inf  # The best of them: no more can end, although a patience may wait for it.
-        self.done |= self._enough() | none_live | (self.max_length <= self.length)
+        self.done |= self._enough() | none_live | (self.max_length <= self.at)
         return parents
 
     def _enough(self) -> Tensor:
         """Return whether each sentence has enough finished outputs, (B,)."""
         if self._settings.patience is not None:
-            return self._ended >= self._settings.beam * self._settings.patience
+            return self.ended >= self._settings.beam * self._settings.patience
         scores, nbest = self.finished.scores, self._settings.nbest
         if scores.shape[1] < nbest:
             return torch.zeros_like(self.done)
@@ -165,7 +167,7 @@ class _BeamSearch(Hypotheses):
 
     def keep(self, places: Tensor) -> None:
         super().keep(places)
-        self._ended = self._ended[places]
+        self.ended = self.ended[places]
         if self._coverage is not None:
             self._coverage.keep(places)
 
@@ -184,7 +186,7 @@ class _BeamSearch(Hypotheses):
         return log_probability, token
 
     def _rank(self, log_probability: Tensor, parents: Tensor) -> None:
-        scores = log_probability / self._penalties[self.length + 1].to(log_probability.dtype)
+        scores = log_probability / self._penalties.index_select(0, self.at + 1).to(log_probability.dtype)
         if self._coverage is not None:
             scores = scores + self._settings.coverage * self._coverage.penalty().gather(1, parents)
         self.finish(scores, log_probability, parents)

@@ -2,8 +2,10 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,8 +18,8 @@ from transformer_core.models.translation import DecoderState
 # Counting the sentences that are done makes the host wait for a GPU, so on a GPU they are counted only once in this many steps.
 _STEPS_BETWEEN_COUNTS = 8
 # Removing sentences copies the state of the others, so sentences that are done are removed only when they reach this share. On a GPU the
-# next steps are also captured anew.
-_SHARE_DONE, _SHARE_DONE_ON_GPU = 1 / 8, 1 / 2
+# next steps are also captured anew, and a step of fewer hypotheses than this takes no less time.
+_SHARE_DONE, _SHARE_DONE_ON_GPU, _FEW_ON_GPU = 1 / 8, 1 / 2, 256
 # Rows of logits are folded into a multiple of this many columns; the reduction is then over rows of whole vectors (ten times as fast).
 _FOLD = 64
 _STEPS_AT_FIRST = 64  # Positions of outputs that memory is reserved for at first.
@@ -32,6 +34,13 @@ class StepModel(Protocol):
     def step(self, tokens: Tensor, state: Any) -> Tensor: ...
 
     def attention_to_source(self) -> AbstractContextManager[list[Tensor]]: ...
+
+
+@runtime_checkable
+class Captures(StepModel, Protocol):
+    """A StepModel that can make the steps of a search in another way than `Hypotheses.step`."""
+
+    def captured(self, search: "Hypotheses", state: Any) -> Callable[[], None]: ...
 
 
 class Finished(NamedTuple):
@@ -78,12 +87,21 @@ class _FinishedHypotheses(NamedTuple):
 class Hypotheses(ABC):
     """Live and finished hypotheses of the B sentences that have not been removed yet.
 
+    A step depends on its number only through `at`, so that it can be captured in a CUDA graph (graphs.py).
+
     Attributes:
         live: (B, K) log-probabilities of the live hypotheses.
         done: (B,), True if a sentence needs no more outputs; it is decoded further without effect until it is removed.
         finished: finished hypotheses of each sentence.
-        length: number of tokens of every live hypothesis.
+        length: number of tokens of every live hypothesis; `at`, (1,), is the same number on the device.
+        newest: (B*K,) newest token of each live hypothesis.
+        rows: (B*K,) hypothesis of the step before that each live one extends, among those of all sentences; None before the first step.
+        trace: (T, 2, B, K) tokens of each step, and the hypotheses that they extend; it grows, since most outputs are far shorter than the
+            maximum length.
+        CHANGING: the attributes that a step replaces by others of the same shape, from the third step on; it writes into `trace`.
     """
+
+    CHANGING: tuple[str, ...] = ("live", "done", "finished", "at", "newest", "rows")
 
     def __init__(self, limits: Limits, most: int) -> None:
         batch, self.device = len(limits.max_length), limits.max_length.device
@@ -92,14 +110,15 @@ class Hypotheses(ABC):
         self.done = torch.zeros(batch, dtype=torch.bool, device=self.device)
         nothing = torch.zeros(batch, 0, device=self.device)
         self.finished = _FinishedHypotheses(nothing, nothing, nothing.long(), nothing.long())
-        self.length = 0
+        self.length, self.at = 0, torch.zeros(1, dtype=torch.long, device=self.device)
+        self.newest = torch.full((batch,), BOS, device=self.device)
+        self.rows: Tensor | None = None
         self._most = most
         self._results: list[list[Finished]] = [[] for _ in range(batch)]
         self._sentences: NDArray[np.int64] = np.arange(batch)
         self._max_lengths: NDArray[np.int64] = self.max_length.numpy(force=True)
-        # Tokens of each step, and the hypotheses that they extend; it grows, since most outputs are far shorter than the maximum length.
         steps = min(_STEPS_AT_FIRST, int(self._max_lengths.max()))
-        self._trace = torch.zeros(steps, 2, batch, most, dtype=torch.long, device=self.device)
+        self.trace = torch.zeros(steps, 2, batch, most, dtype=torch.long, device=self.device)
 
     @abstractmethod
     def extend(self, logits: Tensor) -> Tensor:
@@ -118,23 +137,35 @@ class Hypotheses(ABC):
         Such a score comes from logits that are not finite. The sentence may then lack other outputs, too.
         """
         state = model.start(source, source_mask)
+        step = model.captured(self, state) if isinstance(model, Captures) else partial(self.step, model, state)
         while True:
-            before = self.live.shape[1]
-            parents = self.extend(model.step(self._newest_tokens(), state))
-            rows = parents + before * torch.arange(len(parents), device=self.device)[:, None]
+            if self.length == len(self.trace):
+                self.trace = torch.cat((self.trace, torch.zeros_like(self.trace)))
+            step()
             kept = self._remove_done()
             if not len(self._sentences):
                 return self._results
-            state.select((rows if kept is None else rows[kept]).flatten(), kept)
+            if kept is not None and self.rows is not None:
+                state.select(self.rows.unflatten(0, (-1, self.live.shape[1]))[kept].flatten(), kept)
+                self.rows = None
+
+    def step(self, model: StepModel, state: DecoderState) -> None:
+        """Make the last step's selection of hypotheses, unless sentences were removed with it, and extend the live hypotheses."""
+        if self.rows is not None:
+            state.select(self.rows, None)
+        before = self.live.shape[1]
+        parents = self.extend(model.step(self.newest, state))
+        self.rows = (parents + before * torch.arange(len(parents), device=self.device)[:, None]).flatten()
 
     def keep(self, places: Tensor) -> None:
         """Continue with only the sentences at these indices, (B',)."""
         known = places.numpy(force=True)
         self._sentences, self._max_lengths = self._sentences[known], self._max_lengths[known]
+        self.newest = self.newest.view(self.live.shape)[places].flatten()
         self.max_length, self.live, self.done = self.max_length[places], self.live[places], self.done[places]
         self.finished = _FinishedHypotheses(*(part[places] for part in self.finished))
         self._prefix = None if self._prefix is None else self._prefix[places]
-        self._trace = self._trace.index_select(2, places)
+        self.trace = self.trace.index_select(2, places)
 
     def log_normaliser(self, logits: Tensor) -> Tensor:
         """Return log-sum-exp of the logits, (B*K,), over the whole vocabulary; then set `logits` of PAD, UNK and BOS to minus infinity."""
@@ -142,47 +173,48 @@ class Hypotheses(ABC):
         logits[:, PAD : BOS + 1] = -torch.inf  # No list of columns: it would be copied to a GPU, and the host would wait for that.
         return normaliser
 
+    @property
+    def forcing(self) -> tuple[bool, bool]:
+        """Whether a sentence may be at its maximum length, and whether it may be inside its prefix, in the next step."""
+        return bool(self.length + 1 >= self._max_lengths.min()), self._prefix is not None and self.length < self._prefix.shape[1]
+
     def forced(self) -> Tensor | None:
         """Return the forced next token, (B,): the prefix's, or the end token at the maximum length; PAD for sentences without one.
 
         None if no sentence has a forced token.
         """
-        last = self.length + 1 >= self._max_lengths.min()
-        inside = self._prefix is not None and self.length < self._prefix.shape[1]
+        last, inside = self.forcing
         if not (last or inside):
             return None
-        given = self._prefix[:, self.length] if inside and self._prefix is not None else torch.full_like(self.max_length, PAD)
-        return given.masked_fill(self.max_length <= self.length + 1, EOS)
+        if inside and self._prefix is not None:
+            given = self._prefix.index_select(1, self.at).squeeze(1)
+        else:
+            given = torch.full_like(self.max_length, PAD)
+        return given.masked_fill(self.max_length <= self.at + 1, EOS)
 
     def advance(self, live: Tensor, parents: Tensor, tokens: Tensor) -> None:
         """Continue with these hypotheses, all (B, K'): log-probabilities, the hypotheses that they extend, newest tokens."""
-        self.live = live
-        if self.length == len(self._trace):
-            self._trace = torch.cat((self._trace, torch.zeros_like(self._trace)))
-        self._trace[self.length, 0, :, : tokens.shape[1]], self._trace[self.length, 1, :, : tokens.shape[1]] = tokens, parents
-        self.length += 1
+        self.live, self.newest = live, tokens.flatten()
+        self.trace[:, :, :, : tokens.shape[1]].index_copy_(0, self.at, torch.stack((tokens, parents))[None])
+        self.length, self.at = self.length + 1, self.at + 1
 
     def finish(self, scores: Tensor, log_probability: Tensor, parents: Tensor) -> None:
         """Add hypotheses (B, n) that end with the next token to the finished ones and keep the best; minus infinity marks no hypothesis."""
         new = _FinishedHypotheses(
-            scores.masked_fill(self.done[:, None], -torch.inf), log_probability, torch.full_like(parents, self.length + 1), parents
+            scores.masked_fill(self.done[:, None], -torch.inf), log_probability, (self.at + 1).expand_as(parents), parents
         )
         both = _FinishedHypotheses(*(torch.cat(parts, dim=1) for parts in zip(self.finished, new, strict=True)))
         best, order = both.scores.topk(min(self._most, both.scores.shape[1]), dim=1)
         self.finished = _FinishedHypotheses(best, *(part.gather(1, order) for part in both[1:]))
 
-    def _newest_tokens(self) -> Tensor:
-        """Return the last token of each live hypothesis, (B*K,)."""
-        if self.length == 0:
-            return torch.full((len(self.live),), BOS, device=self.device)
-        return self._trace[self.length - 1, 0, :, : self.live.shape[1]].flatten()
-
     def _remove_done(self) -> Tensor | None:
         """Remove sentences that are done, if enough are; return the indices of those that stay, or None if all stay."""
         if self.length < self._max_lengths.max():
-            if self.device.type != "cpu" and self.length % _STEPS_BETWEEN_COUNTS:
-                return None
-            share = _SHARE_DONE if self.device.type == "cpu" else _SHARE_DONE_ON_GPU
+            share = _SHARE_DONE
+            if self.device.type != "cpu":
+                if self.length % _STEPS_BETWEEN_COUNTS:
+                    return None
+                share = _SHARE_DONE_ON_GPU if self.live.numel() > _FEW_ON_GPU else 1.0
             if int(self.done.sum()) < max(1, len(self.done) * share):
                 return None
         self._collect(self.done.nonzero().flatten())
@@ -192,7 +224,7 @@ class Hypotheses(ABC):
 
     def _collect(self, places: Tensor) -> None:
         pool = [part[places].tolist() for part in self.finished]
-        trace = self._trace[: self.length, :, places].numpy(force=True)
+        trace = self.trace[: self.length, :, places].numpy(force=True)
         for row, sentence in enumerate(self._sentences[places.numpy(force=True)]):
             entries = list(zip(*(part[row] for part in pool), strict=True))
             if any(math.isnan(score) for score, *_ in entries):

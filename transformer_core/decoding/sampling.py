@@ -117,7 +117,7 @@ class _Samples(Hypotheses):
         probability = probability.masked_fill(~inside, 0.0)
         cumulative = probability.cumsum(dim=1)
         total = cumulative[rows, -1:]
-        number = self._numbers[:, :, self.length].flatten()[:, None].to(total.dtype) * total
+        number = self._numbers.index_select(2, self.at).flatten()[:, None].to(total.dtype) * total
         # A number that is rounded up to the total would select a token behind the last.
         number = torch.minimum(number, total.nextafter(torch.zeros_like(total)))
         place = (cumulative[rows] <= number).sum(dim=1)
