@@ -62,8 +62,7 @@ def _torch() -> Iterator[Finding]:
     try:
         import torch
 
-        from transformer_core.models.precision import has_fast_bf16
-        from transformer_core.training.devices import can_compile
+        from transformer_core.models.precision import can_compile, has_fast_bf16
     except (ImportError, OSError) as error:
         reason = str(error).splitlines()[0]
         yield Finding("torch", "problem", f"cannot be loaded ({reason})", "Install again: make install", ExitCode.UNAVAILABLE)

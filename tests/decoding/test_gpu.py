@@ -11,7 +11,7 @@ from tests.decoding.parity import WordsOnly, differences, made_up_pairs, padded
 from tests.models.on_disk import SMALL, VOCAB
 from transformer_core.corpus.tokens.subword import PAD
 from transformer_core.decoding import beam as beam_module
-from transformer_core.decoding import graphs
+from transformer_core.decoding import graphs, hypotheses
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.models.architectures import build
 from transformer_core.models.precision import pack
@@ -50,6 +50,8 @@ def test_captured_steps_are_those_of_the_model(
 ) -> None:
     """With sentences that are removed, slots that run out, and several batches after one another."""
     monkeypatch.setattr(graphs, "_POSITIONS", positions)
+    monkeypatch.setattr(graphs, "_MORE", -1.0)
+    monkeypatch.setattr(hypotheses, "_FEW_ON_GPU", 16)
     there, search = deepcopy(model).cuda(), Search(beam, 0.6, "power", max_extra=20, patience=patience)
     captured = graphs.graphed(there)
     assert isinstance(captured, graphs.GraphedTransformer)

@@ -17,6 +17,7 @@ from transformer_core.corpus.tokens.subword import BOS, Subword
 from transformer_core.evaluation.attention import AttentionMaps, Kind, attention_maps
 from transformer_core.models.architectures import build
 from transformer_core.models.embeddings import sinusoidal_positions
+from transformer_core.models.layers import Stream
 from transformer_core.models.recurrent import AdditiveAttention, Recurrent
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
@@ -80,7 +81,7 @@ def test_cross_attention_asks_the_encoders_output(subword: Subword) -> None:
     with torch.no_grad():
         memory = model.encode(torch.tensor([source]), torch.ones(1, len(source), dtype=torch.bool))
         causal = torch.ones(len(read), len(read), dtype=torch.bool).tril()
-        x = layer.round_self_attention.after(x, layer.self_attention(*layer.self_attention.project(x), causal))
+        x = layer.round_self_attention.after(Stream.of(x), layer.self_attention(*layer.self_attention.project(x), causal)).residual
         assert_softmax(maps_of(SIZE, subword), "cross", layer.cross_attention.query(x)[0], layer.cross_attention.key(memory)[0])
 
 

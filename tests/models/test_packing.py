@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from transformer_core.corpus.tokens.binary import Pairs
+from transformer_core.models.precision import can_compile
 from transformer_core.models.transformer import LONGEST_OF_SHORT, Transformer
 from transformer_core.presets import TransformerSize
-from transformer_core.training.devices import can_compile, can_pack
+from transformer_core.training.devices import can_pack
 from transformer_core.training.loader import Batch, PackedBatch, make_batch, make_packed_batch
 from transformer_core.training.loss import cross_entropy
 
@@ -93,7 +94,7 @@ def test_packed_gradients_on_a_gpu_are_those_of_a_padded_batch_in_float32(longes
     exact = found(model, make_batch(pairs).to(device))
     with torch.autocast("cuda", torch.bfloat16):
         padded = found(model, make_batch(pairs).to(device))
-        model.compile_packed()
+        model.use_kernels()
         packed = found(model, make_packed_batch(pairs, 64).to(device))
         again = found(model, make_packed_batch(pairs, 64).to(device))
     for want, rounded, ours, repeated in zip(exact, padded, packed, again, strict=True):

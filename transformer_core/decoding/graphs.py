@@ -13,7 +13,9 @@ from transformer_core.errors import configuration_error
 from transformer_core.models.transformer import Transformer, TransformerState
 
 _LEAST_FREE = 1 / 16  # Share of the memory: in a capture no cached memory can be freed.
-_POSITIONS = 32  # Number of steps for which memory is reserved at a time; each time a graph is captured anew.
+# Number of steps for which memory is reserved at a time; each time a graph is captured anew. Outputs are about as long as their sources, so
+# at first it is as many as the longest source has tokens and this share more, if that is more steps.
+_POSITIONS, _MORE = 32, 1 / 8
 
 
 class GraphedTransformer:
@@ -80,7 +82,8 @@ class _Steps:
             search.step(self._owner.model, state)
             return
         if state.cursor is None or state.used + hypotheses > state.seen.shape[2]:
-            state.fix(_POSITIONS, self._owner.model.encodings)
+            longest = round(state.mask.shape[-1] * (1 + _MORE)) - state.position
+            state.fix(max(_POSITIONS, longest), self._owner.model.encodings)
         now = (state.cursor, search.max_length, search.trace, *search.forcing)
         if not _same(now, self._valid_for):  # The first step with these tensors loads kernels, which must not happen in a capture.
             self._replay, self._valid_for = None, now

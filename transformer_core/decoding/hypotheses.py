@@ -18,11 +18,11 @@ from transformer_core.models.translation import DecoderState
 # Counting the sentences that are done makes the host wait for a GPU, so on a GPU they are counted only once in this many steps.
 _STEPS_BETWEEN_COUNTS = 8
 # Removing sentences copies the state of the others, so sentences that are done are removed only when they reach this share. On a GPU the
-# next steps are also captured anew, and a step of fewer hypotheses than this takes no less time.
-_SHARE_DONE, _SHARE_DONE_ON_GPU, _FEW_ON_GPU = 1 / 8, 1 / 2, 256
+# next steps are also captured anew, which takes longer than the steps that are left of fewer hypotheses than this.
+_SHARE_DONE, _SHARE_DONE_ON_GPU, _FEW_ON_GPU = 1 / 8, 1 / 2, 4_096
 # Rows of logits are folded into a multiple of this many columns; the reduction is then over rows of whole vectors (ten times as fast).
 _FOLD = 64
-_STEPS_AT_FIRST = 64  # Positions of outputs that memory is reserved for at first.
+_STEPS_AT_FIRST = 128  # Positions of outputs that memory is reserved for at first.
 _AT_ONCE = 1 << 20  # Number of logits processed at a time on a CPU: 4 MiB in float32, which stay in its cache.
 
 
@@ -223,26 +223,37 @@ class Hypotheses(ABC):
         return kept
 
     def _collect(self, places: Tensor) -> None:
-        pool = [part[places].tolist() for part in self.finished]
-        trace = self.trace[: self.length, :, places].numpy(force=True)
+        scores, log_probability, lengths, parents = (part[places].numpy(force=True) for part in self.finished)
+        tokens = _traced_back(self.trace[: self.length, :, places].numpy(force=True), lengths, parents)
         for row, sentence in enumerate(self._sentences[places.numpy(force=True)]):
-            entries = list(zip(*(part[row] for part in pool), strict=True))
-            if any(math.isnan(score) for score, *_ in entries):
+            if np.isnan(scores[row]).any():
                 continue
             self._results[sentence] = [
-                Finished(_tokens(trace[:, :, row], length, parent), log_probability, score)
-                for score, log_probability, length, parent in entries
-                if score > -torch.inf
+                Finished(tokens[row, place, : lengths[row, place]].tolist(), log_probability[row, place].item(), score)
+                for place, score in enumerate(scores[row].tolist())
+                if score > -math.inf
             ]
 
 
-def _tokens(trace: NDArray[np.int64], length: int, hypothesis: int) -> list[int]:
-    """Return the tokens of an output of this length, traced back from the live hypothesis before its end token; trace is (T, 2, K)."""
-    tokens = [EOS]
-    for tokens_of_step, parents in trace[: length - 1][::-1]:
-        tokens.append(int(tokens_of_step[hypothesis]))
-        hypothesis = parents[hypothesis]
-    return tokens[::-1]
+def _traced_back(trace: NDArray[np.int64], lengths: NDArray[np.int64], parents: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the tokens of outputs, traced back from the live hypotheses before their end tokens.
+
+    Args:
+        trace: (T, 2, B, K) tokens and extended hypotheses of each step.
+        lengths: (B, N) tokens of each output, at most T.
+        parents: (B, N) hypotheses that the end tokens follow.
+
+    Returns:
+        (B, N, T), with end tokens from an output's last token on.
+    """
+    tokens = np.full((*lengths.shape, len(trace)), EOS)
+    sentences, hypotheses = np.arange(len(lengths))[:, None], parents
+    for step in reversed(range(len(trace))):
+        inside = step < lengths - 1
+        chosen, extended = trace[step][:, sentences, hypotheses]
+        tokens[:, :, step] = np.where(inside, chosen, EOS)
+        hypotheses = np.where(inside, extended, hypotheses)
+    return tokens
 
 
 def logsumexp(logits: Tensor) -> Tensor:

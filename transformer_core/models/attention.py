@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.nn import functional
 
 from transformer_core.models.embeddings import Dropout
@@ -81,6 +82,7 @@ class Segments:
 
 
 Visible = Tensor | Neighbourhood | Segments | None
+_WIDEST = 128  # Keys of the kernel for decoding: a block of wider ones needs more shared memory than some GPUs have.
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
@@ -131,14 +133,17 @@ def packed_attention(query: Tensor, key: Tensor, value: Tensor, segments: Segmen
     """
     if query.device.type == "cpu":
         return scaled_dot_product_attention(query, key, value, segments.mask(), Dropout(0.0))
-    q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
-    starts, longest = (segments.queries.starts, segments.keys.starts), (segments.queries.longest, segments.keys.longest)
+    q, k, v = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
     if segments.short:
-        attended = torch.ops.transformer_core.short_attention(q, k, v, *starts, *longest, segments.causal)
+        from transformer_core.models.short_attention import short_attention  # It needs Triton, which a CPU's torch has not.
+
+        attended = short_attention(q, k, v, segments.queries, segments.keys, segments.causal)
     else:
         from torch.nn.attention.varlen import varlen_attn  # It imports torch's compiler, which takes more than a second.
 
-        attended = varlen_attn(q, k, v, *starts, *longest, window_size=(-1, 0) if segments.causal else (-1, -1))
+        starts, window = (segments.queries.starts, segments.keys.starts), (-1, 0) if segments.causal else (-1, -1)
+        longest = segments.queries.longest, segments.keys.longest
+        attended = varlen_attn(q, k, v, *starts, *longest, window_size=window)  # type: ignore[assignment]  # Without the optional tuple.
     return attended.transpose(0, 1)[None]
 
 
@@ -172,11 +177,18 @@ def bias_of(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class MultiHeadAttention(nn.Module):
-    """h parallel attentions on projections of query, key and value (paper 3.2.2); the projections have no bias."""
+    """h parallel attentions on projections of query, key and value (paper 3.2.2); the projections have no bias.
+
+    Attributes:
+        narrow: whether keys and values are of one width, and not too wide for a kernel.
+        has_kernel: whether to use, in decoding, the kernel of decoding_attention.py.
+    """
 
     def __init__(self, size: TransformerSize) -> None:
         super().__init__()
         self.heads = size.heads
+        self.narrow = size.d_k == size.d_v <= _WIDEST
+        self.has_kernel = False
         self.dropout = Dropout(size.attention_dropout)
         self.query = nn.Linear(size.d_model, size.heads * size.d_k, bias=False)
         self.key = nn.Linear(size.d_model, size.heads * size.d_k, bias=False)
@@ -212,6 +224,10 @@ class MultiHeadAttention(nn.Module):
             attended = restricted_attention(query, memory.key, memory.value, visible, self.dropout)
         elif isinstance(visible, Segments):
             attended = packed_attention(query, memory.key, memory.value, visible)
+        elif decoding and self.has_kernel and isinstance(visible, Tensor):
+            from transformer_core.models.decoding_attention import decoding_attention  # It needs Triton, which a CPU's torch has not.
+
+            attended = decoding_attention(query, memory.key, memory.value, visible)
         elif decoding and query.device.type == "cpu":
             attended = attention_weights(query, memory.key, visible) @ memory.value
         else:
@@ -232,11 +248,32 @@ class MultiHeadAttention(nn.Module):
         if x.device.type == "cpu" or not self.training:
             return [self._split(projection(x)) for projection in projections]
         weights = [projection.weight for projection in projections]
-        return [self._split(part) for part in functional.linear(x, torch.cat(weights)).split([len(weight) for weight in weights], dim=-1)]
+        parts = _Parts.apply(functional.linear(x, torch.cat(weights)), [len(weight) for weight in weights])  # type: ignore[no-untyped-call]
+        return [self._split(part) for part in parts]
 
     def _split(self, x: Tensor) -> Tensor:
         """Split (B, T, H*d) into heads: (B, H, T, d)."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class _Parts(Function):
+    """Parts of the last dimension; their gradients are not copied if they are parts of one tensor, too, as those of `short_attention`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, widths: list[int]) -> tuple[Tensor, ...]:  # noqa: ARG004
+        return x.split(widths, dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, *parts: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
+        first, width = parts[0], sum(part.shape[-1] for part in parts)
+        shape, strides = (*first.shape[:-1], width), (*first.stride()[:-2], width, 1)
+        place = first.storage_offset()
+        for part in parts:
+            beside = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr() and part.storage_offset() == place
+            if not beside or part.stride() != strides:
+                return torch.cat(parts, dim=-1), None
+            place += part.shape[-1]
+        return first.as_strided(shape, strides), None
 
 
 class SelfAttention(MultiHeadAttention):

@@ -1,5 +1,7 @@
 """Encoder and decoder layers (paper 3.1): every sub-layer is LayerNorm(x + Dropout(Sublayer(x))), or its pre-norm variant."""
 
+from typing import NamedTuple
+
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -9,11 +11,24 @@ from transformer_core.models.translation import as_autocast
 from transformer_core.presets import TransformerSize
 
 
+class Stream(NamedTuple):
+    """What runs through all layers, (B, T, D), once for each of its two uses: a kernel then adds up their gradients itself."""
+
+    residual: Tensor
+    entering: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor) -> "Stream":
+        """Return x for both uses."""
+        return cls(x, x)
+
+
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2, the same at each position (paper 3.3, eq. 2)."""
 
     def __init__(self, size: TransformerSize) -> None:
         super().__init__()
+        self.has_kernel = False
         self.inner = nn.Linear(size.d_model, size.d_ff)
         self.outer = nn.Linear(size.d_ff, size.d_model)
         self.dropout = Dropout(size.relu_dropout)
@@ -23,30 +38,50 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D), with an inner width of F."""
+        if self.has_kernel and self.training:
+            from transformer_core.models.layer_kernels import linear_relu  # It needs Triton, which a CPU's torch has not.
+
+            return self.outer(self.dropout(linear_relu(x, self.inner)))
         return self.outer(self.dropout(functional.relu(self.inner(x))))
 
 
 class Residual(nn.Module):
-    """Residual and norm of a sub-layer f: LayerNorm(x + Dropout(f(x))), the paper's post-norm (3.1), or x + Dropout(f(LayerNorm(x)))."""
+    """Residual and norm of a sub-layer f: LayerNorm(x + Dropout(f(x))), the paper's post-norm (3.1), or x + Dropout(f(LayerNorm(x))).
+
+    Attributes:
+        has_kernel: whether to use, in training, the kernels of layer_kernels.py.
+    """
 
     def __init__(self, size: TransformerSize) -> None:
         super().__init__()
         self.dropout = Dropout(size.dropout)
         self.norm = nn.LayerNorm(size.d_model)
+        self.has_kernel = False
         self._norm_first = size.norm == "pre"
 
-    def before(self, x: Tensor) -> Tensor:
+    def before(self, x: Stream) -> Tensor:
         """Return the sub-layer's input, (B, T, D)."""
-        return self._normed(x) if self._norm_first else x
+        if not self._norm_first:
+            return x.entering
+        if self.has_kernel and self.training:
+            return self._by_kernel(x.entering, None, self.norm).residual
+        return self._normed(x.entering)
 
-    def after(self, x: Tensor, y: Tensor) -> Tensor:
-        """Combine x and the sub-layer's output y, both (B, T, D)."""
-        total = x + self.dropout(y)
-        return total if self._norm_first else self._normed(total)
+    def after(self, x: Stream, y: Tensor) -> Stream:
+        """Combine x and the sub-layer's output y, (B, T, D)."""
+        if self.has_kernel and self.training:
+            return self._by_kernel(x.residual, y, None if self._norm_first else self.norm)
+        total = x.residual + self.dropout(y)
+        return Stream.of(total if self._norm_first else self._normed(total))
 
     def _normed(self, x: Tensor) -> Tensor:
         """Return the norm of x. On a GPU autocast computes it in float32; the result is in the low precision again, as on a CPU."""
         return as_autocast(self.norm(x))
+
+    def _by_kernel(self, x: Tensor, y: Tensor | None, norm: nn.LayerNorm | None) -> Stream:
+        from transformer_core.models.layer_kernels import residual  # It needs Triton, which a CPU's torch has not.
+
+        return Stream(*residual(x, y, norm, 0.0 if y is None else self.dropout.probability))
 
 
 class EncoderLayer(nn.Module):
@@ -59,7 +94,7 @@ class EncoderLayer(nn.Module):
         self.round_attention = Residual(size)
         self.round_feed_forward = Residual(size)
 
-    def forward(self, x: Tensor, visible: Visible) -> Tensor:
+    def forward(self, x: Stream, visible: Visible) -> Stream:
         """Apply the layer to x, (B, S, D), and return that shape.
 
         `visible` is (B, 1, 1, S), True at real tokens, or its `bias_of`, or a neighbourhood, or packed sentences with B = 1.
@@ -83,13 +118,13 @@ class DecoderLayer(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        x: Stream,
         visible: Visible,
         encoded: KeysAndValues,
         encoded_mask: Tensor | Segments,
         past: KeysAndValues | None = None,
         slots: slice | Tensor = slice(0),
-    ) -> Tensor:
+    ) -> Stream:
         """Apply the layer to a whole target, (B, T, D), or to the newest position of K hypotheses per sentence, (B, K, D).
 
         Args:

@@ -1,13 +1,19 @@
 """Number types of a model, and linear maps for decoding on a CPU: with weights pre-packed for oneDNN, or in 8-bit integers."""
 
+import os
+import shutil
+import sysconfig
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.utils._triton import has_triton
 
 from transformer_core.config import Precision
 from transformer_core.errors import configuration_error
-from transformer_core.models.attention import SelfAttention
+from transformer_core.models.attention import MultiHeadAttention, SelfAttention
 from transformer_core.models.translation import TranslationModel
 
 _GREATEST = 127  # Largest 8-bit integer.
@@ -39,6 +45,14 @@ def has_vnni() -> bool:
     """Return whether this CPU has VNNI: sums of products of 8-bit integers in 32 bits."""
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_vnni") or capabilities.get("avx_vnni"))
+
+
+@cache
+def can_compile() -> bool:
+    """Return whether kernels for a GPU can be compiled here: they need Triton, and this a C compiler and the headers of Python."""
+    compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return has_triton() and header.is_file() and any(map(shutil.which, compilers))
 
 
 def weights_dtype(precision: Precision) -> torch.dtype:
@@ -123,11 +137,14 @@ class QuantisedLinear(nn.Module):
 def pack(model: TranslationModel) -> None:
     """Prepare a model for decoding only: on a GPU the three projections of each self-attention become one; on a CPU weights are pre-packed.
 
-    They are pre-packed if oneDNN has kernels for their number type.
+    They are pre-packed if oneDNN has kernels for their number type. On a GPU attention gets a kernel if one can be compiled.
     """
     dtype = model.output_weight.dtype
     if model.device.type == "cuda":
         _fuse(model)
+        for module in model.modules():
+            if isinstance(module, MultiHeadAttention):
+                module.has_kernel = module.narrow and dtype != torch.float64 and can_compile()
     if model.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return
     if dtype == torch.float32 or (dtype == torch.bfloat16 and has_fast_bf16(model.device)):

@@ -5,10 +5,15 @@ sentence, rounded up to a power of 2. The backward pass computes the scores agai
 fixed order.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd import Function
+
+from transformer_core.models.packing import Packed
 
 _FAR = -1.0e30  # Not minus infinity: a row without keys would be no number.
 
@@ -22,12 +27,12 @@ def _load(base, start, length, stride, head_stride, head, BLOCK: tl.constexpr, W
 
 
 @triton.jit
-def _store(base, value, start, length, heads, head, BLOCK: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr):
-    """Store the rows of a sentence and head into a contiguous (n, H, WIDTH) tensor."""
+def _store(base, value, start, length, stride, head_stride, head, BLOCK: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr):
+    """Store the rows of a sentence and head."""
     row, column = tl.arange(0, BLOCK), tl.arange(0, WIDE)
     inside = (row < length)[:, None] & (column < WIDTH)[None, :]
-    place = ((start + row).to(tl.int64)[:, None] * heads + head) * WIDTH + column[None, :]
-    tl.store(base + place, value.to(base.dtype.element_ty), mask=inside)
+    place = base + (start + row).to(tl.int64)[:, None] * stride + head * head_stride + column[None, :]
+    tl.store(place, value.to(base.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -56,13 +61,13 @@ def _forward(
         k = _load(key, first_key, keys, k_row, k_head, head, BLOCK_K, WIDTH, WIDE)
         v = _load(value, first_key, keys, v_row, v_head, head, BLOCK_K, WIDTH, WIDE)
         weights = _weights(q, k, queries, keys, scale, CAUSAL, BLOCK_Q, BLOCK_K, FAR)
-        _store(out, tl.dot(weights.to(v.dtype), v), first_query, queries, heads, head, BLOCK_Q, WIDTH, WIDE)
+        _store(out, tl.dot(weights.to(v.dtype), v), first_query, queries, heads * WIDTH, WIDTH, head, BLOCK_Q, WIDTH, WIDE)
 
 
 @triton.jit
 def _backward(
     query, key, value, upstream, query_gradient, key_gradient, value_gradient, query_starts, key_starts,
-    q_row, q_head, k_row, k_head, v_row, v_head, u_row, u_head, scale, heads,
+    q_row, q_head, k_row, k_head, v_row, v_head, u_row, u_head, scale,
     CAUSAL: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     sentence, head = tl.program_id(0), tl.program_id(1)
@@ -74,55 +79,49 @@ def _backward(
         v = _load(value, first_key, keys, v_row, v_head, head, BLOCK_K, WIDTH, WIDE)
         u = _load(upstream, first_query, queries, u_row, u_head, head, BLOCK_Q, WIDTH, WIDE)
         weights = _weights(q, k, queries, keys, scale, CAUSAL, BLOCK_Q, BLOCK_K, FAR)
-        _store(value_gradient, tl.dot(tl.trans(weights).to(u.dtype), u), first_key, keys, heads, head, BLOCK_K, WIDTH, WIDE)
+        _store(value_gradient, tl.dot(tl.trans(weights).to(u.dtype), u), first_key, keys, v_row, v_head, head, BLOCK_K, WIDTH, WIDE)
         of_weights = tl.dot(u, tl.trans(v))
         of_scores = weights * (of_weights - tl.sum(weights * of_weights, axis=1)[:, None]) * scale
         of_scores = of_scores.to(q.dtype)
-        _store(query_gradient, tl.dot(of_scores, k), first_query, queries, heads, head, BLOCK_Q, WIDTH, WIDE)
-        _store(key_gradient, tl.dot(tl.trans(of_scores), q), first_key, keys, heads, head, BLOCK_K, WIDTH, WIDE)
+        _store(query_gradient, tl.dot(of_scores, k), first_query, queries, q_row, q_head, head, BLOCK_Q, WIDTH, WIDE)
+        _store(key_gradient, tl.dot(tl.trans(of_scores), q), first_key, keys, k_row, k_head, head, BLOCK_K, WIDTH, WIDE)
 
 
-@torch.library.custom_op("transformer_core::short_attention", mutates_args=())
-def short_attention(
-    query: Tensor, key: Tensor, value: Tensor, query_starts: Tensor, key_starts: Tensor, longest_query: int, longest_key: int, causal: bool
-) -> Tensor:
-    """Return the weighted sum of values within packed sentences.
+class _ShortAttention(Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, queries: Packed, keys: Packed, causal: bool) -> Tensor:
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        strides = [step for side in (query, key, value) for step in side.stride()[:2]]
+        sizes, warps = _sizes(query, queries.longest, keys.longest)
+        scale, heads = query.shape[2] ** -0.5, query.shape[1]
+        grid = (len(queries.starts) - 1, heads)
+        _forward[grid](query, key, value, out, queries.starts, keys.starts, *strides, scale, heads, causal, *sizes, num_warps=warps)
+        ctx.save_for_backward(query, key, value, queries.starts, keys.starts)
+        ctx.constants = grid, scale, causal, sizes, warps
+        return out
 
-    Args:
-        query: (n, H, d) in bf16 or fp16, the last dimension contiguous; every row belongs to a sentence.
-        key: (m, H, d), and value likewise.
-        query_starts: (B+1,) int32, first row of each sentence, and n; key_starts likewise.
-        longest_query: at least the tokens of the longest sentence, at most 128; longest_key likewise.
-        causal: whether a query sees no later key.
-
-    Returns:
-        (n, H, d), contiguous.
-    """
-    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    sizes, warps = _sizes(query, longest_query, longest_key)
-    strides = [step for side in (query, key, value) for step in side.stride()[:2]]
-    grid = (len(query_starts) - 1, query.shape[1])
-    _forward[grid](
-        query, key, value, out, query_starts, key_starts, *strides, query.shape[2] ** -0.5, query.shape[1], causal, *sizes, num_warps=warps
-    )
-    return out
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, *starts = ctx.saved_tensors
+        grid, scale, causal, sizes, warps = ctx.constants
+        upstream = upstream if upstream.stride(2) == 1 else upstream.contiguous()
+        gradients = _laid_out_alike(query, key, value)
+        strides = [step for side in (query, key, value, upstream) for step in side.stride()[:2]]
+        _backward[grid](query, key, value, upstream, *gradients, *starts, *strides, scale, causal, *sizes, num_warps=warps)
+        return *gradients, None, None, None
 
 
-@torch.library.custom_op("transformer_core::short_attention_backward", mutates_args=())
-def _short_attention_backward(
-    upstream: Tensor, query: Tensor, key: Tensor, value: Tensor, query_starts: Tensor, key_starts: Tensor,
-    longest_query: int, longest_key: int, causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    upstream = upstream if upstream.stride(2) == 1 else upstream.contiguous()
-    gradients = tuple(torch.empty(side.shape, dtype=side.dtype, device=side.device) for side in (query, key, value))
-    sizes, warps = _sizes(query, longest_query, longest_key)
-    strides = [step for side in (query, key, value, upstream) for step in side.stride()[:2]]
-    grid = (len(query_starts) - 1, query.shape[1])
-    _backward[grid](
-        query, key, value, upstream, *gradients, query_starts, key_starts, *strides, query.shape[2] ** -0.5, query.shape[1], causal, *sizes,
-        num_warps=warps,
-    )  # fmt: skip
-    return gradients[0], gradients[1], gradients[2]
+def _laid_out_alike(*sides: Tensor) -> list[Tensor]:
+    """Return a new tensor for each, with the same strides: those of parts of one tensor are parts of one tensor."""
+    storages = [side.untyped_storage() for side in sides]
+    buffers = {
+        storage.data_ptr(): torch.empty(storage.nbytes() // side.element_size(), dtype=side.dtype, device=side.device)
+        for side, storage in zip(sides, storages, strict=True)
+    }
+    return [
+        buffers[storage.data_ptr()].as_strided(side.shape, side.stride(), side.storage_offset())
+        for side, storage in zip(sides, storages, strict=True)
+    ]
 
 
 def _sizes(query: Tensor, longest_query: int, longest_key: int) -> tuple[tuple[int | float, ...], int]:
@@ -132,25 +131,17 @@ def _sizes(query: Tensor, longest_query: int, longest_key: int) -> tuple[tuple[i
     return (*blocks, width, max(16, triton.next_power_of_2(width)), _FAR), 8 if max(blocks) > 64 else 4 if max(blocks) > 32 else 2
 
 
-@short_attention.register_fake
-def _(query: Tensor, *_: object) -> Tensor:
-    return torch.empty(query.shape, dtype=query.dtype, device=query.device)
+def short_attention(query: Tensor, key: Tensor, value: Tensor, queries: Packed, keys: Packed, causal: bool) -> Tensor:
+    """Return the weighted sum of values within packed sentences.
 
+    Args:
+        query: (n, H, d) in bf16 or fp16, the last dimension contiguous; every row belongs to a sentence.
+        key: (m, H, d), and value likewise.
+        queries: the sentences of the queries, of at most 128 tokens; keys likewise.
+        causal: whether a query sees no later key.
 
-@_short_attention_backward.register_fake
-def _(_: Tensor, query: Tensor, key: Tensor, value: Tensor, *__: object) -> tuple[Tensor, Tensor, Tensor]:
-    one, two, three = (torch.empty(side.shape, dtype=side.dtype, device=side.device) for side in (query, key, value))
-    return one, two, three
-
-
-def _save(ctx: object, inputs: tuple[object, ...], output: object) -> None:  # noqa: ARG001  # Called by name.
-    ctx.save_for_backward(*inputs[:5])  # type: ignore[attr-defined]
-    ctx.others = inputs[5:]  # type: ignore[attr-defined]
-
-
-def _gradients(ctx: object, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    saved, others = ctx.saved_tensors, ctx.others  # type: ignore[attr-defined]
-    return (*_short_attention_backward(upstream, *saved, *others), None, None, None, None, None)
-
-
-short_attention.register_autograd(_gradients, setup_context=_save)
+    Returns:
+        (n, H, d), contiguous.
+    """
+    out: Tensor = _ShortAttention.apply(query, key, value, queries, keys, causal)
+    return out

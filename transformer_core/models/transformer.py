@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from transformer_core.models.attention import KeysAndValues, Neighbourhood, Segments, Visible, bias_of
 from transformer_core.models.embeddings import LearnedPositions, SinusoidalPositions, TokenEmbedding
-from transformer_core.models.layers import DecoderLayer, EncoderLayer
+from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForward, Residual, Stream
 from transformer_core.models.packing import Packed
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import TransformerSize
@@ -123,7 +123,6 @@ class Transformer(TranslationModel):
         # FlashAttention has neither a neighbourhood nor values of another width, and torch's has no dropout of packed sentences.
         self.can_pack = size.neighbourhood is None and size.attention_dropout == 0 and size.d_k == size.d_v and size.d_k in _WIDTHS
         self._has_kernels = False
-        self._packed_parts: tuple[Callable[..., Tensor], ...] = _PACKED_PARTS
 
     @property
     def output_weight(self) -> Tensor:
@@ -134,47 +133,48 @@ class Transformer(TranslationModel):
         x = self._embed_target(target, 0)
         # Biases are computed once, not per layer.
         visible, mask = self._earlier(x), bias_of(source_mask[:, None, None, :], x.dtype)
+        stream = Stream.of(x)
         for layer in self._decoder_layers():
-            x = layer(x, visible, layer.cross_attention.keys_and_values(memory), mask)
-        return _normed(x, self.decoder_norm)
+            stream = layer(stream, visible, layer.cross_attention.keys_and_values(memory), mask)
+        return _normed(stream.residual, self.decoder_norm)
 
     def packed(self, source: Packed, target: Packed) -> Tensor:
         """Return the same as `forward` for sentences without padding: (n, D), a row for each target token."""
-        enter, encode, decode = self._packed_parts
         short = self._has_kernels and max(source.longest, target.longest) <= LONGEST_OF_SHORT
-        memory = enter(*self._embedded(source, self.embedding, self.source_positions), self.dropout)
-        visible = Segments(source, source, short=short)
+        x, visible = Stream.of(self._enter_packed(source, self.embedding, self.source_positions)), Segments(source, source, short=short)
         for layer in self.encoder:
-            memory = encode(layer, memory, visible)
-        memory = _normed(memory, self.encoder_norm)
-        x = enter(*self._embedded(target, self.target_embedding or self.embedding, self.target_positions), self.dropout)
+            x = layer(x, visible)
+        memory = _normed(x.residual, self.encoder_norm)
+        x = Stream.of(self._enter_packed(target, self.target_embedding or self.embedding, self.target_positions))
         visible, of_source = Segments(target, target, causal=True, short=short), Segments(target, source, short=short)
-        for layer in self.decoder:
-            x = decode(layer, x, visible, memory, of_source)
-        return _normed(x, self.decoder_norm)[0]
+        for layer in self._decoder_layers():
+            x = layer(x, visible, layer.cross_attention.keys_and_values(memory), of_source)
+        return _normed(x.residual, self.decoder_norm)[0]
 
-    def compile_packed(self) -> None:
-        """Have torch generate fused kernels for `packed` at its first call, in about half a minute."""
-        from transformer_core.models import short_attention  # noqa: F401  # Adds an operation to torch; it needs Triton.
-
+    def use_kernels(self) -> None:
+        """Have `packed` use the kernels of this package, which need Triton."""
         self._has_kernels = self.size.d_k <= _WIDEST_OF_SHORT
-        # One set of kernels serves all layers of a stack.
-        self._packed_parts = tuple(torch.compile(part, dynamic=True) for part in _PACKED_PARTS)
+        for module in self.modules():
+            if isinstance(module, Residual | FeedForward):
+                module.has_kernel = True
 
-    def _embedded(self, sentences: Packed, embedding: TokenEmbedding, positions: nn.Module | None) -> tuple[Tensor, Tensor | None]:
-        """Return (1, n, D) embedded tokens and (n, D) positions. They are not compiled: torch's own gradients add up in a fixed order."""
+    def _enter_packed(self, sentences: Packed, embedding: TokenEmbedding, positions: nn.Module | None) -> Tensor:
+        """Return the input of a stack, (1, n, D)."""
+        embedded = embedding(sentences.tokens[None])
         if isinstance(positions, SinusoidalPositions | LearnedPositions):
-            return embedding(sentences.tokens[None]), positions.at(sentences.positions, sentences.longest)
-        return embedding(sentences.tokens[None]), None
+            embedded = embedded + positions.at(sentences.positions, sentences.longest)
+        entered: Tensor = self.dropout(as_autocast(embedded))
+        return entered
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """Encode (B, S) token ids and their mask to (B, S, D)."""
         x = self._enter(self.embedding(source), self.source_positions, 0)
         r = self.size.neighbourhood
         visible: Visible = bias_of(source_mask[:, None, None, :], x.dtype) if r is None else Neighbourhood.centred(source_mask, r)
+        stream = Stream.of(x)
         for layer in self.encoder:
-            x = layer(x, visible)
-        return _normed(x, self.encoder_norm)
+            stream = layer(stream, visible)
+        return _normed(stream.residual, self.encoder_norm)
 
     def start(self, source: Tensor, source_mask: Tensor) -> TransformerState:
         """Encode (B, S) sources and project the keys and values of every decoder layer."""
@@ -199,9 +199,10 @@ class Transformer(TranslationModel):
             visible = visible & (state.positions >= state.position - self.size.neighbourhood)
         # Computed once per step, not per layer.
         visible, mask = bias_of(visible, x.dtype), bias_of(state.mask, x.dtype)
+        stream = Stream.of(x)
         for layer, past, encoded in zip(self._decoder_layers(), state.past, state.encoded, strict=True):
-            x = layer(x, visible, encoded, mask, past, slots)
-        return _normed(x, self.decoder_norm).flatten(0, 1)
+            stream = layer(stream, visible, encoded, mask, past, slots)
+        return _normed(stream.residual, self.decoder_norm).flatten(0, 1)
 
     def encodings(self, count: int) -> Tensor:
         """Return what is added to the embeddings of the first target positions, (count, D) or as many as the model has learned."""
@@ -243,21 +244,3 @@ def _positions(size: TransformerSize) -> nn.Module | None:
 
 def _normed(x: Tensor, norm: nn.Module | None) -> Tensor:
     return x if norm is None else norm(x)
-
-
-def _enter_packed(embedded: Tensor, positions: Tensor | None, dropout: nn.Module) -> Tensor:
-    entered: Tensor = dropout(as_autocast(embedded if positions is None else embedded + positions))
-    return entered
-
-
-def _encode_packed(layer: EncoderLayer, x: Tensor, visible: Segments) -> Tensor:
-    encoded: Tensor = layer(x, visible)
-    return encoded
-
-
-def _decode_packed(layer: DecoderLayer, x: Tensor, visible: Segments, memory: Tensor, of_source: Segments) -> Tensor:
-    decoded: Tensor = layer(x, visible, layer.cross_attention.keys_and_values(memory), of_source)
-    return decoded
-
-
-_PACKED_PARTS = (_enter_packed, _encode_packed, _decode_packed)

@@ -1,20 +1,15 @@
 """The processes that train together: rank, device and precision of this process, and reductions over all of them."""
 
 import os
-import shutil
-import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 import torch.distributed
 from torch import Tensor
-from torch.utils._triton import has_triton
 
 from transformer_core.config import Precision
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
@@ -118,14 +113,6 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
 def can_pack(device: torch.device, precision: Precision) -> bool:
     """Return whether the device can attend within packed sentences: FlashAttention needs an Ampere GPU or a later one, and bf16 or fp16."""
     return device.type == "cuda" and low_precision(device, precision) is not None and torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-@cache
-def can_compile() -> bool:
-    """Return whether torch can generate kernels for a GPU here: it needs Triton, and this a C compiler and the headers of Python."""
-    compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
-    header = Path(sysconfig.get_path("include"), "Python.h")
-    return has_triton() and header.is_file() and any(map(shutil.which, compilers))
 
 
 def loss_scaler(device: torch.device, precision: Precision) -> torch.amp.GradScaler:

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from transformer_core.training.devices import can_compile
+from transformer_core.models.precision import can_compile
 
 _ROWS_PER_SLICE = 2048
 _ROWS_PER_SLICE_OF_GPU = 8192

@@ -17,10 +17,11 @@ from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.errors import Interrupted, configuration_error, is_out_of_memory
 from transformer_core.models.architectures import flops_a_token
+from transformer_core.models.precision import can_compile
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.checkpoint import StateDirectory, best_updates, validations_since_best
-from transformer_core.training.devices import Rank, can_compile, can_pack
+from transformer_core.training.devices import Rank, can_pack
 from transformer_core.training.loader import MakeBatch, filled_up_to, make_batch, make_packed_batch, shares
 from transformer_core.training.records import LogWindow, Observer, Progress
 from transformer_core.training.update import GRADIENT_NORM, NLL, SKIPPED, SMOOTHED, STOP, Updater
@@ -83,11 +84,11 @@ class Trainer:
         if isinstance(model, Transformer) and model.can_pack and can_pack(rank.device, settings.precision):
             packs = True
             if can_compile():
-                model.compile_packed()
+                model.use_kernels()
                 captures = not settings.r_drop
         multiple = filled_up_to(settings.tokens_per_microbatch) if captures else 1
         self._make_batch: MakeBatch = partial(make_packed_batch, multiple=multiple) if packs else make_batch
-        self._updater = Updater(model, settings, rank, captures)
+        self._updater = Updater(model, settings, rank, packs, captures)
         of_source, of_target = flops_a_token(model)
         self._flops_a_token = settings.passes * of_source, settings.passes * of_target
         self._window = LogWindow()

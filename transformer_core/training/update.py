@@ -2,15 +2,17 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import GlobalBatch
+from transformer_core.models.precision import low_precision
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Rank, autocast, loss_scaler
 from transformer_core.training.graphs import GradientGraphs
@@ -50,8 +52,7 @@ class ReductionBuffer:
     lays out its buckets anew after a start, which changes the order of summation.
     """
 
-    def __init__(self, model: TranslationModel, device: torch.device) -> None:
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    def __init__(self, parameters: Sequence[Tensor], device: torch.device) -> None:
         size = sum(parameter.numel() for parameter in parameters)
         self.flat = torch.zeros(size + _TOTALS, dtype=parameters[0].dtype, device=device)
         self.gradients, self.totals = self.flat[:size], self.flat[size:]
@@ -59,6 +60,54 @@ class ReductionBuffer:
         for parameter in parameters:
             parameter.grad = self.gradients[start : start + parameter.numel()].view_as(parameter)
             start += parameter.numel()
+
+
+class LowCopies:
+    """Copies, in the low precision, of the weights of a model's linear maps; packed micro-batches are computed from them.
+
+    Autocast would convert each weight and each gradient by a small kernel of its own. Here one converts all weights, and two add up all
+    gradients.
+
+    Attributes:
+        originals: the weights.
+    """
+
+    def __init__(self, model: TranslationModel, dtype: torch.dtype) -> None:
+        named = {
+            f"model.{name}.{own}": weight
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear)
+            for own, weight in module.named_parameters()
+        }
+        self.originals: list[Tensor] = list(named.values())
+        self._decoded = _Decoded(model)
+        self._copies = {name: torch.empty_like(weight, dtype=dtype).requires_grad_() for name, weight in named.items()}
+
+    def decoded(self, batch: PackedBatch) -> Tensor:
+        """Return `batch.decoded`, computed from new copies."""
+        copies = list(self._copies.values())
+        with torch.no_grad():
+            torch._foreach_copy_(copies, self.originals)
+        for copy in copies:
+            copy.grad = None  # A new gradient is then kept as it is, and not added to zeros.
+        decoded: Tensor = functional_call(self._decoded, self._copies, (batch,))
+        return decoded
+
+    def add_gradients(self, sums: Tensor) -> None:
+        """Add the gradients of the last `decoded` to `sums`, which begins with those of the originals."""
+        gradients = torch.cat([copy.grad.flatten() for copy in self._copies.values() if copy.grad is not None])
+        sums[: len(gradients)] += gradients
+
+
+class _Decoded(nn.Module):
+    """A module whose call is `PackedBatch.decoded`."""
+
+    def __init__(self, model: TranslationModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        return batch.decoded(self.model)
 
 
 class PendingTotals:
@@ -93,10 +142,11 @@ class Updater:
     Transformer no method waits for the device; recurrent layers need the lengths of sentences on the CPU.
 
     Args:
-        captures: whether the passes over packed micro-batches are captured in CUDA graphs.
+        packs: whether micro-batches are packed.
+        captures: whether the passes over them are captured in CUDA graphs.
     """
 
-    def __init__(self, model: TranslationModel, settings: Train, rank: Rank, captures: bool = False) -> None:
+    def __init__(self, model: TranslationModel, settings: Train, rank: Rank, packs: bool = False, captures: bool = False) -> None:
         self._model = model
         self._settings = settings
         self._rank = rank
@@ -105,7 +155,11 @@ class Updater:
         )
         self._scaler = loss_scaler(rank.device, settings.precision)
         self.scales = self._scaler.is_enabled()
-        self._buffer = ReductionBuffer(model, rank.device)
+        low = low_precision(rank.device, settings.precision)
+        self._copies = LowCopies(model, low) if packs and low is not None else None
+        first = [] if self._copies is None else self._copies.originals
+        others = [weight for weight in model.parameters() if weight.requires_grad and all(weight is not known for known in first)]
+        self._buffer = ReductionBuffer([*first, *others], rank.device)
         self._graphs = GradientGraphs(self._buffer.flat) if captures else None
         self.pending = PendingTotals(rank.device)
 
@@ -162,6 +216,8 @@ class Updater:
             loss = self._loss(batch.to(self._rank.device))
         self._scaler.scale(loss.objective / target_tokens).backward()
         with torch.no_grad():
+            if self._copies is not None and isinstance(batch, PackedBatch):
+                self._copies.add_gradients(self._buffer.gradients)
             self._buffer.totals[SMOOTHED] += loss.smoothed
             self._buffer.totals[NLL] += loss.nll
 
@@ -169,7 +225,9 @@ class Updater:
         """Return the loss of a batch. R-Drop's two passes are one over the rows twice: dropout draws a mask for each row."""
         settings = self._settings
         seen = batch.twice() if settings.r_drop else batch
-        return cross_entropy(seen.decoded(self._model), self._model.output_weight, batch.targets, settings.label_smoothing, settings.r_drop)
+        copies = self._copies
+        decoded = copies.decoded(seen) if copies is not None and isinstance(seen, PackedBatch) else seen.decoded(self._model)
+        return cross_entropy(decoded, self._model.output_weight, batch.targets, settings.label_smoothing, settings.r_drop)
 
     def _step(self, number: int, broken: Tensor) -> None:
         for group in self._optimizer.param_groups:
