@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from transformer_core.corpus.tokens.binary import Pairs
+from transformer_core.models.attention import _Parts
 from transformer_core.models.precision import can_compile
 from transformer_core.models.transformer import LONGEST_OF_SHORT, Transformer
 from transformer_core.presets import TransformerSize
 from transformer_core.training.devices import can_pack
 from transformer_core.training.loader import Batch, PackedBatch, make_batch, make_packed_batch
 from transformer_core.training.loss import cross_entropy
+from transformer_core.training.update import LowCopies, ReductionBuffer
 
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.0)
 VOCAB = 30
@@ -70,6 +72,36 @@ def test_twice_is_every_sentence_again() -> None:
     model = Transformer(SIZE, VOCAB).double()
     once, again = batch.decoded(model).expand(2, -1, -1).flatten(0, 1), batch.twice().decoded(model)
     assert torch.allclose(once, again, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"tied": "none", "positions": "learned", "most_positions": 20}])
+def test_copies_in_low_precision_have_the_gradients_of_autocast(changes: dict[str, object]) -> None:
+    torch.manual_seed(0)
+    model = Transformer(replace(SIZE, **changes), VOCAB)  # type: ignore[arg-type]
+    batch = make_packed_batch(pairs_of([(7, 9), (3, 4), (12, 5)]))
+    with torch.autocast("cpu", torch.bfloat16):
+        found(model, batch)
+    expected = {name: weight.grad for name, weight in model.named_parameters()}
+    copies = LowCopies(model, torch.bfloat16)
+    others = [weight for weight in model.parameters() if all(weight is not one for one in copies.originals)]
+    buffer = ReductionBuffer([*copies.originals, *others], CPU)
+    with torch.autocast("cpu", torch.bfloat16):
+        decoded = copies.decoded(batch)
+        cross_entropy(decoded, model.output_weight, batch.targets, 0.1).objective.backward()
+    copies.add_gradients(buffer.gradients)
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight.grad, expected[name]), name
+
+
+def test_gradients_of_parts_that_lie_side_by_side_are_not_copied() -> None:
+    whole = torch.randn(1, 5, 12)
+    one, two = whole.split([4, 8], dim=-1)
+    together, _ = _Parts.backward(None, one, two)
+    assert torch.equal(together, whole)
+    assert together.data_ptr() == whole.data_ptr()
+    for parts in ((two, one), (one.clone(), two), (one.contiguous(), two.contiguous()), (one, one)):
+        joined, _ = _Parts.backward(None, *parts)
+        assert torch.equal(joined, torch.cat(parts, dim=-1))
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class GraphedTransformer:
 
 
 class _Steps:
-    """The steps of a search. From the third on they are replayed, as long as no sentence is removed and slots are left."""
+    """The steps of a search. From the fourth on they are replayed, as long as a step does the same to the same tensors."""
 
     def __init__(self, owner: GraphedTransformer, search: Hypotheses, state: TransformerState) -> None:
         self._owner = owner

@@ -18,7 +18,7 @@ from transformer_core.models.translation import DecoderState
 # Counting the sentences that are done makes the host wait for a GPU, so on a GPU they are counted only once in this many steps.
 _STEPS_BETWEEN_COUNTS = 8
 # Removing sentences copies the state of the others, so sentences that are done are removed only when they reach this share. On a GPU the
-# next steps are also captured anew, which takes longer than the steps that are left of fewer hypotheses than this.
+# next steps are also captured anew, which takes longer than the steps that are left in a batch of fewer hypotheses than this.
 _SHARE_DONE, _SHARE_DONE_ON_GPU, _FEW_ON_GPU = 1 / 8, 1 / 2, 4_096
 # Rows of logits are folded into a multiple of this many columns; the reduction is then over rows of whole vectors (ten times as fast).
 _FOLD = 64

@@ -82,7 +82,7 @@ class Segments:
 
 
 Visible = Tensor | Neighbourhood | Segments | None
-_WIDEST = 128  # Keys of the kernel for decoding: a block of wider ones needs more shared memory than some GPUs have.
+_MOST, _WIDEST = 32, 128  # Hypotheses and width of keys of the kernel for decoding: more need more shared memory than some GPUs have.
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
@@ -224,7 +224,7 @@ class MultiHeadAttention(nn.Module):
             attended = restricted_attention(query, memory.key, memory.value, visible, self.dropout)
         elif isinstance(visible, Segments):
             attended = packed_attention(query, memory.key, memory.value, visible)
-        elif decoding and self.has_kernel and isinstance(visible, Tensor):
+        elif decoding and self.has_kernel and isinstance(visible, Tensor) and query.shape[2] <= _MOST:
             from transformer_core.models.decoding_attention import decoding_attention  # It needs Triton, which a CPU's torch has not.
 
             attended = decoding_attention(query, memory.key, memory.value, visible)
@@ -257,7 +257,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class _Parts(Function):
-    """Parts of the last dimension; their gradients are not copied if they are parts of one tensor, too, as those of `short_attention`."""
+    """Parts of the last dimension; their gradients are not copied if they lie side by side in this order, as those of `short_attention`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, widths: list[int]) -> tuple[Tensor, ...]:  # noqa: ARG004

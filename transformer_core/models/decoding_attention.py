@@ -1,4 +1,4 @@
-"""Attention of a few hypotheses on a GPU: one Triton program for each sentence and head, which skips what no hypothesis sees."""
+"""Attention of a few hypotheses on a GPU: one Triton program for each sentence and head, which skips blocks that no hypothesis sees."""
 
 import torch
 import triton
@@ -46,7 +46,7 @@ def decoding_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) 
     """Return `scaled_dot_product_attention` without gradients.
 
     Args:
-        query: (B, H, K, d), the last dimension contiguous.
+        query: (B, H, K, d), the last dimension contiguous; K is at most 32, and d 128.
         key: (B, H, C, d), the last two dimensions contiguous, and value likewise.
         bias: (B, 1, K or 1, C), see `bias_of`; each hypothesis sees a slot.
 
@@ -57,5 +57,6 @@ def decoding_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) 
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     strides = (*query.stride()[:3], *key.stride()[:2], *value.stride()[:2], bias.stride(0), bias.stride(2) * (bias.shape[2] > 1))
     sizes = (width, max(16, triton.next_power_of_2(width)), max(16, triton.next_power_of_2(hypotheses)), _BLOCK, _FAR)
-    _kernel[(batch, heads)](query, key, value, bias, out, *strides, hypotheses, key.shape[2], width**-0.5, *sizes, num_warps=4)
+    with torch.cuda.device(query.device):  # Triton takes the thread's; a replica on another GPU decodes in a thread of its own.
+        _kernel[(batch, heads)](query, key, value, bias, out, *strides, hypotheses, key.shape[2], width**-0.5, *sizes, num_warps=4)
     return out

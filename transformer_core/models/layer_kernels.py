@@ -211,9 +211,9 @@ def _quarter(width: int) -> int:
 
 
 def residual(x: Tensor, y: Tensor | None, norm: nn.LayerNorm | None, dropout: float) -> tuple[Tensor, Tensor]:
-    """Return LayerNorm(x + Dropout(y)) twice; without y or without a norm, the rest of it.
+    """Return LayerNorm(x + Dropout(y)) twice; without y LayerNorm(x), and without a norm x + Dropout(y).
 
-    The gradients of its two uses are added up by the backward kernel.
+    The gradients of the two are added up by the backward kernel.
 
     Args:
         x: (..., D), contiguous.

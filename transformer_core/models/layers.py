@@ -24,7 +24,11 @@ class Stream(NamedTuple):
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2, the same at each position (paper 3.3, eq. 2)."""
+    """max(0, x W1 + b1) W2 + b2, the same at each position (paper 3.3, eq. 2).
+
+    Attributes:
+        has_kernel: whether to use, in training, the kernels of layer_kernels.py.
+    """
 
     def __init__(self, size: TransformerSize) -> None:
         super().__init__()

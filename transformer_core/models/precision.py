@@ -135,16 +135,18 @@ class QuantisedLinear(nn.Module):
 
 
 def pack(model: TranslationModel) -> None:
-    """Prepare a model for decoding only: on a GPU the three projections of each self-attention become one; on a CPU weights are pre-packed.
+    """Prepare a model for decoding only.
 
-    They are pre-packed if oneDNN has kernels for their number type. On a GPU attention gets a kernel if one can be compiled.
+    On a GPU the three projections of each self-attention become one, and attention gets a kernel if one can be compiled; Triton needs an
+    Ampere GPU or a later one. On a CPU weights are pre-packed if oneDNN has kernels for their number type.
     """
     dtype = model.output_weight.dtype
     if model.device.type == "cuda":
         _fuse(model)
+        compiles = dtype != torch.float64 and can_compile() and torch.cuda.get_device_capability(model.device) >= (8, 0)
         for module in model.modules():
             if isinstance(module, MultiHeadAttention):
-                module.has_kernel = module.narrow and dtype != torch.float64 and can_compile()
+                module.has_kernel = module.narrow and compiles
     if model.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return
     if dtype == torch.float32 or (dtype == torch.bfloat16 and has_fast_bf16(model.device)):

@@ -113,15 +113,9 @@ class _ShortAttention(Function):
 
 def _laid_out_alike(*sides: Tensor) -> list[Tensor]:
     """Return a new tensor for each, with the same strides: those of parts of one tensor are parts of one tensor."""
-    storages = [side.untyped_storage() for side in sides]
-    buffers = {
-        storage.data_ptr(): torch.empty(storage.nbytes() // side.element_size(), dtype=side.dtype, device=side.device)
-        for side, storage in zip(sides, storages, strict=True)
-    }
-    return [
-        buffers[storage.data_ptr()].as_strided(side.shape, side.stride(), side.storage_offset())
-        for side, storage in zip(sides, storages, strict=True)
-    ]
+    wholes = {side.untyped_storage().data_ptr(): side for side in sides}
+    buffers = {place: side.new_empty(side.untyped_storage().nbytes() // side.element_size()) for place, side in wholes.items()}
+    return [buffers[side.untyped_storage().data_ptr()].as_strided(side.shape, side.stride(), side.storage_offset()) for side in sides]
 
 
 def _sizes(query: Tensor, longest_query: int, longest_key: int) -> tuple[tuple[int | float, ...], int]:

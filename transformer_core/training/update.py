@@ -63,13 +63,13 @@ class ReductionBuffer:
 
 
 class LowCopies:
-    """Copies, in the low precision, of the weights of a model's linear maps; packed micro-batches are computed from them.
+    """Copies, in the low precision, of weights and biases of a model's linear maps; packed micro-batches are computed from them.
 
-    Autocast would convert each weight and each gradient by a small kernel of its own. Here one converts all weights, and two add up all
+    Autocast would convert each weight and each gradient by a small kernel of its own. Here a few convert all weights, and two add up all
     gradients.
 
     Attributes:
-        originals: the weights.
+        originals: the weights and biases.
     """
 
     def __init__(self, model: TranslationModel, dtype: torch.dtype) -> None:
@@ -78,6 +78,7 @@ class LowCopies:
             for name, module in model.named_modules()
             if isinstance(module, nn.Linear)
             for own, weight in module.named_parameters()
+            if weight.requires_grad
         }
         self.originals: list[Tensor] = list(named.values())
         self._decoded = _Decoded(model)
@@ -95,8 +96,9 @@ class LowCopies:
 
     def add_gradients(self, sums: Tensor) -> None:
         """Add the gradients of the last `decoded` to `sums`, which begins with those of the originals."""
-        gradients = torch.cat([copy.grad.flatten() for copy in self._copies.values() if copy.grad is not None])
-        sums[: len(gradients)] += gradients
+        gradients = [torch.zeros_like(copy) if copy.grad is None else copy.grad for copy in self._copies.values()]
+        together = torch.cat([gradient.flatten() for gradient in gradients])
+        sums[: len(together)] += together
 
 
 class _Decoded(nn.Module):
@@ -142,7 +144,7 @@ class Updater:
     Transformer no method waits for the device; recurrent layers need the lengths of sentences on the CPU.
 
     Args:
-        packs: whether micro-batches are packed.
+        packs: whether micro-batches are packed; they are then computed from `LowCopies`.
         captures: whether the passes over them are captured in CUDA graphs.
     """
 
