@@ -79,7 +79,7 @@ def _sentences_are_removed_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_captured_steps_are_those_of_the_model(search: Search, positions: int, model: WordsOnly, monkeypatch: pytest.MonkeyPatch) -> None:
     """With sentences that are removed, slots and a trace that run out, outputs of the greatest length, and batches after one another."""
-    monkeypatch.setattr(hypotheses, "_STEPS_AT_FIRST", 4)
+    monkeypatch.setattr(hypotheses, "_STEPS_AT_FIRST", 8)
     monkeypatch.setattr(graphs, "_POSITIONS", positions)
     monkeypatch.setattr(graphs, "_MORE", -1.0)
     recorded = RecordedTransformer(model)
