@@ -149,6 +149,19 @@ def test_a_small_corpus_gets_a_small_vocabulary() -> None:
         assert f"  vocab_size: {vocabulary}\n" in recipes.for_own_data("mine", "en", "de", pairs, characters=80)
 
 
+def test_a_corpus_of_few_pairs_gets_a_narrower_model_and_larger_updates(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(recipes.for_own_data("mine", "en", "de", 49_999, characters=80), encoding="utf-8")
+    few, many = load_params(tmp_path / "params.yaml"), params_of("own-data")
+    size = resolve(few.model)
+    assert isinstance(size, TransformerSize)
+    assert (size.depths, size.d_model, size.d_ff, size.heads, size.d_k, size.dropout) == ((4, 4), 128, 256, 4, 32, 0.3)
+    assert few.train.microbatches == many.train.microbatches == 4
+    assert few.average.count == few.train.keep
+    changed = {"updates", "tokens_per_update", "tokens_per_microbatch", "learning_rate_factor", "save_every", "keep"}
+    assert few.train.model_dump(exclude=changed) == many.train.model_dump(exclude=changed)
+    assert "d_model" not in recipes.for_own_data("mine", "en", "de", 50_000, characters=80)
+
+
 def test_each_row_of_table_3_is_the_base_recipe_with_that_rows_change() -> None:
     base = params_of("wmt14-en-de-base")
     for row in (name for name in TABLE_3 if "/" in name):
