@@ -1,6 +1,7 @@
 # make repro     from nothing to a translation model, its BLEU and a report
 # make test      style, types and the fast tests, with coverage
 # make test-all  the slow tests too
+# make test-kernels  the kernels for GPUs on a CPU, in Triton's interpreter; installs that into .state: 200 MB, Linux only
 # make faults    ROUNDS=200 SEED=1: faults on purpose in a tiny pipeline, with a table (docs/reliability.md)
 # make audit     the vulnerabilities that PyPI knows of the versions in constraints.txt; needs the network
 # Each makes .venv when it is missing or older than pyproject.toml and constraints.txt, and installs nothing otherwise.
@@ -13,7 +14,7 @@ INSTALLED := .venv/.installed
 # A file of tests a core: most of the time they wait for processes that they have started.
 PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered --cov-fail-under=85 --durations=30
 
-.PHONY: repro test test-all faults audit check install
+.PHONY: repro test test-all test-kernels faults audit check install
 
 repro: install
 	$(BIN)/dvc repro
@@ -25,6 +26,16 @@ test: check
 
 test-all: check
 	$(PYTEST)
+
+# Not in .venv, where it would take 700 MB of every CPU's installation; a PyTorch for GPUs brings its own.
+TRITON := .state/triton-3.7.1
+test-kernels: install $(TRITON)
+	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 $(BIN)/pytest -m kernel --numprocesses=logical --maxprocesses=4 tests/models/test_kernels.py
+
+$(TRITON):
+	@rm -rf $@.new
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@.new triton==$(@:.state/triton-%=%)
+	@mv $@.new $@
 
 faults: install
 	$(BIN)/python -m tests.faults --rounds $(or $(ROUNDS),37) --seed $(or $(SEED),1)

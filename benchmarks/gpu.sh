@@ -1,6 +1,6 @@
 #!/bin/sh
 # What needs a GPU, on a machine that has one: sh benchmarks/gpu.sh [check] [train] [decode] [profile], by default all four.
-# check: the tests marked gpu. The others are the parts of benchmarks/gpu.py. Tables are printed; raw figures go to benchmarks/results/.
+# check: the tests marked gpu or kernel. The others are the parts of benchmarks/gpu.py. Tables are printed; raw figures go to benchmarks/results/.
 # Without .venv the interpreter is $PYTHON, which needs torch 2.11 or later, sentencepiece, safetensors and tqdm; for check pytest,
 # pytest-timeout and hypothesis, for the others pandas, psutil and transformers. Wheels that benchmarks/gpu-wheels.sh has collected are installed
 # beside it, into a temporary folder.
@@ -27,7 +27,7 @@ mkdir -p benchmarks/results
 failed=""
 for part; do
     case $part in
-        check) timeout 480 "$python" -m pytest -q -p no:cacheprovider -m gpu tests/models tests/training tests/decoding/test_gpu.py ;;
+        check) timeout 480 "$python" -m pytest -q -p no:cacheprovider -m 'gpu or kernel' tests/models tests/training tests/decoding/test_gpu.py ;;
         *) timeout 480 "$python" benchmarks/gpu.py "$part" --json "benchmarks/results/$part-$name.json" ;;
     esac || failed="$failed $part"
 done

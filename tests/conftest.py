@@ -41,14 +41,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: item.path not in slow)
-    for_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    for_gpu = [item for item in items if item.get_closest_marker("gpu") or (item.get_closest_marker("kernel") and not interpreted)]
     if not for_gpu:
         return
     import torch
 
     if not torch.cuda.is_available():
         for item in for_gpu:
-            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+            item.add_marker(
+                pytest.mark.skip(reason="needs a GPU" if item.get_closest_marker("gpu") else "needs a GPU or make test-kernels")
+            )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -57,6 +57,6 @@ def decoding_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) 
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     strides = (*query.stride()[:3], *key.stride()[:2], *value.stride()[:2], bias.stride(0), bias.stride(2) * (bias.shape[2] > 1))
     sizes = (width, max(16, triton.next_power_of_2(width)), max(16, triton.next_power_of_2(hypotheses)), _BLOCK, _FAR)
-    with torch.cuda.device(query.device):  # Triton takes the thread's; a replica on another GPU decodes in a thread of its own.
+    with torch.cuda.device_of(query):  # Triton takes the thread's; a replica on another GPU decodes in a thread of its own.
         _kernel[(batch, heads)](query, key, value, bias, out, *strides, hypotheses, key.shape[2], width**-0.5, *sizes, num_warps=4)
     return out
