@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import pairwise
 from multiprocessing.connection import Connection
@@ -853,3 +853,69 @@ def test_one_device_goes_on_where_several_stopped_in_the_same_order(
     alone = torch.load(of_devices[1] / "found.pt", weights_only=True)["alone"]
     # Adam divides by roots of tiny gradients, which lifts the 1e-16 of the summation order by a few digits in 24 updates.
     assert torch.allclose(weights(model), alone, rtol=0, atol=1e-10)
+
+
+def be_rank_of_two(number: int, port: str, data: Path, out: Path) -> None:
+    """Train in bf16 as one of two ranks, on a GPU each if there are two, else on the same one; stop once, and go on."""
+    os.environ |= {"RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ |= {"LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": "2"}
+    if torch.cuda.device_count() >= 2:
+        with process_group(threads=1) as rank:
+            train_as_rank(rank, data, out)
+    else:  # NCCL refuses two ranks on one GPU.
+        torch.distributed.init_process_group("gloo")
+        train_as_rank(Rank(number, 2, torch.device("cuda")), data, out)
+        torch.distributed.destroy_process_group()
+
+
+def train_as_rank(rank: Rank, data: Path, out: Path) -> None:
+    """Write the gradients of each update and the weights at the end, of a training that was stopped once and of one that was not."""
+    for name, stops in (("straight", [10**6]), ("stopped", [7, 10**6])):
+        for stop in stops:
+            found: list[torch.Tensor] = []
+            model = build(device=str(rank.device))
+            settings = SETTINGS.model_copy(update={"precision": "bf16", "validate_every": 1, "learning_rate_factor": 0.1})
+
+            def validate() -> dict[str, float]:
+                found.append(gradients(model).clone())  # noqa: B023
+                return {"nll": 0.0}
+
+            states = StateDirectory(out / name, 1)
+            trainer = Trainer(
+                model, open_split(data / "train"), settings, rank, states, Observer(), validate,
+                lambda: trainer.progress.update + 1 > stop,  # noqa: B023
+            )  # fmt: skip
+            trainer.resume()
+            with suppress(Interrupted):
+                trainer.run()
+        if rank.index == 0:
+            torch.save({"gradients": torch.stack(found).cpu(), "weights": weights(model).cpu()}, out / f"{name}.pt")
+
+
+@pytest.mark.gpu
+def test_two_ranks_on_gpus_find_the_gradients_of_one_and_resume_to_the_bit(
+    data: Path, tmp_path: Path, processes: ForkServerContext
+) -> None:
+    outs = tmp_path / "one", tmp_path / "two"
+    for out in outs:
+        out.mkdir()
+    train_as_rank(Rank(0, 1, torch.device("cuda")), data, outs[0])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    ranks = [processes.Process(target=be_rank_of_two, args=(number, port, data, outs[1]), daemon=True) for number in range(2)]
+    for rank in ranks:
+        rank.start()
+    try:
+        for rank in ranks:
+            rank.join(timeout=180)
+        assert [rank.exitcode for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+    one, two = (torch.load(out / "straight.pt", weights_only=True) for out in outs)
+    # A micro-batch has the same gradients on any rank, and they are added up in float32.
+    for ours, alone in zip(two["gradients"][:3], one["gradients"], strict=False):
+        assert (ours - alone).abs().max() <= 1e-4 * alone.abs().max()
+    for out, straight in zip(outs, (one, two), strict=True):
+        assert torch.equal(torch.load(out / "stopped.pt", weights_only=True)["weights"], straight["weights"])
