@@ -72,10 +72,9 @@ def _torch() -> Iterator[Finding]:
     gpus = [torch.cuda.get_device_properties(index) for index in range(usable)]
     if gpus:
         yield Finding("cuda", "ok", ", ".join(f"{gpu.name} {gpu.total_memory / _GIB:.0f} GiB" for gpu in gpus))
-        if not can_compile():
-            yield Finding(
-                "compiler", "warning", "no C compiler, headers of Python or Triton: training is slower", "Install gcc and python3-dev."
-            )
+        if not can_compile(torch.device("cuda", 0)):
+            missing = "no C compiler, headers of Python or Triton, or a GPU before Ampere: training is slower"
+            yield Finding("compiler", "warning", missing, "Install gcc and python3-dev.")
     elif shutil.which("nvidia-smi") or torch.cuda.device_count():
         built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
         remedy = "Look at the output of nvidia-smi and install the torch that fits the driver, or use the CPU."

@@ -119,7 +119,7 @@ def test_packed_gradients_on_a_gpu_are_those_of_a_padded_batch_in_float32(longes
     """By the kernel for short sentences or FlashAttention and by generated kernels, in bf16: as near as the padded batch in bf16 is."""
     device = torch.device("cuda")
     assert can_pack(device, "bf16")
-    assert can_compile()
+    assert can_compile(device)
     torch.manual_seed(0)
     model = Transformer(replace(SIZE, d_model=128, d_ff=256, d_k=64, d_v=64), VOCAB).to(device)
     pairs = pairs_of([(int(a), int(b)) for a, b in np.random.default_rng(1).integers(1, longest, (40, 2))])

@@ -1,4 +1,7 @@
-"""Number types of a model, and linear maps for decoding on a CPU: with weights pre-packed for oneDNN, or in 8-bit integers."""
+"""What a device computes fast: number types of a model, whether it has compiled kernels, and linear maps for decoding on a CPU.
+
+These have weights pre-packed for oneDNN, or in 8-bit integers.
+"""
 
 import os
 import shutil
@@ -19,6 +22,7 @@ from transformer_core.models.translation import TranslationModel
 _GREATEST = 127  # Largest 8-bit integer.
 _ZERO = 128  # Zero point of the kernel's left operand, which is 0..255.
 _LEAST = 1e-30  # Step of a row of zeros.
+AMPERE = (8, 0)  # The least compute capability that Triton and FlashAttention support.
 
 
 def choose_kernels(device: torch.device) -> None:
@@ -48,8 +52,13 @@ def has_vnni() -> bool:
 
 
 @cache
-def can_compile() -> bool:
-    """Return whether kernels for a GPU can be compiled here: they need Triton, and this a C compiler and the headers of Python."""
+def can_compile(device: torch.device) -> bool:
+    """Return whether kernels for this device can be compiled here.
+
+    They need an Ampere GPU or a later one, and Triton, which needs a C compiler and the headers of Python.
+    """
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < AMPERE:
+        return False
     compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
     header = Path(sysconfig.get_path("include"), "Python.h")
     return has_triton() and header.is_file() and any(map(shutil.which, compilers))
@@ -137,13 +146,13 @@ class QuantisedLinear(nn.Module):
 def pack(model: TranslationModel) -> None:
     """Prepare a model for decoding only.
 
-    On a GPU the three projections of each self-attention become one, and attention gets a kernel if one can be compiled; Triton needs an
-    Ampere GPU or a later one. On a CPU weights are pre-packed if oneDNN has kernels for their number type.
+    On a GPU the three projections of each self-attention become one, and attention gets a kernel if one can be compiled. On a CPU
+    weights are pre-packed if oneDNN has kernels for their number type.
     """
     dtype = model.output_weight.dtype
     if model.device.type == "cuda":
         _fuse(model)
-        compiles = dtype != torch.float64 and can_compile() and torch.cuda.get_device_capability(model.device) >= (8, 0)
+        compiles = dtype != torch.float64 and can_compile(model.device)
         for module in model.modules():
             if isinstance(module, MultiHeadAttention):
                 module.has_kernel = module.narrow and compiles

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from transformer_core.config import Precision
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
-from transformer_core.models.precision import choose_kernels, low_precision, weights_dtype
+from transformer_core.models.precision import AMPERE, choose_kernels, low_precision, weights_dtype
 from transformer_core.processes import cores
 
 Value = TypeVar("Value")
@@ -112,7 +112,7 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
 
 def can_pack(device: torch.device, precision: Precision) -> bool:
     """Return whether the device can attend within packed sentences: FlashAttention needs an Ampere GPU or a later one, and bf16 or fp16."""
-    return device.type == "cuda" and low_precision(device, precision) is not None and torch.cuda.get_device_capability(device) >= (8, 0)
+    return device.type == "cuda" and low_precision(device, precision) is not None and torch.cuda.get_device_capability(device) >= AMPERE
 
 
 def loss_scaler(device: torch.device, precision: Precision) -> torch.amp.GradScaler:

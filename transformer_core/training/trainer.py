@@ -83,7 +83,7 @@ class Trainer:
         packs = captures = False
         if isinstance(model, Transformer) and model.can_pack and can_pack(rank.device, settings.precision):
             packs = True
-            if can_compile():
+            if can_compile(rank.device):
                 model.use_kernels()
                 captures = not settings.r_drop
         multiple = filled_up_to(settings.tokens_per_microbatch) if captures else 1
