@@ -1,7 +1,7 @@
 # make repro     from nothing to a translation model, its BLEU and a report
 # make test      style, types and the fast tests, with coverage
 # make test-all  the slow tests too
-# make test-kernels  the kernels for GPUs on a CPU, in Triton's interpreter; installs that into .state: 200 MB, Linux only
+# make test-kernels  the kernels for GPUs: right in Triton's interpreter, and compiled. No GPU is needed; installs Triton into .state (Linux)
 # make faults    ROUNDS=200 SEED=1: faults on purpose in a tiny pipeline, with a table (docs/reliability.md)
 # make audit     the vulnerabilities that PyPI knows of the versions in constraints.txt; needs the network
 # Each makes .venv when it is missing or older than pyproject.toml and constraints.txt, and installs nothing otherwise.
@@ -12,7 +12,8 @@ PACKAGES ?=
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 # A file of tests a core: most of the time they wait for processes that they have started.
-PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered --cov-fail-under=85 --durations=30
+PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --no-loadscope-reorder --durations=30
+COVERED := $(PYTEST) --dist=loadfile --cov --cov-report=term:skip-covered --cov-fail-under=85
 
 .PHONY: repro test test-all test-kernels faults audit check install
 
@@ -22,15 +23,16 @@ repro: install
 	@$(BIN)/python -m flows.scores
 
 test: check
-	$(PYTEST) -m "not slow"
+	$(COVERED) -m "not slow"
 
 test-all: check
-	$(PYTEST)
+	$(COVERED)
 
 # Not in .venv, where it would take 700 MB of every CPU's installation; a PyTorch for GPUs brings its own.
 TRITON := .state/triton-3.7.1
 test-kernels: install $(TRITON)
-	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 $(BIN)/pytest -m kernel --numprocesses=logical --maxprocesses=4 tests/models/test_kernels.py
+	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 $(PYTEST) -m kernel tests/models/test_kernels.py
+	PYTHONPATH=$(TRITON) $(PYTEST) tests/models/test_compiled_kernels.py
 
 $(TRITON):
 	@rm -rf $@.new

@@ -72,11 +72,11 @@ def test_linear_map_and_relu_have_their_gradients(width: int, monkeypatch: pytes
 @pytest.mark.parametrize("width", [8, 24, 64])
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_within_short_sentences_has_its_gradients(causal: bool, width: int) -> None:
-    """With empty sentences, as filling has, and with queries, keys and values that are parts of one tensor."""
+    """With a side that is empty, as in filling, and with queries, keys and values that are parts of one tensor."""
     from transformer_core.models.short_attention import short_attention
 
     torch.manual_seed(0)
-    heads, lengths = 2, ([5, 17, 0, 1, 30], [7, 3, 0, 1, 29])
+    heads, lengths = 2, ([5, 17, 0, 1, 30], [7, 3, 4, 1, 29])
     queries, keys = (packed_of(side) for side in (lengths[0], lengths[0] if causal else lengths[1]))
     whole = torch.randn(int(keys.starts[-1]), 3, heads, width, device=DEVICE, dtype=LOW)
     key, value, own = (part.requires_grad_() for part in whole.unbind(dim=1))
