@@ -5,15 +5,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.decoding.parity import WordsOnly, made_up_pairs, padded
-from transformer_core.corpus.tokens.subword import PAD
+from transformer_core.corpus.tokens.subword import EOS, PAD
 from transformer_core.decoding import graphs, hypotheses
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.sampling import Sampling, sample
+from transformer_core.models.transformer import Transformer
+from transformer_core.presets import TransformerSize
 
 SOURCES = [source for source, _ in made_up_pairs(60, seed=3_000)]
 
@@ -41,7 +44,7 @@ class Recording(TorchDispatchMode):
 class RecordedTransformer(graphs.GraphedTransformer):
     """Captures as on a GPU, where a capture runs nothing: the step runs while it is recorded, and its first replay does nothing."""
 
-    def __init__(self, model: WordsOnly) -> None:
+    def __init__(self, model: Transformer) -> None:
         self.model = model
         self.captures = self.replays = 0
 
@@ -88,6 +91,17 @@ def test_captured_steps_are_those_of_the_model(search: Search, positions: int, m
         expected, found = (beam_search(one, tokens, tokens != PAD, search) for one in (model, recorded))
         assert_same(found, expected)
     assert recorded.captures > 3
+    assert recorded.replays
+
+
+def test_a_beam_as_wide_as_the_vocabulary_has_captured_steps() -> None:
+    """Its first step leaves one hypothesis fewer than there are subwords, and only the second fills the beam."""
+    torch.manual_seed(0)
+    model = Transformer(TransformerSize(layers=1, d_model=8, d_ff=8, heads=1, d_k=8, d_v=8, dropout=0.0), 17).double().eval()
+    recorded, search = RecordedTransformer(model), Search(17, max_extra=8)
+    tokens = padded([[5, 9, EOS], [7, EOS], [16, 4, 4, EOS]])
+    expected, found = (beam_search(one, tokens, tokens != PAD, search) for one in (model, recorded))
+    assert_same(found, expected)
     assert recorded.replays
 
 

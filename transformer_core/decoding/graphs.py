@@ -65,7 +65,7 @@ class GraphedTransformer:
 
 
 class _Steps:
-    """The steps of a search. From the fourth on they are replayed, as long as a step does the same to the same tensors."""
+    """The steps of a search. At the earliest from the fourth on they are replayed, as long as a step does the same to the same tensors."""
 
     def __init__(self, owner: GraphedTransformer, search: Hypotheses, state: TransformerState) -> None:
         self._owner = owner
@@ -78,7 +78,8 @@ class _Steps:
         """Make a step."""
         search, state = self._search, self._state
         hypotheses = search.live.shape[1]
-        if state.position < 2:  # The first two steps have other numbers of hypotheses.
+        # The first two steps have other numbers of hypotheses, and with a beam as wide as the vocabulary the third one too.
+        if state.position < 2 or state.seen.shape[1] != hypotheses:
             search.step(self._owner.model, state)
             return
         if state.cursor is None or state.used + hypotheses > state.seen.shape[2]:
