@@ -117,7 +117,8 @@ class ServedTranslator(PythonModel):
         except UserError as error:
             raise Refused(f"params.{error}") from None
         if choice.engine == "torch":
-            return replace(self.translator, shortlist=self.shortlist if wanted.shortlist else None)
+            # The same for all requests: on a GPU it keeps the memory of captured steps. With a shortlist none are captured.
+            return replace(self.translator, shortlist=self.shortlist) if wanted.shortlist else self.translator
         with self._loading:
             if not self._ctranslate2:
                 engine = CTranslate2Engine.load(self.directory, torch.get_num_threads())

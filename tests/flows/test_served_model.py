@@ -25,7 +25,7 @@ from tests.flows.publishing import LINES, publish_in
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
-from transformer_core.decoding.translator import Translator
+from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import configuration_error
 
 pytestmark = pytest.mark.slow  # About a minute: the server starts in 20 seconds, and answers almost 200 requests.
@@ -156,6 +156,23 @@ def test_an_engine_that_will_never_work_is_no_reason_to_try_again(
     assert "libcublas" in caught.value.serialize_as_json()
     with pytest.raises(Refused, match=r"inputs\[0\]: character 3 is a lone surrogate"):
         served.predict(context, ["A \ud83d"])
+
+
+def test_all_requests_have_one_translator_which_keeps_the_memory_of_captured_steps(
+    model_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translators: list[Translator] = []
+
+    def noted(translator: Translator, sources: list[object], *_: object) -> list[list[Hypothesis]]:
+        translators.append(translator)
+        return [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]
+
+    served, context = ServedTranslator(), PythonModelContext({"model": str(model_directory)}, {})
+    served.load_context(context)
+    monkeypatch.setattr(Translator, "translate_tokens", noted)
+    for beam in (1, 4):
+        served.predict(context, TEXTS[:2], {"engine": "torch", "beam": beam})
+    assert translators[0] is translators[1]
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
