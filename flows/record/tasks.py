@@ -104,14 +104,14 @@ def score_table(scores: Mapping[str, Any]) -> str:
         interval = f"{of_split[f'{task.key}_low']:.2f}-{of_split[f'{task.key}_high']:.2f}"
         others = "".join(f"{of_split[key]:>{width}.2f}" for key, (_, width) in task.columns.items())
         rows.append(f"{split:<30}{of_split[task.key]:>8.2f}{interval:>15}{others}")
-    lines = ", ".join(f"{split} has {of_split['lines']:,} line{'s' * (of_split['lines'] != 1)}" for split, of_split in tests.items())
-    rows.append(f"{task.score} is {scores['signature']}, {lines}")
+    lines = ", ".join(f"{of_split['lines']:,} line{'s' * (of_split['lines'] != 1)} of {split}" for split, of_split in tests.items())
+    rows.append(f"{task.score}: {scores['signature']}, {lines}")
     for name, title in COUNT_TITLES.items():
         if name in scores:
             found = ", ".join(f"{of_split[name]:.2f} on {split}" for split, of_split in splits.items() if name in of_split)
-            rows.append(f"{title}, {found}, is {scores.get(f'{name}_signature', 'of unknown signature')}")
+            rows.append(f"{title}: {found}, {scores.get(f'{name}_signature', 'of unknown signature')}")
     shares = [f"{scores[name]:.1f}% {_SHARES[name]}" for name in task.shares]
-    return "\n".join([*rows, f"Of the test outputs {', '.join(shares)}", f"Report: {REPORT}"])
+    return "\n".join([*rows, f"Outputs for test: {', '.join(shares)}", f"Report: {REPORT}"])
 
 
 TRANSLATION = Task(
@@ -134,4 +134,4 @@ PARSING = Task(
     columns={"precision": ("precision", 11), "recall": ("recall", 8), "exact_match": ("exact", 8)},
     compare=compare_parsers,
 )
-_SHARES = {"copied": "are copies", "empty": "empty", "over_long": "over-long", "malformed": "had to be repaired into a tree"}
+_SHARES = {"copied": "copies", "empty": "empty", "over_long": "over-long", "malformed": "repaired into a tree"}

@@ -38,7 +38,7 @@ def test_control_characters_of_a_text_do_not_reach_the_terminal() -> None:
 
 def test_systems_that_agree_have_no_sentence_to_show() -> None:
     text = sentences_text(side_by_side(["ein Hund"], ["ein Hund"], ["eine Katze"]))
-    assert text == "B better than A by most chrF2: no sentence\n\nA better than B by most chrF2: no sentence"
+    assert text == "Largest gains of B over A by chrF2: none\n\nLargest gains of A over B by chrF2: none"
 
 
 def test_parsers_are_compared_by_f1_and_their_outputs_shown_as_trees() -> None:
@@ -48,7 +48,7 @@ def test_parsers_are_compared_by_f1_and_their_outputs_shown_as_trees() -> None:
     (gain,) = compared.gains
     assert (gain.line, gain.score_a, gain.score_b, gain.b) == (2, 50.0, 100.0, GOLD)
     assert "* p < 0.05 by approximate randomisation, 1,000 trials: more than chance." in scores_table(compared)
-    assert "B better than A by most F1:" in sentences_text(compared)
+    assert "Largest gains of B over A by F1:" in sentences_text(compared)
 
 
 def test_a_parsers_trees_in_brackets_are_read_as_its_symbols() -> None:

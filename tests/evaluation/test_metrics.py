@@ -270,6 +270,6 @@ def test_the_error_names_the_first_line_the_share_and_the_remedy() -> None:
     with refused(65) as error:
         refuse_tokenised(Path("data/raw/test.de"), ["Ein Hund.", "", "Ein Hund läuft .", "Ja , gern"])
     assert str(error.value) == (
-        "data/raw/test.de:3: looks tokenised, as 67% of its lines do, and BLEU is of detokenised text. "
+        "data/raw/test.de:3: looks tokenised (67% of the lines do), but BLEU needs detokenised text. "
         "Detokenise the corpus, or set evaluate.allow_tokenised: true."
     )

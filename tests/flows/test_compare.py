@@ -96,9 +96,9 @@ def test_two_trainings_are_compared_by_their_evaluations(compare: Compare) -> No
     assert [line.split() for line in settings.split("\n")] == expected
     assert ["bleu", "54.00", "54.00"] in [line.split() for line in metrics.split("\n")]
     assert scores.split("\n")[0].split()[:2] == ["3", "lines"]
-    assert gains == "B better than A by most chrF2:"
+    assert gains == "Largest gains of B over A by chrF2:"
     assert [line[13:] for line in gained.split("\n")[1:]] == [SOURCE[1], REFERENCES[1], BAD[1], GOOD[1]]
-    assert losses == "A better than B by most chrF2: no sentence"
+    assert losses == "Largest gains of A over B by chrF2: none"
 
 
 def test_a_page_is_written_with_the_curves_of_both_trainings(compare: Compare, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_run_is_found_by_its_id_or_the_beginning_of_it(compare: Compare) -> No
     training = find_training(connect(store()), "abc123")
     assert training is not None
     for run in (training.info.run_id, training.info.run_id[:8]):
-        assert "B better than A by most chrF2: no sentence" in compare(run, "evaluation-1")
+        assert "Largest gains of B over A by chrF2: none" in compare(run, "evaluation-1")
 
 
 def test_an_evaluation_whose_training_was_recorded_elsewhere_is_compared(compare: Compare) -> None:
@@ -205,7 +205,7 @@ REFUSED = [
     ("a_c%3", 78, "run a_c%3: MLflow has no run of this id, name or fingerprint"),
     ("it's", 78, 'run "it\'s": no run has such a name'),
     ("", 78, "run '': no run has such a name"),
-    ("abc", 78, "run abc: may be abc123, abc789. Write more of it, or the run's id."),
+    ("abc", 78, "run abc: may be abc123, abc789. Give more of the name, or the run's id."),
     ("abc789", 65, "run abc789: a training without an evaluation. Make one with: dvc repro --force --single-item evaluate"),
     ("evaluation-2", 65, "run evaluation-2: holds no test.hyp. Send what is left with: python -m flows.tracking sync"),
     ("evaluation-3", 65, "runs evaluation-1 and evaluation-3: were scored against different references. "

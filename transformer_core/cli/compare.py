@@ -14,21 +14,21 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "compare",
-        "two systems' translations: scores, significance, the sentences that differ most",
+        "compare two systems' translations: scores, significance, the sentences that differ most",
         "transformer-core compare ours.de theirs.de --ref reference.de --source news.en",
     )
     parser.add_argument(
-        "a", metavar="HYP_A", type=Path, help="detokenised translations, or a parser's outputs: trees in brackets or symbols"
+        "a", metavar="HYP_A", type=Path, help="detokenised translations of system A, or a parser's outputs: trees in brackets or symbols"
     )
-    parser.add_argument("b", metavar="HYP_B", type=Path, help="another system's of the same sentences")
+    parser.add_argument("b", metavar="HYP_B", type=Path, help="those of system B for the same sentences")
     parser.add_argument(
         "--ref",
         metavar="R",
         type=Path,
         required=True,
-        help="the right translations, or the trees of a parser in a file R.tree, line by line",
+        help="the reference translations, line by line; for parsers the gold trees, in a file whose name ends in .tree",
     )
-    parser.add_argument("--source", metavar="S", type=Path, help="the sentences translated, to be shown beside")
+    parser.add_argument("--source", metavar="S", type=Path, help="the source sentences, to show beside the outputs")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     if trees:
         _check_trees(arguments.ref, references)
     elif looks_tokenised(references):
-        print(f"{arguments.ref}: looks tokenised; these scores compare with each other and with no others.", file=sys.stderr)
+        print(f"{arguments.ref}: looks tokenised; compare these scores only with each other.", file=sys.stderr)
     compared = side_by_side(a, b, references, source[0] if source else None, trees)
     if arguments.json:
         text = json.dumps(compared.document(), indent=2, ensure_ascii=False)

@@ -84,9 +84,7 @@ def attention_maps(model: TranslationModel, subword: Subword, source: Sequence[i
     one head. Raises `UserError` (78): the model has no attention, or is convolutional.
     """
     if not keeps_weights(model):
-        raise configuration_error(
-            "this model keeps no attention weights: a Transformer does, and a recurrent one whose attention is not none"
-        )
+        raise configuration_error("this model keeps no attention weights; Transformers and recurrent models with attention do")
     read = [BOS, *target[:-1]]
     with torch.inference_mode():
         ids = [torch.tensor([tokens], device=model.output_weight.device) for tokens in (source, read)]

@@ -72,7 +72,7 @@ def side_by_side(
     else:
         scores, of_sentences = compare_scores(a, b, references), "chrF2"
         scores_a, scores_b = sentence_chrf(a, references), sentence_chrf(b, references)
-        method = f"by paired bootstrap, {RESAMPLES:,} resamples: more than chance. Of TER the lower is the better."
+        method = f"by paired bootstrap, {RESAMPLES:,} resamples: more than chance. A lower TER is better."
     by_gain = sorted(range(len(references)), key=lambda index: scores_a[index] - scores_b[index])
 
     def shown(output: str, reference: str) -> str:
@@ -97,14 +97,14 @@ def scores_table(compared: SideBySide) -> str:
     rows.append(f"* p < {SIGNIFICANT} {compared.method}")
     if compared.lines < FEW_LINES:
         rows.append(f"With fewer than {FEW_LINES} lines a p-value says little.")
-    return "\n".join([*rows, *(f"{one.metric} is {one.signature}" for one in compared.scores)])
+    return "\n".join([*rows, *(f"{one.metric}: {one.signature}" for one in compared.scores)])
 
 
 def sentences_text(compared: SideBySide) -> str:
     """Format the sentences that differ most for a terminal, with control characters escaped: a carriage return as \\r."""
     blocks = []
     for better, worse, sentences in (("B", "A", compared.gains), ("A", "B", compared.losses)):
-        blocks.append(f"{better} better than {worse} by most {compared.of_sentences}:{'' if sentences else ' no sentence'}")
+        blocks.append(f"Largest gains of {better} over {worse} by {compared.of_sentences}:{'' if sentences else ' none'}")
         blocks += [_block(sentence, compared.of_sentences) for sentence in sentences]
     return "\n\n".join(blocks)
 

@@ -32,7 +32,7 @@ def without_punctuation(word: str) -> str:
 def f1_by_frequency(hypotheses: Sequence[str], references: Sequence[str], training: Iterable[str]) -> list[GroupScore]:
     """Return F1 of words, in percent, by their number of occurrences in the training; each group's size is its words in the references.
 
-    A word of a hypothesis is right if the reference of the same sentence has it, as often as it has it. Words are parted by spaces and
+    A word of a hypothesis is right at most as often as the reference of the same sentence has it. Words are parted by spaces and
     compared without the punctuation around them. Bins without a word are left out; so are all if references have no spaces between words.
 
     Args:

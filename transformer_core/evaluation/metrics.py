@@ -129,7 +129,7 @@ def refuse_tokenised(path: Path, references: Sequence[str]) -> None:
     share, first = _tokenised_lines(references)
     if share >= TOKENISED_SHARE:
         raise UserError(
-            f"{path}:{first + 1}: looks tokenised, as {share:.0%} of its lines do, and BLEU is of detokenised text",
+            f"{path}:{first + 1}: looks tokenised ({share:.0%} of the lines do), but BLEU needs detokenised text",
             "Detokenise the corpus, or set evaluate.allow_tokenised: true.",
         )
 

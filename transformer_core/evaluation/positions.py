@@ -57,7 +57,7 @@ def sinusoids(positions: int, d_model: int) -> Encodings:
     Raises `UserError` (78): more than `MOST_VALUES` values, or an odd d_model, which does not divide into pairs of sine and cosine.
     """
     if d_model % 2:
-        raise configuration_error(f"d_model is {d_model}, and a sine and a cosine share a frequency", "Choose an even one.")
+        raise configuration_error(f"d_model is {d_model}, but sines and cosines come in pairs", "Choose an even number.")
     _check_size(positions, d_model)
     return Encodings("", sinusoidal_positions(positions, d_model, torch.float64).numpy(), learned=False)
 
@@ -70,7 +70,7 @@ def encodings_of(model: TranslationModel, positions: int) -> list[Encodings]:
     """
     if isinstance(model, Transformer) and isinstance(model.source_positions, LearnedPositions):
         if positions > len(model.source_positions.weight):
-            raise configuration_error(f"{positions} positions asked for, and the model has learned {len(model.source_positions.weight)}")
+            raise configuration_error(f"{positions} positions requested, but the model has learned {len(model.source_positions.weight)}")
         _check_size(positions, model.d_model)
         sides = {"source": model.source_positions, "target": model.target_positions}
         with torch.inference_mode():

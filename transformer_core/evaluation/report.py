@@ -46,8 +46,8 @@ FEW = 30
 NEAR_ZERO, MANY_WRONG = 1.0, 5.0
 # The sentence on each BLEU of Moses' tokens ends with the figures.
 MOSES_BLEU = {
-    "paper_bleu": "To compare with the paper's Table 2 alone: BLEU of Moses' tokens (of German, with compounds split at hyphens),",
-    "multi30k_lower": "To compare with papers on Multi30k: BLEU of lowercased Moses' tokens, without smoothing,",
+    "paper_bleu": "Only for comparison with the paper's Table 2: BLEU of Moses' tokens (of German, with compounds split at hyphens),",
+    "multi30k_lower": "For comparison with papers on Multi30k: BLEU of lowercased Moses' tokens, without smoothing,",
 }
 # The name on the tile of each BLEU that a corpus asks for.
 TILES = {"multi30k_lower": "Lowercased BLEU"}
