@@ -136,8 +136,8 @@ def _text(path: str) -> str:
 def _parser() -> Parser:
     parser = Parser(prog="python -m flows.submit", description=main.__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
-    slurm = kinds.add_parser("slurm", help="through sbatch; the project is installed at the same path on every node")
-    limit = "limit; shortly before it the training saves and is queued again"
+    slurm = kinds.add_parser("slurm", help="submit by sbatch; the project must be installed at the same path on every node")
+    limit = "time limit; two minutes before it the training saves and is queued again"
     slurm.add_argument("--time", type=slurm_time, required=True, metavar="HH:MM:SS", help=limit)
     for name in ("--partition", "--account", "--qos"):
         slurm.add_argument(name, type=slurm_value, metavar="NAME")
@@ -146,18 +146,22 @@ def _parser() -> Parser:
     )
     prelude = "shell commands that each node runs first: modules, variables, a container"
     slurm.add_argument("--prelude", type=_text, metavar="FILE", help=prelude)
-    kubernetes = kinds.add_parser("kubernetes", help="through kubectl; an Indexed Job and the service by which its pods find node 0")
-    kubernetes.add_argument("--image", required=True, help="built from the Dockerfile")
-    kubernetes.add_argument("--state-claim", default="transformer-state", metavar="NAME", help="persistent volume claim, ReadWriteMany")
-    kubernetes.add_argument("--secret", default="transformer-pipeline", metavar="NAME", help="whose keys become environment variables")
-    kubernetes.add_argument("--namespace", metavar="NAME", help="of the job and its service (default: that of kubectl's context)")
+    kubernetes = kinds.add_parser("kubernetes", help="submit by kubectl: an Indexed Job, and the service by which its pods find node 0")
+    kubernetes.add_argument("--image", required=True, help="image built from the Dockerfile")
+    kubernetes.add_argument(
+        "--state-claim", default="transformer-state", metavar="NAME", help="persistent volume claim (ReadWriteMany) for states"
+    )
+    kubernetes.add_argument(
+        "--secret", default="transformer-pipeline", metavar="NAME", help="secret whose keys become environment variables"
+    )
+    kubernetes.add_argument("--namespace", metavar="NAME", help="namespace of the job and its service (default: that of kubectl's context)")
     kubernetes.add_argument("--patch", type=Path, metavar="FILE", help="fields to merge into the job, in the format of kubectl patch")
     for one, name_type in ((slurm, slurm_name), (kubernetes, kubernetes_name)):
         one.add_argument("--nodes", type=positive_int, default=1)
-        one.add_argument("--gpus", type=non_negative_int, default=0, metavar="N", help="of each node (default: 0, train on CPUs)")
-        one.add_argument("--name", type=name_type, default="transformer-train", help="of the job")
-        one.add_argument("--repository", metavar="URL", help="where nodes clone from (default: this repository's first git remote)")
-        one.add_argument("--dry-run", action="store_true", help="print what would be submitted")
+        one.add_argument("--gpus", type=non_negative_int, default=0, metavar="N", help="GPUs of each node (default: 0, train on CPUs)")
+        one.add_argument("--name", type=name_type, default="transformer-train", help="name of the job")
+        one.add_argument("--repository", metavar="URL", help="repository that nodes clone (default: this repository's first git remote)")
+        one.add_argument("--dry-run", action="store_true", help="print the job without submitting it")
     return parser
 
 

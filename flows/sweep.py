@@ -126,7 +126,7 @@ def _check_locked(corpus: str) -> None:
     for name, sources in read.items():
         unknown = any(source.mtdata or any(file.sha256 is None for file in (source.https or {}).values()) for source in sources)
         if unknown and not lock_file(name).exists():
-            raise configuration_error(f"{lock_file(name)}: missing, and {name} has no other sums of its files", remedy)
+            raise configuration_error(f"{lock_file(name)}: missing, but files of {name} have no published sums", remedy)
     for model in registered_models(found):
         if model not in locked_sums(lock_file(corpus)):
             raise configuration_error(f"{lock_file(corpus)}: has no sum of {model}", remedy)
@@ -243,7 +243,7 @@ def record(planned: Sweep, machine: Machine) -> None:
 
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train the rows of a table that have no result yet, and write it to results/sweeps/NAME."""
+    """Train the rows of a table that have no result yet, and write the table to results/sweeps/NAME."""
     given = vars(_parser().parse_intermixed_args(arguments))  # Settings may stand after options.
     at_once = given.pop("at_once")
     planned = plan(**given)
@@ -261,18 +261,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="python -m flows.sweep", description=main.__doc__)
     parser.add_argument("name", choices=NAMES, help="a table of the paper, or a grid of settings")
-    parser.add_argument("settings", nargs="*", metavar="KEY=V1,V2", help="of a sweep of params: train.warmup=200,400")
+    parser.add_argument("settings", nargs="*", metavar="KEY=V1,V2", help="values of a setting, for the sweep params: train.warmup=200,400")
     parser.add_argument("--recipe", metavar="NAME", help="corpus and training (default: params.yaml as it is)")
     parser.add_argument("--rows", metavar="A,B", type=lambda text: text.split(","), help="rows of the table (default: all)")
-    parser.add_argument("--seeds", metavar="N", type=positive_int, help="trainings of each row (1)")
-    parser.add_argument("--updates", metavar="N", type=positive_int, help="of each training (default: the recipe's)")
+    parser.add_argument("--seeds", metavar="N", type=positive_int, help="trainings of each row, each with another seed (default: 1)")
+    parser.add_argument("--updates", metavar="N", type=positive_int, help="updates of each training (default: the recipe's)")
     parser.add_argument(
         "--scale",
         metavar="S",
         type=positive_int,
-        help="divides the paper's widths (default: the power of two at which base is not wider than the recipe's model)",
+        help="divide the paper's widths by S (default: the power of two at which base is not wider than the recipe's model)",
     )
-    parser.add_argument("--at-once", metavar="K", type=positive_int, default=1, help="trainings side by side (1)")
+    parser.add_argument("--at-once", metavar="K", type=positive_int, default=1, help="number of trainings side by side (default: 1)")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""`python -m flows.tracking sync`: send what MLflow does not have of this repository's journals."""
+"""`python -m flows.tracking sync`: send what MLflow lacks of this repository's journals."""
 
 from flows.process.runner import reports_errors
 from flows.record.journal import JOURNALS
@@ -11,7 +11,7 @@ from transformer_core.errors import without_logins
 
 @reports_errors
 def main(arguments: list[str] | None = None) -> int:
-    """Send what MLflow does not have of this repository's journals, deleted runs too; exit code 69 if it is unreachable."""
+    """Send what MLflow lacks of this repository's journals, also deleted runs. The exit code is 69 if MLflow is unreachable."""
     parser = Parser(prog="python -m flows.tracking", description=main.__doc__)
     parser.add_argument("action", choices=["sync"])
     parser.parse_args(arguments)

@@ -18,10 +18,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Fetch the model and run `transformer-core translate` with the options given, or as it was published; return its exit code."""
     parser = Parser(
         prog="python -m flows.translate",
-        description="Translate lines of standard input with a model of the registry that params.yaml or $MLFLOW_TRACKING_URI names.",
+        description="Translate standard input with a model from the MLflow registry at machine.tracking_uri or $MLFLOW_TRACKING_URI.",
     )
     parser.add_argument("model", metavar="NAME@ALIAS", help="or NAME/VERSION")
-    parser.add_argument("options", metavar="...", nargs=argparse.REMAINDER, help="options of `transformer-core translate`, but --model")
+    parser.add_argument("options", metavar="...", nargs=argparse.REMAINDER, help="options of `transformer-core translate`, except --model")
     chosen = parser.parse_args(arguments)
     # A machine that only translates needs no params.yaml.
     machine = Machine() if os.environ.get("MLFLOW_TRACKING_URI") and not PARAMS_FILE.exists() else load_params().machine

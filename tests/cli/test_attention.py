@@ -89,7 +89,7 @@ def test_characters_that_no_font_draws_are_named_once(call: Call, monkeypatch: p
     monkeypatch.setattr("transformer_core.evaluation.heat_maps._drawn_by", lambda _: set("▁thedog</s>"))
     done = call("attention", "--model", "transformer", "--out", "a", "the dog", "der Hund")
     assert done.code == 0
-    assert done.err.startswith("no installed font draws H n r u ·: boxes in the pictures.")
+    assert done.err.startswith("no installed font draws H n r u ·: the pictures show boxes.")
     assert done.err.count("\n") == 1
 
 
@@ -110,28 +110,32 @@ def test_of_a_model_whose_numbers_overflow_the_weights_are_null_and_there_is_no_
 @pytest.mark.parametrize(
     ("arguments", "code", "line"),
     [
-        ("--layers 3 a", 78, "--layers: 3 asked for, and the model has 2"),
-        ("--heads 1,5 a", 78, "--heads: 5 asked for, and the model has 2"),
+        ("--layers 3 a", 78, "--layers: 3 requested, but the model has 2"),
+        ("--heads 1,5 a", 78, "--heads: 5 requested, but the model has 2"),
         ("--heads 0 a", 78, "argument --heads: must be a whole number above 0, got '0'"),
         ("--layers 1, a", 78, "argument --layers: must be a whole number above 0, got ''"),
         ("--kind self a", 78, "argument --kind: invalid choice: 'self'"),
         ("' '", 78, "SOURCE_SENTENCE: no text"),
         ("th\udcff", 78, "argument SOURCE_SENTENCE: not valid UTF-8"),
-        ("--device cuda:99 a", 78, "--device: cuda:99 asked for"),
+        ("--device cuda:99 a", 78, "--device: cuda:99 requested"),
         ("--model recurrent --kind encoder a", 78, "--kind: this model has no encoder attention. It has: cross."),
         ("--model convolutional a", 78, "this model keeps no attention weights"),
         ("--model learned 'the house the house the house'", 65, "tokens, but this model has learned 6 positions. Split the sentence."),
         ("--model learned a 'the house the house the house'", 65, "TARGET_SENTENCE: "),
-        ("--word it 'the dog sees'", 78, "--word: 'it' is no word of the sentence. Its words: the dog sees </s>"),
-        ("--word ⌘ 'the ⌘ dog'", 78, "'⌘' is no word of the sentence. Its words: the <unk> dog </s>; <unk> is what the vocabulary lacks"),
-        ("--word do 'the dog'", 78, "--word: 'do' is no word of the sentence"),
-        ("--word dog --occurrence 2 'the dog'", 78, "--occurrence: 2 asked for, and 'dog' is in the sentence once"),
+        ("--word it 'the dog sees'", 78, "--word: 'it' is not a word of the sentence. Its words: the dog sees </s>"),
+        (
+            "--word ⌘ 'the ⌘ dog'",
+            78,
+            "'⌘' is not a word of the sentence. Its words: the <unk> dog </s>; <unk> is what the vocabulary lacks",
+        ),
+        ("--word do 'the dog'", 78, "--word: 'do' is not a word of the sentence"),
+        ("--word dog --occurrence 2 'the dog'", 78, "--occurrence: 2 requested, but 'dog' is in the sentence once"),
         ("--word dog --occurrence 0 'the dog'", 78, "argument --occurrence: must be a whole number"),
         ("--occurrence 1 'the dog'", 78, "--occurrence: needs --word"),
         ("--word dog --kind cross 'the dog'", 78, "--word: shows the encoder's self-attention"),
         ("--word dog --layers 1,2 'the dog'", 78, "--word: shows one layer, and --layers names 2"),
-        ("--word dog --layers 3 'the dog'", 78, "--layers: 3 asked for, and the model has 2"),
-        ("--word dog --heads 3 'the dog'", 78, "--heads: 3 asked for, and the model has 2"),
+        ("--word dog --layers 3 'the dog'", 78, "--layers: 3 requested, but the model has 2"),
+        ("--word dog --heads 3 'the dog'", 78, "--heads: 3 requested, but the model has 2"),
         ("--word dog 'the dog' 'der Hund'", 78, "--word: shows how the source is read"),
         ("--model recurrent --word dog 'the dog'", 78, "--word: this model has no encoder attention. It has: cross."),
         ("--model nowhere a", 65, "nowhere/config.json: no such file"),

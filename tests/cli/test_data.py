@@ -111,8 +111,8 @@ def test_languages_held_out_lines_and_files_of_a_split_can_be_said(call: Call, o
     [
         ("--source-language", "en us", "must be a language: letters, digits, dashes and underscores, got 'en us'"),
         ("--target-language", "", "must be a language: letters, digits, dashes and underscores, got ''"),
-        ("--source-language", "tree", "tree is no language of text, but the target of parsing"),
-        ("--target-language", "tree", "tree is no language of text, but the target of parsing"),
+        ("--source-language", "tree", "tree is not a language of text, but the target of parsing"),
+        ("--target-language", "tree", "tree is not a language of text, but the target of parsing"),
     ],
 )
 def test_a_language_that_cannot_be_is_refused_before_anything_is_written(
@@ -154,7 +154,7 @@ def test_an_update_leaves_params_alone_and_says_how_many_pairs_there_are(call: C
     assert call("data", "new", "mine", "text.en", "text.de").refusal() == (
         78,
         "corpora/mine.yaml: there is a corpus mine already. "
-        "To take in changed files: transformer-core data update mine. Or choose another name.",
+        "To update it for changed files: transformer-core data update mine. Or choose another name.",
     )
     assert call("data", "update", "mine") == (0, "corpora/mine.yaml: 2,000 pairs (100 before). Next: dvc repro\n", "")
     assert params.read_bytes() == before

@@ -34,7 +34,7 @@ def test_sizes_or_a_model_can_be_chosen(arguments: str, made: str, call: Call) -
     ("arguments", "code", "line"),
     [
         ("--model recurrent", 78, "this model has no positional encodings: a recurrent one reads the words in their order"),
-        ("--model learned --positions 7", 78, "7 positions asked for, and the model has learned 6"),
+        ("--model learned --positions 7", 78, "7 positions requested, but the model has learned 6"),
         ("--model transformer --d-model 16", 78, "--d-model: cannot be combined with --model, which has its own"),
         ("--model nowhere", 65, "nowhere/config.json: no such file"),
         ("--d-model 7", 78, "d_model is 7"),

@@ -93,7 +93,7 @@ def test_packed_files_are_scored_as_their_text(call: Call) -> None:
         ("--model transformer a.en longer.de", 65, "a.en: 3 lines, but longer.de has 4. "),
         ("--model transformer a.en bad.de", 65, "bad.de:2: not valid UTF-8 (byte 0xff at column 2). Re-encode the file as UTF-8."),
         ("--model nowhere a.en a.de", 65, "nowhere/config.json: no such file"),
-        ("--model transformer --device cuda:99 a.en a.de", 78, "--device: cuda:99 asked for"),
+        ("--model transformer --device cuda:99 a.en a.de", 78, "--device: cuda:99 requested"),
         ("--model transformer --device gpu a.en a.de", 78, "argument --device: must be cpu, cuda or cuda:N, got 'gpu'"),
         ("--model transformer --batch-tokens 0 a.en a.de", 78, "argument --batch-tokens: must be a whole number above 0"),
         ("--model transformer a.en", 78, "the following arguments are required: TARGET"),

@@ -242,7 +242,7 @@ def test_a_file_that_is_read_is_not_replaced(arguments: str, translate: Call, tm
     (tmp_path / "model").mkdir()
     (tmp_path / "model/spm.model").symlink_to(tmp_path / "lines")
     out = arguments.split()[1]
-    line = f"--out: {out} is also read, and would be replaced. Name another file."
+    line = f"--out: {out} is an input file and would be replaced. Name another file."
     assert translate(*arguments.split()).refusal() == (78, line)
     assert (tmp_path / "lines").read_bytes() == b"a cat\n"
 
@@ -341,7 +341,7 @@ def test_a_bar_leaves_a_pipe_to_the_translation(model: Path, tmp_path: Path) -> 
 
 ENGINES: list[tuple[tuple[str, ...], str]] = [
     ((), "engine ctranslate2, float32, on cpu, 1 CPU threads: the faster one on a CPU"),
-    (("--scores",), "engine torch, float32, on cpu, 1 CPU threads: scores of CTranslate2 are given that no special token occurs"),
+    (("--scores",), "engine torch, float32, on cpu, 1 CPU threads: CTranslate2's scores are conditional on the absence of special tokens"),
     (("--scores", "--engine", "ctranslate2"), "engine ctranslate2, float32, on cpu, 1 CPU threads: as asked"),
     (("--beam", "1", "--engine", "torch"), "engine torch, float32, on cpu, 1 CPU threads: as asked"),
 ]
@@ -385,7 +385,7 @@ def test_gpus_that_cuda_cannot_use_are_none(translate: Call, monkeypatch: pytest
     """The driver lists them, and CUDA does not start."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert translate("--device", "cuda", stdin=b"the dog\n").refusal() == (78, "--device: cuda asked for, 0 GPUs here")
+    assert translate("--device", "cuda", stdin=b"the dog\n").refusal() == (78, "--device: cuda requested, 0 GPUs here")
 
 
 def test_what_is_not_here_is_named(call: Call, translate: Call) -> None:
@@ -394,7 +394,7 @@ def test_what_is_not_here_is_named(call: Call, translate: Call) -> None:
     code, line = translate("nowhere").refusal()
     assert (code, line.split(". ")[0]) == (65, "nowhere: no such file")
     if not torch.cuda.is_available():
-        assert translate("--device", "cuda:77", stdin=b"the dog\n").refusal() == (78, "--device: cuda:77 asked for, 0 GPUs here")
+        assert translate("--device", "cuda:77", stdin=b"the dog\n").refusal() == (78, "--device: cuda:77 requested, 0 GPUs here")
 
 
 def test_an_export_says_what_was_made_and_where_but_not_over_a_model_of_ours(model: Path, call: Call, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None, decode: Mapping[str, Any] | Non
         return error.exit_code
     except KeyboardInterrupt:
         print("transformer-core: interrupted", file=sys.stderr, flush=True)
-        if of_process:  # At once: at the end of its variables' life CTranslate2 would first translate all that was begun.
+        if of_process:  # At once: CTranslate2's destructor would first translate all batches that were begun.
             flush_or_discard(sys.stdout)
             os._exit(ExitCode.INTERRUPTED)
         return ExitCode.INTERRUPTED

@@ -88,7 +88,7 @@ def add_command(commands: Commands, name: str, summary: str, example: str) -> ar
 
 def add_device_argument(parser: argparse._ActionsContainer) -> None:
     """Add the option --device."""
-    parser.add_argument("--device", metavar="D", type=_device, help="cpu, cuda or cuda:N (the GPUs if there are any)")
+    parser.add_argument("--device", metavar="D", type=_device, help="cpu, cuda or cuda:N (default: the GPUs if there are any)")
 
 
 def chosen_device(name: str | None) -> "torch.device | None":
@@ -100,13 +100,13 @@ def chosen_device(name: str | None) -> "torch.device | None":
     device = torch.device(name)
     usable = torch.cuda.device_count() if torch.cuda.is_available() else 0  # The count alone needs no working CUDA.
     if device.type == "cuda" and (device.index or 0) >= usable:
-        raise configuration_error(f"--device: {name} asked for, {usable} GPUs here")
+        raise configuration_error(f"--device: {name} requested, {usable} GPUs here")
     return device
 
 
 def add_threads_argument(parser: argparse._ActionsContainer) -> None:
     """Add the option --threads."""
-    parser.add_argument("--threads", metavar="N", type=_threads, help="threads on a CPU ($OMP_NUM_THREADS, or one a core)")
+    parser.add_argument("--threads", metavar="N", type=_threads, help="threads on a CPU (default: $OMP_NUM_THREADS, or one a core)")
 
 
 def use_threads(number: int | None) -> None:

@@ -26,27 +26,38 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "attention",
-        "pictures of what a model attends to in one sentence",
+        "draw what a model attends to in one sentence",
         "transformer-core attention 'The dog sees a cat.' --model models/averaged --out pictures",
     )
     parser.add_argument(
-        "source", metavar="SOURCE_SENTENCE", type=_sentence, help="both sentences stand side by side, before or after options"
+        "source",
+        metavar="SOURCE_SENTENCE",
+        type=_sentence,
+        help="source sentence; both sentences stand together, before or after the options",
     )
-    parser.add_argument("target", metavar="TARGET_SENTENCE", nargs="?", type=_sentence, help="the model's own translation if left out")
+    parser.add_argument("target", metavar="TARGET_SENTENCE", nargs="?", type=_sentence, help="its translation (default: the model's own)")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, required=True, help=f"for encoder.png, decoder.png, cross.png, {_NUMBERS}; with --word, {_WORD}"
+        "--out",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help=f"folder for encoder.png, decoder.png, cross.png, {_NUMBERS}; with --word, {_WORD}",
     )
-    parser.add_argument("--kind", choices=_KINDS, help="self-attention of encoder or decoder, or attention to the source (all three)")
-    parser.add_argument("--layers", metavar="N,...", type=_numbers, help="from 1 on, as in the paper (all)")
-    parser.add_argument("--heads", metavar="N,...", type=_numbers, help="from 1 on (all)")
+    parser.add_argument(
+        "--kind", choices=_KINDS, help="self-attention of encoder or decoder, or attention to the source (default: all three)"
+    )
+    parser.add_argument("--layers", metavar="N,...", type=_numbers, help="layers, counted from 1 as in the paper (default: all)")
+    parser.add_argument("--heads", metavar="N,...", type=_numbers, help="heads, counted from 1 (default: all)")
     parser.add_argument(
         "--word",
         metavar="W",
         type=_sentence,
-        help="what this word of the source attends to, as lines, in one layer (the encoder's last but one)",
+        help="draw what this word of the source attends to, in one encoder layer (default: the last but one)",
     )
-    parser.add_argument("--occurrence", metavar="N", type=positive_int, help="which one, of a --word that occurs several times (1)")
+    parser.add_argument(
+        "--occurrence", metavar="N", type=positive_int, help="number of the occurrence, if --word occurs several times (default: 1)"
+    )
     add_device_argument(parser)
     parser.set_defaults(run=run)
 
@@ -118,10 +129,10 @@ def _place(words: list[str], wanted: str, occurrence: int) -> int:
     places = [place for place, word in enumerate(words) if word == normalise(wanted)]
     if not places:
         unknown = "; <unk> is what the vocabulary lacks" if "<unk>" in words else ""
-        raise configuration_error(f"--word: {wanted!r} is no word of the sentence", f"Its words: {' '.join(words)}{unknown}")
+        raise configuration_error(f"--word: {wanted!r} is not a word of the sentence", f"Its words: {' '.join(words)}{unknown}")
     if occurrence > len(places):
         times = "once" if len(places) == 1 else f"{len(places)} times"
-        raise configuration_error(f"--occurrence: {occurrence} asked for, and {wanted!r} is in the sentence {times}")
+        raise configuration_error(f"--occurrence: {occurrence} requested, but {wanted!r} is in the sentence {times}")
     return places[occurrence - 1]
 
 
@@ -141,8 +152,8 @@ def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int]
     except OSError as error:
         raise _not_writable(folder, error) from None
     if fonts.missing:
-        remedy = f"{_NUMBERS} has them as they are; a font such as Noto Sans CJK draws them."
-        print(f"no installed font draws {' '.join(fonts.missing)}: boxes in the pictures. {remedy}", file=sys.stderr)
+        remedy = f"{_NUMBERS} has these characters; install a font such as Noto Sans CJK to draw them."
+        print(f"no installed font draws {' '.join(fonts.missing)}: the pictures show boxes. {remedy}", file=sys.stderr)
     return [*figures, _NUMBERS]
 
 
@@ -185,7 +196,7 @@ def _chosen_kinds(kind: "Kind | None", maps: "AttentionMaps") -> "list[Kind]":
 def _chosen(option: str, numbers: list[int] | None, count: int) -> list[int]:
     beyond = [number for number in numbers or [] if number > count]
     if beyond:
-        raise configuration_error(f"--{option}: {beyond[0]} asked for, and the model has {count}")
+        raise configuration_error(f"--{option}: {beyond[0]} requested, but the model has {count}")
     return numbers or list(range(1, count + 1))
 
 

@@ -17,33 +17,35 @@ def add_to(commands: Commands) -> None:
     new = add_command(
         subcommands,
         "new",
-        "make a corpus of two aligned text files, and a params.yaml for it",
+        "make a corpus from two aligned text files, and a params.yaml for it",
         "transformer-core data new letters letters.en letters.de",
     )
-    new.add_argument("name", metavar="NAME", help="of the corpus")
+    new.add_argument("name", metavar="NAME", help="name of the corpus")
     new.add_argument(
         "source", metavar="SOURCE_FILE", type=Path, help="UTF-8, one sentence a line: corpus.en, corpus.en.gz; or .tmx, .tsv, .sgm"
     )
     new.add_argument(
         "target", metavar="TARGET_FILE", type=Path, help="the translations, line by line: corpus.de; the same .tmx or .tsv file"
     )
-    new.add_argument("--source-language", metavar="L", help="needed if the file's suffix is not a language")
-    new.add_argument("--target-language", metavar="L", help="needed if the file's suffix is not a language")
+    new.add_argument("--source-language", metavar="L", help="language; needed if the file's suffix is not a language")
+    new.add_argument("--target-language", metavar="L", help="language; needed if the file's suffix is not a language")
     for split in ("valid", "test"):
         given = new.add_mutually_exclusive_group()
-        given.add_argument(f"--{split}-lines", metavar="N", type=positive_int, help=f"pairs held out for {split} (a tenth, at most 1,000)")
         given.add_argument(
-            f"--{split}", metavar=("SOURCE_FILE", "TARGET_FILE"), nargs=2, type=Path, help=f"files of {split}: none held out"
+            f"--{split}-lines", metavar="N", type=positive_int, help=f"pairs held out for {split} (default: a tenth, at most 1,000)"
+        )
+        given.add_argument(
+            f"--{split}", metavar=("SOURCE_FILE", "TARGET_FILE"), nargs=2, type=Path, help=f"files of {split}; no pair is held out for it"
         )
     new.add_argument("--force", action="store_true", help="replace a corpus of that name and an edited params.yaml")
     new.set_defaults(run=run_new)
     update = add_command(
         subcommands,
         "update",
-        "take in changed files of a corpus; params.yaml and held-out pairs stay as they are",
+        "update a corpus for its changed files; params.yaml stays as it is, and held-out pairs stay held out",
         "transformer-core data update letters",
     )
-    update.add_argument("name", metavar="NAME", help="of a corpus in corpora/")
+    update.add_argument("name", metavar="NAME", help="name of a corpus in corpora/")
     update.set_defaults(run=run_update)
     plan = add_command(
         subcommands,
@@ -51,13 +53,13 @@ def add_to(commands: Commands) -> None:
         "print files, sums, terms and disk space of a recipe's corpus; downloads nothing",
         "transformer-core data plan wmt14-en-de-base",
     )
-    plan.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name (params.yaml)")
+    plan.add_argument("recipe", metavar="RECIPE", nargs="?", help="name of a recipe (default: the present params.yaml)")
     plan.add_argument("--json", action="store_true", help="print JSON")
     plan.set_defaults(run=run_plan)
     synthetic = add_command(subcommands, "synthetic", "print generated pairs, tab-separated", "transformer-core data synthetic --pairs 5")
-    synthetic.add_argument("--pairs", metavar="N", type=positive_int, default=10, help="how many (10)")
-    synthetic.add_argument("--seed", metavar="S", type=non_negative_int, default=1, help="of the generator (1)")
-    synthetic.add_argument("--trees", action="store_true", help="the bracketed phrase structure of the source in a third column")
+    synthetic.add_argument("--pairs", metavar="N", type=positive_int, default=10, help="number of pairs (default: 10)")
+    synthetic.add_argument("--seed", metavar="S", type=non_negative_int, default=1, help="seed of the generator (default: 1)")
+    synthetic.add_argument("--trees", action="store_true", help="add a third column: the bracketed phrase structure of the source")
     synthetic.set_defaults(run=run_synthetic)
 
 

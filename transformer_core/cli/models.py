@@ -32,10 +32,10 @@ def add_to(commands: Commands) -> None:
     export = add_command(
         commands,
         "export",
-        "write a model for another engine",
+        "convert a model for another engine",
         "transformer-core export --format ctranslate2 --model models/averaged --out exported",
     )
-    export.add_argument("--format", choices=("ctranslate2",), required=True, help="which engine: %(choices)s")
+    export.add_argument("--format", choices=("ctranslate2",), required=True, help="engine: %(choices)s")
     export.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     export.add_argument("--out", metavar="DIR", type=Path, required=True, help="directory to write; replaces an earlier export")
     export.set_defaults(run=run_export)
@@ -50,26 +50,37 @@ def add_to(commands: Commands) -> None:
         "transformer-core estimate --preset base --devices 8 --price 20",
     )
     _add_size_arguments(estimate)
-    estimate.add_argument("--updates", metavar="U", type=positive_int, help="(train.updates of params.yaml)")
-    estimate.add_argument("--tokens-per-update", metavar="T", type=positive_int, help="(train.tokens_per_update)")
-    estimate.add_argument("--rate", metavar="R", type=positive_float, help="target tokens a second of a device (measured here)")
-    estimate.add_argument("--devices", metavar="N", type=positive_int, help="of all machines (by machine.devices and nodes)")
-    estimate.add_argument("--price", metavar="P", type=non_negative_float, help="of an hour of all machines (by price_per_hour and nodes)")
+    estimate.add_argument("--updates", metavar="U", type=positive_int, help="number of updates (default: train.updates of params.yaml)")
+    estimate.add_argument(
+        "--tokens-per-update", metavar="T", type=positive_int, help="tokens of an update (default: train.tokens_per_update)"
+    )
+    estimate.add_argument("--rate", metavar="R", type=positive_float, help="target tokens a second of a device (default: measured here)")
+    estimate.add_argument(
+        "--devices", metavar="N", type=positive_int, help="devices of all machines together (default: from machine.devices and nodes)"
+    )
+    estimate.add_argument(
+        "--price",
+        metavar="P",
+        type=non_negative_float,
+        help="price of an hour of all machines (default: from machine.price_per_hour and nodes)",
+    )
     estimate.add_argument("--json", action="store_true", help="print JSON")
     estimate.set_defaults(run=run_estimate)
 
 
 def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for the sizes of a model."""
-    parser.add_argument("--preset", metavar="P", help="base, big, table3/C-N2, ... (the model of params.yaml)")
+    parser.add_argument("--preset", metavar="P", help="base, big, table3/C-N2, ... (default: the model of params.yaml)")
     parser.add_argument(
         "--architecture",
         metavar="A",
         choices=("transformer", "recurrent", "convolutional"),
-        help="of the preset: %(choices)s (transformer)",
+        help="architecture of the preset: %(choices)s (default: transformer)",
     )
-    parser.add_argument("--vocab-size", metavar="V", type=vocabulary_size, help="subwords (bpe.vocab_size of params.yaml)")
-    parser.add_argument("--length", metavar="N", type=positive_int, default=25, help="tokens of a sentence (25)")
+    parser.add_argument(
+        "--vocab-size", metavar="V", type=vocabulary_size, help="number of subwords (default: bpe.vocab_size of params.yaml)"
+    )
+    parser.add_argument("--length", metavar="N", type=positive_int, default=25, help="tokens of a sentence (default: 25)")
 
 
 def run_export(arguments: argparse.Namespace) -> int:
@@ -102,7 +113,9 @@ def _chosen_model(arguments: argparse.Namespace) -> "tuple[Model, ModelSize, int
         model = load_params().model
     size = resolve(model)
     if isinstance(size, TransformerSize) and size.positions == "learned" and arguments.length > size.most_positions:
-        raise configuration_error(f"--length: the model has {size.most_positions} positions, and a sentence {arguments.length} tokens")
+        raise configuration_error(
+            f"--length: the model has {size.most_positions} positions, but a sentence would have {arguments.length} tokens"
+        )
     return model, size, arguments.vocab_size or load_params().bpe.vocab_size
 
 
@@ -162,7 +175,7 @@ def run_estimate(arguments: argparse.Namespace) -> int:
         print(train.warning, file=sys.stderr)
     most = min(train.tokens_per_update, train.tokens_per_microbatch)
     if arguments.length > most:
-        raise configuration_error(f"--length: a micro-batch holds {most} tokens, and a sentence {arguments.length}")
+        raise configuration_error(f"--length: a micro-batch holds {most} tokens, but a sentence would have {arguments.length}")
     nodes = params.machine.training_nodes
     devices = arguments.devices or nodes * (params.machine.devices or default_devices(math.ceil(train.microbatches / nodes)))
     rate = arguments.rate

@@ -18,15 +18,20 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "positions",
-        "a picture of positional encodings: their values and their dot products",
+        "draw positional encodings: their values and their dot products",
         "transformer-core positions --out positions.svg",
     )
-    parser.add_argument("--model", metavar="DIR", type=Path, help="draw this model's, learned ones too; the paper's sinusoids if left out")
-    parser.add_argument("--d-model", metavar="D", type=positive_int, help=f"dimensions of the paper's sinusoids ({_D_MODEL})")
     parser.add_argument(
-        "--positions", metavar="N", type=_several, help=f"how many, from position 0 on ({_POSITIONS}, or as many as a model has learned)"
+        "--model", metavar="DIR", type=Path, help="draw the encodings of this model, also learned ones (default: the paper's sinusoids)"
     )
-    parser.add_argument("--out", metavar="FILE", type=_svg, required=True, help="the picture, an SVG file that needs no other")
+    parser.add_argument("--d-model", metavar="D", type=positive_int, help=f"dimensions of the paper's sinusoids (default: {_D_MODEL})")
+    parser.add_argument(
+        "--positions",
+        metavar="N",
+        type=_several,
+        help=f"number of positions, from 0 on (default: {_POSITIONS}, or as many as a model has learned)",
+    )
+    parser.add_argument("--out", metavar="FILE", type=_svg, required=True, help="the picture, a self-contained SVG file")
     parser.set_defaults(run=run)
 
 

@@ -16,13 +16,13 @@ def add_to(commands: Commands) -> None:
     new = add_command(
         commands,
         "new",
-        "lay out a project for the installed package: params.yaml, dvc.yaml, corpora/, ...",
+        "make a project for the installed package: params.yaml, dvc.yaml, corpora/, ...",
         "transformer-core new my-project",
     )
-    new.add_argument("folder", metavar="DIR", type=Path, help="its folder; files that are there are kept")
+    new.add_argument("folder", metavar="DIR", type=Path, help="folder of the project; existing files are kept")
     new.set_defaults(run=run_new)
     recipe = add_command(commands, "recipe", "list the recipes, or write one as params.yaml", "transformer-core recipe multi30k")
-    recipe.add_argument("name", metavar="NAME", nargs="?", help="the recipe to write; none lists them")
+    recipe.add_argument("name", metavar="NAME", nargs="?", help="recipe to write (default: list all recipes)")
     recipe.add_argument("--force", action="store_true", help="replace an edited params.yaml")
     recipe.set_defaults(run=run_recipe)
 

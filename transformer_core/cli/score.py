@@ -24,20 +24,23 @@ _PAIRS_AT_ONCE = 1_024  # Enough for batches of similar length.
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     parser = add_command(
-        commands, "score", "how probable given translations are", "transformer-core score --model models/averaged news.en news.de"
+        commands,
+        "score",
+        "print log-probabilities of given translations, and their perplexity",
+        "transformer-core score --model models/averaged news.en news.de",
     )
-    parser.add_argument("source", metavar="SOURCE", type=Path, help="a file of sentences, one a line, or that packed (.gz, .xz)")
+    parser.add_argument("source", metavar="SOURCE", type=Path, help="source sentences, one a line; may be packed (.gz, .xz)")
     parser.add_argument("target", metavar="TARGET", type=Path, help="their translations, line by line")
     parser.add_argument("--model", metavar="DIR", type=Path, required=True, help="for example models/averaged")
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--tokens", action="store_true", help="a third column: each piece and its log-probability, separated by spaces")
-    shown.add_argument("--json", action="store_true", help="print JSON: a document a line, tokens included")
+    shown.add_argument("--tokens", action="store_true", help="add a third column: each piece and its log-probability, separated by spaces")
+    shown.add_argument("--json", action="store_true", help="print one JSON document a line, tokens included")
     parser.add_argument(
         "--batch-tokens",
         metavar="N",
         type=positive_int,
         default=4096,
-        help="sentences times longest one of what is scored together; bounds memory (4096)",
+        help="size of a batch: its sentences times the longest one; bounds memory (default: 4096)",
     )
     add_device_argument(parser)
     add_threads_argument(parser)

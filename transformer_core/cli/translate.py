@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from transformer_core.decoding.sampling import Sampling
     from transformer_core.decoding.translator import Hypothesis
 
-# Of options that --params sets, too. The others of beam search have theirs in `Search`.
+# Defaults of options that --params can set, too. The other options of beam search have their defaults in `Search`.
 _DEFAULTS = {"engine": "auto", "precision": "float32", "shortlist": False, "max_extra": 50, "batch_tokens": 4_096}
 _STDIN, _DEV_STDIN = Path("<stdin>"), Path("/dev/stdin")
 # The options of each kind of search, which are named as its settings.
@@ -56,39 +56,46 @@ def add_to(commands: Commands) -> None:
         "transformer-core translate --model models/averaged --out news.de news.en",
     )
     add = parser.add_argument
-    add("input", metavar="FILE", type=Path, nargs="?", help="text, a sentence a line, or that packed: .gz, .xz (standard input)")
-    add("--model", metavar="DIR", type=Path, action="append", required=True, help="for example models/averaged; several translate together")
-    add("--out", metavar="FILE", type=Path, help="for the translations (standard output)")
+    add("input", metavar="FILE", type=Path, nargs="?", help="text, one sentence a line; may be packed: .gz, .xz (default: standard input)")
+    add(
+        "--model",
+        metavar="DIR",
+        type=Path,
+        action="append",
+        required=True,
+        help="for example models/averaged; several --model translate together",
+    )
+    add("--out", metavar="FILE", type=Path, help="file for the translations (default: standard output)")
     add("--interactive", action="store_true", help="translate each line before reading the next, as at a terminal")
     searching = parser.add_argument_group("beam search")
     add = searching.add_argument
-    add("--params", metavar="FILE", type=Path, help="a params.yaml, whose section decode has the defaults of these options")
-    add("--beam", metavar="K", type=beam, help="hypotheses kept at each position; 1 is greedy (4)")
-    add("--alpha", metavar="A", type=up_to_10, help="exponent of the length penalty, 0 for none (0.6)")
-    add("--penalty", choices=("wu", "power"), help="wu: ((5+|Y|)/6)^A, the paper's; power: |Y|^A (wu)")
-    add("--coverage", metavar="B", type=up_to_10, help="weight of the coverage penalty of Wu et al. (0)")
+    add("--params", metavar="FILE", type=Path, help="a params.yaml; its section decode gives the options that are left out")
+    add("--beam", metavar="K", type=beam, help="hypotheses kept at each position; 1 is greedy (default: 4)")
+    add("--alpha", metavar="A", type=up_to_10, help="exponent of the length penalty, 0 for none (default: 0.6)")
+    add("--penalty", choices=("wu", "power"), help="wu: ((5+|Y|)/6)^A, the paper's; power: |Y|^A (default: wu)")
+    add("--coverage", metavar="B", type=up_to_10, help="weight of the coverage penalty of Wu et al. (default: 0)")
     add(
         "--patience",
         metavar="P",
         type=up_to_100,
-        help="stop after K times P finished translations (engine torch: when no other can become the best; ctranslate2: 1)",
+        help="stop after K times P finished translations (default: 1 with ctranslate2; torch stops when no other can become best)",
     )
     sampling = parser.add_argument_group("sampling instead of beam search")
     add = sampling.add_argument
-    add("--sample", metavar="N", type=samples, help="draw N translations of each line and print the likeliest (all with --nbest)")
-    add("--temperature", metavar="T", type=up_to_100, help="below 1 favours likely tokens (1)")
-    add("--top-k", metavar="K", type=non_negative_int, help="draw from the K likeliest tokens only; 0 for all (0)")
-    add("--top-p", metavar="P", type=fraction, help="draw from the likeliest tokens that make up P only (1)")
-    add("--seed", metavar="S", type=non_negative_int, help="a draw depends on it and on the line (1)")
+    add("--sample", metavar="N", type=samples, help="draw N translations of each line and print the likeliest, or all with --nbest")
+    add("--temperature", metavar="T", type=up_to_100, help="a value below 1 favours likely tokens (default: 1)")
+    add("--top-k", metavar="K", type=non_negative_int, help="draw from the K likeliest tokens only; 0 for all (default: 0)")
+    add("--top-p", metavar="P", type=fraction, help="draw from the likeliest tokens with a total probability of P only (default: 1)")
+    add("--seed", metavar="S", type=non_negative_int, help="seed; a draw depends on it and on the line (default: 1)")
     bounds = parser.add_argument_group("bounds")
     add = bounds.add_argument
-    add("--max-extra", metavar="N", type=max_extra, help="most tokens of a translation beyond those of its line (50)")
-    add("--max-input", metavar="N", type=positive_int, default=1_024, help="most tokens of a line (1024)")
+    add("--max-extra", metavar="N", type=max_extra, help="a translation has at most N tokens more than its line (default: 50)")
+    add("--max-input", metavar="N", type=positive_int, default=1_024, help="a line has at most N tokens (default: 1024)")
     add(
         "--longer",
         choices=("cut", "refuse"),
         default="cut",
-        help="translate only the beginning of a longer line, or leave it empty (cut)",
+        help="cut: translate the beginning of a longer line; refuse: leave its translation empty (default: cut)",
     )
     add("--prefixes", metavar="FILE", type=Path, help="forced beginnings of the translations, one a line")
     writing = parser.add_argument_group("output")
@@ -97,25 +104,25 @@ def add_to(commands: Commands) -> None:
     add("--scores", action="store_true", help="score and log-probability before each translation; tab-separated")
     computing = parser.add_argument_group("computing")
     add = computing.add_argument
-    add("--batch-tokens", metavar="N", type=positive_int, help="most source tokens in a batch: bounds memory (4096)")
+    add("--batch-tokens", metavar="N", type=positive_int, help="most source tokens in a batch; bounds memory (default: 4096)")
     add_device_argument(computing)
     add_threads_argument(computing)
     add(
         "--precision",
         choices=("auto", "bf16", "fp16", "float32", "float64", "int8"),
-        help="auto: bf16 where it is fast; int8: for CPUs, and for GPUs by CTranslate2 (float32)",
+        help="auto: bf16 where it is fast; int8: for CPUs, and for GPUs by CTranslate2 (default: float32)",
     )
     add(
         "--shortlist",
         action=argparse.BooleanOptionalAction,
-        help="search only among subwords aligned in training with those of a line",
+        help="search only among the subwords on the line's shortlist",
     )
     add(
         "--engine",
         choices=("auto", "torch", "ctranslate2"),
-        help="auto: CTranslate2, which stops as with --patience 1, on a CPU or in int8 where it has the other options; else PyTorch (auto)",
+        help="auto (default): CTranslate2 on a CPU or in int8 if it has the other options (it stops as with --patience 1), else PyTorch",
     )
-    add("--verbose", action="store_true", help="name the engine on standard error, and the reason for it")
+    add("--verbose", action="store_true", help="print the engine and the reason for it on standard error")
     parser.set_defaults(run=run)
 
 
@@ -131,7 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
     of_models = (file for model in arguments.model for file in model.glob("*"))
     for read in (arguments.input or _DEV_STDIN, arguments.prefixes, arguments.params, *of_models):
         if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):
-            raise configuration_error(f"--out: {arguments.out} is also read, and would be replaced", "Name another file.")
+            raise configuration_error(f"--out: {arguments.out} is an input file and would be replaced", "Name another file.")
     use_threads(arguments.threads)
     _complete(arguments)
     wanted = _wanted(arguments)
@@ -169,9 +176,10 @@ def _complete(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _written(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file that replaces the one at `path`, or behind that link, at the end of the block; a device or a pipe is written to.
+    """Open a new file that replaces the one at `path`, or the target of that link, at the end of the block.
 
-    So is a file that standard output or standard error goes to, such as /dev/stdout with `>> file`, after what is in it.
+    A device or a pipe is written to directly, and so is a file that standard output or standard error goes to: text is added to it, as to
+    /dev/stdout with `>> file`.
     """
     if stream := next((number for number in (1, 2) if _goes_to(number, path)), None):
         with os.fdopen(os.dup(stream), "wb") as file:
@@ -308,7 +316,9 @@ def _starts(prefixes: Iterator[str], chunk: list[tuple[int, str]], path: Path | 
 
     starts = [engine.subword.encode(prefix)[:-1] for prefix in islice(prefixes, len(chunk))]
     if len(starts) < len(chunk):
-        raise UserError(f"{path}: fewer lines than the input", "An empty line leaves the beginning free.")
+        raise UserError(
+            f"{path}: fewer lines than the input", "Give one line for each line of the input; an empty line forces no beginning."
+        )
     most = engine.most_positions
     for (number, _), start in zip(chunk, starts, strict=True):
         if UNK in start:
