@@ -124,7 +124,7 @@ def _find(client: "MlflowClient", wanted: str) -> "Run":
     different = sorted({str(run.data.tags.get("fingerprint") or run.info.run_id) for run in runs.values()})
     if len(different) > 1:
         listed = f"{', '.join(different[:4])}{' and others' if len(different) > 4 else ''}"
-        raise configuration_error(f"run {wanted}: may be {listed}", "Write more of it, or the run's id.")
+        raise configuration_error(f"run {wanted}: may be {listed}", "Give more of the name, or the run's id.")
     return max(runs.values(), key=lambda run: (run.info.status == "FINISHED", run.info.start_time))
 
 
@@ -197,7 +197,9 @@ def write_page(path: Path, page: str) -> None:
 @reports_errors
 def main(arguments: list[str] | None = None) -> int:
     """Print the comparison and return the exit code."""
-    parser = Parser(prog="python -m flows.compare", description="Two MLflow runs side by side.", allow_abbrev=False)
+    parser = Parser(
+        prog="python -m flows.compare", description="Compare two MLflow runs: settings, metrics and translations.", allow_abbrev=False
+    )
     for name in ("a", "b"):
         parser.add_argument(name, metavar=f"RUN_{name.upper()}", help="the beginning of a run's name, fingerprint or id")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write the comparison, with the curves of both, as a page")

@@ -364,7 +364,7 @@ def parse(arguments: Sequence[str] | None) -> dict[str, Any]:
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], type=_override, help="a setting of this run: train.updates=50"
     )
-    parser.add_argument("--first-stage", metavar="STAGE", help="stage to begin with, on the present outputs of those before it")
+    parser.add_argument("--first-stage", metavar="STAGE", help="stage to begin with; earlier stages keep their present outputs")
     parser.add_argument("--last-stage", metavar="STAGE", help="stage to end with")
     given = parser.parse_args(arguments)
     return {"recipe": given.recipe, "overrides": dict(given.set), "first_stage": given.first_stage, "last_stage": given.last_stage}

@@ -19,7 +19,7 @@ FACTOR = "Did you mean 'learning_rate_factor'?"
 FEWER = "Keep more checkpoints or average fewer."
 LIST = "Set average.shortlist, for example to 100."
 WORST = "The two models of clean.score_by find the worst pairs."
-TOO_FEW = "give fewer checkpoints than average.count (5) takes. Save more often or average fewer."
+TOO_FEW = "give fewer checkpoints than average.count (5). Save more often or average fewer."
 BOTH = "Weights belong to their vocabulary: name the same model in both."
 PRETRAINED = "the name of a folder in pretrained/"
 NO_BLEU = "the task is parsing (download.target tree), which has no bleu"
@@ -177,7 +177,7 @@ def test_settings_that_are_seldom_meant_are_named() -> None:
     assert warned(WHOLE, ("  warmup: 400", "  warmup: 800"), ("  cooldown: 0", "  cooldown: 0.9")) == [
         f"{cooled}. Lower it, or raise train.updates."
     ]
-    after = "all checkpoints that it takes are after the best one if train.patience ends the training, 750 updates later"
+    after = "if train.patience ends the training, 750 updates after the best one, it averages later checkpoints only"
     waiting = ("  patience: 0", "  patience: 3")
     assert warned(WHOLE, waiting) == [f"average.of: last: {after}. Set best, and train.keep_best: 5 and train.patience: 4 or more."]
     assert warned(WHOLE, waiting, ("  of: last", "  of: best"), ("  keep_best: 0", "  keep_best: 5"), ("  count: 5", "  count: 4")) == []
@@ -185,7 +185,7 @@ def test_settings_that_are_seldom_meant_are_named() -> None:
         soon = (("  patience: 0", "  patience: 1"), ("  validate_every: 250", f"  validate_every: {every}"))
         few = (*soon, ("  of: last", f"  of: {of}"), ("  keep_best: 0", "  keep_best: 5"))
         end = f"train.patience: 1 can end the training after update {2 * every}, with {saved} checkpoints to average"
-        assert warned(WHOLE, *few) == [f"{end}, and average.count asks for 5. Raise it or average fewer."]
+        assert warned(WHOLE, *few) == [f"{end}, and average.count asks for 5. Raise train.patience or lower average.count."]
         assert warned(WHOLE, *few, ("  count: 5", "  count: 2")) == []
     parser = recipes.read("synthetic-parsing")
     assert warned(parser) == []

@@ -58,7 +58,7 @@ def test_a_full_or_read_only_disk_is_one_line_with_the_file(error: Exception, fa
 def test_a_full_disk_under_a_file_of_torch_is_one_line(length: int) -> None:
     with refused(78) as caught, machine_errors("train", ""), writing("state.pt"):
         torch.save(torch.zeros(length), "/dev/full")
-    assert str(caught.value) == "train: not written as a whole: state.pt. Free space or permit writing, then run it again."
+    assert str(caught.value) == "train: written only in part: state.pt. Free space or permit writing, then run it again."
 
 
 @pytest.mark.parametrize("new", [new_file, new_directory])

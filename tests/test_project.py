@@ -90,7 +90,7 @@ def test_no_project_is_made_of_a_file_or_in_a_clone(tmp_path: Path, capsys: pyte
 def test_without_git_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["new", str(tmp_path / "project")]) == 69
-    assert capsys.readouterr().err == "git is not installed. Install git: DVC asks it what belongs to a version.\n"
+    assert capsys.readouterr().err == "git is not installed. Install git: DVC needs it.\n"
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from transformer_core.files import repository
 PARAMS_FILE = Path("params.yaml")
 # Folder of the models from which stages bpe and train can start.
 PRETRAINED = Path("pretrained")
-# Files of a model: its weights, and its vocabulary, which can be there alone.
+# Files of a model: weights and vocabulary. A folder may hold the vocabulary alone.
 _MODEL_FILES = ("model.safetensors", "spm.model")
 # Share of the schedule's highest learning rate that a training reaches without a warning.
 _FULL_RATE = 0.9
@@ -62,9 +62,9 @@ Quantity = Annotated[float, Field(ge=0, le=_LARGEST)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,1000}$", description="a name")]
-# MLflow refuses / and : in it, and puts it between quotes in a filter.
+# MLflow refuses / and : in such a name, and quotes it in a filter.
 ModelName = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f/:'\"]{1,250}$", description="a name without / : ' and \"")]
-# A part of file names.
+# It becomes part of file names.
 Language = Annotated[str, Field(pattern=r"^\w[\w-]{0,50}$", description="a language: letters, digits, dashes and underscores")]
 Convolutions = Annotated[
     list[Annotated[list[PositiveInt], Field(min_length=3, max_length=3)]],
@@ -83,13 +83,13 @@ Measure = Literal["nll", "perplexity", "accuracy", "bleu", "f1"]
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
 # The row's value is read from its name: presets.py, which also has it, imports this module.
 _SMOOTHING_ROW = re.compile(r"table3/D-smoothing(\d\.\d)")
-WITHOUT_DROPOUT = "table3/D-dropout0.0"  # The only preset without.
+WITHOUT_DROPOUT = "table3/D-dropout0.0"  # The only preset without dropout.
 # `decode.max_extra` of the paper's parsers (6.3).
 _EXTRA_FOR_TREES = 300
 # Types of errors of pydantic, of a section and of a tagged union.
 _UNKNOWN_KEY = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 _MISSING_KEY = frozenset({"missing", "missing_argument"})
-# A file of another kind has a fault in every line.
+# A file of another kind has many faults, of which the first are read and shown.
 _FAULTS_READ, _FAULTS_SHOWN = 100, 10
 _OTHER_FORMAT = "Another version of transformer-pipeline wrote it: make it again, or use that version."
 
@@ -136,14 +136,14 @@ def _check_symbols(symbols: list[str]) -> list[str]:
 
 
 def _check_pretrained(name: str) -> str:
-    """Refuse a path: what a stage starts from lies in `PRETRAINED`, where DVC sees it, and is no output of this pipeline."""
+    """Refuse a path: a model to start from must be in `PRETRAINED`, where DVC sees it, and not be an output of this pipeline."""
     if not re.fullmatch(r"\w[\w.-]*", name) or name == "None":
         raise ValueError("not the name of a folder")
     return name
 
 
 def refuse_nested(directory: Path, key: str) -> None:
-    """Refuse a folder in `PRETRAINED` with a model and a folder with a model: a second `cp -r` to it has left the old model in place.
+    """Refuse a folder in `PRETRAINED` with a model and a subfolder with another one: a second `cp -r` has copied into the old folder.
 
     Raises `UserError` (78): names the setting `key` and both folders.
     """
@@ -254,7 +254,7 @@ class Train(Section):
 
     @property
     def without_effect(self) -> set[str]:
-        """Settings that change no weights: when training ends, what is kept, and what is measured. `updates` is one without a cooldown."""
+        """Settings that change no weights: the end of training, what is kept and what is measured. `updates` only without a cooldown."""
         return {"patience", "keep", "keep_best", "validate_every", "bleu_sentences"} | (set() if self.cooldown else {"updates"})
 
     @property
@@ -361,21 +361,21 @@ class Params(Section):
 
     @property
     def warnings(self) -> list[str]:
-        """Lines about settings that are allowed and seldom meant."""
+        """Warnings about settings that are allowed but probably mistakes."""
         train, average, decode = self.train, self.average, self.decode
         lines = [train.warning] if train.warning else []
-        # The best validation is so many updates before the end.
+        # If patience ends the training, the best validation was this number of updates earlier.
         waited = train.patience * train.validate_every
         if average.of == "last" and waited > (average.count - 1) * train.save_every:
-            after = f"all checkpoints that it takes are after the best one if train.patience ends the training, {waited:,} updates later"
+            after = f"if train.patience ends the training, {waited:,} updates after the best one, it averages later checkpoints only"
             longer = f" and train.patience: {average.count - 1} or more" if train.patience + 1 < average.count else ""
             lines.append(f"average.of: last: {after}. Set best, and train.keep_best: {average.count}{longer}.")
-        # The first validation is the best one at the earliest end.
+        # The training ends earliest if the first validation is the best one.
         earliest = waited + train.validate_every
         saved = earliest // (train.save_every if average.of == "last" else train.validate_every)
         if train.patience and saved < average.count:
             end = f"{train.patience} can end the training after update {earliest:,}, with {saved} checkpoints to average"
-            lines.append(f"train.patience: {end}, and average.count asks for {average.count}. Raise it or average fewer.")
+            lines.append(f"train.patience: {end}, and average.count asks for {average.count}. Raise train.patience or lower average.count.")
         if self.download.task == "parsing" and decode.max_extra < _EXTRA_FOR_TREES:
             cut = f"a tree with more than {decode.max_extra} tokens beyond its sentence's is cut"
             lines.append(f"decode.max_extra: {cut}. The paper has {_EXTRA_FOR_TREES} (6.3).")
@@ -397,7 +397,7 @@ def read_yaml(path: Path, parse: Callable[[str, str], Any] | None = None) -> Any
     try:
         return (parse or parse_yaml)(path.read_text(encoding="utf-8"), str(path))
     except (FileNotFoundError, IsADirectoryError):
-        # A recipe stands for any params file; the only other file that is not looked for before it is read is dvc.yaml.
+        # Only params files and dvc.yaml are read without a check that they exist. Any recipe is a params file.
         top = path.name == "dvc.yaml"
         remedy = "Run this at the top of the repository." if top else "Write one with: transformer-core recipe synthetic"
         raise configuration_error(f"{path}: no such file", remedy) from None
@@ -425,8 +425,8 @@ def _parsed(yaml: YAML, text: str, where: str) -> Any:
         problem = str(error.problem or error.context)
     except RecursionError:
         problem = "nested too deep"
-    # ruamel.yaml lets errors of Python through: of a date without such a day, a number of 5,000 digits, a key that is a list. For comments
-    # that overlap it raises a kind of RuntimeError.
+    # ruamel.yaml passes on Python's errors for a day that does not exist, a number of 5,000 digits or a list as a key. For comments that
+    # overlap it raises a kind of RuntimeError.
     except (YAMLError, ValueError, TypeError, AttributeError, LookupError, AssertionError, RuntimeError) as error:
         problem = first_line(error)
     raise configuration_error(f"{where}: not valid YAML ({problem.splitlines()[0]})")
@@ -484,7 +484,7 @@ def combined_error(errors: list[UserError]) -> UserError:
 
 
 def _without_consequences(schema: type[BaseModel], faults: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Leave out the missing keys that are there under a misspelt name, and, in a file of another format, all faults but that."""
+    """Drop faults that follow from others: missing keys that are there misspelt, and in a file of another format all but that."""
     other_format = [fault for fault in faults if fault["loc"] == ("format",)]
     if other_format:
         return other_format
@@ -592,7 +592,7 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
         yield "average.count", f"must be at most train.{key} ({kept}), got {average.count}", "Keep more checkpoints or average fewer."
     steps = getattr(train, every)
     if (train.updates - 1) // steps + 1 < average.count:
-        fault = f"{train.updates} updates in steps of {steps} give fewer checkpoints than average.count ({average.count}) takes"
+        fault = f"{train.updates} updates in steps of {steps} give fewer checkpoints than average.count ({average.count})"
         yield f"train.{every}", fault, "Save more often or average fewer."
     if train.init_from is not None and params.bpe.init_from is None:
         remedy = "Weights belong to their vocabulary: name the same model in both."

@@ -74,7 +74,7 @@ def plan_data(params: Params) -> DataPlan:
     found = find_entry(wanted.corpus)
     check_direction(found, wanted.source, wanted.target)
     reader = SourceReader(found, wanted.source, wanted.target, Fetcher(found.entry.name, Path()))
-    if found.path.parent != PACKAGED_ENTRIES:  # Of those the names are tested, and mtdata takes seconds to load.
+    if found.path.parent != PACKAGED_ENTRIES:  # Tests check names in packaged entries; mtdata takes seconds to load.
         for source in (one for sources in found.entry.sources.values() for one in sources):
             reader.check_names(source)
     locked = locked_sums(lock_file(found.entry.name))
@@ -126,7 +126,7 @@ def _files(split: str, source: Source, reader: SourceReader, locked: dict[str, s
 
 
 def _text_of(translated: Translated, split: str, direction: tuple[str, str]) -> Iterator[PlannedFile]:
-    """Yield the sources of the text that is translated, but those that are translations themselves."""
+    """Yield the sources of the text that is translated, except those that are translations themselves."""
     found = find_entry(translated.corpus)
     languages = [language for language in direction if language in found.entry.languages]
     if not languages:

@@ -103,7 +103,7 @@ def _memory() -> Finding:
 
 def _disk(root: Path) -> Finding:
     free = shutil.disk_usage(root).free
-    remedy = "Free some; `dvc gc --workspace` removes results that no stage here refers to."
+    remedy = "Free some space; `dvc gc --workspace` removes results that no stage here refers to."
     return _room("disk", free, _DISK_GIB, f"{free / _GIB:.1f} GiB free", remedy)
 
 

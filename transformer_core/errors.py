@@ -36,7 +36,7 @@ class ExitCode(IntEnum):
 
 
 class UserError(Exception):
-    """An error that the user can correct: one line on standard error, without a traceback. It has no passwords of addresses.
+    """An error that the user can correct: one line on standard error, without a traceback. Passwords in addresses are removed.
 
     Args:
         message: the fault, preceded by its place (file, line or setting).
@@ -76,7 +76,7 @@ def configuration_error(message: str, remedy: str = "") -> UserError:
 
 def git_missing() -> UserError:
     """Return the `UserError` (69) of a machine without git."""
-    return UserError("git is not installed", "Install git: DVC asks it what belongs to a version.", ExitCode.UNAVAILABLE)
+    return UserError("git is not installed", "Install git: DVC needs it.", ExitCode.UNAVAILABLE)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str, most: int = 3) -> str:
@@ -94,7 +94,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Note in an error of the block that it writes this file: the system does not name it if an open file cannot be written."""
+    """Add to errors of the block a note with the file that it writes: the system does not name a file that is open already."""
     try:
         yield
     except Exception as error:
@@ -117,14 +117,14 @@ def _disk_fault(error: BaseException) -> str:
     if isinstance(error, OSError) and _WRITTEN_IN_PART.fullmatch(str(error)):
         return os.strerror(errno.ENOSPC)
     if isinstance(error, RuntimeError) and any(words in str(error) for words in _TORCH_WRITING):
-        return "not written as a whole"
-    # torch and safetensors have errors of their own with the system's words.
+        return "written only in part"
+    # torch and safetensors raise errors of their own types, which contain the system's message.
     return next((words for words in map(os.strerror, _DISK) if words in str(error)), "")
 
 
 @contextmanager
 def machine_errors(where: str, memory_remedy: str) -> Iterator[None]:
-    """Raise the lack of memory, disk space or access to a path in the block as a `UserError` (78): the same work would fail again."""
+    """Convert lack of memory, of disk space or of access to a path in the block to a `UserError` (78): a retry would fail, too."""
     try:
         yield
     except Exception as error:
@@ -148,7 +148,7 @@ class Interrupted(KeyboardInterrupt):
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, at most 200 characters; the type's name if it is empty.
 
-    Addresses are without logins: MLflow's messages have the address of its server as it was set.
+    Logins in addresses are removed, because MLflow's messages quote the configured address of its server.
     """
     return without_logins(str(error).strip().split("\n")[0])[:200] or type(error).__name__
 

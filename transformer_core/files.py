@@ -56,7 +56,7 @@ def discard(stream: TextIO) -> None:
 
 
 def flush_or_discard(stream: TextIO) -> None:
-    """Write what a stream holds back, or discard it if that fails again: Python would try a last time at exit, and exit with 120."""
+    """Flush a stream, or discard its content if that fails again: Python would try a last time at exit, and exit with 120."""
     try:
         stream.flush()
     except OSError:

@@ -123,7 +123,9 @@ def address_for_others(host: str, port: int) -> str:
         for one in addresses:
             if name in up and one.family == socket.AF_INET and not _is_loopback(one.address):
                 return str(one.address)
-    raise configuration_error("this machine has no address but the loopback's", "Set TRANSFORMER_ADDRESS to one that the others reach.")
+    raise configuration_error(
+        "this machine has only loopback addresses", "Set TRANSFORMER_ADDRESS to an address that the other nodes can reach."
+    )
 
 
 def address_of(endpoint: str) -> tuple[str, int]:

@@ -105,7 +105,7 @@ def check_out(work: StageRun, clone: Path) -> None:
     except subprocess.CalledProcessError as error:
         if not _has(clone, work.commit):
             raise _not_pushed(work.repository, work.commit) from None
-        raise configuration_error(f"{clone}: {_reason(error)}", "Mend it, or remove this folder: it is cloned again.") from None
+        raise configuration_error(f"{clone}: {_reason(error)}", "Repair it, or remove this folder: it will be cloned again.") from None
     repair(clone)
 
 
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one stage of a pipeline on this machine, alone or, with $TRANSFORMER_NODES, as a node of a group."""
     parser = Parser(prog="python -m flows.cluster.node", description=main.__doc__)
     parser.add_argument("stage")
-    parser.add_argument("--repository", required=True, metavar="URL", help="where the pipeline's repository is cloned from")
+    parser.add_argument("--repository", required=True, metavar="URL", help="repository of the pipeline, which is cloned")
     parser.add_argument("--commit", required=True, metavar="SHA")
     parser.add_argument("--settings", type=Path, metavar="FILE", help="sections of params.yaml, as JSON, that replace those of the commit")
     given = parser.parse_args(arguments)

@@ -89,7 +89,7 @@ def check_stages(chosen: Mapping[str, str], stages: Sequence[str]) -> None:
         if name not in stages:
             raise configuration_error(f"machine.pools.{name}: no such stage", did_you_mean(name, stages, f"Stages: {', '.join(stages)}."))
         if name in WHERE_THE_FLOW_RUNS:
-            remedy = "Leave it out: it takes seconds on a CPU."
+            remedy = "Remove the key: the stage takes seconds on a CPU."
             raise configuration_error(f"machine.pools.{name}: this stage runs only where the flow runs", remedy)
 
 
@@ -114,7 +114,7 @@ def run_on_nodes(stage: str, pool: str, nodes: int) -> bool:
             work = {"stage": stage, "repository": without_logins(repository), "commit": commit, "settings": tracked()}
             _run_group(client, deployment, work, nodes)
         if not exchange("restore", [stage], Path(), log):
-            message = f"it ran in {pool}, but the DVC remote has no run of it on the inputs that are here"
+            message = f"the stage ran in pool {pool}, but the DVC remote has no run of it on the present inputs"
             raise configuration_error(message, "Name the same remote for all machines: docs/cluster.md, What machines share.")
     except UserError as error:
         raise StageError(error.exit_code, f"{stage}: {error}") from error
@@ -230,7 +230,7 @@ def _answer(request: Callable[[], Answer], patience: float) -> Answer:
             if time.monotonic() >= deadline:
                 raise UserError(f"Prefect does not answer: {first_line(error)}", "", ExitCode.UNAVAILABLE) from error
             if not said:
-                echo(f"Prefect does not answer: {first_line(error)}. It is asked again for {timedelta(seconds=patience)}.", sys.stderr)
+                echo(f"Prefect does not answer: {first_line(error)}. Trying again for {timedelta(seconds=patience)}.", sys.stderr)
                 said = True
         time.sleep(POLL_SECONDS)
 
@@ -253,7 +253,7 @@ def _code(state: State[Any]) -> int:
 
 def _end(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
     """Cancel unfinished runs, and wait for their end, because they may be saving."""
-    with suppress(UserError):  # Why the group ends says more than that Prefect is away, too.
+    with suppress(UserError):  # The reason why the group ends is more useful than an error that Prefect is away, too.
         _cancel(client, _states(client, runs, GRACE_SECONDS))
         deadline = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < deadline and any(not (run.state and run.state.is_final()) for run in _states(client, runs, GRACE_SECONDS)):

@@ -45,11 +45,11 @@ def launch(devices: int, group: NodeGroup | None) -> None:
             raise UserError(report["message"], report["remedy"], ExitCode(report["code"]))
         if code in (ExitCode.DONE, ExitCode.INTERRUPTED):  # Otherwise a rank failed, and torchrun stopped the one that reports this.
             raise Interrupted(report["message"])
-    if code in (ExitCode.BAD_DATA, ExitCode.BAD_CONFIGURATION):  # A disk that is full has no report.
-        raise UserError(f"a rank ended with {code}", "Its line is above.", ExitCode(code))
+    if code in (ExitCode.BAD_DATA, ExitCode.BAD_CONFIGURATION):  # A rank cannot write its report to a full disk.
+        raise UserError(f"a rank ended with {code}", "Its message is above.", ExitCode(code))
     if code and group is not None:
         node = f"node {group.rank} of {group.nodes}"
-        message = f"{node}: the ranks ended with {code}: another node was lost or did not come to {group.rendezvous}"
+        message = f"{node}: the ranks ended with {code}: another node was lost or did not reach {group.rendezvous}"
         raise UserError(message, "Their output is above. Run all of them again to resume.", ExitCode.UNAVAILABLE)
     if code > SIGNALLED:
         name = signal.Signals(code - SIGNALLED).name

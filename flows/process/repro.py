@@ -226,7 +226,7 @@ def _noting_failures(pull: Callable[..., Any], failed: list[str], errors: list[B
 
 
 def _runs_not_here(repo: Any, stage: Any, runs: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the runs of a stage, of those in the remote's run-cache, that could not be downloaded."""
+    """Return the runs of a stage in the remote's run-cache that could not be downloaded."""
     from dvc.stage.cache import _can_hash, _get_stage_hash
 
     if not _can_hash(stage):

@@ -139,8 +139,8 @@ def _refuse_changes(stage: str, before: Mapping[str, Any]) -> None:
     now = read_yaml(PARAMS_FILE)
     for section in SECTIONS.get(stage, (stage,)):
         if now.get(section) != before.get(section):
-            fault = f"{PARAMS_FILE}: section {section} was edited while stage {stage} ran with what it was before"
-            raise configuration_error(fault, "Run again, with the edit or without it; a training without it is not repeated.")
+            fault = f"{PARAMS_FILE}: section {section} was edited while stage {stage} ran with the previous settings"
+            raise configuration_error(fault, "Run again, with or without the edit; without it a training is not repeated.")
 
 
 def memory_remedy(stage: str) -> str:
@@ -200,7 +200,7 @@ def echo(line: str, stream: TextIO) -> None:
 
 @contextmanager
 def in_background(work: Callable[[threading.Event], None], name: str, closing_seconds: float) -> Iterator[None]:
-    """Run `work` in a thread during the block. At its end the event that `work` was given is set, and the thread has so long to end."""
+    """Run `work` in a thread during the block. At its end set the event given to `work`, and wait `closing_seconds` for the thread."""
     stop = threading.Event()
     thread = threading.Thread(target=work, args=(stop,), name=name, daemon=True)
     thread.start()

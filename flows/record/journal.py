@@ -49,10 +49,10 @@ COMMIT = "mlflow.source.git.commit"
 # else as lines, of which one would be a dot; and it always shows the section of metrics without a prefix, which would be empty.
 SCORES_STEP = 0
 
-# The end of the id of a journal made from a training's tables, because that training's own journal, of the id before it, is elsewhere.
+# Suffix of the id of a journal made from a training's tables. The training's own journal, whose id is the part before, is elsewhere.
 FROM_TABLES = "/tables"
 
-# The beginning of the names of samples over time.
+# Prefix of the names of samples over time.
 SAMPLES = "system/"
 # The folders of the two sides of the test set among the artifacts of an evaluation.
 SOURCES, REFERENCES = "sources", "references"
@@ -113,7 +113,7 @@ class Journal:
             self._append(type="metrics", step=step, values=new)
 
     def _note(self, step: int, names: Iterable[str]) -> None:
-        """Note that points are there. Of samples over time, which are many and in order, the last step is enough."""
+        """Remember which points the journal has. Of samples over time, which are many and in order, the last step is enough."""
         for name in names:
             if name.startswith(SAMPLES):
                 self._samples[name] = step
@@ -213,7 +213,7 @@ def _event(line: bytes) -> Event | None:
 def journal_of(run: str, identity: str) -> Path | None:
     """Return the journal of a run with this id, or the one made from its tables, perhaps put aside for another of its name.
 
-    It is None if there is none here. An empty id is any.
+    None if there is none here. An empty id matches any journal of the run.
     """
     for path in (JOURNALS / f"{run}.jsonl", *sorted(JOURNALS.glob(f"{run}.*.jsonl"))):
         header = next(read_events(path), None)

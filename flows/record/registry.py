@@ -37,8 +37,8 @@ MODEL_ARTIFACTS = "artifacts"
 # Folder of a logged model's outputs for the test set. The tag `hypotheses` of a version has their SHA-256.
 EVALUATION = "evaluation"
 RULE = (
-    f"`{CHAMPION}` is the last version that was not significantly worse than the best one before it (BLEU, or F1 of a parser, on the same "
-    f"test set; p < {SIGNIFICANT} in a paired test); `{CHALLENGER}` is the last one that no earlier version could be compared with. "
+    f"`{CHAMPION}` is the latest version that was not significantly worse than the best earlier version (BLEU, or F1 of a parser, on the "
+    f"same test set; p < {SIGNIFICANT} in a paired test); `{CHALLENGER}` is the latest version that is comparable with no earlier one. "
     "Each version's tags name its rival and result."
 )
 # The tag of a logged model that leads from its page to its versions, as `mlflow.register_model` sets it.
@@ -171,8 +171,8 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
         except MlflowException as error:
             # MLflow writes the cause last, below lines that say what it was to copy.
             cause = str(error).strip().split("\n")[-1]
-            remedy = "See to the server's store of artifacts, and run again."
-            raise UserError(f"MLflow at {uri} does not hand out model {model}: {cause}", remedy, ExitCode.UNAVAILABLE) from error
+            remedy = "Check the server's artifact store, and run again."
+            raise UserError(f"MLflow at {uri} cannot provide model {model}: {cause}", remedy, ExitCode.UNAVAILABLE) from error
 
 
 def request_defaults(directory: Path) -> dict[str, Any]:
@@ -200,9 +200,9 @@ def card(model: str, decision: Decision, training: str, scores: Mapping[str, Any
     source, target = manifest["source"], manifest["target"]
     task = task_of(target)
     use = f"python -m flows.translate {model} < in.{source} > out.{target}"
-    does = f"Translates **{source}** to **{target}**, a sentence a line."
+    does = f"Translates **{source}** to **{target}**, one sentence a line."
     if task is PARSING:
-        does = f"Parses **{source}**: a sentence a line, words parted by spaces, becomes the symbols of its tree (docs/parsing.md)."
+        does = f"Parses **{source}**: one sentence a line, with spaces between words, becomes the symbols of its tree (docs/parsing.md)."
     synthetic = " The text is **generated**: the score says that the pipeline works, and nothing about real language."
     return f"""\
 {task.headline(scores)}, {decision.in_short}

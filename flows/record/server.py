@@ -23,8 +23,8 @@ WAITS_FOR = "waits_for_journal"  # Tag of an empty run that takes the place of a
 # A call that transfers a file, to or from the store of artifacts, may be silent for longer than one that asks.
 _TRANSFER_SECONDS = "120"
 _TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
-# The first call is not repeated and has this limit, unless the environment has another. With the limits and the repetitions of the
-# others, it would wait for half a minute, and one that transfers files for six minutes, if a server does not answer.
+# Time limit of the first call, which is not repeated, unless the environment sets another limit. With the limits and repetitions of later
+# calls it would wait for half a minute, and for six minutes if it transfers files, if a server does not answer.
 ANSWER_SECONDS = 10
 SETTINGS = {
     # With MLflow's defaults, a call to an unavailable server takes minutes.

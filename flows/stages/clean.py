@@ -31,7 +31,7 @@ def cleaned(params: Params, folder: Path, scores: PairScores | None = None) -> C
 
 def cleaned_by_models(params: Params, folder: Path) -> CleaningReport:
     """Clean data/raw, and drop the pairs that two models find worst. Finished scores are kept in `SHARDS` for the next run."""
-    import torch  # Here, as the next, because few corpora are scored.
+    import torch  # Imported here, as the next, because few corpora are scored.
 
     from transformer_core.decoding.dual_cross_entropy import DualScores
     from transformer_core.decoding.shards import Shards

@@ -29,7 +29,7 @@ from transformer_core.files import read_numbers, sha256_of, write_json, write_te
 from transformer_core.models.directory import SUBWORD, load_model, read_config
 
 STAGES_BEFORE = ("download", "clean", "bpe", "binarize", "train", "average", "decode")
-# What statistics.json says of the day and the machine of decoding, which are no settings of it.
+# Keys of statistics.json for the day and the machine of decoding, which are not settings.
 PROVENANCE = ("made", "machine")
 
 

@@ -83,7 +83,7 @@ def run(params: Params) -> str:
             launch(devices, group)
     if group is not None and not first:
         return f"node {group.rank} of {group.nodes}: done; the outputs are on node 0"
-    ignore_stop_signals()  # All outputs are there, and the rest takes no time. DVC takes no outputs of a stage that was stopped.
+    ignore_stop_signals()  # All outputs are written and the rest is quick, but DVC saves no outputs of a stopped stage.
     (state / FINISHED).write_text(
         f"{md5(paths.TRAINING_METRICS.read_bytes(), usedforsecurity=False).hexdigest()} {_end(params)}", encoding="utf-8"
     )
@@ -208,11 +208,11 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
 
 
 def _name_others(state: Path) -> None:
-    """Say that a training with other settings or data was stopped: perhaps it was meant to go on."""
+    """Print that trainings with other settings or data were stopped: perhaps the user meant to continue one."""
     others = [found for found in stopped_trainings(state_root()) if found.name != state.name]
     others = [found for found in others if not is_locked(found / TRAINING_LOCK) and not (found / FINISHED).exists()]
     if others:
-        message = f"starting from update 0; {len(others)} stopped with other settings or data, the last one {others[0].name}"
+        message = f"starting from update 0; stopped trainings with other settings or data: {len(others)}, the latest is {others[0].name}"
         echo(f"{message} (transformer-core states)", sys.stderr)
 
 
@@ -243,7 +243,7 @@ def _new_model(params: Params) -> TranslationModel:
     given, wanted = (asdict(_effective(one)) for one in (config.model, size))
     if given != wanted:
         different = ", ".join(f"{key} {given[key]} instead of {value}" for key, value in wanted.items() if given.get(key, value) != value)
-        raise configuration_error(f"train.init_from: {directory} is of other sizes than section model", f"It has {different}.")
+        raise configuration_error(f"train.init_from: {directory} has other sizes than section model", f"It has {different}.")
     tuned = build(size, meta.vocab_size)
     tuned.load_state_dict(model.state_dict())
     return tuned

@@ -166,7 +166,7 @@ def _prepare(clone: Path, job: Job, repository: Repository) -> None:
         done = subprocess.run(dvc("checkout", *sources), cwd=clone, check=False, capture_output=True, text=True)
         if done.returncode:
             reason = " ".join(done.stderr.rpartition("ERROR: ")[2].split())
-            raise configuration_error(f"{job.name}: dvc checkout: {reason}", f"Is all in the cache? Fetch it: dvc pull {' '.join(sources)}")
+            raise configuration_error(f"{job.name}: dvc checkout: {reason}", f"Fetch missing data: dvc pull {' '.join(sources)}")
 
 
 def _reason(job: Job, code: int, last_line: str) -> tuple[int, str]:

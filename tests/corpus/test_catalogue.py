@@ -63,7 +63,11 @@ FAULTS = [
         "tests:\n  test_b:\n    - holdout: 2\nsplits:\n",
         "tiny.yaml: tests.test_b: holdout must be the only source, of valid or test",
     ),
-    ("splits:\n", "tests:\n  test_b:\n    - mtdata: x\n      weight: 2\nsplits:\n", "tiny.yaml: tests.test_b: weight is for train alone"),
+    (
+        "splits:\n",
+        "tests:\n  test_b:\n    - mtdata: x\n      weight: 2\nsplits:\n",
+        "tiny.yaml: tests.test_b: weight is allowed in train only",
+    ),
     ("splits:\n", "tests:\n  newstest:\n    - mtdata: x\nsplits:\n", "tiny.yaml: tests: must have names such as test_2017, with "),
     (
         "splits:\n",
@@ -78,13 +82,17 @@ FAULTS = [
     ("- holdout: 2", "holdout", "splits.valid: must be a list of sources, each one of files, folder, https"),
     ("- holdout: 2", "- holdout: 2\n      mtdata: x", "splits.valid.0: must be exactly one of files, folder, "),
     ("- holdout: 2", "- {}", "got nothing"),
-    ("{path: tiny.en}", "{path: tiny.de}", "splits.train.0.files: two languages are the same text. Give each its column, from 1."),
+    (
+        "{path: tiny.en}",
+        "{path: tiny.de}",
+        "splits.train.0.files: two languages name the same text. Give each language its column, counted from 1.",
+    ),
     ("- holdout: 2", "- synthetic: {pairs: 5, seed: 1}", "tiny.yaml: synthetic: must be true, a source is synthetic"),
-    ("- holdout: 2", "- holdout: 2\n      weight: 2", "splits.valid: weight is for train alone"),
+    ("- holdout: 2", "- holdout: 2\n      weight: 2", "splits.valid: weight is allowed in train only"),
     ("- holdout: 2", "- holdout: 2\n      weight: 0", "splits.valid.0.weight: must be a number above 0 and at most 1000, got 0"),
     ("1" * 64, "1" * 63, "splits.test.0.https.de.sha256: must be a SHA-256 sum: 64 hexadecimal digits"),
     ("https://example.org/t.en.gz", "ftp://x/t.en", "splits.test.0.https.en.url: must be an address that begins with https://"),
-    ("- holdout: 2", f"- {TRANSLATED}", "splits.valid: translated is for train alone. Scores are of text by people."),
+    ("- holdout: 2", f"- {TRANSLATED}", "splits.valid: translated is allowed in train only. Scores must be computed on text by people."),
     (
         "- holdout: 2",
         f"- {TRANSLATED}".replace("target", "both"),

@@ -117,7 +117,7 @@ def test_only_a_table_of_two_columns_can_hold_both_sides() -> None:
     assert entry.size.text_bytes == sum(len(f"{n} dogs\n{n} Hunde\n") for n in range(30))
     table.write_text("1\tone\teins\n" * 9)
     wide = r"pairs\.tsv: 3 columns; a table for both sides must have 2\. .*corpora/README\.md"
-    for file, message in ((table, wide), (ENGLISH, r"my/letters\.en: one file for both sides, and only \.tmx and \.tsv hold both")):
+    for file, message in ((table, wide), (ENGLISH, r"my/letters\.en: given for both sides, but only \.tmx and \.tsv files hold both")):
         with refused(78, message):
             new_entry("other", file, file, source_language="en", target_language="de")
 

@@ -247,7 +247,7 @@ def test_a_file_of_mtdata_that_cannot_be_read_is_bad_data(
     [
         ("Group-corpus-1-eng-deu", "xx", "mtdata does not know the languages en and xx"),
         ("Group-corpus-1-eng-deu", "a-b-c-d", "mtdata does not know the languages en and a-b-c-d"),
-        ("Group-corpus-1-eng-deu", "fr", "is not in the languages en and fr"),
+        ("Group-corpus-1-eng-deu", "fr", "does not have the languages en and fr"),
         ("Group-corpus-1-deu", "de", r"has one language\. Name its file with https: https://invalid\./t\.gz"),
     ],
 )
@@ -302,7 +302,7 @@ def test_the_corpora_of_wmt14_are_read_by_their_names_in_mtdata(tmp_path: Path) 
         f"Statmt-newstest-2013-eng-deu {pairs}",
         f"78 {PACKAGED_ENTRIES}/wmt14-en-de.yaml: mtdata: Statmt-europal_wmt13-7-deu-eng: mtdata has no such corpus. Did you mean "
         "Statmt-europarl_wmt13-7-deu-eng or Statmt-europarl-7-deu-eng or Statmt-europarl-9-deu-eng?",
-        f"78 {PACKAGED_ENTRIES}/wmt14-en-de.yaml: mtdata: Statmt-europarl_wmt13-7-deu-eng: is not in the languages en and fr",
+        f"78 {PACKAGED_ENTRIES}/wmt14-en-de.yaml: mtdata: Statmt-europarl_wmt13-7-deu-eng: does not have the languages en and fr",
         "",
     ], done.stderr
     assert list((tmp_path / "downloads").iterdir()) == []

@@ -55,7 +55,7 @@ MISSING: list[tuple[dict[str, Any], str]] = [
 # What it does in another way.
 DIFFERENT: list[tuple[dict[str, Any], str]] = [
     ({"shortlist": True}, "CTranslate2 unites the shortlists of a batch"),
-    ({"scored": True}, "no special token occurs"),
+    ({"scored": True}, "absence of special tokens"),
     ({"longest": 5_000}, "4,096 positions"),
 ]
 

@@ -154,12 +154,14 @@ def test_a_damaged_file_or_one_of_another_vocabulary_is_refused(tmp_path: Path) 
     NEXT.save(file)
     again = Shortlist.load(file, VOCAB)
     assert all(np.array_equal(again.of(source), NEXT.of(source)) for source in SOURCES)
-    with refused(65, r"shortlist.safetensors: no shortlist of a vocabulary of 41\. Make it again: dvc repro --force --single-item average"):
+    with refused(
+        65, r"shortlist.safetensors: not a shortlist for a vocabulary of 41\. Make it again: dvc repro --force --single-item average"
+    ):
         Shortlist.load(file, VOCAB + 1)
     whole = file.read_bytes()
     for damaged in (b"", whole[:50], whole[:-8]):
         file.write_bytes(damaged)
-        with pytest.raises(UserError, match="no shortlist"):
+        with pytest.raises(UserError, match="not a shortlist"):
             Shortlist.load(file, VOCAB)
     of_one = [0] * VOCAB
     for parts in (
@@ -171,11 +173,11 @@ def test_a_damaged_file_or_one_of_another_vocabulary_is_refused(tmp_path: Path) 
     ):
         whole_parts = {"starts": np.zeros(VOCAB + 1), "targets": np.zeros(0), "frequent": np.arange(4)}
         save_file({**whole_parts, **parts} if parts else {}, file)
-        with pytest.raises(UserError, match="no shortlist"):
+        with pytest.raises(UserError, match="not a shortlist"):
             Shortlist.load(file, VOCAB)
     for starts, targets in (([*of_one, 2], [1]), ([0, 5, *of_one[1:-1], 2], [1, 1]), ([*of_one, 1], [VOCAB]), ([*of_one, 1], [-1])):
         save_file({"starts": np.array(starts), "targets": np.array(targets), "frequent": np.arange(4)}, file)
-        with pytest.raises(UserError, match="no shortlist of a vocabulary"):
+        with pytest.raises(UserError, match="not a shortlist for a vocabulary"):
             Shortlist.load(file, VOCAB)
 
 
@@ -187,5 +189,5 @@ def test_a_directory_without_a_list_and_several_models_are_refused(tmp_path: Pat
     assert [one[0].text for one in Translator.load(directory, shortlist=True).translate(TEXT, Search())] == [
         one[0].text for one in Translator.load(directory).translate(TEXT, Search())
     ]
-    with pytest.raises(UserError, match="there is none for several models together"):
+    with pytest.raises(UserError, match="not supported with several models"):
         Translator.load(directory, directory, shortlist=True)

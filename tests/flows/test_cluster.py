@@ -93,7 +93,7 @@ def test_nodes_are_waited_for_while_prefect_has_errors_and_not_for_ever(
             client.set_flow_run_state(run.id, Completed(), force=True)
             trouble.how = ""
             waiting.result(60)
-        assert re.fullmatch(r"Prefect does not answer: .*500.*\. It is asked again for 4:00:00\.\n", capsys.readouterr().err)
+        assert re.fullmatch(r"Prefect does not answer: .*500.*\. Trying again for 4:00:00\.\n", capsys.readouterr().err)
         monkeypatch.setattr(pools, "AWAY_SECONDS", 0.0)
         trouble.how = "500"
         with refused(69, "Prefect does not answer: .*500"):

@@ -79,7 +79,7 @@ def test_a_host_name_that_resolves_to_the_loopback_is_not_given_to_other_nodes(m
         # The pipeline's server on the machine of node 0.
         assert address_for_others("127.0.0.1", 4200) in outward
     else:
-        with pytest.raises(UserError, match="no address but the loopback's"):
+        with pytest.raises(UserError, match="only loopback addresses"):
             named.own_address()
     # Two nodes on one machine, on purpose.
     assert NodeGroup(2, 0, "127.0.0.1:29400").own_address() == "127.0.0.1"
@@ -151,7 +151,7 @@ def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
 def test_a_node_gives_up_waiting_for_the_others(nodes: Nodes) -> None:
     code, output = ended(nodes.start(0, join_seconds=2))
     assert code == 69
-    assert output.startswith("node 0 of 2: the ranks ended with 1: another node was lost or did not come to 127.0.0.1:")
+    assert output.startswith("node 0 of 2: the ranks ended with 1: another node was lost or did not reach 127.0.0.1:")
 
 
 @pytest.mark.slow  # about 20 s: two processes with a rank each

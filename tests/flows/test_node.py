@@ -112,5 +112,5 @@ def test_only_a_commit_that_is_not_there_is_called_so(local: StageRun, tmp_path:
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\necho fatal: no room >&2\nexit 1\n")
     hook.chmod(0o755)
-    with refused(78, r"clone: no room\. Mend it, or remove this folder: it is cloned again\."):
+    with refused(78, r"clone: no room\. Repair it, or remove this folder: it will be cloned again\."):
         check_out(local, clone)

@@ -331,7 +331,7 @@ def test_a_command_line_gives_the_parameters_of_the_flow() -> None:
     ("chosen", "fault"),
     [
         ("trian", "machine.pools.trian: no such stage. Did you mean train?"),
-        ("publish", "machine.pools.publish: this stage runs only where the flow runs. Leave it out: it takes seconds on a CPU."),
+        ("publish", "machine.pools.publish: this stage runs only where the flow runs. Remove the key: the stage takes seconds on a CPU."),
     ],
 )
 def test_a_pool_of_a_stage_that_has_none_is_refused(chosen: str, fault: str) -> None:

@@ -182,5 +182,5 @@ def test_a_failed_download_names_its_cause_and_had_the_time_of_a_transfer(
     monkeypatch.setenv(MLFLOW_HTTP_REQUEST_TIMEOUT.name, "")  # Put back afterwards.
     monkeypatch.delenv(MLFLOW_HTTP_REQUEST_TIMEOUT.name)
     monkeypatch.setattr("mlflow.artifacts.download_artifacts", failing)
-    with refused(69, f"does not hand out model {NAME}@champion: 403 Client Error: Forbidden"):
+    with refused(69, f"cannot provide model {NAME}@champion: 403 Client Error: Forbidden"):
         fetch(f"{NAME}@champion", mlflow_store, tmp_path)

@@ -104,8 +104,8 @@ def test_settings_that_are_edited_while_their_stage_runs_are_not_recorded_with_i
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     assert done.returncode == code
     if code:
-        fault = "params.yaml: section bpe was edited while stage bpe ran with what it was before"
-        assert done.stderr == f"{fault}. Run again, with the edit or without it; a training without it is not repeated.\n"
+        fault = "params.yaml: section bpe was edited while stage bpe ran with the previous settings"
+        assert done.stderr == f"{fault}. Run again, with or without the edit; without it a training is not repeated.\n"
 
 
 def test_a_bug_is_a_traceback_and_exit_code_1() -> None:

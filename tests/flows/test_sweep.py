@@ -205,7 +205,7 @@ def test_a_corpus_without_sums_is_refused_until_they_are_locked(clone: Clone) ->
 @pytest.mark.parametrize(
     ("corpus", "model", "locked", "fault"),
     [
-        ("wmt14-en-fr", "../teacher", {}, "wmt14-en-fr.lock: missing, and wmt14-en-fr has no other sums"),
+        ("wmt14-en-fr", "../teacher", {}, "wmt14-en-fr.lock: missing, but files of wmt14-en-fr have no published sums"),
         ("tiny", "models:/teacher@champion", {}, "student.lock: has no sum of models:/teacher@champion"),
         ("student", "models:/teacher@champion", {"models:/other/1": "0" * 64}, "student.lock: has no sum of models:/teacher@champion"),
         ("student", "models:/teacher@champion", {"models:/teacher@champion": "0" * 64}, None),
@@ -341,7 +341,7 @@ def test_the_reason_of_a_sweep_names_the_stage_that_was_killed_and_not_the_one_b
 
 def test_a_model_of_dvc_add_that_the_cache_does_not_have_is_named_with_the_way_to_fetch_it(small: Repository) -> None:
     shutil.rmtree(small.cache)
-    with refused(78, r"^base, seed 1: dvc checkout: .*pretrained/parent .* Fetch it: dvc pull pretrained/parent\.dvc$"):
+    with refused(78, r"^base, seed 1: dvc checkout: .*pretrained/parent .* Fetch missing data: dvc pull pretrained/parent\.dvc$"):
         run_job(BASE, small, StageLog(print))
 
 

@@ -129,7 +129,7 @@ def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_ane
     for finished in place.glob(f".state/*/{FINISHED}"):
         finished.unlink()
     prepare("bpe", updates=4, warmup=78)
-    assert "starting from update 0; 2 stopped with other settings or data, the last one" in stage_here("train").stderr
+    assert "starting from update 0; stopped trainings with other settings or data: 2, the latest is" in stage_here("train").stderr
 
 
 @pytest.mark.usefixtures("place")
@@ -151,7 +151,7 @@ def test_a_training_starts_from_the_weights_of_a_model_of_the_same_sizes_and_voc
     other = shutil.copytree(first, Path("pretrained/other"))
     write_json(other / "config.json", {**config, "vocabulary": {**config["vocabulary"], "hash": "0" * 64}})
     for parent, fault in (
-        ("first", "is of other sizes than section model. It has layers 1 instead of 2, encoder_layers 1 instead of 2, decoder"),
+        ("first", "has other sizes than section model. It has layers 1 instead of 2, encoder_layers 1 instead of 2, decoder"),
         ("other", "has vocabulary 000000000000, the data "),
     ):
         set_params(train={"init_from": parent})

@@ -107,7 +107,7 @@ class CTranslate2Engine:
                 compute_type=precision,
                 inter_threads=1 if on_gpu else threads,
                 intra_threads=1,
-                max_queued_batches=-1,  # Or a call would block before all its batches wait for a thread.
+                max_queued_batches=-1,  # Unlimited: with a full queue a call would block.
             )
         return cls(translator, subword, positions_of(config.model), shortlist)
 
@@ -242,7 +242,7 @@ def _options(search: Search, batch_tokens: int, scored: bool) -> dict[str, Any]:
     without length penalty, and their lengths tell whether the maximum length was too great.
     """
     count = math.ceil(search.beam * (search.patience or 1.0))
-    several = {"patience": count / search.beam, "num_hypotheses": count}  # It would round the product; our search waits for all of it.
+    several = {"patience": count / search.beam, "num_hypotheses": count}  # CTranslate2 would round the product; our search rounds it up.
     return {
         "max_batch_size": batch_tokens,
         "beam_size": search.beam,

@@ -77,7 +77,7 @@ class DecodingRequest:
         if self.shortlist:
             return "CTranslate2 unites the shortlists of a batch"
         if self.scored:
-            return "scores of CTranslate2 are given that no special token occurs"
+            return "CTranslate2's scores are conditional on the absence of special tokens"
         if isinstance(size, TransformerSize) and positions_of(size) < self.longest and size.positions != "learned":
             return f"CTranslate2 has {positions_of(size):,} positions"
         return ""

@@ -14,7 +14,7 @@ from transformer_core.models.transformer import Transformer, TransformerState
 
 _LEAST_FREE = 1 / 16  # Share of the memory: in a capture no cached memory can be freed.
 # Number of steps for which memory is reserved at a time; each time a graph is captured anew. Outputs are about as long as their sources, so
-# at first it is as many as the longest source has tokens and this share more, if that is more steps.
+# the first reservation is the length of the longest source plus this share, if that is more steps.
 _POSITIONS, _MORE = 32, 1 / 8
 
 
@@ -42,8 +42,8 @@ class GraphedTransformer:
         return _Steps(self, search, state)
 
     def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
-        """Raise `UserError` (78): what a step records does not leave a graph."""
-        raise configuration_error("the coverage penalty: there is none for captured steps", "Set it to 0.")
+        """Raise `UserError` (78): a captured step cannot record its attention."""
+        raise configuration_error("the coverage penalty: not supported in captured steps", "Set it to 0.")
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         """Capture the kernels that `run` launches, without running them; return their replay."""

@@ -259,7 +259,7 @@ def _traced_back(trace: NDArray[np.int64], lengths: NDArray[np.int64], parents: 
 def logsumexp(logits: Tensor) -> Tensor:
     """Return log-sum-exp of each row, (R, V) to (R,), in at least float32; about three times as fast as torch.logsumexp on a CPU."""
     exact = torch.promote_types(logits.dtype, torch.float32)
-    if logits.device.type != "cpu":  # By the only one of its kernels that reads low precision and writes another: nothing is copied.
+    if logits.device.type != "cpu":  # The only kernel that reads low precision and writes float32 without a copy.
         top, column = logits.max(dim=1, keepdim=True)
         return (top.to(exact) - logits.log_softmax(dim=1, dtype=exact).gather(1, column)).squeeze(1)
     rows = max(1, _AT_ONCE // logits.shape[1])

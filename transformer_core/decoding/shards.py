@@ -8,7 +8,7 @@ from pathlib import Path
 from transformer_core.corpus.text import write_lines
 
 PAIRS_PER_SHARD = 8_192
-# A longer side is no sentence, and would take the memory of hundreds.
+# A longer side is not a sentence, and would need the memory of hundreds of sentences.
 MOST_SENTENCE_TOKENS = 512
 
 

@@ -69,7 +69,7 @@ class Ensemble:
 
     def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
         """Raise `UserError` (78): several models have no common attention."""
-        raise configuration_error("the coverage penalty: there is none for several models together", "Set it to 0, or name one model.")
+        raise configuration_error("the coverage penalty: not supported with several models", "Set it to 0, or name one model.")
 
 
 Decoder = TranslationModel | Ensemble
@@ -244,7 +244,7 @@ def not_finite(weights: torch.dtype) -> UserError:
 def check_shortlist(directories: Sequence[Path]) -> Path:
     """Return the file of the shortlist of the only model. Raises `UserError` (78): there are several models, or the model has none."""
     if len(directories) > 1:
-        raise configuration_error("a shortlist: there is none for several models together", "Translate without it, or name one model.")
+        raise configuration_error("a shortlist: not supported with several models", "Translate without it, or name one model.")
     file = directories[0] / SHORTLIST
     if not file.is_file():
         raise configuration_error(f"{file}: no such file", "Set average.shortlist and repeat stage average, or translate without it.")

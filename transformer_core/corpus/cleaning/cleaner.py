@@ -38,12 +38,12 @@ from transformer_core.processes import in_order, workers_for
 INVALID_UTF8 = "invalid_utf8"
 LOW_SCORE = "low_score"
 EXAMPLES = 5
-# Longer sentences are counted as of this length, so that a length fits a byte.
+# Longer sentences are counted as having this length, so that a length fits in a byte.
 LONGEST_COUNTED = 200
 _EXAMPLE_CHARACTERS = 300
 _ROWS_AT_ONCE = 10_000  # `bincount` converts each byte to 8.
 
-# What scores pairs (decoding/dual_cross_entropy.py): a number for each, the lower the better.
+# What scores pairs (decoding/dual_cross_entropy.py): a number for each; lower is better.
 PairScores = Callable[[Iterator[Pair[str]]], Iterator[float]]
 
 
@@ -63,7 +63,7 @@ def clean_corpus(
 
     Args:
         workers: processes; None takes one for each core, fewer for little text.
-        scores: the function behind `settings.drop_worst`; yields a number for each pair, the lower the better.
+        scores: the function behind `settings.drop_worst`; yields a number for each pair; lower is better.
         tags: symbols before source sentences (`translated.tag`); the rules for one pair and `scores` look at a sentence without its tag.
 
     Raises:
@@ -77,7 +77,7 @@ def clean_corpus(
         EvaluationSide.of(line for split in held_out for line in read_lines(folder / f"{split}.{language}"))
         for language in (source, target)
     )
-    if target == TREES:  # A tree of train has the source's words, which the symbols of valid and test have not.
+    if target == TREES:  # Trees of train contain the source's words, the symbols of valid and test do not.
         targets = replace(targets, scripts=sources.scripts | targets.scripts)
     work = _Work(settings, *paths, sources, targets, target == TREES, frozenset(tags))
     train = _Train(folder, source, target, settings, raw / WEIGHTS)
@@ -284,16 +284,16 @@ class _Train:
         )
 
     def _times(self, left: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return how often each pair is written, which is 0 or 1 without weights: of pairs of weight w every 1/w-th, or each w times."""
+        """Return how often each pair is written: 0 or 1 without weights; with weight w each w times, or every 1/w-th if w is below 1."""
         times = left.astype(np.int64)
         if self._weights.exists():
             weights = np.loadtxt(self._weights, ndmin=1)[np.concatenate(self._kept)]
-            # Rounded, so that a tenth ten times is one.
+            # Rounded, because ten times 0.1 must be 1.
             times[left] = np.diff(np.floor(np.cumsum(weights[left]).round(6)), prepend=0)
         return times
 
     def _worst(self, left: NDArray[np.bool_], scores: PairScores) -> NDArray[np.int64]:
-        """Return the indices, ascending, of the share `drop_worst` of the pairs left with the highest scores; of equals the later ones."""
+        """Return ascending indices of the share `drop_worst` of the remaining pairs with the highest scores; among equals the later."""
         found = np.fromiter(scores(compress(read_pairs(*self._all), left)), np.float64)
         order = np.argsort(found, kind="stable")
         return np.sort(np.flatnonzero(left)[order[len(order) - int(self._drop_worst * len(order)) :]])

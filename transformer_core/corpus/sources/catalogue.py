@@ -291,13 +291,15 @@ def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
         for index, source in enumerate(sources):
             yield from _faults_of_source(entry, source, f"{where}.{index}")
         if split != "train" and any(source.translated for source in sources):
-            yield configuration_error(f"{where}: translated is for train alone", "Scores are of text by people.")
+            yield configuration_error(f"{where}: translated is allowed in train only", "Scores must be computed on text by people.")
         if split != "train" and any(source.weight != 1 for source in sources):
-            yield configuration_error(f"{where}: weight is for train alone")
+            yield configuration_error(f"{where}: weight is allowed in train only")
         if any(source.holdout for source in sources) and (split not in ("valid", "test") or len(sources) > 1):
             yield configuration_error(f"{where}: holdout must be the only source, of valid or test")
     if not entry.synthetic and any(source.synthetic for sources in entry.sources.values() for source in sources):
-        yield configuration_error(f"{path}: synthetic: must be true, a source is synthetic", "Scores on generated text are labelled so.")
+        yield configuration_error(
+            f"{path}: synthetic: must be true, a source is synthetic", "Scores on generated text must be labelled as such."
+        )
 
 
 def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[UserError]:
@@ -315,7 +317,7 @@ def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[User
             )
         texts = [_text(file) for file in of_language.values()]
         if len(set(texts)) < len(texts) and not all(map(_holds_languages, of_language.values())):
-            yield configuration_error(f"{where}.{kind}: two languages are the same text", "Give each its column, from 1.")
+            yield configuration_error(f"{where}.{kind}: two languages name the same text", "Give each language its column, counted from 1.")
 
 
 def _text(file: LocalFile | Address) -> tuple[str, str | None, int | None]:

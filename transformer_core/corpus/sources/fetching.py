@@ -88,7 +88,7 @@ class Fetcher:
         """
         expected = self._locked(name)
         if expected and expected.digest != sha256:
-            fault = f"{name}: is no longer the one that was used first: wanted sha256 {expected.digest}, found {sha256}"
+            fault = f"{name}: has changed since its first use: expected sha256 {expected.digest}, found {sha256}"
             raise UserError(fault, f"To use the new one, remove its line from {self.lock}.")
         if expected is None:
             self._lock(name, sha256)
@@ -193,7 +193,7 @@ def mirror_folder(setting: str | None) -> Path | None:
     folder = repository() / expanded(named)
     if not folder.is_dir():
         origin = f"${MIRROR_VARIABLE}" if variable else "machine.mirror"
-        raise configuration_error(f"{origin}: no folder {named}", "Name one with CORPUS/FILENAME, or none.")
+        raise configuration_error(f"{origin}: no folder {named}", "Name a folder with CORPUS/FILENAME in it, or remove the setting.")
     return folder
 
 

@@ -43,7 +43,7 @@ _LONGEST_BEGINNING = 15
 _OPENERS: dict[str, Callable[[BinaryIO], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 # The program that packs a file, by the ending of its name.
 _ENDINGS = {".gz": "gzip", ".xz": "xz"}
-# A packed file may become this many times larger and this many bytes more, a hundred times what text does.
+# A packed file may unpack to this many times its size plus this many bytes, far more than text needs.
 LARGEST_RATIO, ALLOWED_BYTES = 100, 64 << 20
 _LONGEST_NAME = 60
 _ELEMENTS_LOOKED_AT = 10_000
@@ -179,7 +179,9 @@ def _most_bytes(path: Path) -> int:
 
 def _too_large(path: Path, most: int) -> UserError:
     fault = f"unpacks to more than {most:,} bytes, {LARGEST_RATIO} times its size and {ALLOWED_BYTES:,} more"
-    return UserError(f"{path}: {fault}", "Text does not pack so well. If it is the right file, unpack it yourself and name the text.")
+    return UserError(
+        f"{path}: {fault}", "Text does not compress so well. If this is the right file, unpack it yourself and name the unpacked file."
+    )
 
 
 def _segments(text: bytes) -> Iterator[bytes]:
@@ -255,7 +257,7 @@ def _column(file: BinaryIO, column: int, path: Path) -> Iterator[bytes]:
             fault = f"{path}:{number}: {len(cells)} columns, but column {column} is wanted"
             if number == 1 and b"\t" in line.strip():  # A line without a tab may be that of another file, such as a server's page.
                 raise NoColumn(fault, "Correct `column` in the catalogue entry.")
-            raise UserError(fault, "Are there tabs between them?")
+            raise UserError(fault, "Check that tabs separate the columns.")
         yield cells[column - 1]
 
 
@@ -285,7 +287,7 @@ def unpack(archive: Path, patterns: Iterable[str], folder: Path) -> list[Path]:
     except RuntimeError as error:  # So zipfile reports an encrypted member and an unknown compression.
         raise UserError(f"{archive}: cannot be unpacked ({first_line(error)})", "Unpack it yourself and name the files.") from None
     except _DAMAGED_ARCHIVE as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # About this machine: a full disk.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # An error of this machine, such as a full disk.
             raise
         raise UserError(f"{archive}: damaged, or neither a tar nor a zip archive", "Get it again.") from None
 

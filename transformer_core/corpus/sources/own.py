@@ -92,7 +92,7 @@ def new_entry(
             splits[split] = [{"holdout": sizes[split]}]
     _check_enough(source_file, sum(sizes.values()), len(ranks[languages[0]]))
     entry = {"name": name, "languages": list(languages), "licence": None, "note": "", "size": size.model_dump(), "splits": splits}
-    validate_document(Entry, entry, path)  # Before anything is written: an entry that is there would be in the way of the next try.
+    validate_document(Entry, entry, path)  # Before anything is written: a leftover entry would block the next try.
     _list_held_out(path, ranks, sizes, {})
     write_text(path, yaml_text(entry))
     return path
@@ -126,7 +126,7 @@ def check_unused(name: str) -> None:
     """Check the name of a new corpus. Raises `UserError` (78): it is invalid or in use."""
     path = _path_of(name)
     if name in entry_names():
-        remedy = f"To take in changed files: transformer-core data update {name}. Or choose another name."
+        remedy = f"To update it for changed files: transformer-core data update {name}. Or choose another name."
         raise configuration_error(f"{path}: there is a corpus {name} already", remedy)
 
 
@@ -141,7 +141,7 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
 
     Listed sentences stay held out; others take the places of those that no longer exist. The rest of the entry stays as it is, with its
     comments. Files of two languages are checked. The list is updated only if the entry has two languages and its training text is in
-    `files` or made by a model, for no pair of a model is held out; the size only if all of it is in `files`.
+    `files` or made by a model, because no pair of a model is held out; the size only if all of it is in `files`.
 
     Returns:
         The size before, None if the entry had none, and the size after, None if it was not measured.
@@ -189,7 +189,7 @@ def _sides(languages: tuple[str, str], source_file: Path, target_file: Path) -> 
     columns: tuple[int | None, int | None] = (None, None)
     if source_file.resolve() == target_file.resolve() and ".tmx" not in suffixes:
         if ".tsv" not in suffixes:
-            raise configuration_error(f"{source_file}: one file for both sides, and only .tmx and .tsv hold both", "Name two files.")
+            raise configuration_error(f"{source_file}: given for both sides, but only .tmx and .tsv files hold both", "Name two files.")
         cells = next(file_lines(source_file), b"").count(b"\t") + 1
         if cells != 2:
             remedy = "Keep two, source first, or write the entry with the columns that hold the text (corpora/README.md)."
@@ -214,7 +214,7 @@ def _check_language(language: str, option: str) -> None:
         raise configuration_error(f"{option}: {fault}") from None
     if language == TREES:
         remedy = "Name another language, or for parsing write an entry with a source `trees` (docs/parsing.md)."
-        raise configuration_error(f"{option}: {TREES} is no language of text, but the target of parsing", remedy)
+        raise configuration_error(f"{option}: {TREES} is not a language of text, but the target of parsing", remedy)
 
 
 def _measure(parts: Iterable[_Sides]) -> tuple[Size, dict[str, set[bytes]]]:
@@ -264,7 +264,7 @@ def _check_cells(table: Path) -> None:
 
 
 def _check_enough(source_file: Path, wanted: int, different: int) -> None:
-    """Raise `UserError` (65): so many pairs cannot be held out of so many different sentences and leave one for training."""
+    """Raise `UserError` (65) if holding out `wanted` of the `different` sentences leaves none for training."""
     if wanted >= different:
         fault = f"{wanted:,} pairs are to be held out, but it has {different:,} different sentences with text on both sides"
         raise UserError(f"{source_file}: {fault}", "Hold out fewer or add text.")

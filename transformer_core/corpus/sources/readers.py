@@ -261,7 +261,9 @@ def _mtdata_entry(name: str, path: Path) -> tuple[Any, list[str]]:
         raise configuration_error(f"{where}: mtdata has no such corpus", did_you_mean(name, alike, "mtdata list -id names them."))
     urls = [entry.url] if isinstance(entry.url, str) else list(entry.url)
     if entry.in_ext == "opus_xces" or any("//huggingface.co/" in url for url in urls):
-        raise configuration_error(f"{where}: comes in a form that is not read here", "Get it with mtdata and name its files.")
+        raise configuration_error(
+            f"{where}: has a format that this program does not read", "Fetch it with mtdata and name the files in the entry."
+        )
     return entry, urls
 
 
@@ -281,7 +283,7 @@ def _mtdata_corpus(name: str, direction: tuple[str, str], path: Path) -> tuple[A
     for swapped, languages in ((False, wanted), (True, wanted[::-1])):
         if all(language.is_compatible(other) for language, other in zip(languages, entry.did.langs, strict=True)):
             return entry, urls, swapped
-    raise configuration_error(f"{where}: is not in the languages {' and '.join(direction)}")
+    raise configuration_error(f"{where}: does not have the languages {' and '.join(direction)}")
 
 
 def _pairs_of_mtdata(entry: Any, swapped: bool, files: list[Path], fetcher: Fetcher) -> Iterator[Pair[bytes]]:

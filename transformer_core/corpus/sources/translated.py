@@ -66,7 +66,7 @@ class TranslatedSource:
                 raise configuration_error(fault, "Set pick: best.")
         if found.entry.synthetic and not self.reader.found.entry.synthetic:
             fault = f"{self.reader.found.path}: synthetic: must be true, {found.path} is synthetic"
-            raise configuration_error(fault, "Scores on generated text are labelled so.")
+            raise configuration_error(fault, "Scores on generated text must be labelled as such.")
         check_direction(found, *languages, self.reader.found.path)
         fetcher = replace(self.reader.fetcher, corpus=found.entry.name, lock=lock_file(found.entry.name))
         return SourceReader(found, *languages, fetcher, self.reader.workers)

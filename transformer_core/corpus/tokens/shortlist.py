@@ -1,4 +1,4 @@
-"""Shortlists: the subwords that the translation of a sentence may have, taken from those aligned with its own in the training data.
+"""Shortlists: the subwords that a translation may have, from those aligned with the sentence's subwords in the training data.
 
 The product with the output matrix is then over some hundred rows of it instead of all (Jean et al. 2015, L'Hostis et al. 2016). The
 shortlist of a sentence depends on that sentence alone, and so does its translation.
@@ -59,9 +59,9 @@ class Shortlist:
             tensors = load_file(file)
             found = cls(*(tensors[name].astype(np.int64) for name in ("starts", "targets", "frequent")))
         except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
-            raise UserError(f"{file}: no shortlist ({first_line(error)})", remedy) from None
+            raise UserError(f"{file}: not a shortlist ({first_line(error)})", remedy) from None
         if not found.fits(vocab_size):
-            raise UserError(f"{file}: no shortlist of a vocabulary of {vocab_size:,}", remedy)
+            raise UserError(f"{file}: not a shortlist for a vocabulary of {vocab_size:,}", remedy)
         return found
 
     def fits(self, vocab_size: int) -> bool:
