@@ -243,4 +243,5 @@ def _positions(size: TransformerSize) -> nn.Module | None:
 
 
 def _normed(x: Tensor, norm: nn.Module | None) -> Tensor:
-    return x if norm is None else norm(x)
+    """Return the norm of a stack's output, in autocast's low precision: on a GPU autocast computes it in float32."""
+    return x if norm is None else as_autocast(norm(x))
