@@ -44,11 +44,12 @@ def lineage() -> dict[str, str]:
 
 
 def describe_training(journal: Journal, params: Params) -> None:
-    """Record the settings, datasets, name and description of a training."""
-    manifest = read_output(MANIFEST)
+    """Record the settings, datasets, name and description of a training; no datasets without a manifest (`read_manifest`)."""
+    manifest = read_output(MANIFEST) if MANIFEST.exists() else {}
     # Without the sections that decide the scores of a trained model: an evaluation records them, and a training may have several.
     journal.parameters(params.model_dump(exclude={"machine", "average", "decode", "evaluate", "publish"}, exclude_none=True))
-    journal.inputs(datasets(manifest, "train", "valid"))
+    if manifest:
+        journal.inputs(datasets(manifest, "train", "valid"))
     journal.tags({NAME: training_name(params), DESCRIPTION: training_description(params, manifest)})
 
 
@@ -60,12 +61,13 @@ def training_name(params: Params) -> str:
 
 
 def training_description(params: Params, manifest: Mapping[str, Any]) -> str:
-    """Return a paragraph in markdown on a training: model, data, length."""
-    model, settings, pairs = params.model, params.train, manifest["splits"]["train"]["pairs"]
+    """Return a paragraph in markdown on a training: model, data, length. Without a manifest, of the data only the name is known."""
+    model, settings, wanted, data = params.model, params.train, params.download, f"**{params.download.corpus}**"
+    if manifest:
+        data = f"{corpus_label(manifest)}: {manifest['splits']['train']['pairs']:,} sentence pairs before cleaning"
     return (
-        f"A {model.architecture} of preset *{model.preset}*, trained from {manifest['source']} to {manifest['target']} on "
-        f"{corpus_label(manifest)}: {pairs:,} sentence pairs before cleaning, at most {settings.updates:,} updates of "
-        f"{settings.tokens_per_update:,} tokens. Its child runs are its evaluations."
+        f"A {model.architecture} of preset *{model.preset}*, trained from {wanted.source} to {wanted.target} on {data}, "
+        f"at most {settings.updates:,} updates of {settings.tokens_per_update:,} tokens. Its child runs are its evaluations."
     )
 
 

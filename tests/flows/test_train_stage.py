@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flows.record.journal import read_events
+from flows.record.journal import DESCRIPTION, read_events
 from flows.record.recorder import fingerprint_of
 from flows.stages import train as stage
 from tests.corpus.encoded import learnt_subword, write_binarized
@@ -69,6 +69,19 @@ def test_data_of_another_corpus_is_refused_in_one_line() -> None:
     set_params(download={"corpus": "multi30k"})
     fault = "data/raw: holds synthetic from en to de, but section download names multi30k from en to de"
     assert_refused(f"{fault}. Run the stages from download on: dvc repro")
+
+
+def test_a_training_needs_no_manifest_which_a_pull_of_its_dependencies_does_not_fetch(place: Path) -> None:
+    """As after `dvc repro --single-item --pull train` in a fresh clone."""
+    prepare("bpe")
+    (place / "data/raw/manifest.json").unlink()
+    trained = stage_here("train")
+    assert trained.returncode == 0, trained.stderr
+    (journal,) = place.glob(".state/journal/*.jsonl")
+    events = list(read_events(journal))
+    assert not [event for event in events if event["type"] == "inputs"]
+    (description,) = (event["values"][DESCRIPTION] for event in events if event["type"] == "tags" and DESCRIPTION in event["values"])
+    assert "trained from en to de on **synthetic**, at most 2 updates" in description
 
 
 def test_bpe_dropout_without_bpe_is_refused_in_one_line(place: Path) -> None:
