@@ -17,6 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +72,19 @@ class Journal:
         resumed: whether the training continues from a saved state.
         identity: id of the run that a resumed training continues, perhaps begun on another machine; None is the one in the journal.
         parent_id: id of the parent's journal, because several trainings may have one fingerprint; empty if it is not known.
-        aside: whether to begin a new file beside the one of the run's name, which may be that of a training in another workspace.
+        path: another file than the one of the run's name, which may be that of a training in another workspace.
     """
 
     def __init__(
-        self, run: str, parent: str = "", resumed: bool = False, identity: str | None = None, parent_id: str = "", aside: bool = False
+        self,
+        run: str,
+        parent: str = "",
+        resumed: bool = False,
+        identity: str | None = None,
+        parent_id: str = "",
+        path: Path | None = None,
     ) -> None:
-        self.path = JOURNALS / f"{run}.jsonl"
-        if aside:
-            self.path = _aside(self.path)
+        self.path = path or JOURNALS / f"{run}.jsonl"
         JOURNALS.mkdir(parents=True, exist_ok=True)
         _cut_torn_line(self.path)
         self._lock = threading.Lock()
@@ -220,6 +225,11 @@ def journal_of(run: str, identity: str) -> Path | None:
         if header and identity in ("", header["id"].removesuffix(FROM_TABLES)):
             return path
     return None
+
+
+def journal_beside(run: str, identity: str) -> Path:
+    """Return the path of another journal of a run's name, the same each time for a run with this id."""
+    return JOURNALS / f"{run}.{sha256(identity.encode()).hexdigest()[:8]}.jsonl"
 
 
 def has_finished(run: str) -> bool:

@@ -21,7 +21,7 @@ from mlflow.models.model import ModelInfo
 import transformer_core
 from flows.process import paths
 from flows.record.documents import MODEL_CONFIG, read_manifest, read_output
-from flows.record.journal import BEFORE_RESULT, DESCRIPTION, FROM_TABLES, SCORES_STEP, Journal, journal_of, position_file
+from flows.record.journal import BEFORE_RESULT, DESCRIPTION, FROM_TABLES, SCORES_STEP, Journal, journal_beside, journal_of, position_file
 from flows.record.lineage import describe_training, training_description, training_name
 from flows.record.registry import EVALUATION, address_of, card, decide, register
 from flows.record.sending import sync
@@ -31,7 +31,7 @@ from transformer_core.config import MOST_EXTRA, Params, tracking_uri
 from transformer_core.errors import UserError, writing
 from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.evaluation.verdict import with_verdict
-from transformer_core.files import DVC_EXPERIMENT, read_numbers, sha256_of, write_json
+from transformer_core.files import DVC_EXPERIMENT, new_file, read_numbers, sha256_of, write_json
 
 SERVED_MODEL = Path(__file__).parents[1] / "record" / "served_model.py"
 LOGGED_NAME = "translator"
@@ -110,17 +110,21 @@ def training_run(client: MlflowClient, uri: str, params: Params, fingerprint: st
 
 
 def journal_from_tables(fingerprint: str, params: Params, identity: str) -> None:
-    """Write the journal of a training that ran elsewhere, from its CSV files; its times are those of now."""
-    journal = Journal(fingerprint, identity=identity + FROM_TABLES if identity else None, aside=True)
-    describe_training(journal, params)
-    journal.tags({"filled_from": paths.UPDATES.parent.as_posix()})
-    for context, path in (("train", paths.UPDATES), ("valid", paths.VALIDATION)):
-        for row in read_numbers(path):
-            if context == "valid":
-                del row["seconds"]
-                row[task_of(params.download.target).key] = row.pop(paths.VALIDATION_SCORE)
-            journal.metrics(int(row.pop("update")), row, context)
-    journal.end()
+    """Write the journal of a training that ran elsewhere, from its CSV files; its times are those of now.
+
+    All of it or nothing: half a journal, of a publish that was killed, would be sent and count as the whole.
+    """
+    with new_file(journal_beside(fingerprint, identity)) as unfinished:
+        journal = Journal(fingerprint, identity=identity + FROM_TABLES if identity else None, path=unfinished)
+        describe_training(journal, params)
+        journal.tags({"filled_from": paths.UPDATES.parent.as_posix()})
+        for context, path in (("train", paths.UPDATES), ("valid", paths.VALIDATION)):
+            for row in read_numbers(path):
+                if context == "valid":
+                    del row["seconds"]
+                    row[task_of(params.download.target).key] = row.pop(paths.VALIDATION_SCORE)
+                journal.metrics(int(row.pop("update")), row, context)
+        journal.end()
 
 
 def log_model(client: MlflowClient, uri: str, params: Params, training: Run, updates: int) -> ModelInfo:

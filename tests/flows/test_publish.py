@@ -10,7 +10,7 @@ import pytest
 from mlflow import MlflowClient, pyfunc
 
 from flows import translate
-from flows.process.paths import DECODED, PUBLISHED, REPORT, SENTENCES
+from flows.process.paths import DECODED, PUBLISHED, REPORT, SENTENCES, UPDATES
 from flows.record import server
 from flows.record.documents import MODEL_CONFIG
 from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file, read_events
@@ -26,7 +26,7 @@ from transformer_core.corpus.text import write_lines
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER
-from transformer_core.files import read_json, write_json
+from transformer_core.files import read_json, read_numbers, write_json
 
 
 @pytest.fixture
@@ -262,6 +262,25 @@ def test_a_training_from_the_cache_gets_its_run_from_its_tables_once(params: Par
     assert first.data.params["train.warmup"] == str(params.train.warmup)
     assert first.data.tags["filled_from"] == "results/training"
     assert first.info.status == "FINISHED"
+
+
+@pytest.mark.parametrize("identity", ["", "c0ffee"])
+def test_a_publish_that_is_killed_leaves_no_half_journal(
+    identity: str, params: Params, client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = os.fork()
+    if not child:
+        try:
+            monkeypatch.setattr(publish, "read_numbers", lambda path: read_numbers(path) if path == UPDATES else os._exit(9))
+            publish.journal_from_tables(FINGERPRINT, params, identity)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] >> 8 == 9
+    assert not list(JOURNALS.glob("*.jsonl"))
+    publish.training_run(client, mlflow_store, params, FINGERPRINT, identity)
+    assert points(client, "train/loss") == [(1, 3.5), (2, 3.0), (3, 2.5)]
+    assert points(client, "valid/nll") == [(3, 2.75)]
+    assert not list(JOURNALS.glob(".*"))
 
 
 def test_tables_of_a_training_leave_the_journal_of_one_that_runs_in_another_workspace(params: Params, client: MlflowClient) -> None:
