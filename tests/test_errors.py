@@ -39,6 +39,25 @@ def test_out_of_memory_is_one_line_with_a_remedy(allocate: Callable[[], object])
 @pytest.mark.parametrize(
     ("error", "fault"),
     [
+        (torch.AcceleratorError("CUDA error: unspecified launch failure\nSearch for it"), "unspecified launch failure"),
+        (torch.distributed.DistBackendError("NCCL error: Cuda failure 'uncorrectable ECC error encountered'"), "uncorrectable ECC error"),
+        (RuntimeError("Triton Error [CUDA]: hardware stack error"), "hardware stack error"),
+    ],
+)
+def test_a_gpu_that_has_failed_is_one_line_and_worth_another_try(error: Exception, fault: str) -> None:
+    with refused(69) as caught, machine_errors("train", ""):
+        raise error
+    assert str(caught.value).startswith(f"train: the GPU failed ({fault}). Run it again to resume. ")
+
+
+def test_a_gpu_that_refuses_an_argument_stays_a_traceback() -> None:
+    with pytest.raises(torch.AcceleratorError), machine_errors("train", ""):
+        raise torch.AcceleratorError("CUDA error: invalid argument")
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
         (OSError(28, "No space left on device", "models/a"), "No space left on device: models/a"),
         (OSError(30, "Read-only file system", "data"), "Read-only file system: data"),
         (OSError(28, "No space left on device", "data/spm.model", None, "models/spm.model"), "No space left on device: models/spm.model"),

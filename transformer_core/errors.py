@@ -23,6 +23,9 @@ _TORCH_WRITING = ("iostream error", "unexpected pos", "PytorchStreamWriter faile
 _WRITING = "writing "
 # Words in the messages of torch, oneDNN, CUDA and CTranslate2; torch raises RuntimeError on a CPU, and a subclass of it on a GPU.
 _NO_MEMORY = ("out of memory", "allocate memory", "enough memory", "bad_alloc", "ALLOC_FAILED")
+# CUDA's messages about a GPU that has failed; torch, Triton and CTranslate2 quote them in a RuntimeError. A launch may also fail because a
+# kernel is wrong; that fails again, and retries are few.
+_GPU_FAULTS = ("unspecified launch failure", "uncorrectable ECC error", "uncorrectable NVLink error", "hardware stack error")
 
 
 class ExitCode(IntEnum):
@@ -124,12 +127,18 @@ def _disk_fault(error: BaseException) -> str:
 
 @contextmanager
 def machine_errors(where: str, memory_remedy: str) -> Iterator[None]:
-    """Convert lack of memory, of disk space or of access to a path in the block to a `UserError` (78): a retry would fail, too."""
+    """Convert lack of memory, of disk space or of access to a path in the block to a `UserError` (78): a retry would fail, too.
+
+    A GPU that has failed is one with exit code 69: another process, perhaps on another machine, may succeed.
+    """
     try:
         yield
     except Exception as error:
         if is_out_of_memory(error):
             raise configuration_error(f"{where}: out of memory", memory_remedy) from None
+        if isinstance(error, RuntimeError) and (fault := next((words for words in _GPU_FAULTS if words in str(error)), "")):
+            remedy = "Run it again to resume. If that happens again, use another GPU: nvidia-smi -q names its errors."
+            raise UserError(f"{where}: the GPU failed ({fault})", remedy, ExitCode.UNAVAILABLE) from None
         if fault := disk_error(error):
             raise configuration_error(f"{where}: {fault}", "Free space or permit writing, then run it again.") from None
         if isinstance(error, OSError) and error.errno in _PATH and error.filename:

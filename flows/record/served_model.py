@@ -20,7 +20,7 @@ from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
 from transformer_core.decoding.engine import DecodingRequest, Engine, EngineOption, SourceChunk, choose, translated
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_for_decoding
-from transformer_core.errors import UserError, is_out_of_memory, machine_errors
+from transformer_core.errors import ExitCode, UserError, is_out_of_memory, machine_errors
 
 Scored = dict[str, str | float]
 Answer = str | Scored | list[Scored]
@@ -103,7 +103,8 @@ class ServedTranslator(PythonModel):
         except UserError as error:
             if error.__context__ and is_out_of_memory(error.__context__):  # There may be enough later.
                 raise Refused(str(error), TEMPORARILY_UNAVAILABLE) from None
-            raise Refused(str(error), INTERNAL_ERROR if asked.engine == "auto" else INVALID_PARAMETER_VALUE) from None
+            own = asked.engine == "auto" or error.exit_code == ExitCode.UNAVAILABLE  # The server's fault: a GPU that has failed.
+            raise Refused(str(error), INTERNAL_ERROR if own else INVALID_PARAMETER_VALUE) from None
         if asked.nbest:
             return [[_scored(one) for one in ranked] for ranked in found]
         return [_scored(ranked[0]) if asked.scores else ranked[0].text for ranked in found]

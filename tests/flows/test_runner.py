@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.process.repro import failure
+from flows.process.repro import TRANSIENT, failure
 from flows.process.runner import record_seconds, reports_errors, seconds_of
 from flows.process.signals import STOP_SIGNALS
 from tests.clone import ROOT
@@ -120,6 +120,10 @@ def test_a_stage_that_runs_out_of_memory_ends_with_a_remedy_and_is_not_tried_aga
     assert done == (78, "", "decode: out of memory. Lower decode.batch_tokens or decode.beam, or use a machine with more.\n")
     found = read_json(Path(".state/exit/decode.json"))
     assert (found["code"], found["message"]) == (78, "decode: out of memory")
+
+
+def test_a_stage_whose_gpu_has_failed_is_tried_again() -> None:
+    assert here(RuntimeError("CUDA error: uncorrectable ECC error encountered")).returncode in TRANSIENT
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,18 @@ def test_a_request_for_which_the_memory_does_not_suffice_can_be_tried_again_and_
     assert "this server: out of memory. Send shorter lines" in caught.value.serialize_as_json()
 
 
+def test_a_gpu_that_has_failed_is_no_fault_of_the_request(model_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    served, context = ServedTranslator(), PythonModelContext({"model": str(model_directory)}, {})
+    served.load_context(context)
+    monkeypatch.setattr(Translator, "translate_tokens", failing)
+    with pytest.raises(Refused, match="the GPU failed") as caught:
+        served.predict(context, ["A dog."], {"engine": "torch"})
+    assert caught.value.get_http_status_code() == 500
+
+
 @pytest.mark.parametrize(("engine", "status"), [("torch", 400), ("ctranslate2", 400), ("auto", 500)])
 def test_an_engine_that_will_never_work_is_no_reason_to_try_again(
     engine: str, status: int, model_directory: Path, monkeypatch: pytest.MonkeyPatch
