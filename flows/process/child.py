@@ -14,7 +14,7 @@ import psutil
 
 from flows.process.progress import updates_in
 from flows.process.runner import STARTERS
-from flows.process.signals import shell_code
+from flows.process.signals import delayed_stop_signals, shell_code
 from transformer_core.errors import git_missing
 
 GRACE_SECONDS = 60.0
@@ -73,7 +73,8 @@ def run_child(
     last drawing is passed on. `environment` is added to the inherited one; `directory` is the working directory.
 
     If an exception is raised here (by a signal handler, the time limit or `on_line`), all processes of the child get SIGTERM and
-    `GRACE_SECONDS` to save, while `on_line` still receives their lines; then the rest are killed, and the exception propagates.
+    `GRACE_SECONDS` to save, while `on_line` still receives their lines; then the rest are killed, and the exception propagates. Further
+    stop signals wait until then.
 
     Raises:
         TimeLimitError: the command ran for `limit_seconds`.
@@ -90,10 +91,11 @@ def run_child(
                 raise TimeLimitError(f"{command[0]}: ended after the time limit of {limit_seconds:,.0f} seconds")
             return shell_code(child.wait())
         except BaseException:
-            try:
-                _terminate(tag, lines)
-            finally:
-                _kill(tag)
+            with delayed_stop_signals():
+                try:
+                    _terminate(tag, lines)
+                finally:
+                    _kill(tag)
             raise
 
 

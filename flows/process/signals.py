@@ -1,7 +1,9 @@
 """The signals that ask a process to stop, and the exit codes of processes that a signal ended."""
 
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -32,6 +34,27 @@ def handle_stop_signals(handler: Callable[[int, FrameType | None], Any] | signal
     for number in STOP_SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+@contextmanager
+def delayed_stop_signals() -> Iterator[None]:
+    """Answer stop signals after the block: in it, children save after a first one. Only the main thread answers signals.
+
+    The mask of `hold_stop_signals` would not do: it is that of one thread, and the system gives a signal to any other.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    before = {number: handler for number in STOP_SIGNALS if (handler := signal.getsignal(number)) is not None}
+    handle_stop_signals(lambda number, _: received.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if received:
+            signal.raise_signal(received[0])
 
 
 def hold_stop_signals() -> None:

@@ -34,7 +34,7 @@ from flows.process.child import run_child
 def stop(*_):
     raise KeyboardInterrupt
 signal.signal(signal.SIGTERM, stop)
-run_child(sys.argv[1:], print)
+run_child(sys.argv[1:], lambda line: print(line, flush=True))
 """
 
 
@@ -115,6 +115,32 @@ def test_a_signal_to_the_caller_ends_the_tree_before_the_caller_ends() -> None:
     assert caller.wait(120) != 0
     assert Path("saved").exists()
     assert stage_processes() == []
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_does_not_cut_off_the_saving(second: signal.Signals) -> None:
+    caller = subprocess.Popen([sys.executable, "-c", RUN_CHILD, *stage_below_a_shell()], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    wait_for(Path("ready").exists)
+    caller.terminate()
+    assert caller.stdout is not None
+    while b"saving" not in caller.stdout.readline():
+        pass
+    caller.send_signal(second)
+    caller.communicate(timeout=120)
+    assert caller.returncode != 0
+    assert Path("saved").exists()
+    assert stage_processes() == []
+
+
+def test_a_signal_during_the_end_after_a_time_limit_is_answered_after_it() -> None:
+    def interrupt(line: str) -> None:
+        if line == "saving":
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_child(stage_below_a_shell(), interrupt, limit_seconds=1)
+    assert Path("saved").exists()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_lines_are_logged_and_updates_move_a_progress_bar() -> None:
