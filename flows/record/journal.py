@@ -164,8 +164,13 @@ class Journal:
 
     def _append(self, **event: Any) -> None:
         line = json.dumps({"timestamp_ms": time.time_ns() // 1_000_000, **event}, ensure_ascii=False)
-        with self._lock, writing(self.path), self.path.open("ab") as file:
-            file.write(line.encode() + b"\n")
+        with self._lock, writing(self.path):
+            try:
+                with self.path.open("ab") as file:
+                    file.write(line.encode() + b"\n")
+            except OSError:  # A full disk may have taken a part of it, which the next line would continue.
+                _cut_torn_line(self.path)
+                raise
 
 
 def take_journals(folder: Path) -> None:

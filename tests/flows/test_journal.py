@@ -1,4 +1,5 @@
 import json
+import resource
 import shutil
 import time
 from pathlib import Path
@@ -37,6 +38,19 @@ def test_every_event_is_a_line_with_its_time_on_disk_when_the_call_returns() -> 
     assert lines[5]["folder"] == "reports"
     assert (lines[1]["status"], lines[6]["status"]) == ("RUNNING", "FINISHED")
     assert all(before <= line["timestamp_ms"] <= time.time_ns() // 1_000_000 for line in lines)
+
+
+def test_a_line_that_a_full_disk_has_cut_off_leaves_the_journal_readable() -> None:
+    journal = Journal("run")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (journal.path.stat().st_size + 10, hard))  # As a disk with room for 10 bytes more.
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            journal.metrics(1, {"loss": 1.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    journal.end("FAILED")
+    assert [event["status"] for event in events("status")] == ["RUNNING", "FAILED"]
 
 
 def test_a_resumed_run_records_each_dataset_once() -> None:
