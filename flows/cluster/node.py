@@ -97,7 +97,8 @@ def check_out(work: StageRun, clone: Path) -> None:
         lock.unlink(missing_ok=True)
     git(clone, "init", "--quiet")
     try:
-        git(clone, "fetch", "--quiet", "--force", work.repository, "+refs/heads/*:refs/remotes/origin/*")
+        # --prune: while a deleted branch `a` is still here, git refuses a new one `a/b`.
+        git(clone, "fetch", "--quiet", "--force", "--prune", work.repository, "+refs/heads/*:refs/remotes/origin/*")
     except subprocess.CalledProcessError as error:
         raise _unreadable(work.repository, error) from None
     try:

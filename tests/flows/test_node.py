@@ -104,6 +104,17 @@ def test_the_locks_of_a_git_that_was_killed_are_removed(local: StageRun, tmp_pat
     assert (clone / ".git/HEAD").read_text().strip() == later
 
 
+def test_a_branch_that_has_become_a_folder_of_branches_is_fetched(local: StageRun, tmp_path: Path) -> None:
+    git("branch", "feature", at=tmp_path / "work")
+    check_out(local, tmp_path / "clone")
+    git("branch", "-D", "feature", at=tmp_path / "work")
+    git("checkout", "-q", "-b", "feature/x", at=tmp_path / "work")
+    git("commit", "-q", "--allow-empty", "-m", "b", at=tmp_path / "work")
+    later = git("rev-parse", "HEAD", at=tmp_path / "work")
+    check_out(replace(local, commit=later), tmp_path / "clone")
+    assert (tmp_path / "clone/.git/HEAD").read_text().strip() == later
+
+
 def test_only_a_commit_that_is_not_there_is_called_so(local: StageRun, tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     with refused(78, r"work: no branch has commit 000000000000\. Push it: git push"):
