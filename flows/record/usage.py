@@ -62,7 +62,8 @@ def _sampled(take: Callable[[dict[str, float]], None]) -> Iterator[None]:
     def sample(stop: threading.Event) -> None:
         psutil.cpu_percent()  # The share is measured between two calls.
         while not stop.wait(SECONDS_BETWEEN_SAMPLES):
-            take(_usage())
+            with suppress(OSError):  # On a full disk a sample is lost, and not all later ones.
+                take(_usage())
 
     with in_background(sample, "usage", _TIMEOUT_SECONDS):
         yield

@@ -39,6 +39,16 @@ def test_the_use_of_the_machine_is_sampled_until_the_block_ends() -> None:
     assert all(0 <= values[f"system/{name}_percentage"] <= 100 for name in ("cpu_utilization", "system_memory_usage"))
 
 
+def test_sampling_goes_on_after_a_moment_in_which_the_journal_could_not_be_written() -> None:
+    journal = Journal("f00d")
+    kept = journal.path
+    with sampling(journal):
+        journal.path = Path()  # A folder, in which no line can be written.
+        wait_for(lambda: journal.next_step("system/cpu_utilization_percentage") >= 3)
+        journal.path = kept
+        assert wait_for(lambda: samples(journal))[0][0] >= 3
+
+
 def test_every_gpu_of_the_machine_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = "Unable to determine the device handle for GPU2: 0000:3B:00.0: Unknown Error"
     lines = ("0, 97, 412.50, 20480, 81920", lost, "1, 3, [N/A], 0, 81920")
