@@ -28,7 +28,7 @@ from flows.cluster import pools
 from flows.process.child import StageLog, TimeLimitError, run_child
 from flows.process.paths import PUBLISHED
 from flows.process.repro import TRANSIENT, dvc, failure, repair, search_path, stage_names, without_advice
-from flows.process.runner import BUG, StageError, exit_file, reports_errors
+from flows.process.runner import BUG, StageError, echo, exit_file, reports_errors
 from flows.process.settings import settings_of_run
 from flows.process.signals import stop_on_signals
 from flows.record import server
@@ -143,7 +143,7 @@ def leave_artifacts(outcomes: Mapping[str, Outcome], machine: Machine) -> None:
     if training:
         with background_sender(record(table, str(flow_run.get_name()), str(flow_run.get_id()), training), tracking_uri(machine)):
             pass
-    print(summary)
+    echo(summary, sys.stdout)
 
 
 def stages_between(first: str | None, last: str | None, names: list[str]) -> list[str]:
@@ -350,7 +350,7 @@ def run_flow(chosen: Flow[..., Any], parameters: Mapping[str, Any]) -> int:
         raise
     _raise_if_unreachable(state.result(raise_on_failure=False))
     if not state.is_completed():
-        print(state.message, file=sys.stderr)
+        echo(state.message or state.name or "failed", sys.stderr)
     result = state.result(raise_on_failure=False)
     if isinstance(result, StageError):
         return result.exit_code

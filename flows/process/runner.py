@@ -71,13 +71,13 @@ def reports_errors(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
             discard(sys.stdout)
             return SIGNALLED + signal.SIGPIPE
         except Interrupted as error:
-            print(f"{error}. Run it again to resume.", file=sys.stderr)
+            echo(f"{error}. Run it again to resume.", sys.stderr)
             return ExitCode.INTERRUPTED
         except KeyboardInterrupt:
-            print(f"{command}: interrupted", file=sys.stderr)
+            echo(f"{command}: interrupted", sys.stderr)
             return ExitCode.INTERRUPTED
         except (UserError, StageError) as error:
-            print(error, file=sys.stderr)
+            echo(str(error), sys.stderr)
             flush_or_discard(sys.stdout)
             return error.exit_code
 

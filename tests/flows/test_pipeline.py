@@ -19,6 +19,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Failed
 
 from flows import pipeline as module
+from flows.cluster import pools
 from flows.cluster.pools import check_stages
 from flows.pipeline import in_registry, is_transient, outcome_of, pipeline, stage_task, trained, training_link
 from flows.process.child import GRACE_SECONDS, TimeLimitError
@@ -489,6 +490,20 @@ def test_a_server_that_dies_under_a_flow_is_one_line_and_exit_code_69(
 
     assert module.run_flow(cut_off, {}) == 69
     assert "Prefect is unreachable: connection refused. The outputs of finished stages are kept." in capsys.readouterr().err
+
+
+@with_prefect
+@pytest.mark.parametrize("code", [69, 78])
+def test_a_log_on_a_full_disk_hides_no_exit_code(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "stop_on_signals", lambda: None)  # Those of this process stay.
+
+    @flow
+    def failing() -> State[Any]:
+        return pools.failed("train: it failed", code)
+
+    with Path("/dev/full").open("w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", full)
+        assert module.run_flow(failing, {}) == code
 
 
 @pytest.mark.prefect

@@ -151,6 +151,23 @@ def test_ctrl_c_ends_a_command_with_a_line(monkeypatch: pytest.MonkeyPatch, caps
     assert capsys.readouterr() == ("", "scores: interrupted\n")
 
 
+FAILING = """
+from flows.process.runner import reports_errors
+from transformer_core.errors import ExitCode, Interrupted, UserError
+@reports_errors
+def main():
+    raise {error}
+raise SystemExit(main())
+"""
+
+
+@pytest.mark.parametrize(("error", "code"), [("UserError('away', '', ExitCode.UNAVAILABLE)", 69), ("Interrupted('stopped')", 75)])
+def test_the_exit_code_of_a_command_does_not_depend_on_its_log(error: str, code: int) -> None:
+    with Path("/dev/full").open("w") as full:  # As a log on a full disk, or a terminal that was closed.
+        done = subprocess.run([sys.executable, "-c", FAILING.format(error=error)], stderr=full, check=False)
+    assert done.returncode == code
+
+
 def test_the_seconds_of_a_stage_are_known_for_equal_settings_up_to_its_own() -> None:
     params = load_params()
     assert seconds_of("bpe", params) is None
