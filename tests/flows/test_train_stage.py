@@ -22,6 +22,7 @@ from tests.flows.stages import set_params, stage_here
 from tests.models.on_disk import overflowing_in_fp16, with_drawn_norms, write_model
 from transformer_core.config import load_params
 from transformer_core.corpus.text import write_lines
+from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.files import locked, read_json, write_json, write_text
 from transformer_core.models.architectures import build
 from transformer_core.presets import resolve
@@ -71,9 +72,23 @@ def test_data_of_another_corpus_is_refused_in_one_line() -> None:
     assert_refused(f"{fault}. Run the stages from download on: dvc repro")
 
 
-def test_a_training_needs_no_manifest_which_a_pull_of_its_dependencies_does_not_fetch(place: Path) -> None:
+LEARNED = {"layers": 1, "d_model": 16, "d_ff": 16, "heads": 2, "positions": "learned"}
+
+
+@pytest.mark.usefixtures("place")
+def test_a_sentence_longer_than_the_learned_positions_is_refused_in_one_line() -> None:
+    prepare("bpe", warmup=1)
+    longest = open_split(Path("data/binarized/train")).longest
+    set_params(model=LEARNED | {"most_positions": longest - 1})
+    fault = f"model.most_positions: {longest - 1}, but a sentence of train has {longest} tokens"
+    assert_refused(f"{fault}. Raise it, or lower binarize.max_tokens.")
+
+
+def test_a_training_needs_neither_manifest_nor_test_set_which_a_pull_of_its_dependencies_does_not_fetch(place: Path) -> None:
     """As after `dvc repro --single-item --pull train` in a fresh clone."""
     prepare("bpe")
+    assert not Path("data/binarized/test").exists()
+    set_params(model=LEARNED | {"most_positions": open_split(Path("data/binarized/train")).longest})
     (place / "data/raw/manifest.json").unlink()
     trained = stage_here("train")
     assert trained.returncode == 0, trained.stderr
