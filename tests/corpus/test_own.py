@@ -74,7 +74,10 @@ def test_an_entry_is_not_written_over_without_force() -> None:
     with refused(78, r"corpora/letters\.yaml: there is a corpus letters already"):
         new_entry("letters", ENGLISH, GERMAN, valid=9)
     assert load_entry(new_entry("letters", ENGLISH, GERMAN, valid=9, force=True)).splits.valid[0].holdout == 9
-    with pytest.raises(UserError, match="there is a corpus multi30k already"):
+
+
+def test_a_name_of_the_package_is_refused_without_advice_to_update_it() -> None:
+    with refused(78, r"^multi30k: a corpus of this name comes with the package\. Choose another name\.$"):
         new_entry("multi30k", ENGLISH, GERMAN)
 
 

@@ -125,9 +125,11 @@ def _training_text(entry: Path) -> dict[str, Iterator[str]]:
 def check_unused(name: str) -> None:
     """Check the name of a new corpus. Raises `UserError` (78): it is invalid or in use."""
     path = _path_of(name)
-    if name in entry_names():
+    if path.exists():
         remedy = f"To update it for changed files: transformer-core data update {name}. Or choose another name."
         raise configuration_error(f"{path}: there is a corpus {name} already", remedy)
+    if name in entry_names():
+        raise configuration_error(f"{name}: a corpus of this name comes with the package", "Choose another name.")
 
 
 def _path_of(name: str) -> Path:
