@@ -119,12 +119,20 @@ def run_stage(name: str, body: Callable[[Params], str]) -> int:
     return ExitCode.DONE
 
 
-def _run_body(name: str, body: Callable[[Params], str]) -> str:
+def check_model(params: Params) -> None:
+    """Raise `UserError` (78), which names the file, for a section `model` of params.yaml from which no model can be built."""
     from transformer_core.presets import resolve  # Here, because stages that build no model do not depend on this code.
 
     try:
+        resolve(params.model)
+    except UserError as error:
+        raise UserError(f"{PARAMS_FILE}: {error.message}", error.remedy, error.exit_code) from None
+
+
+def _run_body(name: str, body: Callable[[Params], str]) -> str:
+    try:
         before, params = read_yaml(PARAMS_FILE), load_params()
-        resolve(params.model)  # So that the first stage already refuses sizes that cannot be built.
+        check_model(params)  # So that the first stage already refuses sizes that cannot be built.
         began = time.monotonic()
         closing = body(params)
     finally:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from flows.process.paths import STATE
-from flows.process.runner import echo
+from flows.process.runner import check_model, echo
 from transformer_core import recipes
 from transformer_core.config import PARAMS_FILE, Params, check_across_sections, editable_yaml, read_yaml, validate_document, yaml_text
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import locked, new_file, write_text
-from transformer_core.presets import resolve
 
 BACKUPS = STATE / "params"
 LOCK = STATE / "locks/params"
@@ -112,7 +111,7 @@ def check(document: object) -> None:
     """Raise `UserError` (exit code 78) for settings that the schema refuses or from which no model can be built."""
     params = validate_document(Params, document, PARAMS_FILE)
     check_across_sections(params)
-    resolve(params.model)
+    check_model(params)
 
 
 def _sections(path: Path, parse: Callable[[str, str], Any] | None = None) -> dict[str, Any]:

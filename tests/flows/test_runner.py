@@ -320,7 +320,7 @@ def test_a_stage_whose_starter_died_before_it_could_look_ends_too(monkeypatch: p
     ("model", "fault"),
     [
         ("preset: tiny\n  trian: 5", "params.yaml: model.trian: unknown key"),
-        ("preset: tiny\n  heads: 5", "model.heads: 5 heads do not divide d_model 192. Set model.d_k or choose a divisor."),
+        ("preset: tiny\n  heads: 5", "params.yaml: model.heads: 5 heads do not divide d_model 192. Set model.d_k or choose a divisor."),
     ],
 )
 def test_wrong_settings_stop_every_stage_before_it_begins(model: str, fault: str) -> None:

@@ -95,7 +95,7 @@ def test_a_recipe_takes_the_place_of_all_but_the_machine() -> None:
         (None, {"trian.warmup": 1}, "params.yaml: trian: unknown key"),
         (None, {"updates": 1}, "override 'updates': must name section and key"),
         (None, {"average.count": 50}, "params.yaml: average.count: must be at most train.keep (5), got 50"),
-        (None, {"model.heads": 5}, "model.heads: 5 heads do not divide d_model 192"),
+        (None, {"model.heads": 5}, "params.yaml: model.heads: 5 heads do not divide d_model 192"),
     ],
 )
 def test_invalid_settings_are_one_line_and_nothing_is_written(recipe: str | None, overrides: dict[str, object], fault: str) -> None:
