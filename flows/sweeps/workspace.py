@@ -18,7 +18,7 @@ from typing import Any
 from flows.cluster.node import StageRun, check_out
 from flows.process.child import StageLog, git, run_child
 from flows.process.paths import AVERAGED, BINARIZED, STATE, TRAINING_METRICS
-from flows.process.repro import DVC_FILE, ancestors, dvc, failed_stage, failure, search_path
+from flows.process.repro import DVC_FILE, ancestors, dvc, failed_stage, failure, search_path, without_advice
 from flows.process.runner import EXITS, StageError
 from flows.record.documents import read_output
 from flows.record.journal import JOURNALS, take_journals
@@ -132,7 +132,7 @@ def run_job(job: Job, repository: Repository, log: StageLog) -> None:
     command = [sys.executable, "-m", "flows.pipeline", "--last-stage", LAST_STAGE] if in_pools else dvc("repro", LAST_STAGE)
     with locked(SWEEPS / "locks" / job.key[:16], f"the training {job.name}"):
         _prepare(clone, job, repository)
-        code = run_child(command, log, environment=environment(), directory=clone)
+        code = run_child(command, without_advice(log), environment=environment(), directory=clone)
         if code:
             raise StageError(code, f"{job.name}: {log.last_line}") if in_pools else StageError(*_reason(job, code, log.last_line))
         if (clone / JOURNALS).exists():

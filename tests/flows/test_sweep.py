@@ -339,6 +339,14 @@ def test_the_reason_of_a_sweep_names_the_stage_that_was_killed_and_not_the_one_b
     assert (BASE.workspace / ".state/exit/bpe.json").exists()
 
 
+def test_the_log_of_a_sweep_has_the_stages_and_not_the_advice_of_dvc(small: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(StageError):
+        run_job(BASE, small, StageLog(print))
+    written = capsys.readouterr().out
+    assert "Running stage 'bpe':" in written
+    assert "Updating lock file" not in written  # A workspace is removed at the end, with its dvc.lock.
+
+
 def test_a_model_of_dvc_add_that_the_cache_does_not_have_is_named_with_the_way_to_fetch_it(small: Repository) -> None:
     shutil.rmtree(small.cache)
     with refused(78, r"^base, seed 1: dvc checkout: .*pretrained/parent .* Fetch missing data: dvc pull pretrained/parent\.dvc$"):
