@@ -252,6 +252,7 @@ def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
         ({"hypotheses": ["", *HYPOTHESES[1:]]}, "(empty)"),
         ({"updates": [], "validation": []}, "No values."),
         ({"settings": {"bpe": {"lowercase": True}}}, "The model outputs lowercase text (bpe.lowercase)."),
+        ({"settings": {"train": {"init_from": "first"}}}, "It started from the weights of pretrained/first. Its weights are the mean of 5"),
         ({"settings": {"evaluate": {"allow_tokenised": False}}}, "The references are the raw ones"),
         ({"settings": {"evaluate": {"allow_tokenised": True}}}, "accepted: compare only with scores on this same text."),
     ],
