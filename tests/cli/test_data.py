@@ -23,6 +23,8 @@ def test_recipes_are_listed_with_what_they_are_for(call: Call) -> None:
 def test_a_recipe_is_written_but_not_over_an_edited_one(call: Call, tmp_path: Path) -> None:
     params = tmp_path / "params.yaml"
     assert call("recipe", "synthetic") == (0, "params.yaml is the recipe synthetic. Next: dvc repro\n", "")
+    follows = "transformer-core data new NAME SOURCE_FILE TARGET_FILE"  # The recipe alone names no corpus.
+    assert call("recipe", "own-data") == (0, f"params.yaml is the recipe own-data. Next: {follows}\n", "")
     assert call("recipe", "multi30k").code == 0
     assert params.read_bytes() == recipes.read("multi30k").encode()
     params.write_text(params.read_text(encoding="utf-8").replace("seed: 1", "seed: 2"), encoding="utf-8")

@@ -14,6 +14,7 @@ from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.files import write_text
 from transformer_core.presets import TABLE_3, TABLE_3_ALIASES, Table3Row, table_3_row
 
+OWN_DATA = "own-data"  # The recipe that `transformer-core data new` fills in.
 _SUFFIX = ".yaml"
 _LEAST_VOCABULARY = 400
 _FEW_PAIRS = 50_000
@@ -101,7 +102,7 @@ def for_own_data(corpus: str, source: str, target: str, pairs: int, characters: 
         count_words: False, for a language without spaces between words, turns off the rules of cleaning that count words, and lets the
             rarest characters be unknown.
     """
-    document = _document("own-data")
+    document = _document(OWN_DATA)
     document["download"].update(corpus=corpus, source=source, target=target)
     if not count_words:
         document["clean"].update(max_words=None, max_ratio=None)
