@@ -50,6 +50,7 @@ def connect(uri: str, transfers: bool = False) -> "MlflowClient":
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # It logs the traceback of an error that it also raises.
     if (file := database(uri)) is not None:
         prepare(file)
     if uri.startswith(_SERVERS):

@@ -29,6 +29,23 @@ print("ready", flush=True)
 sys.stdin.readline()
 print(experiment_id(connect("{URI}")))
 """
+# A process of its own, because its files cannot grow, as on a full disk.
+ON_A_FULL_DISK = f"""
+import resource, signal
+from pathlib import Path
+from flows.record.server import connect, reaching
+client = connect("{URI}")
+client.search_experiments()
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+size = Path("mlflow.db").stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+try:
+    with reaching("{URI}"):
+        for number in range(500):
+            client.create_experiment(str(number), tags={{"long": 4000 * "x"}})
+except Exception as error:
+    print(error)
+"""
 # A process of its own, because MLflow keeps the address of a run's files.
 IN_THE_COPY = f"""
 import json
@@ -52,6 +69,13 @@ def test_a_full_disk_of_this_machine_is_not_said_to_be_mlflow() -> None:
 def text_of(file: Path) -> str:
     with closing(sqlite3.connect(file)) as connection:
         return "\n".join(connection.iterdump())
+
+
+def test_a_record_that_cannot_grow_is_one_line_without_a_traceback(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", ON_A_FULL_DISK], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.stdout.startswith(f"MLflow at {URI} is unreachable: ")
+    assert "disk" in done.stdout
+    assert "Traceback" not in done.stderr
 
 
 def test_processes_that_create_the_record_at_once_find_the_same_one(tmp_path: Path) -> None:
