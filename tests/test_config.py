@@ -89,11 +89,12 @@ FAULTS = [
     ("  max_tokens: 128", "  max_tokens: 5000", f": binarize.max_tokens: a pair of 5000 tokens {TOO_LONG}"),
     ("  source: en", "  source: tree", ": download.source: must be a language, trees can be the target alone, got 'tree'"),
     ("  target: de", "  target: tree", f": train.best_by: {NO_BLEU}. Set perplexity, or f1."),
+    ("  warmup: 400", "\twarmup: 400", ":38: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
     ("  warmup: 400", "  warmup: [", ":40: not valid YAML (expected ',' or ']', but got ':')"),
     (
         "  warmup: 400",
         "  warmup: 1\n  warmup: 2",
-        ':39: not valid YAML (found duplicate key "warmup" with value "2" (original value: "1"))',
+        ':39: not valid YAML (found duplicate key "warmup"). Remove one of them.',
     ),
 ]
 

@@ -429,7 +429,12 @@ def _parsed(yaml: YAML, text: str, where: str) -> Any:
     # overlap it raises a kind of RuntimeError.
     except (YAMLError, ValueError, TypeError, AttributeError, LookupError, AssertionError, RuntimeError) as error:
         problem = first_line(error)
-    raise configuration_error(f"{where}: not valid YAML ({problem.splitlines()[0]})")
+    problem, remedy = problem.splitlines()[0], ""
+    if problem.startswith("found duplicate key"):
+        problem, remedy = problem.partition(" with value ")[0], "Remove one of them."  # For a section ruamel.yaml gives the value as "{}".
+    elif "'\\t'" in problem:
+        remedy = "Indent with spaces."
+    raise configuration_error(f"{where}: not valid YAML ({problem})", remedy)
 
 
 def yaml_text(document: object) -> str:
