@@ -44,8 +44,11 @@ def _check_tags(symbols: list[str]) -> None:
 
 
 def _copied_model(directory: Path, settings: Bpe) -> str:
-    """Copy a model that has the size, the symbols and the case of the settings. Raises `UserError` (78): it differs, or is two."""
+    """Copy a model with the size, the symbols and the case of the settings. Raises `UserError` (78): it is missing, differs or is two."""
     refuse_nested(directory, f"{PARAMS_FILE}: bpe.init_from")
+    if not (directory / SUBWORD_MODEL.name).exists():
+        fault = f"{PARAMS_FILE}: bpe.init_from: {directory} holds no {SUBWORD_MODEL.name}"
+        raise configuration_error(fault, f"See {PRETRAINED}/README.md.")
     subword = Subword.load(directory / SUBWORD_MODEL.name)
     if subword.lowercases != settings.lowercase:
         made = f"{str(subword.lowercases).lower()} of {directory / SUBWORD_MODEL.name}"

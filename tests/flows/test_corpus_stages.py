@@ -281,8 +281,10 @@ def test_the_tags_of_a_corpus_hide_nothing_from_cleaning_and_are_symbols(place: 
 
 def test_a_vocabulary_from_elsewhere_must_have_the_symbols_and_the_size_of_this_one(place: Path, prepared: Path) -> None:
     take(prepared, "clean")
-    shutil.copytree(prepared / "data/bpe", place / "pretrained/first")
     set_params(bpe={"init_from": "first", "user_symbols": ["<bt>"]})
+    message = "params.yaml: bpe.init_from: pretrained/first holds no spm.model. See pretrained/README.md.\n"
+    assert stage_here("bpe").stderr == message  # Not: make it with `dvc repro bpe`, which is this stage.
+    shutil.copytree(prepared / "data/bpe", place / "pretrained/first")
     ended = stage_here("bpe")
     assert ended.stderr.startswith("params.yaml: bpe.init_from: pretrained/first/spm.model has no symbol <bt>. ")
     assert (ended.returncode, files_below(place / "data/bpe")) == (78, [])
