@@ -25,7 +25,7 @@ from flows.process.signals import handle_stop_signals, ignore_stop_signals
 from flows.record.documents import read_manifest
 from flows.record.recorder import JOURNAL_ID, TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
-from transformer_core.config import PRETRAINED, Params, refuse_nested
+from transformer_core.config import PARAMS_FILE, PRETRAINED, Params, refuse_nested
 from transformer_core.corpus.text import read_lines, splits_of
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
@@ -140,14 +140,15 @@ def _check_data(params: Params) -> None:
         )
     if params.train.bpe_dropout and not subword.is_bpe:
         raise configuration_error(
-            f"train.bpe_dropout: must be 0 where {paths.SUBWORD_MODEL} is no BPE model, got {params.train.bpe_dropout}",
+            f"{PARAMS_FILE}: train.bpe_dropout: must be 0 where {paths.SUBWORD_MODEL} is no BPE model, got {params.train.bpe_dropout}",
             "Only BPE has merges to leave out.",
         )
     parent = params.train.init_from
     if parent is not None and not (PRETRAINED / parent / WEIGHTS).exists():
-        raise configuration_error(f"train.init_from: {PRETRAINED / parent} holds no {WEIGHTS}", f"See {PRETRAINED}/README.md.")
+        fault = f"{PARAMS_FILE}: train.init_from: {PRETRAINED / parent} holds no {WEIGHTS}"
+        raise configuration_error(fault, f"See {PRETRAINED}/README.md.")
     if parent is not None:
-        refuse_nested(PRETRAINED / parent, "train.init_from")
+        refuse_nested(PRETRAINED / parent, f"{PARAMS_FILE}: train.init_from")
 
 
 def train(params: Params) -> None:
@@ -236,14 +237,13 @@ def _new_model(params: Params) -> TranslationModel:
     directory = PRETRAINED / params.train.init_from
     model, config = load_model(directory)
     if config.vocabulary.hash != meta.vocabulary_hash:
-        raise configuration_error(
-            f"train.init_from: {directory} has vocabulary {config.vocabulary.hash[:12]}, the data {meta.vocabulary_hash[:12]}",
-            "Name the same model in bpe.init_from.",
-        )
+        fault = f"{directory} has vocabulary {config.vocabulary.hash[:12]}, the data {meta.vocabulary_hash[:12]}"
+        raise configuration_error(f"{PARAMS_FILE}: train.init_from: {fault}", "Name the same model in bpe.init_from.")
     given, wanted = (asdict(_effective(one)) for one in (config.model, size))
     if given != wanted:
         different = ", ".join(f"{key} {given[key]} instead of {value}" for key, value in wanted.items() if given.get(key, value) != value)
-        raise configuration_error(f"train.init_from: {directory} has other sizes than section model", f"It has {different}.")
+        fault = f"{PARAMS_FILE}: train.init_from: {directory} has other sizes than section model"
+        raise configuration_error(fault, f"It has {different}.")
     tuned = build(size, meta.vocab_size)
     tuned.load_state_dict(model.state_dict())
     return tuned
@@ -297,7 +297,7 @@ def _check_positions(model: TranslationModel) -> None:
             continue
         longest = open_split(paths.BINARIZED / name).longest
         if longest > model.most_positions:
-            message = f"model.most_positions: {model.most_positions}, but a sentence of {name} has {longest} tokens"
+            message = f"{PARAMS_FILE}: model.most_positions: {model.most_positions}, but a sentence of {name} has {longest} tokens"
             raise configuration_error(message, f"Raise it{', or lower binarize.max_tokens' if name == 'train' else ''}.")
 
 

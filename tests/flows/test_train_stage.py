@@ -80,7 +80,7 @@ def test_a_sentence_longer_than_the_learned_positions_is_refused_in_one_line() -
     prepare("bpe", warmup=1)
     longest = open_split(Path("data/binarized/train")).longest
     set_params(model=LEARNED | {"most_positions": longest - 1})
-    fault = f"model.most_positions: {longest - 1}, but a sentence of train has {longest} tokens"
+    fault = f"params.yaml: model.most_positions: {longest - 1}, but a sentence of train has {longest} tokens"
     assert_refused(f"{fault}. Raise it, or lower binarize.max_tokens.")
 
 
@@ -101,17 +101,18 @@ def test_a_training_needs_neither_manifest_nor_test_set_which_a_pull_of_its_depe
 
 def test_bpe_dropout_without_bpe_is_refused_in_one_line(place: Path) -> None:
     prepare("unigram", bpe_dropout=0.1)
-    assert_refused("train.bpe_dropout: must be 0 where data/bpe/spm.model is no BPE model, got 0.1. Only BPE has merges to leave out.")
+    fault = "params.yaml: train.bpe_dropout: must be 0 where data/bpe/spm.model is no BPE model, got 0.1"
+    assert_refused(f"{fault}. Only BPE has merges to leave out.")
     assert json.loads((place / ".state/exit/train.json").read_text(encoding="utf-8"))["code"] == 78
     assert not (place / "models").exists()
 
 
 def test_a_model_to_start_from_that_is_not_there_or_twice_is_refused_in_one_line(place: Path) -> None:
     prepare("bpe", init_from="frist")
-    assert_refused("train.init_from: pretrained/frist holds no model.safetensors. See pretrained/README.md.")
+    assert_refused("params.yaml: train.init_from: pretrained/frist holds no model.safetensors. See pretrained/README.md.")
     for folder in ("frist", "frist/averaged"):
         write_text(place / "pretrained" / folder / "model.safetensors", "")
-    message = "train.init_from: pretrained/frist holds a model, and pretrained/frist/averaged another"
+    message = "params.yaml: train.init_from: pretrained/frist holds a model, and pretrained/frist/averaged another"
     assert_refused(f"{message}. Remove pretrained/frist, then copy again.")
 
 
@@ -184,7 +185,7 @@ def test_a_training_starts_from_the_weights_of_a_model_of_the_same_sizes_and_voc
     ):
         set_params(train={"init_from": parent})
         ended = stage_here("train")
-        assert ended.stderr.startswith(f"train.init_from: pretrained/{parent} {fault}")
+        assert ended.stderr.startswith(f"params.yaml: train.init_from: pretrained/{parent} {fault}")
         assert (ended.returncode, ended.stderr.count("\n")) == (78, 1)
 
 
