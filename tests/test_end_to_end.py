@@ -60,7 +60,7 @@ def test_repro_makes_a_model_its_scores_and_a_report(clone: Clone) -> None:
     assert "cached" not in report  # Each stage has just run, and DVC's hash of what it made is shown.
     assert read_yaml(clone.root / "dvc.lock")["stages"]["binarize"]["outs"][0]["md5"] in report
     assert "update 30" in clone.root.with_name("repro.log").read_text(encoding="utf-8")
-    assert not list((clone.root / ".state").glob("*/state-*.pt"))
+    assert len(list((clone.root / ".state").glob("*/stored"))) == 1  # The state is kept, to train longer.
 
 
 def test_a_second_repro_runs_nothing_whatever_python_and_an_editor_left_behind(clone: Clone) -> None:
@@ -168,6 +168,8 @@ def test_a_stopped_training_saves_fails_and_goes_on(
         assert "this training is running" in states("--remove", "all", code=69)
         assert f"update {stopped:,}, running, " in states()
     assert f"removed .state/{name}" in states("--remove", name, name)
+    assert name not in states()
+    states("--remove", "all")
     assert "no training was stopped here" in states()
 
 
@@ -255,9 +257,11 @@ def test_a_training_whose_outputs_dvc_could_not_store_is_not_lost(clone: Clone) 
     kept.rename(store)
     assert "going on after update 30" in clone.run("dvc", "repro", "--single-item", "train")
     assert "going on" not in clone.run("dvc", "repro", "--single-item", "--force", "train")
-    assert len(list((clone.root / ".state").glob("*/finished"))) == 1
+    assert len(list((clone.root / ".state").glob("*/finished"))) == 2  # This one, and the one that the tests above have kept.
     clone.run("dvc", "repro", "average")
-    assert not list((clone.root / ".state").glob("*/finished"))
+    assert len(list((clone.root / ".state").glob("*/stored"))) == 1
+    clone.set({"train": {"seed": 5, "updates": 40}})
+    assert "going on after update 30" in clone.run("dvc", "repro", "average")
 
 
 def test_the_task_of_parsing_runs_through_the_same_stages(clone: Clone) -> None:

@@ -69,14 +69,14 @@ def run(work: StageRun, clone: Path, log: StageLog, group: NodeGroup | None = No
         if first:
             exchange("push", [work.stage], clone, log)
             if work.stage == "train":
-                _remove_state(clone)
+                _keep_state(clone)
 
 
-def _remove_state(clone: Path) -> None:
-    """Remove the state of the training whose outputs are stored; stage average, which does so elsewhere, does not run here."""
-    from transformer_core.training.checkpoint import remove_finished  # Here, because it imports torch.
+def _keep_state(clone: Path) -> None:
+    """Do what stage average does elsewhere, which does not run here: the outputs of the training are stored."""
+    from transformer_core.training.checkpoint import keep_finished  # Here, because it imports torch.
 
-    remove_finished(read_output(CHECKPOINT_CONFIG, clone)["training"]["fingerprint"], clone)
+    keep_finished(read_output(CHECKPOINT_CONFIG, clone)["training"]["fingerprint"], clone)
 
 
 def clone_for(repository: str, rank: int) -> Path:

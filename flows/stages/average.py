@@ -14,7 +14,7 @@ from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist, align
 from transformer_core.errors import UserError
 from transformer_core.files import read_json
 from transformer_core.models.directory import CONFIG, read_config, save_model
-from transformer_core.training.checkpoint import average, best_updates, checkpoint_files, remove_finished, update_of
+from transformer_core.training.checkpoint import average, best_updates, checkpoint_files, keep_finished, update_of
 
 
 class _Scores(Section):
@@ -31,7 +31,7 @@ def run(params: Params) -> str:
     updates = _chosen(params.average)
     files = {update_of(file): file for file in checkpoint_files(CHECKPOINTS)}
     trained = read_config(CHECKPOINTS / CONFIG, rerun_remedy(CHECKPOINTS))
-    remove_finished(trained.training.fingerprint)
+    keep_finished(trained.training.fingerprint)
     config = trained.model_copy(update={"averaged": params.average.count})
     weights = average([files[update] for update in updates])
     with TemporaryDirectory() as folder:

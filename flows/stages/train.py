@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from hashlib import md5
+from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -42,7 +43,7 @@ from transformer_core.models.directory import CONFIG, WEIGHTS, ModelConfig, Trai
 from transformer_core.models.precision import weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize, TransformerSize, resolve
-from transformer_core.training.checkpoint import FINISHED, TRAINING_LOCK, StateDirectory, state_of, state_root, stopped_trainings
+from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, StateDirectory, state_of, state_root, stopped_trainings
 from transformer_core.training.devices import Rank, autocast, default_devices, matrix_rate, process_group
 from transformer_core.training.records import Observer, Progress
 from transformer_core.training.trainer import Trainer
@@ -102,21 +103,26 @@ def _end(params: Params) -> str:
 def _only_outputs_are_missing(params: Params, state: Path, first: bool) -> bool:
     """Return whether the training has finished and its outputs were lost: the first node writes them again, and needs no other node.
 
-    DVC has failed to store them, for example on a full disk, and removes them before it runs the stage again. If it has recorded them, the
-    training is forced to run again, and the first node removes the state. Else stage average, which runs when they are stored, does so.
-    A training that is now to end later goes on.
+    DVC has failed to store them, for example on a full disk, and removes them before it runs the stage again. If it has stored them, the
+    training is forced to run again, or is to end earlier, and the first node removes the state. To a later end the training goes on.
     """
-    finished = state / FINISHED
+    finished, stored = state / FINISHED, (state / STORED).exists()
     if not finished.exists():
         return False
     metrics, _, end = finished.read_text(encoding="utf-8").partition(" ")
-    if end != _end(params):
-        return False
+    same = end == _end(params)
     recorded = {output["path"]: output.get("md5") for output in locked_stages().get("train", {}).get("outs", [])}
-    forced = recorded.get(paths.TRAINING_METRICS.as_posix()) == metrics
-    if forced and first:
+    if same and not stored and recorded.get(paths.TRAINING_METRICS.as_posix()) != metrics:
+        return True
+    if first and (same or (stored and not _is_later(params, end))):
         shutil.rmtree(state)
-    return not forced
+    return False
+
+
+def _is_later(params: Params, end: str) -> bool:
+    """Return whether the settings end a training no earlier than those of `_end`."""
+    updates, patience = map(int, end.split())
+    return params.train.updates >= updates and (params.train.patience or inf) >= (patience or inf)
 
 
 def _check_data(params: Params) -> None:
@@ -196,7 +202,8 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
         resumed = trainer.resume()
         _check_same_start(trainer.progress.update, rank)
         if rank.index == 0:  # A finished training may go on to a later end. If it has reached its end, `run` writes the file again.
-            (state / FINISHED).unlink(missing_ok=True)
+            for file in (STORED, FINISHED):
+                (state / file).unlink(missing_ok=True)
         if recorder is not None and resumed:
             echo(f"going on after update {trainer.progress.update:,}", sys.stderr)
         elif recorder is not None:

@@ -26,7 +26,7 @@ from transformer_core.corpus.tokens.binary import open_split
 from transformer_core.files import locked, read_json, write_json, write_text
 from transformer_core.models.architectures import build
 from transformer_core.presets import resolve
-from transformer_core.training.checkpoint import FINISHED, TRAINING_LOCK, remove_finished, state_of
+from transformer_core.training.checkpoint import FINISHED, STORED, TRAINING_LOCK, keep_finished, state_of
 from transformer_core.training.devices import Rank
 
 SOURCES = [f"the {noun} sees {number} {noun}s" for noun in ("dog", "horse", "other bird") for number in range(20)]
@@ -134,7 +134,7 @@ def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_ane
     assert "going on after update 2" in stopped.stderr
     assert stopped.returncode == 75
     (state,) = place.glob(".state/*/state-00000003.pt")
-    remove_finished(fingerprint_of(load_params()))
+    keep_finished(fingerprint_of(load_params()))
     assert state.exists()  # It had finished after update 2, but now it is a stopped training.
     prepare("bpe", updates=4, patience=9, keep=3)
     longer = stage_here("train")
@@ -153,7 +153,7 @@ def test_a_stopped_training_goes_on_with_another_end_and_says_when_it_starts_ane
     prepare("bpe", updates=4, warmup=77)
     assert "starting from update 0" not in stage_here("train").stderr  # The other one is finished.
     with locked(state_of(fingerprint_of(load_params())) / TRAINING_LOCK, "this training"):
-        remove_finished(fingerprint_of(load_params()))  # Another clone trains it to a later end.
+        keep_finished(fingerprint_of(load_params()))  # Another clone trains it to a later end.
     assert len(list(place.glob(f".state/*/{FINISHED}"))) == 2
     for finished in place.glob(f".state/*/{FINISHED}"):
         finished.unlink()
@@ -270,8 +270,30 @@ def test_a_finished_state_is_kept_until_dvc_has_recorded_the_outputs(place: Path
     Path("dvc.lock").write_text(json.dumps({"stages": {"train": {"outs": outputs}}}), encoding="utf-8")
     assert "going on" not in stage_here("train").stderr  # Recorded, and so forced to run again.
     assert list(Path(".state").glob("*/state-*.pt"))
-    assert stage_here("average").returncode == 0
-    assert not list(Path(".state").glob("*/state-*.pt"))
+
+
+def test_a_training_whose_outputs_are_stored_goes_on_to_a_later_end_and_starts_anew_for_any_other(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(updates: int, **changes: object) -> tuple[bool, bytes]:
+        """Train and average; whether the training went on, and its last checkpoint."""
+        prepare("bpe", updates=updates, validate_every=1, **changes)
+        ended = stage_here("train")
+        assert ended.returncode == 0, ended.stderr
+        assert stage_here("average").returncode == 0
+        return "going on after update 2" in ended.stderr, (place / f"models/checkpoints/update-{updates:08}.safetensors").read_bytes()
+
+    straight = trained(3)[1]
+    assert trained(2)[0] is False  # Earlier.
+    assert trained(3) == (True, straight)
+    assert trained(2, patience=9)[0] is False
+    assert trained(2, patience=9)[0] is False  # The same again.
+    assert trained(2, patience=0)[0] is True  # No patience is the longest.
+    assert trained(3, warmup=77)[0] is False
+    assert len(list(place.glob(f".state/*/{STORED}"))) == 1  # The one before it is removed.
+    monkeypatch.setenv("TRANSFORMER_STATE", "shared")  # Of several clones, perhaps.
+    trained(2)
+    assert not list(place.glob("shared/*/state-*.pt"))
 
 
 @pytest.mark.usefixtures("place")

@@ -21,6 +21,7 @@ from transformer_core.models.directory import check_finite, read_weights
 FORMAT = 2
 TRAINING_LOCK = "lock"  # File in a training's directory that the writing process locks (`locked` of transformer_core/files.py).
 FINISHED = "finished"  # File there once the stage's outputs are written; it holds the MD5 of their metrics.json, as DVC records it.
+STORED = "stored"  # File there once DVC has stored these outputs as well.
 _NAME_DIGITS = 16  # Of a training's directory: the first ones of its fingerprint.
 _KEEP_STATES = 2
 _SLICE = 1_000_000  # Numbers of a tensor that are averaged together.
@@ -38,11 +39,19 @@ def state_of(fingerprint: str, root: Path | None = None) -> Path:
     return state_root(root) / fingerprint[:_NAME_DIGITS]
 
 
-def remove_finished(fingerprint: str, root: Path | None = None) -> None:
-    """Remove the state of a training if it has finished: DVC has recorded its outputs. Another clone may train it on to a later end."""
+def keep_finished(fingerprint: str, root: Path | None = None) -> None:
+    """Keep the state of a finished training, whose outputs DVC has stored, for a later end, and remove the one that was kept before.
+
+    In $TRANSFORMER_STATE, which several clones may share, none is kept. A training that is not finished, or that goes on, is left alone.
+    """
     state = state_of(fingerprint, root)
-    if (state / FINISHED).exists() and not is_locked(state / TRAINING_LOCK):
-        shutil.rmtree(state)
+    if not (state / FINISHED).exists() or is_locked(state / TRAINING_LOCK):
+        return
+    (state / STORED).touch()
+    kept = {file.parent for file in state_root(root).glob(f"*/{STORED}")}
+    for one in {state} if os.environ.get("TRANSFORMER_STATE") else kept - {state}:
+        if not is_locked(one / TRAINING_LOCK):
+            shutil.rmtree(one)
 
 
 def stopped_trainings(root: Path) -> list[Path]:
