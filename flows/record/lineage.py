@@ -14,7 +14,7 @@ from flows.process.child import git
 from flows.process.paths import DVC_LOCK, MANIFEST
 from flows.record.documents import read_output
 from flows.record.journal import COMMIT, DESCRIPTION, NAME, SOURCE, Journal
-from transformer_core.config import Params
+from transformer_core.config import PRETRAINED, Params
 from transformer_core.errors import UserError
 from transformer_core.files import DVC_EXPERIMENT, sha256_of
 
@@ -61,13 +61,14 @@ def training_name(params: Params) -> str:
 
 
 def training_description(params: Params, manifest: Mapping[str, Any]) -> str:
-    """Return a paragraph in markdown on a training: model, data, length. Without a manifest, of the data only the name is known."""
+    """Return a paragraph in markdown on a training: model, data, length, parent. Without a manifest, of the data only the name is known."""
     model, settings, wanted, data = params.model, params.train, params.download, f"**{params.download.corpus}**"
     if manifest:
         data = f"{corpus_label(manifest)}: {manifest['splits']['train']['pairs']:,} sentence pairs before cleaning"
+    parent = "" if settings.init_from is None else f"It started from the weights of `{PRETRAINED / settings.init_from}`. "
     return (
         f"A {model.architecture} of preset *{model.preset}*, trained from {wanted.source} to {wanted.target} on {data}, "
-        f"at most {settings.updates:,} updates of {settings.tokens_per_update:,} tokens. Its child runs are its evaluations."
+        f"at most {settings.updates:,} updates of {settings.tokens_per_update:,} tokens. {parent}Its child runs are its evaluations."
     )
 
 

@@ -14,7 +14,7 @@ from flows.process.paths import DECODED, PUBLISHED, REPORT, SENTENCES, UPDATES
 from flows.record import server
 from flows.record.documents import MODEL_CONFIG
 from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file, read_events
-from flows.record.lineage import describe_training, training_name
+from flows.record.lineage import describe_training, training_description, training_name
 from flows.record.sending import sync
 from flows.record.server import PARENT_TAG, connect, experiment_id, registered
 from flows.stages import publish
@@ -347,6 +347,12 @@ def test_the_description_has_the_settings_that_a_training_went_on_with(params: P
     assert f"at most {updates:,} updates" in run.data.tags[DESCRIPTION]
     publish.run(params)
     assert f"at most {updates:,} updates" in training(client).data.tags[DESCRIPTION]
+
+
+def test_the_description_of_a_fine_tuning_names_its_parent(params: Params) -> None:
+    tuned = params.model_copy(update={"train": params.train.model_copy(update={"init_from": "first"})})
+    assert "tokens. It started from the weights of `pretrained/first`. Its child runs" in training_description(tuned, {})
+    assert "started from" not in training_description(params, {})
 
 
 def test_a_server_that_is_unreachable_is_exit_code_69_and_nothing_is_written(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
