@@ -21,6 +21,7 @@ def test_recipes_are_listed_with_what_they_are_for(call: Call) -> None:
 
 
 def test_a_recipe_is_written_but_not_over_an_edited_one(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "dvc.yaml").touch()
     params = tmp_path / "params.yaml"
     assert call("recipe", "synthetic") == (0, "params.yaml is the recipe synthetic. Next: dvc repro\n", "")
     follows = "transformer-core data new NAME SOURCE_FILE TARGET_FILE"  # The recipe alone names no corpus.
@@ -51,8 +52,19 @@ def test_the_next_command_can_be_run_where_the_environment_is_not_activated(
     assert call("recipe", "synthetic", "--force").out.endswith(" Next: dvc repro\n")
 
 
+def test_outside_a_project_the_next_command_makes_one_first(call: Call, own_files: Path) -> None:
+    (own_files / "dvc.yaml").unlink()
+    commands = (("recipe", "synthetic"), ("data", "new", "mine", "text.en", "text.de"), ("data", "update", "mine"))
+    assert [call(*command).out.endswith(" Next: transformer-core new . && dvc repro\n") for command in commands] == [True] * 3
+    assert call("new", ".").code == 0
+    assert load_params(own_files / "params.yaml").download.corpus == "mine"
+    assert call("data", "update", "mine").out.endswith(" Next: dvc repro\n")
+
+
 @pytest.fixture
 def own_files(tmp_path: Path) -> Path:
+    """A project, as far as its commands look, with a text in two languages."""
+    (tmp_path / "dvc.yaml").touch()
     write_lines(tmp_path / "text.en", [f"sentence {number}" for number in range(100)])
     write_lines(tmp_path / "text.de", [f"Satz {number}" for number in range(100)])
     return tmp_path

@@ -118,9 +118,17 @@ def use_threads(number: int | None) -> None:
 
 
 def dvc_repro() -> str:
-    """Return the command that runs the pipeline: with its folder if that is a .venv here which is not activated."""
-    installed = Path(".venv/bin/dvc")
-    return f"{installed if which('dvc') is None and installed.exists() else 'dvc'} repro"
+    """Return the command that runs the pipeline, after the one that makes a project where none is.
+
+    A program is named with its folder if that is a .venv here which is not activated.
+    """
+    repro = f"{_program('dvc')} repro"
+    return repro if Path("dvc.yaml").exists() else f"{_program('transformer-core')} new . && {repro}"
+
+
+def _program(name: str) -> str:
+    installed = Path(".venv/bin") / name
+    return str(installed if which(name) is None and installed.exists() else name)
 
 
 def in_bytes(size: float) -> str:
