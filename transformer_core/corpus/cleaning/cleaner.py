@@ -90,6 +90,8 @@ def clean_corpus(
     if not report.pairs_out:
         counts = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
         why, remedy = f"dropped: {counts}", "Loosen section clean."
+        if max(report.dropped, key=lambda rule: report.dropped[rule]) == "overlap":
+            remedy = "Valid or test hold the training text: name other text for them in the corpus entry."
         if report.by_weights < 0:
             why, remedy = f"by the weights {-report.by_weights:,}{counts and f', dropped: {counts}'}", "Raise `weight` in the corpus entry."
         raise UserError(f"{paths[0]}: cleaning leaves none of {report.pairs_in:,} pairs ({why})", remedy)
