@@ -393,6 +393,8 @@ def test_what_is_not_here_is_named(call: Call, translate: Call) -> None:
     assert (code, line.split(". ")[0]) == (65, "nowhere/config.json: no such file")
     code, line = translate("nowhere").refusal()
     assert (code, line.split(". ")[0]) == (65, "nowhere: no such file")
+    Path("folder").mkdir()
+    assert translate("folder").refusal() == (65, "folder: is a folder. Name a file.")
     if not torch.cuda.is_available():
         assert translate("--device", "cuda:77", stdin=b"the dog\n").refusal() == (78, "--device: cuda:77 requested, 0 GPUs here")
 

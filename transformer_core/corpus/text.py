@@ -108,10 +108,12 @@ def normalise(text: str, counts: Counter[str] | None = None) -> str:
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """Open a file for reading bytes. Raises `UserError` (65): no such file, or one that cannot be read."""
+    """Open a file for reading bytes. Raises `UserError` (65): no such file, a folder, or a file that cannot be read."""
     try:
         return path.open("rb")
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a folder", "Name a file.") from None
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{path}: no such file", "Run the stage that makes it, or correct the name.") from None
     except (OSError, ValueError) as error:  # For example of a name that is too long, or that has a NUL.
         raise UserError(f"{path}: cannot be read ({first_line(error)})", "Correct the name, or the rights to the file.") from None
