@@ -388,11 +388,15 @@ def test_gpus_that_cuda_cannot_use_are_none(translate: Call, monkeypatch: pytest
     assert translate("--device", "cuda", stdin=b"the dog\n").refusal() == (78, "--device: cuda requested, 0 GPUs here")
 
 
-def test_what_is_not_here_is_named(call: Call, translate: Call) -> None:
+def test_what_is_not_here_is_named(model: Path, call: Call, translate: Call) -> None:
     code, line = call("translate", "--model", "nowhere").refusal()
     assert (code, line.split(". ")[0]) == (65, "nowhere/config.json: no such file")
     code, line = translate("nowhere").refusal()
     assert (code, line.split(". ")[0]) == (65, "nowhere: no such file")
+    (shutil.copytree(model, Path("copied")) / "spm.model").unlink()
+    line = "copied/spm.model: no such file. A model directory holds model.safetensors, config.json and spm.model."
+    for engine in ("torch", "ctranslate2"):
+        assert call("translate", "--model", "copied", "--engine", engine, stdin=b"the dog\n").refusal() == (65, line)
     Path("folder").mkdir()
     assert translate("folder").refusal() == (65, "folder: is a folder. Name a file.")
     if not torch.cuda.is_available():

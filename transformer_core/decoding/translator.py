@@ -22,7 +22,7 @@ from transformer_core.decoding.hypotheses import Finished, StepModel
 from transformer_core.decoding.sampling import Sampling, sample
 from transformer_core.decoding.shortlist import Shortlisted
 from transformer_core.errors import UserError, configuration_error
-from transformer_core.models.directory import CONFIG, SUBWORD, ModelConfig, load_model, read_config
+from transformer_core.models.directory import CONFIG, MODEL_FILES, SUBWORD, ModelConfig, load_model, read_config
 from transformer_core.models.precision import choose_kernels, low_precision, pack, precision_name, quantise, weights_dtype
 from transformer_core.models.translation import DecoderState, TranslationModel
 
@@ -276,7 +276,7 @@ def load_subword(directory: Path, config: ModelConfig) -> Subword:
 
     Raises `UserError` (65): the file is missing or damaged, or is not the vocabulary of config.json.
     """
-    subword = Subword.load(directory / SUBWORD)
+    subword = Subword.load(directory / SUBWORD, MODEL_FILES)
     if subword.hash != config.vocabulary.hash:
         raise UserError(
             f"{directory / SUBWORD}: vocabulary {subword.hash[:12]}, but {directory / CONFIG} names {config.vocabulary.hash[:12]}",

@@ -21,6 +21,8 @@ from transformer_core.presets import ConvolutionalSize, ModelSize, TransformerSi
 
 _DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 WEIGHTS, CONFIG, SUBWORD = "model.safetensors", "config.json", "spm.model"
+# The remedy for a model directory that lacks a file.
+MODEL_FILES = f"A model directory holds {WEIGHTS}, {CONFIG} and {SUBWORD}."
 
 
 class Vocabulary(Section):
@@ -77,7 +79,7 @@ def read_config(file: Path, remedy: str = "") -> ModelConfig:
     try:
         document: Any = read_json(file, remedy)
     except FileNotFoundError:
-        raise UserError(f"{file}: no such file", "A model directory holds model.safetensors, config.json and spm.model.") from None
+        raise UserError(f"{file}: no such file", MODEL_FILES) from None
     return check_document(ModelConfig, document, file, remedy)
 
 

@@ -47,23 +47,23 @@ class Subword:
     hash: str
 
     @classmethod
-    def load(cls, path: Path) -> Subword:
-        """Read a model file. Raises `UserError` (65): no such file, or not a SentencePiece model with our special ids."""
+    def load(cls, path: Path, remedy: str = "Make it with: dvc repro bpe") -> Subword:
+        """Read a model file. Raises `UserError` (65) with this remedy: no such file, or not a SentencePiece model with our special ids."""
         try:
             model = path.read_bytes()
         except FileNotFoundError:
-            raise UserError(f"{path}: no such file", "Make it with: dvc repro bpe") from None
+            raise UserError(f"{path}: no such file", remedy) from None
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError:
-            raise _no_model(path) from None
+            raise _no_model(path, remedy) from None
         if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (PAD, UNK, BOS, EOS):
-            raise _no_model(path)
+            raise _no_model(path, remedy)
         subword = cls(processor, hashlib.sha256(model).hexdigest())
         try:
             processor.decode([*range(len(subword.pieces))])
         except UnicodeDecodeError:
-            raise UserError(f"{path}: a piece is not valid UTF-8", "Make it with: dvc repro bpe") from None
+            raise UserError(f"{path}: a piece is not valid UTF-8", remedy) from None
         return subword
 
     @property
@@ -186,8 +186,8 @@ def _without_file_name(model: bytes) -> bytes:
     return bytes(proto.SerializeToString(deterministic=True))
 
 
-def _no_model(path: Path) -> UserError:
-    return UserError(f"{path}: not a SentencePiece model with pad, unk, bos, eos at 0, 1, 2, 3", "Make it with: dvc repro bpe")
+def _no_model(path: Path, remedy: str) -> UserError:
+    return UserError(f"{path}: not a SentencePiece model with pad, unk, bos, eos at 0, 1, 2, 3", remedy)
 
 
 def _prepared(text: str) -> str:
