@@ -408,6 +408,10 @@ def test_an_export_says_what_was_made_and_where_but_not_over_a_model_of_ours(mod
     assert (done.code, done.err) == (0, "")
     assert re.fullmatch(r"ct2: a model for CTranslate2, \d+ kB\n", done.out)
     assert (tmp_path / "ct2/spm.model").read_bytes() == (model / "spm.model").read_bytes()
+    remedy = "Name the folder of the model that was exported, for example models/averaged."
+    line = f"ct2: an export for CTranslate2, not a model directory. {remedy}"
+    for engine in ("auto", "torch", "ctranslate2"):
+        assert call("translate", "--model", "ct2", "--engine", engine, stdin=b"the dog\n").refusal() == (65, line)
     line = "--out: is the working directory, which would be replaced. Name a new folder."
     assert call("export", "--format", "ctranslate2", "--model", model, "--out", ".").refusal() == (78, line)
     line = f"{model}: exists and is no exported model. Name another directory or remove it."

@@ -25,7 +25,7 @@ from transformer_core.corpus.tokens.subword import BOS, EOS, UNK, Subword
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import new_directory, read_json, sha256_of, write_json
 from transformer_core.models.attention import MultiHeadAttention
-from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, load_model
+from transformer_core.models.directory import CONFIG, EXPORTED_WEIGHTS, SUBWORD, WEIGHTS, load_model
 from transformer_core.models.embeddings import LearnedPositions, sinusoidal_positions
 from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from transformer_core.models.transformer import Transformer
@@ -38,7 +38,7 @@ TABLE_POSITIONS = 4096
 
 # CTranslate2's vocabulary map: the subwords that a translation may have, for each of its source.
 _MAP = "vmap.txt"
-_FILES = {"model.bin", "config.json", "shared_vocabulary.json", SUBWORD, _MAP}
+_FILES = {EXPORTED_WEIGHTS, "config.json", "shared_vocabulary.json", SUBWORD, _MAP}
 # To be raised with every change of what `export_model` writes.
 _FORMAT = 1
 # Number of exports that are kept; that of a base model takes 260 MB.
@@ -100,7 +100,7 @@ def _vocabulary_map(source: Path) -> Iterator[str]:
 def _check_free(out: Path) -> None:
     if out.is_dir():
         names = {path.name for path in out.iterdir()}
-        if not names or ("model.bin" in names and names <= _FILES):
+        if not names or (EXPORTED_WEIGHTS in names and names <= _FILES):
             return
     if out.exists():
         raise configuration_error(f"{out}: exists and is no exported model", "Name another directory or remove it.")

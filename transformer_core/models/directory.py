@@ -21,6 +21,8 @@ from transformer_core.presets import ConvolutionalSize, ModelSize, TransformerSi
 
 _DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 WEIGHTS, CONFIG, SUBWORD = "model.safetensors", "config.json", "spm.model"
+# What an export for CTranslate2, which has a config.json of its own, holds instead of `WEIGHTS`.
+EXPORTED_WEIGHTS = "model.bin"
 # The remedy for a model directory that lacks a file.
 MODEL_FILES = f"A model directory holds {WEIGHTS}, {CONFIG} and {SUBWORD}."
 
@@ -74,12 +76,15 @@ def save_model(directory: Path, weights: dict[str, Tensor], config: ModelConfig,
 def read_config(file: Path, remedy: str = "") -> ModelConfig:
     """Read and check a config.json; `remedy` is for one that is wrong.
 
-    Raises `UserError` (65): the file does not exist, is not JSON, or a key is missing, unknown or wrong.
+    Raises `UserError` (65): the file does not exist, is not JSON, or a key is missing, unknown or wrong; or this is an export.
     """
     try:
         document: Any = read_json(file, remedy)
     except FileNotFoundError:
         raise UserError(f"{file}: no such file", MODEL_FILES) from None
+    if (file.parent / EXPORTED_WEIGHTS).exists() and not (file.parent / WEIGHTS).exists():
+        fault = f"{file.parent}: an export for CTranslate2, not a model directory"
+        raise UserError(fault, "Name the folder of the model that was exported, for example models/averaged.")
     return check_document(ModelConfig, document, file, remedy)
 
 
