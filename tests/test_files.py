@@ -83,6 +83,20 @@ def test_a_failure_leaves_the_old_file_or_directory_and_nothing_else(tmp_path: P
     assert sorted(tmp_path.iterdir()) == [file, folder]
 
 
+def test_an_error_names_the_path_that_was_asked_for_and_not_the_temporary_one(tmp_path: Path) -> None:
+    """A name to which the temporary one adds too much: the system refuses it to root, too, unlike a folder without permission."""
+    path = tmp_path / ("x" * 250)
+    with pytest.raises(OSError, match="File name too long") as caught:
+        write_text(path, "text")
+    assert caught.value.filename == str(path)
+    with pytest.raises(OSError, match="File name too long") as caught, new_directory(path):
+        pass
+    assert caught.value.filename == str(path)
+    with pytest.raises(FileNotFoundError) as missing, new_directory(tmp_path / "made") as folder:
+        (folder / "sub/file").touch()
+    assert missing.value.filename == str(tmp_path / "made/sub/file")
+
+
 def test_what_a_killed_process_has_left_of_a_directory_goes_when_it_is_made_again(tmp_path: Path) -> None:
     (tmp_path / ".made.1.new").mkdir()
     (tmp_path / ".made.1.new/half").touch()

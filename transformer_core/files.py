@@ -75,14 +75,26 @@ def new_file(path: Path) -> Iterator[Path]:
         if not _runs(leftover.name.removeprefix(here).removesuffix(".new")):
             leftover.unlink(missing_ok=True)
     temporary = path.with_name(f"{here}{os.getpid()}.new")
+    with _named_as(path, temporary):
+        try:
+            with writing(path):
+                yield temporary
+                with temporary.open("rb") as file:
+                    os.fsync(file.fileno())
+                temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _named_as(path: Path, temporary: Path) -> Iterator[None]:
+    """Let errors of the block name `path`, which the user knows, in place of the temporary name or a file in it."""
     try:
-        with writing(path):
-            yield temporary
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        if isinstance(error.filename, str):
+            error.filename = error.filename.replace(str(temporary), str(path), 1)
+        raise
 
 
 def _runs(process: str) -> bool:
@@ -110,17 +122,18 @@ def new_directory(path: Path) -> Iterator[Path]:
         _remove(old)
     for leftover in path.parent.glob(f".{path.name}.*.new"):
         shutil.rmtree(leftover, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        with writing(path):
-            yield temporary
-        if os.path.lexists(path):
-            path.replace(old)
-        temporary.replace(path)
-        if os.path.lexists(old):
-            _remove(old)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with _named_as(path, temporary):
+        temporary.mkdir()
+        try:
+            with writing(path):
+                yield temporary
+            if os.path.lexists(path):
+                path.replace(old)
+            temporary.replace(path)
+            if os.path.lexists(old):
+                _remove(old)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _remove(directory: Path) -> None:
