@@ -68,7 +68,7 @@ def run_new(arguments: argparse.Namespace) -> int:
     from transformer_core import recipes
     from transformer_core.config import PARAMS_FILE
     from transformer_core.corpus.sources.catalogue import load_entry
-    from transformer_core.corpus.sources.own import check_unused, languages_without_spaces, new_entry, number_of_characters
+    from transformer_core.corpus.sources.own import check_unused, languages_without_spaces, new_entry
 
     if not arguments.force:
         check_unused(arguments.name)
@@ -86,8 +86,7 @@ def run_new(arguments: argparse.Namespace) -> int:
     loaded = load_entry(entry)
     (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
     unspaced = languages_without_spaces(entry)
-    text = recipes.for_own_data(arguments.name, source, target, pairs, number_of_characters(entry), count_words=not unspaced)
-    recipes.write(text, PARAMS_FILE, force=arguments.force)
+    recipes.write(recipes.for_entry(entry), PARAMS_FILE, force=arguments.force)
     rules = f" {' and '.join(unspaced)}: no spaces between words, so clean.max_words and clean.max_ratio are null." if unspaced else ""
     print(f"{entry} names {pairs:,} pairs of {source} and {target}; {PARAMS_FILE} trains on them.{rules} Next: {dvc_repro()}")
     return 0

@@ -116,10 +116,39 @@ def for_own_data(corpus: str, source: str, target: str, pairs: int, characters: 
     return yaml_text(document)
 
 
+def for_entry(entry: Path) -> str:
+    """Return `for_own_data` of an entry of two languages in corpora/. Raises `UserError`: the entry or its text cannot be read."""
+    from transformer_core.corpus.sources.catalogue import load_entry  # Here, because the list of recipes needs neither.
+    from transformer_core.corpus.sources.own import languages_without_spaces, number_of_characters
+
+    loaded = load_entry(entry)
+    (source, target), pairs = loaded.languages, loaded.size.pairs if loaded.size else 0
+    count_words = not languages_without_spaces(entry)
+    return for_own_data(loaded.name, source, target, pairs, number_of_characters(entry), count_words=count_words)
+
+
 def check_unedited(path: Path) -> None:
-    """Raise `UserError` (78) if overwriting `path` would lose a user's work: its tracked part differs from that of every recipe."""
-    if path.exists() and _tracked(_read_document(path)) not in (_tracked(_document(name)) for name in names()):
+    """Raise `UserError` (78) if overwriting `path` would lose a user's work.
+
+    That is so if its tracked part differs from that of every recipe, and from what `transformer-core data new` wrote for its corpus.
+    """
+    if not path.exists():
+        return
+    document = _read_document(path)
+    present = _tracked(document)
+    if present not in (_tracked(_document(name)) for name in names()) and present != _for_its_corpus(document):
         raise configuration_error(f"{path}: differs from every recipe and would be lost", "Keep a copy, then repeat with --force.")
+
+
+def _for_its_corpus(document: CommentedMap) -> str | None:
+    """Return the tracked part of `for_entry` of the corpus that a document names; None if it is no corpus of text files that are here."""
+    from transformer_core.corpus.sources.catalogue import OWN_ENTRIES
+
+    try:
+        entry = OWN_ENTRIES / f"{document['download']['corpus']}.yaml"
+        return _tracked(editable_yaml(for_entry(entry), str(entry)))
+    except (LookupError, TypeError, ValueError, OSError, UserError):
+        return None
 
 
 def write(text: str, path: Path, *, force: bool) -> None:
