@@ -29,7 +29,7 @@ from flows.process.child import StageLog, TimeLimitError, run_child
 from flows.process.paths import PUBLISHED
 from flows.process.repro import TRANSIENT, dvc, failure, repair, search_path, stage_names, without_advice
 from flows.process.runner import BUG, StageError, echo, exit_file, reports_errors
-from flows.process.settings import settings_of_run
+from flows.process.settings import check_settings_of_run, settings_of_run
 from flows.process.signals import stop_on_signals
 from flows.record import server
 from flows.record.documents import CHECKPOINT_CONFIG, read_output
@@ -331,7 +331,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Ends with 0, or the exit code of the stage that failed; 75 after a signal, once all its processes have ended.
     """
-    return run_flow(pipeline, parse(arguments))
+    parameters = parse(arguments)
+    check_settings_of_run(parameters["recipe"], parameters["overrides"])  # The flow does so too, but a temporary server takes 10 seconds.
+    return run_flow(pipeline, parameters)
 
 
 @reports_errors

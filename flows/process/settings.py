@@ -5,12 +5,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flows.process.paths import STATE
 from flows.process.runner import check_model, echo
 from transformer_core import recipes
-from transformer_core.config import PARAMS_FILE, Params, check_across_sections, editable_yaml, read_yaml, validate_document, yaml_text
+from transformer_core.config import (
+    PARAMS_FILE,
+    Params,
+    check_across_sections,
+    editable_yaml,
+    load_params,
+    read_yaml,
+    validate_document,
+    yaml_text,
+)
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import locked, new_file, write_text
 
@@ -49,17 +58,32 @@ def settings_of_run(recipe: str | None, overrides: Mapping[str, Any]) -> Iterato
                 _put_back()
 
 
-def _write(recipe: str | None, overrides: Mapping[str, Any]) -> None:
-    before = PARAMS_FILE.read_bytes() if PARAMS_FILE.exists() else b""
-    present = _sections(PARAMS_FILE, editable_yaml) if before else {}
+def check_settings_of_run(recipe: str | None, overrides: Mapping[str, Any]) -> None:
+    """Raise the `UserError` that `settings_of_run` or its block would raise for these settings; none of them is written."""
+    if recipe is None and not overrides:
+        with settings_of_run(None, {}):
+            load_params()
+    else:
+        with locked(LOCK, RUN):
+            _put_back()
+            _checked(recipe, overrides)
+
+
+def _checked(recipe: str | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of a recipe with some keys changed. Raises `UserError` (78): see `settings_of_run`."""
+    present = _sections(PARAMS_FILE, editable_yaml) if PARAMS_FILE.exists() else {}
     document = present if recipe is None else editable_yaml(recipes.read(recipe), recipe)
     if recipe is not None and MACHINE in present:
         document[MACHINE] = present[MACHINE]
     for key, value in overrides.items():
         _set(document, key, value)
     check(document)
-    text = yaml_text(document)
-    if before:
+    return cast("dict[str, Any]", document)
+
+
+def _write(recipe: str | None, overrides: Mapping[str, Any]) -> None:
+    text = yaml_text(_checked(recipe, overrides))
+    if before := PARAMS_FILE.read_bytes() if PARAMS_FILE.exists() else b"":
         with new_file(_kept(text.encode())) as kept:
             kept.write_bytes(before)
     write_text(PARAMS_FILE, text)

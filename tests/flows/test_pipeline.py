@@ -304,6 +304,27 @@ def test_an_override_that_is_no_yaml_is_one_line(capsys: pytest.CaptureFixture[s
     assert re.fullmatch(r"--set train\.updates:1: not valid YAML.*\n", capsys.readouterr().err)
 
 
+@pytest.mark.usefixtures("toy")
+def test_wrong_settings_are_one_line_before_prefect_is_reached(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def reached() -> None:
+        raise UserError("Prefect is reached")
+
+    monkeypatch.setattr(module, "reach_prefect", reached)
+    monkeypatch.setattr(module, "stop_on_signals", lambda: None)  # Those of this process stay.
+    before = Path("params.yaml").read_bytes()
+    for arguments, line in (
+        (["--set", "train.updates=x"], "params.yaml: train.updates: must be a whole number above 0, got 'x'\n"),
+        (["--recipe", "multi30"], "recipe 'multi30': no such recipe. Did you mean multi30k?\n"),
+        (["--set", "train.updates=900"], "Prefect is reached\n"),
+        ([], "Prefect is reached\n"),
+    ):
+        module.main(arguments)
+        assert capsys.readouterr().err == line
+        assert Path("params.yaml").read_bytes() == before
+    Path("params.yaml").write_text("train: [", encoding="utf-8")
+    assert module.main([]) == 78
+
+
 def test_an_error_that_is_no_outcome_of_a_stage_is_raised() -> None:
     with pytest.raises(UserError, match="disk is full"):
         outcome_of(Failed(data=UserError("disk is full")))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.process.settings import apply_settings, own_settings, settings_of_run, tracked
+from flows.process.settings import apply_settings, check_settings_of_run, own_settings, settings_of_run, tracked
 from tests.refusals import refused
 from transformer_core.config import load_params
 from transformer_core.errors import UserError
@@ -103,6 +103,9 @@ def test_invalid_settings_are_one_line_and_nothing_is_written(recipe: str | None
     with refused(78) as raised, settings_of_run(recipe, overrides):
         pass
     assert str(raised.value).startswith(fault)
+    with refused(78) as checked:
+        check_settings_of_run(recipe, overrides)
+    assert str(checked.value) == str(raised.value)
     assert Path("params.yaml").read_bytes() == before
 
 
