@@ -4,11 +4,12 @@
     python -m flows.sweep table2 --recipe synthetic
     python -m flows.sweep params train.warmup=200,400 train.seed=1,2
 
-Each row and seed without a result is trained in its own workspace, with the cache of this repository. The table is in results/sweeps/NAME,
-as CSV, markdown and a picture.
+Each row and seed without a result is trained in its own workspace, with the cache of this repository. The table is in a folder of
+results/sweeps named after the table or the grid, as CSV, markdown and a picture.
 """
 
 import os
+import re
 import shutil
 import sys
 from collections import defaultdict
@@ -49,6 +50,7 @@ from transformer_core.files import read_json
 
 NAMES = ("table3", "table2", "params")
 RESULTS = Path("results/sweeps")
+_LONGEST_NAME = 100
 _SECONDS_BETWEEN_SIGNALS = 5
 
 
@@ -65,6 +67,13 @@ class Sweep:
     def missing(self) -> list[Job]:
         """The jobs without a result."""
         return [job for job in self.jobs if not job.result.exists()]
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the table. Each grid has its own, named after its settings; characters that are awkward in a path become `_`."""
+        words = "-".join([self.about.name, *self.about.settings])
+        name = re.sub(r"[^\w.,=-]", "_", words, flags=re.ASCII)[:_LONGEST_NAME]
+        return RESULTS / (name if name == words else f"{name}-{sha256(words.encode()).hexdigest()[:8]}")
 
     @property
     def identity(self) -> str:
@@ -212,7 +221,7 @@ def write_table(planned: Sweep) -> str:
     results = [{**_result(job), "row": job.row, "seed": job.seed} for job in planned.jobs if job.result.exists()]
     table = tables.beside_the_paper(tables.summarize(results), planned.about.name)
     text = tables.markdown(table, results, planned.about)
-    tables.write(table, text, results[0]["score_name"], RESULTS / planned.about.name)
+    tables.write(table, text, results[0]["score_name"], planned.folder)
     return text
 
 
@@ -234,7 +243,7 @@ def record(planned: Sweep, machine: Machine) -> None:
         figures = _result(job)
         child.metrics(SCORES_STEP, {name: figures[name] for name in ("parameters", "minutes", "flops", *tables.FIGURES)})
         child.end()
-    for file in sorted((RESULTS / planned.about.name).iterdir()):
+    for file in sorted(planned.folder.iterdir()):
         journal.artifact(file)
     journal.end()
     with background_sender(journal.path, tracking_uri(machine)):
@@ -243,7 +252,7 @@ def record(planned: Sweep, machine: Machine) -> None:
 
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train the rows of a table that have no result yet, and write the table to results/sweeps/NAME."""
+    """Train the rows of a table that have no result yet, and write the table to a folder of results/sweeps."""
     given = vars(_parser().parse_intermixed_args(arguments))  # Settings may stand after options.
     at_once = given.pop("at_once")
     planned = plan(**given)
@@ -252,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = run_flow(sweep, {"planned": planned, "at_once": at_once}) if missing else int(ExitCode.DONE)
     if any(job.result.exists() for job in planned.jobs):
         print(write_table(planned))
-        print(f"{RESULTS / planned.about.name}: table.csv, table.md, table.svg")
+        print(f"{planned.folder}: table.csv, table.md, table.svg")
     if not code and not has_finished(planned.identity):  # An earlier call may have been stopped before the record.
         record(planned, load_params().machine)
     return code

@@ -194,7 +194,7 @@ def test_a_cancelled_training_saves_leaves_nobody_and_says_so(client: SyncPrefec
 def test_the_rows_of_a_sweep_are_trained_on_the_machines_of_a_pool(client: SyncPrefectClient, home: Clone) -> None:
     home.set({"machine": {"pools": {"train": "local"}}})
     assert "1 trainings, 0 of them done, 1 to run" in home.run(sys.executable, "-m", "flows.sweep", "params", "train.seed=11")
-    assert "train.seed=11" in (home.root / "results/sweeps/params/table.md").read_text(encoding="utf-8")
+    assert "train.seed=11" in (home.root / "results/sweeps/params-train.seed=11/table.md").read_text(encoding="utf-8")
     nodes = [one for one in client.read_flow_runs() if one.name == "train-0"]
     assert [one.state_name for one in nodes] == ["Completed"]
     assert nodes[0].parameters["settings"]["train"]["seed"] == 11

@@ -20,7 +20,7 @@ from flows.process.runner import StageError
 from flows.record import sending
 from flows.record.sending import sync
 from flows.record.server import PARENT_TAG, connect, experiment_id
-from flows.sweep import main, plan, write_table
+from flows.sweep import Sweep, main, plan, write_table
 from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
 from flows.sweeps.table import About, beside_the_paper, markdown, summarize, write
 from flows.sweeps.workspace import Job, Repository, environment, run_job
@@ -281,9 +281,21 @@ def test_a_result_has_the_row_of_the_sweep_that_shows_it() -> None:
         write_json(job.result, result(job.row, job.seed, 10.0))
     assert "| train.warmup=200 | 2 |" in write_table(repeated)
     assert "| train.warmup=200 train.seed=2 | 1 |" in write_table(in_settings)
+    assert "| train.warmup=200 | 2 |" in Path("results/sweeps/params-train.warmup=200/table.md").read_text(encoding="utf-8")
     in_settings.jobs[1].result.write_text("{")
     with refused(65, r"\.json: not valid JSON \(.+\)\. Remove it, then run the sweep again\.$"):
         write_table(in_settings)
+
+
+def test_each_grid_has_a_folder_of_its_own() -> None:
+    def folder_of(name: str, *settings: str) -> str:
+        return Sweep((), "", "", About(name, "multi30k", 1, settings, None)).folder.as_posix()
+
+    assert folder_of("table3") == "results/sweeps/table3"
+    assert folder_of("params", "train.warmup=200,400", "train.seed=1") == "results/sweeps/params-train.warmup=200,400-train.seed=1"
+    path, other = (folder_of("params", f"download.corpus=../{name}") for name in ("a b", "a/b"))
+    assert (path[:-8], path != other) == ("results/sweeps/params-download.corpus=.._a_b-", True)
+    assert len(Path(folder_of("params", f"train.seed={','.join(map(str, range(100)))}")).name) == 109
 
 
 def test_rows_are_chosen_in_the_order_of_the_table() -> None:
