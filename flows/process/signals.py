@@ -40,14 +40,17 @@ def handle_stop_signals(handler: Callable[[int, FrameType | None], Any] | signal
 def delayed_stop_signals() -> Iterator[None]:
     """Answer stop signals after the block: in it, children save after a first one. Only the main thread answers signals.
 
+    An ignored signal stays ignored, so that it hides no later one. A handler that Python did not install (None) could not be put back.
     The mask of `hold_stop_signals` would not do: it is that of one thread, and the system gives a signal to any other.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     received: list[int] = []
-    before = {number: handler for number in STOP_SIGNALS if (handler := signal.getsignal(number)) is not None}
-    handle_stop_signals(lambda number, _: received.append(number))
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    before = {number: handler for number, handler in handlers.items() if handler is not None and handler != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, lambda number, _: received.append(number))
     try:
         yield
     finally:
