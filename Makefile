@@ -32,9 +32,9 @@ test-all: check
 TRITON := .state/triton-3.7.1
 test-kernels: install $(TRITON)
 	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 $(PYTEST) -m kernel tests/models/test_kernels.py
-	PYTHONPATH=$(TRITON) $(PYTEST) tests/models/test_compiled_kernels.py
+	PYTHONPATH=$(TRITON) TRITON_INTERPRET=0 $(PYTEST) tests/models/test_compiled_kernels.py
 
-$(TRITON):
+$(TRITON): | $(INSTALLED)
 	@rm -rf $@.new
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@.new triton==$(@:.state/triton-%=%)
 	@mv $@.new $@
