@@ -114,7 +114,9 @@ def journal_from_tables(fingerprint: str, params: Params, identity: str) -> None
 
     All of it or nothing: half a journal, of a publish that was killed, would be sent and count as the whole.
     """
-    with new_file(journal_beside(fingerprint, identity)) as unfinished:
+    path = journal_beside(fingerprint, identity)
+    position_file(path).unlink(missing_ok=True)  # Of an earlier journal of this name and id, which was removed without it.
+    with new_file(path) as unfinished:
         journal = Journal(fingerprint, identity=identity + FROM_TABLES if identity else None, path=unfinished)
         describe_training(journal, params)
         journal.tags({"filled_from": paths.UPDATES.parent.as_posix()})

@@ -283,6 +283,18 @@ def test_a_publish_that_is_killed_leaves_no_half_journal(
     assert not list(JOURNALS.glob(".*"))
 
 
+def test_a_training_whose_run_and_journal_were_deleted_is_sent_again_from_its_tables(
+    params: Params, client: MlflowClient, mlflow_store: str
+) -> None:
+    sent = publish.training_run(client, mlflow_store, params, FINGERPRINT, "c0ffee")
+    client.delete_run(sent.info.run_id)
+    for journal in JOURNALS.glob("*.jsonl"):
+        journal.unlink()  # As docs/mlflow.md says; the sender's position in it is left.
+    again = publish.training_run(client, mlflow_store, params, FINGERPRINT, "c0ffee")
+    assert again.info.run_id != sent.info.run_id
+    assert [point.value for point in client.get_metric_history(again.info.run_id, "train/loss")] == [3.5, 3.0, 2.5]
+
+
 def test_tables_of_a_training_leave_the_journal_of_one_that_runs_in_another_workspace(params: Params, client: MlflowClient) -> None:
     """Both have one fingerprint, as after train.updates was changed, and experiments share the folder of journals."""
     running = Journal(FINGERPRINT)
