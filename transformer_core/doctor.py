@@ -62,7 +62,7 @@ def _torch() -> Iterator[Finding]:
     try:
         import torch
 
-        from transformer_core.models.precision import can_compile, has_fast_bf16
+        from transformer_core.models.precision import AMPERE, can_compile, has_fast_bf16
     except (ImportError, OSError) as error:
         reason = str(error).splitlines()[0]
         yield Finding("torch", "problem", f"cannot be loaded ({reason})", "Install again: make install", ExitCode.UNAVAILABLE)
@@ -72,9 +72,12 @@ def _torch() -> Iterator[Finding]:
     gpus = [torch.cuda.get_device_properties(index) for index in range(usable)]
     if gpus:
         yield Finding("cuda", "ok", ", ".join(f"{gpu.name} {gpu.total_memory / _GIB:.0f} GiB" for gpu in gpus))
-        if not can_compile(torch.device("cuda", 0)):
-            missing = "no C compiler, headers of Python or Triton, or a GPU before Ampere: training is slower"
-            yield Finding("compiler", "warning", missing, "Install gcc and python3-dev.")
+        if torch.cuda.get_device_capability(0) < AMPERE:
+            yield Finding("compiler", "warning", "no kernels are compiled for a GPU before Ampere: training is slower")
+        elif not can_compile(torch.device("cuda", 0)):
+            yield Finding(
+                "compiler", "warning", "no C compiler, headers of Python or Triton: training is slower", "Install gcc and python3-dev."
+            )
     elif shutil.which("nvidia-smi") or torch.cuda.device_count():
         built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
         remedy = "Look at the output of nvidia-smi and install the torch that fits the driver, or use the CPU."

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,6 +38,20 @@ def test_a_git_without_a_name_for_commits_is_a_warning(healthy: Path, monkeypatc
     git("config", "--unset", "user.email", at=healthy)
     found = finding(healthy, "repository")
     assert (found.status, found.detail) == ("warning", "git has no user.email for commits")
+
+
+@pytest.mark.parametrize(("capability", "remedy"), [((7, 5), ""), ((8, 0), "Install gcc and python3-dev.")])
+def test_a_gpu_without_kernels_is_a_warning_whose_remedy_would_help(
+    capability: tuple[int, int], remedy: str, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(name="a GPU", total_memory=2**34))
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: capability)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: False)  # noqa: ARG005
+    monkeypatch.setattr("transformer_core.models.precision.can_compile", lambda _: False)
+    found = finding(healthy, "compiler")
+    assert (found.status, found.remedy) == ("warning", remedy)
 
 
 def finding(folder: Path, name: str) -> doctor.Finding:
