@@ -122,7 +122,7 @@ def test_a_model_of_the_registry_stays_the_one_that_was_used_first() -> None:
     written(train, {"models:/own@champion": Path("teacher")})
     written(train, {"models:/own@champion": Path("teacher")})
     Path("teacher/model.safetensors").write_bytes(b"others")
-    with refused(65, r"models:/own@champion: is no longer .* remove its line from corpora/student.lock"):
+    with refused(65, r"models:/own@champion: has changed since its first use: .* line from corpora/student.lock"):
         written(train, {"models:/own@champion": Path("teacher")})
 
 
