@@ -1,7 +1,7 @@
 """Sweeps: the pipeline over many settings, as the rows of one table.
 
     python -m flows.sweep table3 --recipe multi30k --seeds 3 --updates 2000
-    python -m flows.sweep table2 --recipe synthetic
+    python -m flows.sweep table2 --recipe tatoeba
     python -m flows.sweep params train.warmup=200,400 train.seed=1,2
 
 Each row and seed without a result is trained in its own workspace, with the cache of this repository. The table is in a folder of

@@ -1,31 +1,45 @@
-"""A clone of this repository with a tiny model on a tiny synthetic corpus, and commands in it."""
+"""A clone of this repository with a tiny model on a few lines of the bundled corpora, and commands in it."""
 
 import hashlib
+import lzma
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 from ruamel.yaml import YAML
 
 from transformer_core import recipes
+from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared/data"  # Corpora and the outputs of peers, if somebody has put them beside the repository.
 
+# A few lines of the bundled corpora, beside the entries in corpora/: `write_corpora`.
 CORPUS = """
 name: tiny
-languages: [en, de, tree]
-licence:
+languages: [en, de]
+licence: CC BY 2.0 FR
 note: ""
-synthetic: true
 splits:
-  train: [{synthetic: {pairs: 400, seed: 1}}]
-  valid: [{synthetic: {pairs: 20, seed: 1}}]
-  test: [{synthetic: {pairs: 20, seed: 1}}]
+  train: [{files: {en: {path: tiny/train.tsv, column: 1}, de: {path: tiny/train.tsv, column: 2}}}]
+  valid: [{files: {en: {path: tiny/valid.tsv, column: 1}, de: {path: tiny/valid.tsv, column: 2}}}]
+  test: [{files: {en: {path: tiny/test.tsv, column: 1}, de: {path: tiny/test.tsv, column: 2}}}]
 """
+TREES = """
+name: tiny-trees
+languages: [id, tree]
+licence: CC BY-SA 4.0
+note: ""
+splits:
+  train: [{trees: tiny/train.txt}]
+  valid: [{trees: tiny/dev.txt}]
+  test: [{trees: tiny/test.txt}]
+"""
+TRAIN_PAIRS, TEST_PAIRS = 600, 20
 TINY = {
     "download": {"corpus": "tiny"},
     "bpe": {"vocab_size": 400},
@@ -109,6 +123,23 @@ class Clone:
         return hashlib.sha256((self.root / "models/averaged/model.safetensors").read_bytes()).hexdigest()
 
 
+def bundled(name: str, count: int) -> list[str]:
+    """The first lines of a bundled file, such as tatoeba/train.tsv."""
+    with lzma.open(PACKAGED_ENTRIES / f"{name}.xz", "rt", encoding="utf-8", newline="\n") as file:
+        return list(islice(file, count))
+
+
+def write_corpora(folder: Path) -> None:
+    """Write the entries `tiny` and `tiny-trees` and their files to a folder of entries."""
+    (folder / "tiny").mkdir()
+    for entry, text in (("tiny", CORPUS), ("tiny-trees", TREES)):
+        (folder / f"{entry}.yaml").write_text(text, encoding="utf-8")
+    for corpus, files in (("tatoeba", ("train.tsv", "valid.tsv", "test.tsv")), ("icon", ("train.txt", "dev.txt", "test.txt"))):
+        for name in files:
+            lines = bundled(f"{corpus}/{name}", TRAIN_PAIRS if name.startswith("train") else TEST_PAIRS)
+            (folder / "tiny" / name).write_text("".join(lines), encoding="utf-8")
+
+
 def tiny_clone(root: Path) -> Clone:
     """The tracked files of this repository as they are now at `root`, with tiny settings, committed."""
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
@@ -116,10 +147,10 @@ def tiny_clone(root: Path) -> Clone:
         if (ROOT / name).is_file() and name != "dvc.lock":
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes((ROOT / name).read_bytes())
-    (root / "corpora/tiny.yaml").write_text(CORPUS, encoding="utf-8")
+    write_corpora(root / "corpora")
     made = Clone(root)
     # Not the settings with which the repository's user has replaced them.
-    (root / "params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
+    (root / "params.yaml").write_text(recipes.read("tatoeba"), encoding="utf-8")
     made.run("git", "init", "-q")
     made.set(TINY)
     made.commit("settings")

@@ -86,7 +86,7 @@ def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def default_params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A working directory with the params.yaml of the default recipe."""
     monkeypatch.chdir(tmp_path)
-    shutil.copyfile(REPOSITORY / "transformer_core/recipes/synthetic.yaml", "params.yaml")
+    shutil.copyfile(REPOSITORY / "transformer_core/recipes/tatoeba.yaml", "params.yaml")
 
 
 @pytest.fixture

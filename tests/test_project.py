@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from tests.clone import CORPUS, ROOT, Clone
+from tests.clone import ROOT, Clone, write_corpora
 from tests.test_docs import FILES
 from transformer_core import project
 from transformer_core.cli import main
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_project_has_the_files_of_the_repository_and_no_code(folder: Path) -> None:
     for name in set(project.FILES) - {"dvc.yaml"}:
         assert (folder / name).read_bytes() == (ROOT / name).read_bytes(), name
-    assert (folder / "params.yaml").read_bytes() == (ROOT / "transformer_core/recipes/synthetic.yaml").read_bytes()
+    assert (folder / "params.yaml").read_bytes() == (ROOT / "transformer_core/recipes/tatoeba.yaml").read_bytes()
     assert (folder / ".git").is_dir()
     assert not list(folder.rglob("*.py"))
 
@@ -142,7 +142,7 @@ def test_the_stages_run_in_a_project_made_by_an_installed_wheel(outside: Clone, 
     assert outside.run("transformer-core", "new", "project") == "project is a project. Next, in that folder: dvc repro\n"
     outside.root /= "project"
     assert str(environment) in outside.run("python", "-c", "import flows, transformer_core as core; print(core.__file__, flows.__file__)")
-    (outside.root / "corpora/tiny.yaml").write_text(CORPUS, encoding="utf-8")
+    write_corpora(outside.root / "corpora")
     outside.set({"download": {"corpus": "tiny"}, "bpe": {"vocab_size": 400}})
     stages = ["download", "clean", "bpe", "binarize"]
     outside.run("python", "-m", "dvc", "repro", *stages)

@@ -399,7 +399,7 @@ def read_yaml(path: Path, parse: Callable[[str, str], Any] | None = None) -> Any
     except (FileNotFoundError, IsADirectoryError):
         # Only params files and dvc.yaml are read without a check that they exist. Any recipe is a params file.
         top = path.name == "dvc.yaml"
-        remedy = "Run this at the top of the repository." if top else "Write one with: transformer-core recipe synthetic"
+        remedy = "Run this at the top of the repository." if top else "Write one with: transformer-core recipe tatoeba"
         raise configuration_error(f"{path}: no such file", remedy) from None
     except UnicodeDecodeError as error:
         raise configuration_error(f"{path}: not valid UTF-8 (byte {error.start})") from None

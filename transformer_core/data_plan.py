@@ -110,8 +110,6 @@ def _files(split: str, source: Source, reader: SourceReader, locked: dict[str, s
         yield PlannedFile(split, f"mtdata {source.mtdata}", True, later)
     elif source.sacrebleu is not None:
         yield PlannedFile(split, f"sacrebleu {source.sacrebleu}", True, "md5 of sacreBLEU")
-    elif source.synthetic is not None:
-        yield PlannedFile(split, f"{source.synthetic.pairs:,} generated pairs, seed {source.synthetic.seed}", False, "its seed")
     elif source.trees is not None:
         yield PlannedFile(split, source.trees, False, "none", missing)
     elif source.translated is not None:

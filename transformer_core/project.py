@@ -30,7 +30,7 @@ FILES = (
 PACKAGED = "project_files"
 # Folder of a project with the SHA-256 sums of the installed code, one file per stage.
 SUMS = "installed"
-_RECIPE = "synthetic"
+_RECIPE = "tatoeba"
 _INSTALLED = Path(__file__).parents[1]  # site-packages, or the root of a clone
 _STAGE = re.compile(r"  (\w+):\n")
 _CODE = re.compile(r"      - ((?:transformer_core|flows)/.+)\n")

@@ -23,7 +23,6 @@ HYPOTHESES = "test.hyp"  # The outputs for the main test set: in DECODED, and by
 SCORES = Path("results/scores.json")
 METRICS = Path("results/metrics.json")  # The numbers of the training and of SCORES that `dvc metrics show` prints.
 BY_LENGTH = Path("results/by_length.csv")
-BY_PHENOMENON = Path("results/by_phenomenon.csv")
 REPORT = Path("results/report.html")
 SENTENCES = Path("results/sentences.html")
 PUBLISHED = Path("results/published.json")

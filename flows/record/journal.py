@@ -5,7 +5,7 @@ The first line of `.state/journal/RUN.jsonl` identifies the run; each further li
     {"type": "run", "id": "9f1c...", "run": "RUN", "parent": "", "parent_id": "", "timestamp_ms": 1700000000000}
     {"type": "status", "status": "RUNNING", ...}            MLflow's names: RUNNING, FINISHED, FAILED, KILLED
     {"type": "parameters", "values": {"train.warmup": "400"}, ...}
-    {"type": "tags", "values": {"corpus": "synthetic"}, ...}
+    {"type": "tags", "values": {"corpus": "tatoeba"}, ...}
     {"type": "metrics", "step": 100, "values": {"train/loss": 3.2}, ...}
     {"type": "inputs", "values": [{"name": "multi30k train en-de", "digest": "1f0c...", "context": "training", ...}], ...}
     {"type": "artifact", "path": ".state/journal/files/8d2c.../report.html", "folder": "", ...}

@@ -64,17 +64,12 @@ def training_description(params: Params, manifest: Mapping[str, Any]) -> str:
     """Return a paragraph in markdown on a training: model, data, length, parent. Without a manifest, of the data only the name is known."""
     model, settings, wanted, data = params.model, params.train, params.download, f"**{params.download.corpus}**"
     if manifest:
-        data = f"{corpus_label(manifest)}: {manifest['splits']['train']['pairs']:,} sentence pairs before cleaning"
+        data += f": {manifest['splits']['train']['pairs']:,} sentence pairs before cleaning"
     parent = "" if settings.init_from is None else f"It started from the weights of `{PRETRAINED / settings.init_from}`. "
     return (
         f"A {model.architecture} of preset *{model.preset}*, trained from {wanted.source} to {wanted.target} on {data}, "
         f"at most {settings.updates:,} updates of {settings.tokens_per_update:,} tokens. {parent}Its child runs are its evaluations."
     )
-
-
-def corpus_label(manifest: Mapping[str, Any]) -> str:
-    """Return the name of the corpus in markdown, marked if its text is generated."""
-    return f"**{manifest['corpus']}**" + (" (generated text, not real language)" if manifest["synthetic"] else "")
 
 
 def git_state() -> tuple[str, bool]:

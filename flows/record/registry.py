@@ -25,7 +25,7 @@ from mlflow.models.model import MLMODEL_FILE_NAME
 
 from flows.process.paths import AVERAGED, HYPOTHESES
 from flows.record.server import connect, reaching
-from flows.record.tasks import PARSING, Task, corpus_name, task_of
+from flows.record.tasks import PARSING, Task, task_of
 from transformer_core.corpus.text import read_lines
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line
 from transformer_core.evaluation.significance import SIGNIFICANT, Comparison
@@ -203,7 +203,6 @@ def card(model: str, decision: Decision, training: str, scores: Mapping[str, Any
     does = f"Translates **{source}** to **{target}**, one sentence a line."
     if task is PARSING:
         does = f"Parses **{source}**: one sentence a line, with spaces between words, becomes the symbols of its tree (docs/parsing.md)."
-    synthetic = " The text is **generated**: the score says that the pipeline works, and nothing about real language."
     return f"""\
 {task.headline(scores)}, {decision.in_short}
 
@@ -211,12 +210,10 @@ def card(model: str, decision: Decision, training: str, scores: Mapping[str, Any
 
 | | |
 |---|---|
-| corpus | {corpus_name(manifest, "generated text")}, {manifest["splits"]["train"]["pairs"]:,} sentence pairs before cleaning |
+| corpus | {manifest["corpus"]}, {manifest["splits"]["train"]["pairs"]:,} sentence pairs before cleaning |
 | {task.score} | **{scores[task.key]:.2f}** on {scores["lines"]:,} lines of test |
 | signature | `{scores["signature"]}` |
 | licence of the data | {manifest["licence"] or "none is stated"} |
-
-{synthetic.strip() if manifest["synthetic"] else ""}
 
 {f"Became `{decision.alias}` when it was published" if decision.alias else "No alias"}: {decision.reason}.
 

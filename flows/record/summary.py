@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flows.process.paths import SCORES
 from flows.process.repro import locked_stages
 from flows.record.journal import NAME, Journal
-from flows.record.tasks import corpus_name, read_scores, task_scored
+from flows.record.tasks import read_scores, task_scored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,7 @@ def summarize(table: "pd.DataFrame", outcomes: Mapping[str, Outcome], link: str,
     if evaluated and not evaluated.code and SCORES.exists():
         scores = read_scores()
         task = task_scored(scores)
-        parts.append(f"{task.score} **{scores[task.key]:.2f}** on the test set of {corpus_name(scores)}")
+        parts.append(f"{task.score} **{scores[task.key]:.2f}** on the test set of {scores['corpus']}")
     if link:
         parts.append(f"`{command}`, then [the training in MLflow]({link})" if command else f"[The training in MLflow]({link})")
     parts += [f"**{outcome.message}**" for outcome in outcomes.values() if outcome.code]

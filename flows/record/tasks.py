@@ -81,23 +81,18 @@ def _schema(task: Task) -> type[BaseModel]:
     """Return the schema of what readers need of scores.json. It is made once: Python never frees a class that pydantic has made."""
     numbers: dict[str, Any] = dict.fromkeys((task.key, f"{task.key}_low", f"{task.key}_high", *task.columns), Quantity)
     of_test: dict[str, Any] = dict.fromkeys(task.shares, Quantity)
-    of_test |= {"corpus": Name, "synthetic": bool, "lines": Total, "signature": str, "references_sha256": str}
+    of_test |= {"corpus": Name, "lines": Total, "signature": str, "references_sha256": str}
     of_test |= dict.fromkeys(COUNT_TITLES, (Quantity, 0)) | {f"{name}_signature": (str, "") for name in COUNT_TITLES}
     valid = create_model("Valid", __base__=Needed, **numbers)
     further = create_model("Further", __base__=Needed, **numbers, lines=Total)
     return create_model("Scores", __base__=Needed, **numbers, **of_test, valid=valid, tests=(dict[str, further], {}))  # type: ignore[valid-type]
 
 
-def corpus_name(record: Mapping[str, Any], mark: str = "synthetic") -> str:
-    """Return the name of the corpus in scores.json or in the manifest, marked if its text is generated."""
-    return f"{record['corpus']} ({mark})" if record["synthetic"] and record["corpus"] != mark else str(record["corpus"])
-
-
 def score_table(scores: Mapping[str, Any]) -> str:
     """Return the content of scores.json as a table for a terminal of 80 columns."""
     task = task_scored(scores)
     heads = "".join(f"{name:>{width}}" for name, width in task.columns.values())
-    rows = [f"{corpus_name(scores, 'generated text'):<30}{task.score:>8}{'95% interval':>15}{heads}"]
+    rows = [f"{scores['corpus']:<30}{task.score:>8}{'95% interval':>15}{heads}"]
     tests = {"test": scores, **scores.get("tests", {})}
     splits = {"valid": scores["valid"], **tests}
     for split, of_split in splits.items():

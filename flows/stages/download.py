@@ -26,7 +26,7 @@ def run(params: Params) -> str:
     check_direction(found, wanted.source, wanted.target)
     fetcher = Fetcher(found.entry.name, STATE / "downloads", mirror_folder(machine.mirror), lock_file(wanted.corpus))
     fetcher.remove_scratch()
-    reader = SourceReader(found, wanted.source, wanted.target, fetcher, machine.workers)
+    reader = SourceReader(found, wanted.source, wanted.target, fetcher)
     translated = {source.translated.corpus for source in found.entry.splits.train if source.translated}
     with new_directory(RAW) as folder:
         manifest = write_translated(reader, folder, params) if translated else write_raw(reader, folder)

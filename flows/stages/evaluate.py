@@ -15,8 +15,8 @@ from flows.process.repro import locked_stages
 from flows.process.runner import echo, seconds_of
 from flows.record.documents import CLEANING, DECODING, MODEL_CONFIG, read_manifest, read_output
 from flows.record.journal import DESCRIPTION, NAME, REFERENCES, SCORES_STEP, SOURCES, Journal, journal_of, read_events
-from flows.record.lineage import corpus_label, datasets, lineage
-from flows.record.tasks import PARSING, TRANSLATION, Task, corpus_name, score_table, task_of
+from flows.record.lineage import datasets, lineage
+from flows.record.tasks import PARSING, TRANSLATION, Task, score_table, task_of
 from transformer_core.config import TREES, Machine, Params
 from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.subword import Subword
@@ -44,12 +44,11 @@ def run(params: Params) -> str:
     write_json(paths.SCORES, scores)
     write_json(paths.METRICS, for_dvc(scores, report, task))
     write_groups(paths.BY_LENGTH, "source_words", report.by_length)
-    write_groups(paths.BY_PHENOMENON, "phenomenon", report.by_phenomenon)
     write_text(paths.REPORT, page)
     write_text(paths.SENTENCES, render_sentences(report, task.of_sentences))
     record(scores, report, task)
     print(score_table(scores))
-    return f"{task.headline(scores)} on the test set of {corpus_name(scores)}: {paths.REPORT}"
+    return f"{task.headline(scores)} on the test set of {scores['corpus']}: {paths.REPORT}"
 
 
 def gather(params: Params) -> Report | ParsingReport:
@@ -63,9 +62,8 @@ def gather(params: Params) -> Report | ParsingReport:
     )
     manifest, model = read_manifest(params), read_config(MODEL_CONFIG, paths.rerun_remedy(MODEL_CONFIG)).model_dump(mode="json")
     source, target = manifest["source"], manifest["target"]
-    labels = [path for path in [paths.RAW / "test.phenomena"] if path.exists()]
-    hypotheses, references, sources, *phenomena = metrics.read_aligned(
-        paths.DECODED / paths.HYPOTHESES, paths.RAW / f"test.{target}", paths.RAW / f"test.{source}", *labels
+    hypotheses, references, sources = metrics.read_aligned(
+        paths.DECODED / paths.HYPOTHESES, paths.RAW / f"test.{target}", paths.RAW / f"test.{source}"
     )
     others = {
         split: metrics.read_aligned(paths.DECODED / f"{split}.hyp", paths.RAW / f"{split}.{target}")
@@ -86,7 +84,6 @@ def gather(params: Params) -> Report | ParsingReport:
         "references": references,
         "hypotheses": hypotheses,
         "attention": attention_of(sources, hypotheses),
-        "phenomena": phenomena[0] if phenomena else [],
         "lineage": Lineage(without_mlflow_tags(lineage()), training_tags(model["training"]), locked_outputs()),
     }
     if target == TREES:
@@ -120,7 +117,6 @@ def _translated(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequenc
         },
         shares=metrics.output_shares(sources, hypotheses, references),
         by_length=metrics.bleu_by_group(metrics.length_labels(sources), hypotheses, references),
-        by_phenomenon=metrics.bleu_by_group(metrics.phenomenon_labels(common["phenomena"]), hypotheses, references),
         by_frequency=by_frequency(hypotheses, references, paths.CLEAN / f"train.{target}", params.bpe.lowercase),
         examples=metrics.choose_examples(scores, right, params.evaluate.examples),
         sentence_scores=scores,
@@ -136,7 +132,6 @@ def _parsed(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequence[st
         **common,
         scores={split: parsing.score(found, expected) for split, (found, expected) in {"test": (outputs, golds), **others}.items()},
         by_length=parsing.f1_by_group(metrics.length_labels(common["sources"]), outputs, golds),
-        by_phenomenon=parsing.f1_by_group(metrics.phenomenon_labels(common["phenomena"]), outputs, golds),
         examples=metrics.choose_examples(scores, right, examples),
         sentence_scores=scores,
         right=right,
@@ -208,7 +203,6 @@ def scores_document(report: Report | ParsingReport, task: Task) -> dict[str, Any
     return {
         **_rounded(scores, task.scores),
         "corpus": report.manifest["corpus"],
-        "synthetic": report.manifest["synthetic"],
         "lines": scores.lines,
         "references_sha256": sha256_of(paths.RAW / f"test.{report.manifest['target']}"),
         **(_of_translation(report) if isinstance(report, Report) else _of_parsing(report)),
@@ -290,9 +284,8 @@ def record(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task
             **lineage(),
             "kind": "evaluation",
             "corpus": scores["corpus"],
-            "synthetic": str(scores["synthetic"]).lower(),
             NAME: f"{task.name_of(scores)}, {searched}",
-            DESCRIPTION: f"{scores['lines']:,} lines of test of {corpus_label(report.manifest)}, decoded with {searched}: "
+            DESCRIPTION: f"{scores['lines']:,} lines of test of **{scores['corpus']}**, decoded with {searched}: "
             f"**{task.headline(scores)}** ({scores['signature']}). The report is among the artifacts.",
         }
     )
@@ -300,7 +293,7 @@ def record(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task
     journal.metrics(training["updates"], scores["valid"], context="valid")
     for name, of_split in scores.get("tests", {}).items():
         journal.metrics(SCORES_STEP, {key: of_split[key] for key in scores["valid"]}, context=name)
-    for path in (paths.REPORT, paths.SENTENCES, *hypotheses, paths.BY_LENGTH, paths.BY_PHENOMENON):
+    for path in (paths.REPORT, paths.SENTENCES, *hypotheses, paths.BY_LENGTH):
         journal.artifact(path)
     for side, folder in (("source", SOURCES), ("target", REFERENCES)):
         journal.artifact(paths.RAW / f"test.{report.manifest[side]}", folder)

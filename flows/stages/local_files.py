@@ -32,7 +32,7 @@ def run(params: Params) -> str:
             if not files:
                 continue
             if all(file.is_file() for file in files):
-                origins = translated.local_origins() if translated else reader.open(source, split).origins
+                origins = translated.local_origins() if translated else reader.open(source).origins
                 check(reader, split, translated.sources if translated else [source], origins)
                 linked += files
             else:

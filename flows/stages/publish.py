@@ -26,7 +26,7 @@ from flows.record.lineage import describe_training, training_description, traini
 from flows.record.registry import EVALUATION, address_of, card, decide, register
 from flows.record.sending import sync
 from flows.record.server import connect, find_training, reaching, run_link, ui_command
-from flows.record.tasks import Task, corpus_name, read_scores, task_of
+from flows.record.tasks import Task, read_scores, task_of
 from transformer_core.config import MOST_EXTRA, Params, tracking_uri
 from transformer_core.errors import UserError, writing
 from transformer_core.evaluation.metrics import read_aligned
@@ -162,7 +162,7 @@ def log_model(client: MlflowClient, uri: str, params: Params, training: Run, upd
 def version_tags(scores: Mapping[str, Any], task: Task, training: Run) -> dict[str, str]:
     """Score and origin of a version; two scores are comparable if `references` and `signature` are equal."""
     return {
-        **{key: str(scores[key]) for key in (task.key, "corpus", "synthetic", "signature")},
+        **{key: str(scores[key]) for key in (task.key, "corpus", "signature")},
         "references": scores["references_sha256"],
         "hypotheses": sha256_of(paths.DECODED / paths.HYPOTHESES),
         "fingerprint": training.data.tags["fingerprint"],
@@ -203,4 +203,4 @@ def requirements() -> list[str]:
 def _summary(scores: dict[str, Any], task: Task, uri: str, link: str) -> str:
     command = ui_command(uri)
     see = f"{command}, then {link}" if command else link
-    return f"{task.headline(scores)} on the test set of {corpus_name(scores)}\nreport: {paths.REPORT}\ntraining: {see}"
+    return f"{task.headline(scores)} on the test set of {scores['corpus']}\nreport: {paths.REPORT}\ntraining: {see}"

@@ -77,8 +77,7 @@ def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: Ab
     updates = sorted({result["updates"] for result in results})
     signatures = _each_once(result["signature"] for result in results)
     trained = " to ".join(f"{number:,}" for number in dict.fromkeys((updates[0], updates[-1])))
-    generated = " (generated text: it says nothing about translation of real text)"
-    corpora = [f"{result['corpus']}{generated if result['synthetic'] else ''}" for result in results]
+    corpora = [result["corpus"] for result in results]
     smaller = f" Scaled down: every width of the paper is divided by {about.scale}." if about.scale > 1 else ""
     heading = (
         f"Sweep `{' '.join([about.name, *about.settings])}` of the recipe {about.recipe}, "

@@ -199,5 +199,5 @@ def _figures(job: Job, clone: Path) -> dict[str, Any]:
         "score_name": task.score,
         "valid_score": scores["valid"][task.key],
         "score": scores[task.key],
-        **{name: scores[name] for name in ("corpus", "synthetic", "signature")},
+        **{name: scores[name] for name in ("corpus", "signature")},
     }

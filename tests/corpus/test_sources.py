@@ -64,7 +64,7 @@ def test_local_files_are_read_with_or_without_gzip_and_pinned_sums(reader: Sourc
     (tmp_path / "t.en").write_bytes(ENGLISH)
     (tmp_path / "t.de.gz").write_bytes(gzip.compress(GERMAN))
     files = {"en": LocalFile(path="t.en", sha256=sum_of(ENGLISH)), "de": LocalFile(path="t.de.gz")}
-    opened = reader.open(Source(files=files), "train")
+    opened = reader.open(Source(files=files))
     assert list(opened.pairs) == PAIRS
     assert opened.origins[0] == {"file": "t.en", "sha256": sum_of(ENGLISH)}
     turned = replace(reader, source="de", target="en").open(Source(files=files), "train")
@@ -74,7 +74,7 @@ def test_local_files_are_read_with_or_without_gzip_and_pinned_sums(reader: Sourc
 def test_bytes_are_read_unchanged_even_if_they_are_not_utf8(reader: SourceReader, tmp_path: Path) -> None:
     (tmp_path / "t.en").write_bytes(b"\xff\r\n\n last")
     (tmp_path / "t.de").write_bytes(b"\xfe\n\x85\n\x00\n")
-    opened = reader.open(Source(files={language: LocalFile(path=f"t.{language}") for language in ("en", "de")}), "train")
+    opened = reader.open(Source(files={language: LocalFile(path=f"t.{language}") for language in ("en", "de")}))
     assert list(opened.pairs) == [Pair(b"\xff\r", b"\xfe"), Pair(b"", b"\x85"), Pair(b" last", b"\x00")]
 
 
@@ -90,9 +90,9 @@ def test_a_folder_is_read_by_stem(reader: SourceReader, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/val.en").write_bytes(ENGLISH)
     (tmp_path / "folder/val.de.gz").write_bytes(gzip.compress(GERMAN))
-    assert list(reader.open(Source(folder=Folder(path="folder", stem="val")), "valid").pairs) == PAIRS
+    assert list(reader.open(Source(folder=Folder(path="folder", stem="val"))).pairs) == PAIRS
     with refused(65, r"folder/train\.en: no such file\. .*tiny\.yaml names it"):
-        reader.open(Source(folder=Folder(path="folder", stem="train")), "train")
+        reader.open(Source(folder=Folder(path="folder", stem="train")))
 
 
 @pytest.mark.parametrize("archive", ["corpus.tgz", "corpus.zip"])
@@ -100,7 +100,7 @@ def test_members_of_an_archive_on_the_web_are_read(reader: SourceReader, tmp_pat
     archive_of(tmp_path / f"mirror/tiny/{archive}", {"un/a.en": ENGLISH, "un/a.de.gz": gzip.compress(GERMAN), "../../un/b.de": b"no"})
     url = f"https://invalid./{archive}"
     sides = {"en": Address(url=url, member="*/a.en"), "de": Address(url=url, member="un/a.de*")}
-    assert list(reader.open(Source(https=sides), "train").pairs) == PAIRS
+    assert list(reader.open(Source(https=sides)).pairs) == PAIRS
     assert not (tmp_path / "un").exists()
 
 
@@ -120,7 +120,7 @@ def test_files_on_the_web_are_taken_in_the_two_languages_asked_for(reader: Sourc
     for language, content in (("en", gzip.compress(ENGLISH)), ("de", gzip.compress(GERMAN))):
         (tmp_path / f"mirror/tiny/train.{language}.gz").write_bytes(content)
         addresses[language] = Address(url=f"https://invalid./train.{language}.gz", sha256=sum_of(content))
-    opened = reader.open(Source(https=addresses), "train")
+    opened = reader.open(Source(https=addresses))
     assert list(opened.pairs) == PAIRS
     assert opened.origins == [{"url": addresses[language].url, "sha256": addresses[language].sha256} for language in ("en", "de")]
 
@@ -137,7 +137,7 @@ def test_a_mirrored_file_is_not_read_for_two_addresses_of_an_entry(reader: Sourc
         (tmp_path / f"mirror/tiny/text.{language}").write_bytes(content)
     for source, split in ((train, "train"), (test, "test")):
         with pytest.raises(UserError, match=f"http://127.0.0.1:9/{split}/text.en: "):
-            both.open(source, split)
+            both.open(source)
 
 
 @pytest.mark.parametrize("name", ["corpus.tgz", "corpus.zip"])
@@ -169,7 +169,7 @@ def test_a_test_set_of_sacrebleu_is_taken_through_the_mirror(reader: SourceReade
     archive_of(archive, sides)
     known = {"md5": [hashlib.md5(archive.read_bytes()).hexdigest()], "langpairs": {"en-de": ["t/en.sgm", "t/de.sgm"]}}
     monkeypatch.setitem(DATASETS, "tiny/set", FakeSGMLDataset("tiny/set", data=["https://invalid./tiny.tgz"], **known))
-    opened = reader.open(Source(sacrebleu="tiny/set"), "test")
+    opened = reader.open(Source(sacrebleu="tiny/set"))
     assert list(opened.pairs) == PAIRS
     assert opened.origins == [{"sacrebleu": "tiny/set", "url": "https://invalid./tiny.tgz", "sha256": sum_of(archive.read_bytes())}]
     assert list((tmp_path / "downloads").iterdir()) == []
@@ -180,14 +180,14 @@ def test_a_test_set_of_sacrebleu_is_taken_through_the_mirror(reader: SourceReade
 def test_a_test_set_of_sacrebleu_must_have_its_sum_and_be_known(reader: SourceReader, tmp_path: Path) -> None:
     (tmp_path / "mirror/tiny/test-full.tgz").write_bytes(b"other")
     with pytest.raises(UserError, match=r"test-full\.tgz: wrong md5: wanted a8cd784e006feb32ac6f3d9ec7eb389a, found"):
-        reader.open(Source(sacrebleu="wmt14/full"), "test")
+        reader.open(Source(sacrebleu="wmt14/full"))
     with refused(78, r"sacrebleu: wmt99: sacreBLEU has no such test set\. Did you mean wmt"):
-        reader.open(Source(sacrebleu="wmt99"), "test")
+        reader.open(Source(sacrebleu="wmt99"))
 
 
 def test_synthetic_pairs_carry_their_phenomena_and_turn_with_the_direction(reader: SourceReader) -> None:
     wanted = Source(synthetic=Synthetic(pairs=20, seed=1))
-    opened = reader.open(wanted, "test")
+    opened = reader.open(wanted)
     pairs, labels = zip(*zip(opened.pairs, opened.labels, strict=True), strict=True)
     assert len(pairs) == 20
     assert any(labels)
@@ -239,7 +239,7 @@ def test_a_file_of_mtdata_that_cannot_be_read_is_bad_data(
     monkeypatch.setitem(sys.modules, "mtdata.index", index_of(MtdataEntry("Group-corpus-1-eng-deu", url=f"https://invalid./{name}")))
     (tmp_path / f"mirror/tiny/{name}").write_bytes(content)
     with refused(65, message):
-        list(reader.open(Source(mtdata="Group-corpus-1-eng-deu"), "train").pairs)
+        list(reader.open(Source(mtdata="Group-corpus-1-eng-deu")).pairs)
 
 
 @pytest.mark.parametrize(
@@ -271,11 +271,11 @@ found = find_entry("wmt14-en-de")
 fetcher = Fetcher("wmt14-en-de", Path("downloads"), Path("mirror"))
 reader = SourceReader(found, "en", "de", fetcher)
 for source in [*found.entry.splits.train, *found.entry.splits.valid]:
-    opened = reader.open(source, "train")
+    opened = reader.open(source)
     print(opened.origins[0]["mtdata"], [(pair.source, pair.target) for pair in opened.pairs])
 for name, languages in (("Statmt-europal_wmt13-7-deu-eng", "en de"), ("Statmt-europarl_wmt13-7-deu-eng", "en fr")):
     try:
-        SourceReader(found, *languages.split(), fetcher).open(Source(mtdata=name), "train")
+        SourceReader(found, *languages.split(), fetcher).open(Source(mtdata=name))
     except UserError as error:
         print(error.exit_code, error)
 """
@@ -334,7 +334,7 @@ def test_errors_in_trees_name_file_and_line_and_missing_files_have_the_entrys_no
 
 def test_the_generators_trees_are_over_the_words_of_its_english(reader: SourceReader) -> None:
     wanted = Source(synthetic=Synthetic(pairs=20, seed=1))
-    english = [pair.source for pair in reader.open(wanted, "test").pairs]
+    english = [pair.source for pair in reader.open(wanted).pairs]
     parsed = list(of_trees(reader).open(wanted, "test").pairs)
     assert [pair.source.replace(b" ", b"") for pair in parsed] == [source.replace(b" ", b"") for source in english]
     assert all(pair.target.startswith(b"(S") for pair in parsed)

@@ -216,7 +216,7 @@ def test_a_translated_corpus_without_the_sums_of_its_text_and_model_is_refused(
     corpus: str, model: str, locked: dict[str, str], fault: str | None, clone: Clone
 ) -> None:
     source = f"{{translated: {{corpus: {corpus}, model: {model}, side: target}}}}"
-    entry = CORPUS.replace("name: tiny", "name: student").replace("}}]", f"}}}}, {source}]", 1)
+    entry = CORPUS.replace("name: tiny", "name: student").replace("}}}]", f"}}}}}}, {source}]", 1)
     Path("corpora/student.yaml").write_text(entry, encoding="utf-8")
     write_json(Path("corpora/student.lock"), locked)
     clone.commit("student")

@@ -119,11 +119,11 @@ def _read_entry(data: bytes, folder: Path) -> None:
     found = FoundEntry(entry, path)
     check_direction(found, source, target)
     reader = SourceReader(found, source, target, Fetcher("own", folder / "downloads", lock=None))
-    for split, sources in entry.sources.items():
+    for sources in entry.sources.values():
         for one in sources:
             if {"files", "folder", "trees"} & set(one.kinds):
                 reader.local_files(one)
-                for _ in reader.open(one, split).pairs:
+                for _ in reader.open(one).pairs:
                     pass
             if one.translated:
                 for _ in TranslatedSource(one.translated, reader).open(Teachers(lambda _, __, pairs: pairs, {})).pairs:
@@ -207,7 +207,7 @@ def _read_trees(data: bytes, folder: Path) -> None:
     (folder / "bank.mrg").write_bytes(data)
     source = [Source(trees="*.mrg")]
     entry = Entry(name="bank", languages=["en", TREES], licence=None, note="", splits=Splits(train=source, valid=source, test=source))
-    for pair in SourceReader(FoundEntry(entry, folder / "bank.yaml"), "en", TREES, Fetcher("bank", folder)).open(source[0], "train").pairs:
+    for pair in SourceReader(FoundEntry(entry, folder / "bank.yaml"), "en", TREES, Fetcher("bank", folder)).open(source[0]).pairs:
         read_tree(pair.target.decode())
 
 

@@ -1,4 +1,4 @@
-"""`transformer-core data`: make a corpus of text files, update it, print the plan of a recipe's corpus, or print synthetic pairs."""
+"""`transformer-core data`: make a corpus of text files, update it, or print the plan of a recipe's corpus."""
 
 import argparse
 import json
@@ -6,12 +6,12 @@ import textwrap
 from dataclasses import asdict
 from pathlib import Path
 
-from transformer_core.cli.arguments import Commands, add_command, dvc_repro, in_bytes, non_negative_int, positive_int
+from transformer_core.cli.arguments import Commands, add_command, dvc_repro, in_bytes, positive_int
 
 
 def add_to(commands: Commands) -> None:
     """Add the command and its subcommands to the parser."""
-    summary, example = "use your own text files, plan a recipe's corpus, or print synthetic pairs", "transformer-core data new --help"
+    summary, example = "use your own text files, or plan a recipe's corpus", "transformer-core data new --help"
     parser = add_command(commands, "data", summary, example)
     subcommands = parser.add_subparsers(metavar="SUBCOMMAND", required=True)
     new = add_command(
@@ -56,11 +56,6 @@ def add_to(commands: Commands) -> None:
     plan.add_argument("recipe", metavar="RECIPE", nargs="?", help="name of a recipe (default: the present params.yaml)")
     plan.add_argument("--json", action="store_true", help="print JSON")
     plan.set_defaults(run=run_plan)
-    synthetic = add_command(subcommands, "synthetic", "print generated pairs, tab-separated", "transformer-core data synthetic --pairs 5")
-    synthetic.add_argument("--pairs", metavar="N", type=positive_int, default=10, help="number of pairs (default: 10)")
-    synthetic.add_argument("--seed", metavar="S", type=non_negative_int, default=1, help="seed of the generator (default: 1)")
-    synthetic.add_argument("--trees", action="store_true", help="add a third column: the bracketed phrase structure of the source")
-    synthetic.set_defaults(run=run_synthetic)
 
 
 def run_new(arguments: argparse.Namespace) -> int:
@@ -122,13 +117,4 @@ def run_plan(arguments: argparse.Namespace) -> int:
         for name, size in plan.disk.items():
             print(f"{in_bytes(size):>9}  {name}")
         print(f"{in_bytes(plan.disk_at_most):>9}  at most, with DVC's cache of what it tracks")
-    return 0
-
-
-def run_synthetic(arguments: argparse.Namespace) -> int:
-    """Print pairs of the train split."""
-    from transformer_core.synthetic.stream import generate
-
-    for pair in generate("train", arguments.pairs, arguments.seed, trees=arguments.trees):
-        print(pair.source, pair.target, *([pair.tree] if arguments.trees else []), sep="\t")
     return 0

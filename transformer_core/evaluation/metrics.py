@@ -203,7 +203,7 @@ def output_shares(sources: Sequence[str], hypotheses: Sequence[str], references:
 
 
 def bleu_by_group(groups: Mapping[str, Sequence[int]], hypotheses: Sequence[str], references: Sequence[str]) -> list[GroupScore]:
-    """Return BLEU over groups of sentences; `groups` has the indices of sentences by label (`length_labels`, `phenomenon_labels`).
+    """Return BLEU over groups of sentences; `groups` has the indices of sentences by label (`length_labels`).
 
     Raises:
         ValueError: hypotheses and references differ in length.
@@ -230,14 +230,6 @@ def length_labels(sources: Sequence[str]) -> dict[str, list[int]]:
     labels = ["0", *(f"{end + 1}-{end + BUCKET_WORDS}" for end in ends[:-1]), f"{LAST_BUCKET}+"]
     buckets = pd.cut(lengths, [-1, *ends, np.inf], labels=labels)
     return {str(label): places.tolist() for label, places in lengths.groupby(buckets, observed=True).groups.items()}
-
-
-def phenomenon_labels(phenomena: Sequence[str]) -> dict[str, list[int]]:
-    """Return the indices of sentences by phenomenon, in order of name; `phenomena` are each sentence's labels, separated by spaces."""
-    import pandas as pd
-
-    labels = pd.Series([sorted(set(line.split())) for line in phenomena], dtype=object).explode().dropna()
-    return {str(name): places.tolist() for name, places in labels.groupby(labels).groups.items()}
 
 
 def choose_examples(scores: Sequence[float], right: Sequence[bool], count: int) -> list[Example]:

@@ -83,7 +83,7 @@ class RunReport:
     """Content of the report of any task. Mappings are the documents of JSON files that the stages write.
 
     Attributes:
-        manifest: the corpus: names, pairs, origin, licence, synthetic or not.
+        manifest: the corpus: names, pairs, origin, licence.
         cleaning: numbers of pairs in, dropped and repaired by each rule, and out.
         model: the averaged model's config.json: architecture, vocabulary, training, checkpoints averaged.
         parameters: number of the model's parameters.
@@ -94,13 +94,11 @@ class RunReport:
         updates: a row of numbers for each logged update.
         validation: a row of numbers for each validation.
         by_length: score of the test set by number of words of the source.
-        by_phenomenon: score of the test set by phenomenon; empty if the corpus has no labels.
         examples: chosen sentences of the test set.
         sentence_scores: each sentence's own score in percent, chrF2 or F1.
         right: whether each sentence's output is exactly right: its reference, or a tree with the same brackets. chrF2 cannot tell: it
             ignores white space, and is 0 of two empty lines.
         sources: lines of the test set; `references` and `hypotheses` correspond line by line.
-        phenomena: labels of each line, separated by spaces; empty if the corpus has none.
         attention: attention in one sentence, or the reason for showing none.
     """
 
@@ -115,14 +113,12 @@ class RunReport:
     updates: Sequence[Mapping[str, float]]
     validation: Sequence[Mapping[str, float]]
     by_length: Sequence[GroupScore]
-    by_phenomenon: Sequence[GroupScore]
     examples: Sequence[Example]
     sentence_scores: Sequence[float]
     right: Sequence[bool]
     sources: Sequence[str]
     references: Sequence[str]
     hypotheses: Sequence[str]
-    phenomena: Sequence[str]
     attention: Attended | str
     lineage: Lineage
 
@@ -176,9 +172,8 @@ def render_sentences(report: RunReport, metric: str) -> str:
     """
     code = resources.files("transformer_core.evaluation").joinpath("templates", "sentences.js").read_text(encoding="utf-8")
     digest = b64encode(sha256(code.encode()).digest()).decode()
-    phenomena = report.phenomena or [""] * len(report.sources)
     lengths = map(length_in_words, report.sources)
-    rows = zip(report.right, report.sentence_scores, lengths, report.sources, report.references, report.hypotheses, phenomena, strict=True)
+    rows = zip(report.right, report.sentence_scores, lengths, report.sources, report.references, report.hypotheses, strict=True)
     return page("sentences.html", manifest=report.manifest, metric=metric, rows=rows, script=code, digest=digest)
 
 

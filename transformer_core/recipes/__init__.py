@@ -43,23 +43,23 @@ class Baseline:
 
 
 BASELINES = {
-    "synthetic-convolutional": Baseline("convolutions with attention in each decoder layer", "convolutional"),
-    "synthetic-recurrent": Baseline("an LSTM encoder-decoder with a fixed vector between its halves", "recurrent", {"attention": "none"}),
-    "synthetic-recurrent-additive": Baseline("an LSTM encoder-decoder with additive attention", "recurrent", {"attention": "additive"}),
-    "synthetic-recurrent-dot": Baseline("an LSTM encoder-decoder with dot-product attention", "recurrent", {"attention": "dot"}),
-    "synthetic-recurrent-forward": Baseline(
+    "tatoeba-convolutional": Baseline("convolutions with attention in each decoder layer", "convolutional"),
+    "tatoeba-recurrent": Baseline("an LSTM encoder-decoder with a fixed vector between its halves", "recurrent", {"attention": "none"}),
+    "tatoeba-recurrent-additive": Baseline("an LSTM encoder-decoder with additive attention", "recurrent", {"attention": "additive"}),
+    "tatoeba-recurrent-dot": Baseline("an LSTM encoder-decoder with dot-product attention", "recurrent", {"attention": "dot"}),
+    "tatoeba-recurrent-forward": Baseline(
         "a fixed vector from an encoder of one direction", "recurrent", {"attention": "none", "bidirectional": False}
     ),
-    "synthetic-recurrent-reversed": Baseline(
+    "tatoeba-recurrent-reversed": Baseline(
         "a fixed vector from the reversed source (Sutskever 2014)",
         "recurrent",
         {"attention": "none", "bidirectional": False, "reverse_source": True},
     ),
-    "synthetic-recurrent-cho": Baseline("a fixed vector read at every step (Cho 2014)", "recurrent", {"decoder": "cho"}),
-    "synthetic-recurrent-bahdanau": Baseline(
+    "tatoeba-recurrent-cho": Baseline("a fixed vector read at every step (Cho 2014)", "recurrent", {"decoder": "cho"}),
+    "tatoeba-recurrent-bahdanau": Baseline(
         "additive attention in the order of its paper (Bahdanau 2015)", "recurrent", {"decoder": "bahdanau"}
     ),
-    "synthetic-recurrent-luong": Baseline("dot attention with input feeding (Luong 2015)", "recurrent", {"decoder": "luong"}),
+    "tatoeba-recurrent-luong": Baseline("dot attention with input feeding (Luong 2015)", "recurrent", {"decoder": "luong"}),
 }
 
 
@@ -205,10 +205,9 @@ def _changes(row: Table3Row, of: Table3Row) -> dict[str, object]:
 
 def _baseline(name: str) -> CommentedMap:
     """Return the recipe of a baseline: the default recipe with another model."""
-    baseline, document = BASELINES[name], _document("synthetic")
+    baseline, document = BASELINES[name], _document("tatoeba")
     document.yaml_set_start_comment(
-        f"Baseline on the generated corpus: {baseline.words}. The default\n"
-        "recipe with another model: same corpus, same updates. Scores on it say nothing about translation of real text."
+        f"Baseline on Tatoeba: {baseline.words}. The default\nrecipe with another model: same corpus, same updates."
     )
     document["model"].insert(0, "architecture", baseline.architecture)
     document["model"].update(baseline.settings)

@@ -111,13 +111,6 @@ class Address(Section):
     column: PositiveInt | None = None
 
 
-class Synthetic(Section):
-    """Pairs of the generator in `transformer_core.synthetic`. Splits with the same seed are disjoint too."""
-
-    pairs: PositiveInt
-    seed: NonNegativeInt
-
-
 class Translated(Section):
     """The training text of another entry, with one side made by a model.
 
@@ -155,7 +148,8 @@ class Source(Section):
     Attributes:
         translated: another entry's training text, with one side made by a model; in train only.
         trees: files of bracketed trees as in the Penn Treebank, each over one or several lines; their words are the source, the target is
-            `tree`. A relative pattern starts at the entry's folder, or at `corpora/` for a packaged entry.
+            `tree`. A file may be packed (.gz, .xz). A relative pattern starts at the entry's folder; a packaged entry whose folder has no
+            such file looks in `corpora/`.
         holdout: number of pairs to take out of train; must be the only source of valid or test.
         weight: how often each pair is in the training text after cleaning: 2 twice, 0.5 every second pair; in train only.
     """
@@ -165,7 +159,6 @@ class Source(Section):
     https: Annotated[dict[str, Address], Field(description="for each language a url, and perhaps sha256, member, column")] | None = None
     mtdata: Annotated[str, Field(description="a corpus in mtdata, GROUP-NAME-VERSION-LANGUAGE-LANGUAGE")] | None = None
     sacrebleu: Annotated[str, Field(description="the name of a test set in sacreBLEU")] | None = None
-    synthetic: Synthetic | None = None
     trees: TreePattern | None = None
     translated: Translated | None = None
     holdout: PositiveInt | None = None
@@ -202,16 +195,15 @@ class Size(Section):
 class Entry(Section):
     """A corpus: its languages, its terms of use, and its splits.
 
-    `licence` is null if the owner names none. If `synthetic` is true, every score is labelled as one on generated text. `metrics` names
-    further scores, with which published figures on this corpus were computed (evaluation/moses_bleu.py). `tests` has test sets beside the
-    main one, `splits.test`: they are translated and scored, too, and train has none of their sentences (`clean.drop_overlap`).
+    `licence` is null if the owner names none. `metrics` names further scores, with which published figures on this corpus were computed
+    (evaluation/moses_bleu.py). `tests` has test sets beside the main one, `splits.test`: they are translated and scored, too, and train has
+    none of their sentences (`clean.drop_overlap`).
     """
 
     name: Name
     languages: Annotated[list[Language], Field(min_length=1, description="a list of languages")]
     licence: Annotated[str, Field(description="the licence's name, or null")] | None
     note: str
-    synthetic: bool = False
     size: Size | None = None
     metrics: list[FurtherScore] = Field(default_factory=list)
     splits: Splits
@@ -241,7 +233,7 @@ class FoundEntry:
 
     @property
     def folder(self) -> Path:
-        """The folder at which relative paths of trees and models start: the entry's, or `corpora/` for a packaged entry."""
+        """The folder of what a user adds to an entry, its models and licensed trees: the entry's, or `corpora/` for a packaged entry."""
         return OWN_ENTRIES if self.path.parent == PACKAGED_ENTRIES else self.path.parent
 
 
@@ -296,10 +288,6 @@ def _faults(entry: Entry, path: Path) -> Iterator[UserError]:
             yield configuration_error(f"{where}: weight is allowed in train only")
         if any(source.holdout for source in sources) and (split not in ("valid", "test") or len(sources) > 1):
             yield configuration_error(f"{where}: holdout must be the only source, of valid or test")
-    if not entry.synthetic and any(source.synthetic for sources in entry.sources.values() for source in sources):
-        yield configuration_error(
-            f"{path}: synthetic: must be true, a source is synthetic", "Scores on generated text must be labelled as such."
-        )
 
 
 def _faults_of_source(entry: Entry, source: Source, where: str) -> Iterator[UserError]:

@@ -39,7 +39,6 @@ class Manifest(Section):
     source: Language
     target: Language
     licence: str | None
-    synthetic: bool
     splits: dict[str, SplitRecord]
     held_out: dict[str, Total]
     origin: list[Origin]

@@ -27,7 +27,7 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
     by_model = [(TranslatedSource(one.translated, reader), one.weight) for one in entry.splits.train if one.translated]
     origins: list[Origin] = []
     for split in (split for split in entry.sources if split not in entry.holdouts):
-        opened = [(reader.open(source, split), source.weight) for source in entry.sources[split] if not source.translated]
+        opened = [(reader.open(source), source.weight) for source in entry.sources[split] if not source.translated]
         origins += _write_split(reader, split, opened, folder)
         if not (folder / f"{split}.{reader.source}").stat().st_size and not (split == "train" and by_model):
             raise UserError(f"{path}: {entry.key_of(split)}: holds no sentence pair", "Look at the files that it names.")
@@ -40,7 +40,6 @@ def write_raw(reader: SourceReader, folder: Path, teachers: Teachers | None = No
         source=reader.source,
         target=reader.target,
         licence=entry.licence,
-        synthetic=entry.synthetic,
         held_out=held_out,
         splits={split: _record(folder, split, reader.direction) for split in entry.sources},
         origin=origins,
@@ -63,19 +62,14 @@ def _write_split(
     reader: SourceReader, split: str, opened: list[tuple[OpenedSource, float]], folder: Path, mode: Literal["wb", "ab"] = "wb"
 ) -> list[Origin]:
     """Write or append opened sources, each with its weight, to a split, and return their origins."""
-    sources = reader.found.entry.sources[split]
-    labelled = split != "train" and any(source.synthetic for source in sources)
-    weighted = any(source.weight != 1 for source in sources)
+    weighted = any(source.weight != 1 for source in reader.found.entry.sources[split])
     with ExitStack() as stack:
         files = [stack.enter_context((folder / f"{split}.{language}").open(mode)) for language in reader.direction]
-        labels = stack.enter_context((folder / f"{split}.phenomena").open("wb")) if labelled else None
         weights = stack.enter_context((folder / WEIGHTS).open(mode)) if weighted else None
         for part, weight in opened:
-            for pair, label in zip(part.pairs, part.labels, strict=False):
+            for pair in part.pairs:
                 for file, line in zip(files, pair, strict=True):
                     file.write(line + b"\n")
-                if labels:
-                    labels.write(label.encode() + b"\n")
                 if weights:
                     weights.write(b"%.17g\n" % weight)
     return [{"split": split, **origin} for part, _ in opened for origin in part.origins]

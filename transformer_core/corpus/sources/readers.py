@@ -5,19 +5,18 @@ import itertools
 import logging
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from transformer_core.config import PARAMS_FILE, TREES
-from transformer_core.corpus.sources.catalogue import Address, Folder, FoundEntry, LocalFile, Source, Synthetic
+from transformer_core.corpus.sources.catalogue import Address, Folder, FoundEntry, LocalFile, Source
 from transformer_core.corpus.sources.fetching import Fetched, Fetcher, Sum, check_sum
-from transformer_core.corpus.sources.formats import NoColumn, NoMember, file_pairs, unpack
+from transformer_core.corpus.sources.formats import NoColumn, NoMember, file_pairs, text_lines, unpack
 from transformer_core.corpus.sources.manifest import Origin
-from transformer_core.corpus.text import SPLITS, Pair, read_lines
-from transformer_core.corpus.trees import TREE_EXAMPLE, bracketed, read_tree, read_trees, words
+from transformer_core.corpus.text import Pair
+from transformer_core.corpus.trees import TREE_EXAMPLE, bracketed, read_trees, words
 from transformer_core.errors import UserError, configuration_error, did_you_mean, first_line, is_out_of_memory, without_logins
 
 
@@ -28,12 +27,10 @@ class OpenedSource:
     Attributes:
         pairs: bytes as the source has them, not checked.
         origins: names and sums of the files; the same on every machine.
-        labels: the names of the phenomena in each pair, separated by spaces; empty unless the source is synthetic.
     """
 
     pairs: Iterator[Pair[bytes]]
     origins: list[Origin]
-    labels: Iterator[str] = field(default_factory=lambda: itertools.repeat(""))
 
 
 @dataclass(frozen=True)
@@ -43,17 +40,15 @@ class SourceReader:
     Args:
         source: source language; `target` likewise.
         fetcher: the source of files that are not local.
-        workers: number of processes of the synthetic generator; None for its default.
     """
 
     found: FoundEntry
     source: str
     target: str
     fetcher: Fetcher
-    workers: int | None = None
 
-    def open(self, wanted: Source, split: str) -> OpenedSource:
-        """Open one source of a split. Files that are not local are fetched before this returns.
+    def open(self, wanted: Source) -> OpenedSource:
+        """Open a source. Files that are not local are fetched before this returns.
 
         Raises `UserError`: 65 for a missing file or a wrong sum; 69 and 78 as `Fetcher.fetch`; 78 also for a name or language that mtdata
         or sacreBLEU does not have. Iteration raises it (65) for sides of unequal length and for damaged files.
@@ -68,8 +63,6 @@ class SourceReader:
             return self._open_mtdata(wanted.mtdata)
         if wanted.sacrebleu is not None:
             return self._open_sacrebleu(wanted.sacrebleu)
-        if wanted.synthetic is not None:
-            return self._open_synthetic(wanted.synthetic, split)
         assert wanted.trees is not None  # Sources of the other kinds are taken from train, not read.
         return self._open_trees(wanted.trees)
 
@@ -181,30 +174,12 @@ class SourceReader:
         archives = [file.path.resolve().as_uri() for file in fetched]
         return OpenedSource(_pairs_of_sacrebleu(dataset, archives, language_pair, self.fetcher), _origins(urls, fetched, sacrebleu=name))
 
-    def _open_synthetic(self, settings: Synthetic, split: str) -> OpenedSource:
-        from transformer_core.synthetic.stream import generate
-
-        if TREES in self.direction and self.direction != ("en", TREES):
-            raise configuration_error(f"{PARAMS_FILE}: download.source: the trees of corpus synthetic are of en, got {self.source!r}")
-
-        trees = self.target == TREES
-        generated = generate(split if split in SPLITS else "test", settings.pairs, settings.seed, workers=self.workers, trees=trees)
-        rows, again = itertools.tee(generated)
-
-        def pairs() -> Iterator[Pair[bytes]]:
-            for row in rows:
-                sides = {"en": row.source, "de": row.target}
-                if trees:
-                    sides = {"en": words(read_tree(row.tree)), TREES: row.tree}
-                yield Pair(sides[self.source].encode(), sides[self.target].encode())
-
-        origin = {"generator": "synthetic", "pairs": str(settings.pairs), "seed": str(settings.seed)}
-        return OpenedSource(pairs(), [origin], (" ".join(row.phenomena) for row in again))
-
     def _tree_files(self, pattern: str) -> list[Path]:
         absolute = Path(pattern)
-        root = Path(absolute.anchor) if absolute.is_absolute() else self.found.folder
-        return sorted(path for path in root.glob(str(absolute.relative_to(absolute.anchor))) if path.is_file())
+        roots = [Path(absolute.anchor)] if absolute.is_absolute() else [self.found.path.parent, self.found.folder]
+        relative = str(absolute.relative_to(absolute.anchor))
+        found = (sorted(path for path in root.glob(relative) if path.is_file()) for root in roots)
+        return next(filter(None, found), [])
 
     def _open_trees(self, pattern: str) -> OpenedSource:
         files = self._tree_files(pattern)
@@ -221,7 +196,7 @@ def _origins(urls: list[str], fetched: list[Fetched], **kind: str) -> list[Origi
 
 def _pairs_of_trees(path: Path) -> Iterator[Pair[bytes]]:
     try:
-        for _, tree in read_trees(read_lines(path)):
+        for _, tree in read_trees(text_lines(path)):
             if tree is not None:
                 yield Pair(words(tree).encode(), bracketed(tree).encode())
     except ValueError as error:

@@ -54,8 +54,7 @@ class TranslatedSource:
     def text(self) -> SourceReader:
         """The reader of the other entry. If that has one language, both sides of a pair are the same text.
 
-        Raises `UserError` (78): no such entry, or it has no such language, it is synthetic and the reader's entry is not, or `nearest` has
-        no sentence to be near to.
+        Raises `UserError` (78): no such entry, or it has no such language, or `nearest` has no sentence to be near to.
         """
         found = find_entry(self.wanted.corpus, named_in=f"{self.reader.found.path}: translated.corpus")
         languages = self.reader.direction
@@ -64,12 +63,9 @@ class TranslatedSource:
             if self.wanted.pick == "nearest":
                 fault = f"{self.reader.found.path}: translated.pick: nearest needs both sides, and {found.path} has one"
                 raise configuration_error(fault, "Set pick: best.")
-        if found.entry.synthetic and not self.reader.found.entry.synthetic:
-            fault = f"{self.reader.found.path}: synthetic: must be true, {found.path} is synthetic"
-            raise configuration_error(fault, "Scores on generated text must be labelled as such.")
         check_direction(found, *languages, self.reader.found.path)
         fetcher = replace(self.reader.fetcher, corpus=found.entry.name, lock=lock_file(found.entry.name))
-        return SourceReader(found, *languages, fetcher, self.reader.workers)
+        return SourceReader(found, *languages, fetcher)
 
     @property
     def sources(self) -> list[Source]:
@@ -89,7 +85,7 @@ class TranslatedSource:
     def local_origins(self) -> list[Origin]:
         """Return the origins of the local files."""
         local = [source for source in self.sources if self.text.local_files(source)]
-        texts = [origin for source in local for origin in self.text.open(source, "train").origins]
+        texts = [origin for source in local for origin in self.text.open(source).origins]
         return texts + ([self._origin(self.model)] if self.model else [])
 
     def open(self, teachers: Teachers) -> OpenedSource:
@@ -102,7 +98,7 @@ class TranslatedSource:
         origin = self._origin(directory)
         if self.wanted.registered:
             self.reader.fetcher.check_locked(self.wanted.model, origin["sha256"])
-        origins = [other for source in self.sources for other in self.text.open(source, "train").origins]
+        origins = [other for source in self.sources for other in self.text.open(source).origins]
         return OpenedSource(self._pairs(teachers, directory), [*origins, origin])
 
     def _origin(self, directory: Path) -> Origin:
@@ -134,7 +130,7 @@ class TranslatedSource:
         return choose(usable, found.entry.holdouts, listed_sentences(found.path, self.text.source))
 
     def _all_pairs(self) -> Iterator[Pair[bytes]]:
-        return chain.from_iterable(self.text.open(source, "train").pairs for source in self.sources)
+        return chain.from_iterable(self.text.open(source).pairs for source in self.sources)
 
 
 def registered_models(found: FoundEntry) -> list[str]:
