@@ -123,8 +123,8 @@ class Clone:
         return hashlib.sha256((self.root / "models/averaged/model.safetensors").read_bytes()).hexdigest()
 
 
-def bundled(name: str, count: int) -> list[str]:
-    """The first lines of a bundled file, such as tatoeba/train.tsv."""
+def bundled(name: str, count: int | None) -> list[str]:
+    """The first lines of a bundled file, such as tatoeba/train.tsv; all for None."""
     with lzma.open(PACKAGED_ENTRIES / f"{name}.xz", "rt", encoding="utf-8", newline="\n") as file:
         return list(islice(file, count))
 

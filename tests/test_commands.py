@@ -32,7 +32,7 @@ Clone(Path()).set({section: values for section, values in TINY.items() if sectio
 exec PROGRAMS/dvc "$@"
 """
 # By hand, as a reader may: a model this small is of no use, and takes no alias.
-CHAMPION = "import mlflow; mlflow.MlflowClient('sqlite:///mlflow.db').set_registered_model_alias('synthetic-en-de', 'champion', '1')"
+CHAMPION = "import mlflow; mlflow.MlflowClient('sqlite:///mlflow.db').set_registered_model_alias('tatoeba-en-de', 'champion', '1')"
 TMX = """<tmx version="1.4"><header srclang="en" segtype="sentence"/><body>{units}</body></tmx>"""
 UNIT = """<tu><tuv xml:lang="en"><seg>{}</seg></tuv><tuv xml:lang="fr"><seg>{}</seg></tuv></tu>"""
 
@@ -78,7 +78,7 @@ def test_the_commands_of_a_page_run_as_printed(page: str, finished: Clone, tmp_p
     for commands in RUN[page]:
         assert not re.search(r"\b(pip|make|docker|kubectl|sbatch)\b", commands), f"{page}: would install, or needs a cluster"
         if "data new" in commands:  # Which replaces a recipe alone.
-            shutil.copyfile(root / "transformer_core/recipes/synthetic.yaml", root / "params.yaml")
+            shutil.copyfile(root / "transformer_core/recipes/tatoeba.yaml", root / "params.yaml")
         for name, replacement in (REPLACED | REPLACED_IN.get(page, {})).items():
             commands = commands.replace(name, replacement)
         done = subprocess.run(

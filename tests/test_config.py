@@ -10,7 +10,7 @@ from transformer_core.presets import TABLE_3
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
-WHOLE = recipes.read("synthetic")
+WHOLE = recipes.read("tatoeba")
 SECTIONS = "download, clean, bpe, binarize, model, train, average, decode, evaluate, publish, machine"
 PROBABILITY = "a number of at least 0 and below 1"
 COVERAGE = "a number of at least 0.98 and at most 1"
@@ -34,7 +34,7 @@ FAULTS = [
     ("  warmup: 400", "  warmup:", ": train.warmup: must be a whole number above 0, got None"),
     ("  warmup: 400\n", "", ": train.warmup: missing, must be a whole number above 0"),
     ("  warmup: 400", "  warmups: 400", ": train.warmups: unknown key. Did you mean 'warmup'?"),
-    ("  corpus: synthetic", "  zzz: 1\n  corpus: synthetic", ": download.zzz: unknown key. Known keys: corpus, source, target."),
+    ("  corpus: tatoeba", "  zzz: 1\n  corpus: tatoeba", ": download.zzz: unknown key. Known keys: corpus, source, target."),
     ("average:", "averages:", ": averages: unknown key. Did you mean 'average'?"),
     ("average:\n  of: last\n  count: 5\n  shortlist: 0\n", "", ": average: missing, must be a section with the keys of, count, shortlist"),
     (
@@ -64,8 +64,8 @@ FAULTS = [
     ("  preset: tiny", "  preset: tiny\n  dropout: -0.1", f": model.dropout: must be {PROBABILITY}, got -0.1"),
     ("  preset: tiny", "  preset: tiny\n  norm: both", ": model.norm: must be one of post, pre, got 'both'"),
     ("  preset: tiny", "  preset: tiny\n  convolutions: [[1, 0, 1]]", ": model.convolutions.0.1: must be a whole number above 0, got 0"),
-    ("  corpus: synthetic", '  corpus: ""', ": download.corpus: must be a name, got ''"),
-    ("  name: synthetic-en-de", "  name: it's", ': publish.name: must be a name without / : \' and ", got "it\'s"'),
+    ("  corpus: tatoeba", '  corpus: ""', ": download.corpus: must be a name, got ''"),
+    ("  name: tatoeba-en-de", "  name: it's", ': publish.name: must be a name without / : \' and ", got "it\'s"'),
     ("  pools: {}", "  pools: 3", ": machine.pools: must be a work pool's name for each stage, got 3"),
     ("  pools: {}", "  pools: {train: 3}", ": machine.pools.train: must be a text, got 3"),
     ("  beam: 4", "  beam: 101", ": decode.beam: must be a whole number above 0 and at most 100, got 101"),
@@ -143,7 +143,7 @@ def test_a_file_that_is_no_params_file_is_one_line() -> None:
     Path("params.yaml").write_bytes(b"train: \xff\n")
     with pytest.raises(UserError, match=r"^params.yaml: not valid UTF-8 \(byte 7\)$"):
         load_params()
-    with pytest.raises(UserError, match=r"^none\.yaml: no such file\. Write one with: transformer-core recipe synthetic$"):
+    with pytest.raises(UserError, match=r"^none\.yaml: no such file\. Write one with: transformer-core recipe tatoeba$"):
         load_params(Path("none.yaml"))
 
 
@@ -188,7 +188,7 @@ def test_settings_that_are_seldom_meant_are_named() -> None:
         end = f"train.patience: 1 can end the training after update {2 * every}, with {saved} checkpoints to average"
         assert warned(WHOLE, *few) == [f"{end}, and average.count asks for 5. Raise train.patience or lower average.count."]
         assert warned(WHOLE, *few, ("  count: 5", "  count: 2")) == []
-    parser = recipes.read("synthetic-parsing")
+    parser = recipes.read("icon-parsing")
     assert warned(parser) == []
     assert warned(parser, ("  max_extra: 300", "  max_extra: 299")) == [
         "decode.max_extra: a tree with more than 299 tokens beyond its sentence's is cut. The paper has 300 (6.3)."

@@ -97,7 +97,7 @@ def test_the_settings_in_the_commands_of_a_page_suit_their_recipe(tmp_path: Path
         recipe = re.search(r'(?:--recipe |"recipe": ")([\w-]+)', line)
         if assigned:
             overrides = {key: YAML(typ="safe").load(value) for key, value in assigned}
-            with settings_of_run(recipe[1] if recipe else "synthetic", overrides):
+            with settings_of_run(recipe[1] if recipe else "tatoeba", overrides):
                 checked += len(assigned)
     assert checked > 5
 
@@ -110,7 +110,7 @@ def test_every_setting_is_described_with_its_value_in_two_recipes() -> None:
     assert {name: list(keys) for name, keys in described.items()} == {
         name: list(field.annotation.model_fields) for name, field in Params.model_fields.items() if field.annotation is not None
     }
-    for place, recipe in enumerate(("synthetic", "wmt14-en-de-base")):
+    for place, recipe in enumerate(("tatoeba", "wmt14-en-de-base")):
         document = parse_yaml(recipes.read(recipe), recipe)
         for section in set(described) - {"model", "machine"}:
             for key, values in described[section].items():

@@ -134,7 +134,7 @@ def test_an_experiment_is_recorded_and_changes_nothing_until_it_is_applied(clone
     assert max(map(len, clone.run("dvc", "metrics", "show").splitlines())) <= 120
     assert "train.updates" in clone.run("dvc", "params", "diff")
     plots = json.loads(clone.run("dvc", "plots", "show", "--json"))["data"]
-    assert set(plots) == {"perplexity", "valid_score", "loss", "learning_rate", "by_length", "by_phenomenon"}
+    assert set(plots) == {"perplexity", "valid_score", "loss", "learning_rate", "by_length"}
     assert {len(json.dumps(plot)) > 500 for plot in plots.values()} == {True}
 
 
@@ -296,7 +296,13 @@ def test_the_recipe_of_a_student_learns_from_the_translations_of_its_teacher(clo
     (clone.root / "corpora/tiny-student.yaml").write_text(entry, encoding="utf-8")
     clone.run(sys.executable, "-m", "transformer_core.cli", "recipe", "multi30k-student", "--force")
     clone.set(TINY)
-    clone.set({"download": {"corpus": "tiny-student"}, "clean": {"max_ratio": None}, "model": {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16}})
+    clone.set(
+        {
+            "download": {"corpus": "tiny-student"},
+            "clean": {"max_ratio": None},
+            "model": {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16},
+        }
+    )
     clone.run("dvc", "repro", "evaluate")
     text = [(clone.root / f"data/raw/train.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")]
     translate = ("-m", "transformer_core.cli", "translate", "--model", str(teacher), "--beam", "4", "--penalty", "power")

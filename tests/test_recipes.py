@@ -28,7 +28,7 @@ def params_of(name: str) -> Params:
 
 
 def test_every_recipe_loads_with_a_model_and_a_corpus_and_says_what_it_is_for() -> None:
-    machine = recipes.read("synthetic").partition("# Nothing below this line")[2]
+    machine = recipes.read("tatoeba").partition("# Nothing below this line")[2]
     faults = []
     for name in recipes.names():
         params, text, words = params_of(name), recipes.read(name), recipes.description(name)
@@ -89,14 +89,14 @@ def test_only_the_recipe_that_repeats_another_papers_stop_warns() -> None:
 
 def test_a_name_cannot_lead_out_of_the_package() -> None:
     with pytest.raises(UserError, match="no such recipe"):
-        recipes.read("../recipes/synthetic")
+        recipes.read("../recipes/tatoeba")
 
 
 @pytest.mark.parametrize("edit", [("  updates: ", "  updates: 1"), ("# The default", "# My default"), ("download:", "download: [")])
 def test_an_edited_params_file_is_kept(edit: tuple[str, str], tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
-    edited = recipes.read("synthetic").replace(*edit)
-    assert edited != recipes.read("synthetic")
+    edited = recipes.read("tatoeba").replace(*edit)
+    assert edited != recipes.read("tatoeba")
     path.write_text(edited, encoding="utf-8")
     with refused(78, "differs from every recipe and would be lost"):
         recipes.write(recipes.read("multi30k"), path, force=False)
@@ -107,8 +107,8 @@ def test_an_edited_params_file_is_kept(edit: tuple[str, str], tmp_path: Path) ->
 def test_the_users_machine_section_is_no_edit_and_is_carried_over(force: bool, tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     mine = "machine:\n  # two processes\n  devices: 2\n\n  mirror: /mirror\n"
-    synthetic = recipes.read("synthetic")
-    path.write_text(synthetic[: synthetic.index("machine:")] + mine, encoding="utf-8")
+    default = recipes.read("tatoeba")
+    path.write_text(default[: default.index("machine:")] + mine, encoding="utf-8")
     recipes.write(recipes.read("multi30k"), path, force=force)
     multi30k = recipes.read("multi30k")
     assert path.read_text(encoding="utf-8") == multi30k[: multi30k.index("machine:")] + mine
@@ -184,7 +184,7 @@ def test_the_rows_base_and_big_are_the_papers_recipes_without_averaging(row: str
 
 
 def test_a_baselines_recipe_is_the_default_with_another_model() -> None:
-    default = params_of("synthetic")
+    default = params_of("tatoeba")
     for name in recipes.BASELINES:
         params = params_of(name)
         assert params.model_copy(update={"model": default.model, "publish": default.publish}) == default, name

@@ -16,7 +16,7 @@ COMPONENTS = {
     "transformer_core": [
         {"errors"},
         {"files", "processes"},
-        {"config", "synthetic"},
+        {"config"},
         {"presets"},
         {"corpus", "models"},
         {"export"},

@@ -1,7 +1,8 @@
 """Stage local_files: the local files of the corpus have their recorded sums, and DVC sees when they change.
 
 The stage depends on a folder of links to the files, so `dvc status` and `dvc repro` notice a change. No stage depends on this one: without
-the files (on another machine, in a clone) the other stages are restored from DVC's cache.
+the files (on another machine, in a clone) the other stages are restored from DVC's cache. Files that come with the package are no local
+files here: the code that stage download depends on has them.
 """
 
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from flows.process.paths import LOCAL_FILES, MANIFEST, RAW, STATE
 from flows.record.documents import read_output
 from transformer_core.config import Params
-from transformer_core.corpus.sources.catalogue import Source, check_direction, find_entry
+from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Source, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.manifest import Origin
 from transformer_core.corpus.sources.readers import SourceReader, named_from
@@ -28,7 +29,8 @@ def run(params: Params) -> str:
     for split, sources in found.entry.sources.items():
         for source in sources:
             translated = TranslatedSource(source.translated, reader) if source.translated else None
-            files = translated.local_files() if translated else reader.local_files(source)
+            named = translated.local_files() if translated else reader.local_files(source)
+            files = [file for file in named if not file.resolve().is_relative_to(PACKAGED_ENTRIES)]
             if not files:
                 continue
             if all(file.is_file() for file in files):

@@ -24,7 +24,7 @@ def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         git("config", key, "a@b", at=tmp_path)
     (tmp_path / ".dvc").mkdir()
     (tmp_path / "dvc.yaml").touch()
-    (tmp_path / "params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
+    (tmp_path / "params.yaml").write_text(recipes.read("tatoeba"), encoding="utf-8")
     return tmp_path
 
 
@@ -78,7 +78,7 @@ def test_a_driver_whose_gpus_cannot_be_used_is_a_warning(call: Call, monkeypatch
 
 
 def test_a_problem_is_a_line_with_a_remedy_and_its_exit_code(call: Call, healthy: Path) -> None:
-    (healthy / "params.yaml").write_text(recipes.read("synthetic").replace("  warmup: ", "  warmup: x  # "), encoding="utf-8")
+    (healthy / "params.yaml").write_text(recipes.read("tatoeba").replace("  warmup: ", "  warmup: x  # "), encoding="utf-8")
     done = call("doctor")
     problems = [line for line in done.out.split("\n") if line.startswith("problem")]
     assert (done.code, len(problems)) == (78, 1)

@@ -26,7 +26,7 @@ def loaded_by(arguments: list[str], folder: Path) -> set[str]:
 def test_help_and_commands_without_a_model_load_only_what_they_need(tmp_path: Path) -> None:
     assert "argparse" in (loaded := loaded_by(["--help"], tmp_path))
     assert not loaded & HEAVY
-    assert not loaded_by(["recipe", "synthetic"], tmp_path) & {"torch", "pandas"}
+    assert not loaded_by(["recipe", "tatoeba"], tmp_path) & {"torch", "pandas"}
 
 
 def test_the_version_is_that_of_the_installed_package() -> None:
@@ -54,7 +54,7 @@ def test_the_help_of_each_command_has_a_sentence_and_an_example(call: Call, caps
 
     names = re.findall(r"^    ([a-z]+)", helped(), re.MULTILINE)
     assert len(names) == 13
-    for name in [*names, "data new", "data update", "data plan", "data synthetic"]:
+    for name in [*names, "data new", "data update", "data plan"]:
         shown = helped(*name.split())
         assert re.search(r"^[A-Z].*\.$", shown, re.MULTILINE), name
         example = shlex.split(shown.splitlines()[-1].removeprefix("example: transformer-core "))
@@ -70,7 +70,6 @@ def test_a_wrong_call_is_one_line_and_bad_configuration(call: Call) -> None:
         ("translate --model m --beam 101", " translate", "argument --beam: must be a whole number from 1 to 100, got '101'"),
         ("translate --model m --alpha nan", " translate", "argument --alpha: must be a number from 0 to 10, got 'nan'"),
         ("translate --model m --top-p 1.5", " translate", "argument --top-p: must be a number above 0, at most 1, got '1.5'"),
-        ("data synthetic --seed -1", " data synthetic", "argument --seed: must be a whole number, 0 or more, got '-1'"),
         ("estimate --preset base --rate 0", " estimate", "argument --rate: must be a number above 0, got '0'"),
         ("translate --model m --threadz 2", " translate", "unrecognized arguments: --threadz"),
         ("data new --force mine a.en a.de --wrong", " data new", "unrecognized arguments: --wrong"),
@@ -96,7 +95,7 @@ def test_a_process_ends_with_the_code_and_the_line_of_its_error(tmp_path: Path) 
 
 
 def test_a_closed_output_does_not_change_what_a_command_does(tmp_path: Path) -> None:
-    command = ["sh", "-c", 'exec "$0" recipe synthetic >&-', COMMAND]
+    command = ["sh", "-c", 'exec "$0" recipe tatoeba >&-', COMMAND]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     assert (done.returncode, done.stderr, (tmp_path / "params.yaml").exists()) == (0, b"", True)
 

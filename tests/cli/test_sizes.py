@@ -27,17 +27,17 @@ def write_params(folder: Path, recipe: str, *changes: tuple[str, str]) -> None:
 
 
 def test_without_a_preset_it_is_the_model_of_params_yaml(document: Callable[..., Any], tmp_path: Path) -> None:
-    write_params(tmp_path, "synthetic", ("preset: tiny", "preset: tiny\n  layers: 1"))
+    write_params(tmp_path, "tatoeba", ("preset: tiny", "preset: tiny\n  layers: 1"))
     found = document("info")
-    assert (found["preset"], found["model"]["layers"], found["vocab_size"]) == ("tiny", 1, 2_000)
+    assert (found["preset"], found["model"]["layers"], found["vocab_size"]) == ("tiny", 1, recipes.load("tatoeba").bpe.vocab_size)
 
 
 def test_only_numbers_of_layers_that_count_are_shown(call: Call, tmp_path: Path) -> None:
     for depths, shown in (
         ("decoder_layers: 1", "layers 2, "),
-        ("encoder_layers: 3\n  decoder_layers: 1", "tiny, 2,000 subwords: d_model "),
+        ("encoder_layers: 3\n  decoder_layers: 1", " subwords: d_model "),
     ):
-        write_params(tmp_path, "synthetic", ("preset: tiny", f"preset: tiny\n  {depths}"))
+        write_params(tmp_path, "tatoeba", ("preset: tiny", f"preset: tiny\n  {depths}"))
         heading = call("info").out.split("\n")[0]
         assert (shown in heading, "decoder_layers 1" in heading) == (True, True), heading
 
@@ -94,7 +94,7 @@ def test_an_estimate_at_a_given_rate_is_tokens_over_rate(call: Call, document: C
 
 def test_an_estimate_without_a_rate_measures_this_machines(call: Call, document: Callable[..., Any], tmp_path: Path) -> None:
     small = "tokens_per_(update|microbatch): .*", r"tokens_per_\1: 256"
-    write_params(tmp_path, "synthetic", small, ("bpe_dropout: 0", "bpe_dropout: 0.1"))
+    write_params(tmp_path, "tatoeba", small, ("bpe_dropout: 0", "bpe_dropout: 0.1"))
     others = [tmp_path / name for name in ("state-00000001.pt", "state-best.pt", "checkpoints/update-00000001.safetensors")]
     (tmp_path / "checkpoints").mkdir()
     for file in others:
@@ -111,9 +111,9 @@ def test_an_estimate_has_the_devices_and_the_price_of_all_machines_and_both_pass
     document: Callable[..., Any], tmp_path: Path
 ) -> None:
     of_one = ("  price_per_hour:", "  price_per_hour: 3"), ("  devices:", "  devices: 2"), ("  nodes:", "  nodes: 2")
-    write_params(tmp_path, "synthetic", *of_one)
+    write_params(tmp_path, "tatoeba", *of_one)
     here = document("estimate", "--rate", "1")  # machine.nodes are those of a work pool.
-    write_params(tmp_path, "synthetic", *of_one, ("pools: {}", "pools: {train: gpu}"), ("r_drop: 0", "r_drop: 5"))
+    write_params(tmp_path, "tatoeba", *of_one, ("pools: {}", "pools: {train: gpu}"), ("r_drop: 0", "r_drop: 5"))
     there, given = document("estimate", "--rate", "1"), document("estimate", "--rate", "1", "--devices", "3", "--price", "1")
     for found, devices, price in ((here, 2, 3), (there, 4, 6), (given, 3, 1)):
         assert (found["devices"], found["cost"]) == (devices, pytest.approx(price * found["hours"]))
@@ -121,7 +121,7 @@ def test_an_estimate_has_the_devices_and_the_price_of_all_machines_and_both_pass
 
 
 def test_a_sentence_that_no_batch_or_model_can_have_is_refused(call: Call, tmp_path: Path) -> None:
-    write_params(tmp_path, "synthetic", ("tokens_per_microbatch: .*", "tokens_per_microbatch: 640"))
+    write_params(tmp_path, "tatoeba", ("tokens_per_microbatch: .*", "tokens_per_microbatch: 640"))
     line = "--length: a micro-batch holds 640 tokens, but a sentence would have 1000"
     assert call("estimate", "--length", "1000").refusal() == (78, line)
     line = "--length: the model has 1024 positions, but a sentence would have 1025 tokens"

@@ -177,7 +177,7 @@ def test_models_translate_together_only_in_one_direction(translate: Call, model:
 
 def test_settings_of_stage_decode_are_the_defaults_and_options_win(translate: Call, tmp_path: Path) -> None:
     settings = {"beam": "3", "penalty": "power", "alpha": "1.5", "max_extra": "3", "precision": "float64", "engine": "torch"}
-    text = recipes.read("synthetic")
+    text = recipes.read("tatoeba")
     for name, value in settings.items():
         before, decode, after = text.partition("\ndecode:\n")
         text = before + decode + re.sub(rf"^  {name}: .*$", f"  {name}: {value}", after, count=1, flags=re.MULTILINE)

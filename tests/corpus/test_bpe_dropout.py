@@ -26,7 +26,7 @@ from transformer_core.corpus.tokens.subword import EOS, UNK, Subword
 
 WORDS = ("the", "horse", "horses", "sees", "seen", "other", "another", "there", "where", "nothing", "thing", "things", "sing", "singing")
 PAIRS = 300
-SETTINGS = recipes.load("synthetic").train.model_copy(update={"tokens_per_update": 200, "tokens_per_microbatch": 80, "bpe_dropout": 0.2})
+SETTINGS = recipes.load("tatoeba").train.model_copy(update={"tokens_per_update": 200, "tokens_per_microbatch": 80, "bpe_dropout": 0.2})
 
 
 class Corpus(NamedTuple):

@@ -1,9 +1,15 @@
+import re
 from pathlib import Path
 
 import pytest
 
+from tests.clone import bundled
 from tests.refusals import refused
+from transformer_core.config import TREES
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, check_direction, entry_names, find_entry, load_entry
+from transformer_core.corpus.sources.fetching import Fetcher
+from transformer_core.corpus.sources.readers import SourceReader
+from transformer_core.corpus.text import SPLITS
 from transformer_core.errors import UserError
 
 ENTRY = """\
@@ -26,11 +32,52 @@ splits:
 
 
 def test_the_packaged_entries_are_valid_and_those_of_the_recipes() -> None:
-    names = ["multi30k", "multi30k-student", "synthetic", "synthetic-student", "wmt14-en-de", "wmt14-en-de-student", "wmt14-en-fr", "wsj"]
+    names = ["icon", "multi30k", "multi30k-student", "tatoeba", "wmt14-en-de", "wmt14-en-de-student", "wmt14-en-fr", "wsj"]
     assert entry_names(Path("none")) == names
     for name in names:
         found = find_entry(name, own=Path("none"))
         assert (found.entry.name, found.path) == (name, PACKAGED_ENTRIES / f"{name}.yaml")
+
+
+@pytest.mark.parametrize("name", ["icon", "tatoeba"])
+def test_a_bundled_corpus_is_small_and_has_its_licence_and_origin_beside_it(name: str) -> None:
+    found = find_entry(name, own=Path("none"))
+    size = sum(path.stat().st_size for path in (PACKAGED_ENTRIES / name).iterdir())
+    assert size < 1_500_000
+    assert found.entry.licence
+    for text in ("LICENSE", "README.md"):
+        # CC BY-SA 4.0 calls itself Attribution-ShareAlike 4.0 in its own text.
+        words = (PACKAGED_ENTRIES / name / text).read_text(encoding="utf-8").replace("Attribution-ShareAlike", "CC BY-SA")
+        assert found.entry.licence in words
+    for sources in found.entry.sources.values():
+        assert all(file.sha256 for source in sources for file in (source.files or {}).values())
+
+
+def test_each_sentence_of_the_bundled_corpus_is_in_one_pair_so_that_no_link_leads_from_train_to_test() -> None:
+    """Whatever a sentence's case and punctuation."""
+    words = re.compile(r"[\w'\u2019-]+").findall
+    found: dict[str, list[str]] = {"en": [], "de": []}
+    for split in SPLITS:
+        lines = bundled(f"tatoeba/{split}.tsv", None)
+        assert len(lines) >= 1_000
+        for line in lines:
+            pair = line.removesuffix("\n").split("\t")
+            assert all(side and side == " ".join(side.split()) for side in pair)
+            for language, side in zip(found, pair, strict=True):
+                found[language].append(" ".join(words(side.lower())))
+    for language, sentences in found.items():
+        assert len(set(sentences)) == len(sentences), language
+
+
+def test_a_packaged_entry_has_its_trees_beside_it_or_in_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpora/wsj/22").mkdir(parents=True)
+    (tmp_path / "corpora/wsj/22/wsj_2200.mrg").write_text("( (NP (NN dog)) )\n", encoding="utf-8")
+    found = {}
+    for name, source in (("icon", "id"), ("wsj", "en")):
+        reader = SourceReader(find_entry(name), source, TREES, Fetcher(name, tmp_path / "downloads"))
+        found[name] = [path for one in reader.found.entry.sources["valid"] for path in reader.local_files(one)]
+    assert found == {"icon": [PACKAGED_ENTRIES / "icon/dev.txt.xz"], "wsj": [Path("corpora/wsj/22/wsj_2200.mrg")]}
 
 
 def test_an_own_entry_goes_before_a_packaged_one(tmp_path: Path) -> None:
@@ -87,7 +134,6 @@ FAULTS = [
         "{path: tiny.de}",
         "splits.train.0.files: two languages name the same text. Give each language its column, counted from 1.",
     ),
-    ("- holdout: 2", "- synthetic: {pairs: 5, seed: 1}", "tiny.yaml: synthetic: must be true, a source is synthetic"),
     ("- holdout: 2", "- holdout: 2\n      weight: 2", "splits.valid: weight is allowed in train only"),
     ("- holdout: 2", "- holdout: 2\n      weight: 0", "splits.valid.0.weight: must be a number above 0 and at most 1000, got 0"),
     ("1" * 64, "1" * 63, "splits.test.0.https.de.sha256: must be a SHA-256 sum: 64 hexadecimal digits"),

@@ -37,7 +37,6 @@ def test_two_files_become_an_entry_that_is_found_by_its_name() -> None:
     for language, file in (("en", ENGLISH), ("de", GERMAN)):
         assert files[language].path == f"../my/letters.{language}"
         assert files[language].sha256 == sha256_of(file)
-    assert not entry.synthetic
 
 
 def test_a_tenth_is_held_out_but_at_most_a_thousand_or_what_was_asked_for() -> None:

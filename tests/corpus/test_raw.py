@@ -55,7 +55,6 @@ def test_the_manifest_has_the_files_their_sums_and_their_origins(tmp_path: Path)
             assert side.lines == len(splits[split])
     assert manifest.origin[0] == {"split": "train", "file": "train.en", "sha256": sha256_of(tmp_path / "train.en")}
     assert (manifest.corpus, manifest.source, manifest.target, manifest.licence) == ("tiny", "en", "de", "CC0")
-    assert not manifest.synthetic
     assert manifest.held_out == {}
 
 

@@ -28,7 +28,6 @@ from transformer_core.corpus.sources.catalogue import (
     LocalFile,
     Source,
     Splits,
-    Synthetic,
 )
 from transformer_core.corpus.sources.fetching import Fetcher
 from transformer_core.corpus.sources.formats import unpack
@@ -67,7 +66,7 @@ def test_local_files_are_read_with_or_without_gzip_and_pinned_sums(reader: Sourc
     opened = reader.open(Source(files=files))
     assert list(opened.pairs) == PAIRS
     assert opened.origins[0] == {"file": "t.en", "sha256": sum_of(ENGLISH)}
-    turned = replace(reader, source="de", target="en").open(Source(files=files), "train")
+    turned = replace(reader, source="de", target="en").open(Source(files=files))
     assert list(turned.pairs) == [Pair(pair.target, pair.source) for pair in PAIRS]
 
 
@@ -135,8 +134,8 @@ def test_a_mirrored_file_is_not_read_for_two_addresses_of_an_entry(reader: Sourc
     both = replace(reader, found=FoundEntry(entry, reader.found.path))
     for language, content in (("en", ENGLISH), ("de", GERMAN)):
         (tmp_path / f"mirror/tiny/text.{language}").write_bytes(content)
-    for source, split in ((train, "train"), (test, "test")):
-        with pytest.raises(UserError, match=f"http://127.0.0.1:9/{split}/text.en: "):
+    for source, folder in ((train, "train"), (test, "test")):
+        with pytest.raises(UserError, match=f"http://127.0.0.1:9/{folder}/text.en: "):
             both.open(source)
 
 
@@ -174,7 +173,7 @@ def test_a_test_set_of_sacrebleu_is_taken_through_the_mirror(reader: SourceReade
     assert opened.origins == [{"sacrebleu": "tiny/set", "url": "https://invalid./tiny.tgz", "sha256": sum_of(archive.read_bytes())}]
     assert list((tmp_path / "downloads").iterdir()) == []
     with refused(78, r"has no direction de-en\. It has en-de"):
-        replace(reader, source="de", target="en").open(Source(sacrebleu="tiny/set"), "test")
+        replace(reader, source="de", target="en").open(Source(sacrebleu="tiny/set"))
 
 
 def test_a_test_set_of_sacrebleu_must_have_its_sum_and_be_known(reader: SourceReader, tmp_path: Path) -> None:
@@ -183,16 +182,6 @@ def test_a_test_set_of_sacrebleu_must_have_its_sum_and_be_known(reader: SourceRe
         reader.open(Source(sacrebleu="wmt14/full"))
     with refused(78, r"sacrebleu: wmt99: sacreBLEU has no such test set\. Did you mean wmt"):
         reader.open(Source(sacrebleu="wmt99"))
-
-
-def test_synthetic_pairs_carry_their_phenomena_and_turn_with_the_direction(reader: SourceReader) -> None:
-    wanted = Source(synthetic=Synthetic(pairs=20, seed=1))
-    opened = reader.open(wanted)
-    pairs, labels = zip(*zip(opened.pairs, opened.labels, strict=True), strict=True)
-    assert len(pairs) == 20
-    assert any(labels)
-    turned = replace(reader, source="de", target="en").open(wanted, "test").pairs
-    assert list(turned) == [Pair(pair.target, pair.source) for pair in pairs]
 
 
 def index_of(*entries: MtdataEntry) -> object:
@@ -317,26 +306,16 @@ def of_trees(reader: SourceReader) -> SourceReader:
 def test_files_of_bracketed_trees_are_read_in_order_without_traces_and_functions(reader: SourceReader, tmp_path: Path) -> None:
     (tmp_path / "bank").mkdir()
     (tmp_path / "bank/2.mrg").write_text("( (S (NP-SBJ (PRP It))\n     (VP (VBZ is) (NP (-NONE- *T*-1)))) )\n\n( (X (-NONE- *)) )\n")
-    (tmp_path / "bank/1.mrg").write_text("( (NP (NN dog)) )")
-    opened = of_trees(reader).open(Source(trees="bank/*.mrg"), "train")
+    (tmp_path / "bank/1.mrg.xz").write_bytes(lzma.compress(b"( (NP (NN dog)) )"))
+    opened = of_trees(reader).open(Source(trees="bank/*.mrg*"))
     assert list(opened.pairs) == [Pair(b"dog", b"(NP (NN dog))"), Pair(b"It is", b"(S (NP (PRP It)) (VP (VBZ is)))")]
-    assert (opened.origins[0]["trees"], opened.origins[0]["files"]) == ("bank/*.mrg", "2")
+    assert (opened.origins[0]["trees"], opened.origins[0]["files"]) == ("bank/*.mrg*", "2")
 
 
 def test_errors_in_trees_name_file_and_line_and_missing_files_have_the_entrys_note(reader: SourceReader, tmp_path: Path) -> None:
     (tmp_path / "bank.mrg").write_text("( (NP (NN dog)) )\n( (NP (NN dog)\n")
     with refused(65, r"bank.mrg:2: 2 brackets are not closed"):
-        list(of_trees(reader).open(Source(trees="bank.mrg"), "train").pairs)
+        list(of_trees(reader).open(Source(trees="bank.mrg")).pairs)
     with pytest.raises(UserError, match=r"none\*: no such file") as caught:
-        of_trees(reader).open(Source(trees="none*"), "train")
+        of_trees(reader).open(Source(trees="none*"))
     assert caught.value.remedy == "Copy the trees there."
-
-
-def test_the_generators_trees_are_over_the_words_of_its_english(reader: SourceReader) -> None:
-    wanted = Source(synthetic=Synthetic(pairs=20, seed=1))
-    english = [pair.source for pair in reader.open(wanted).pairs]
-    parsed = list(of_trees(reader).open(wanted, "test").pairs)
-    assert [pair.source.replace(b" ", b"") for pair in parsed] == [source.replace(b" ", b"") for source in english]
-    assert all(pair.target.startswith(b"(S") for pair in parsed)
-    with pytest.raises(UserError, match=r"download.source: the trees of corpus synthetic are of en, got 'de'"):
-        replace(reader, source="de", target=TREES).open(wanted, "test")

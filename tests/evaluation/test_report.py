@@ -84,13 +84,13 @@ def a_sentence(source: list[str], target: list[str], layers: int = 2, heads: int
 
 
 @cache
-def a_report(synthetic: bool = False) -> Report:
+def a_report() -> Report:
     side = {"sha256": "0" * 64, "lines": 3}
     split = {"pairs": 3, "files": {"en": side, "de": side}}
     checked = {"pairs": 3, "empty": 0, "repaired": {"white_space": 1}}
     return Report(
         manifest={
-            "corpus": "tiny-corpus", "source": "en", "target": "de", "licence": "CC0", "synthetic": synthetic, "held_out": {},
+            "corpus": "tiny-corpus", "source": "en", "target": "de", "licence": "CC0", "held_out": {},
             "splits": {"train": split, "valid": split, "test": split}, "origin": [{"split": "train", "url": "https://example.org/a"}],
         },
         cleaning={
@@ -123,7 +123,6 @@ def a_report(synthetic: bool = False) -> Report:
         scores={"test": score(HYPOTHESES, REFERENCES, "de"), "valid": score(REFERENCES, REFERENCES, "de")},
         shares=OutputShares(copied=0.5, empty=0.0, over_long=2.0),
         by_length=bleu_by_group(length_labels(SOURCES), HYPOTHESES, REFERENCES),
-        by_phenomenon=[GroupScore("verb-last", 2, 71.5)],
         by_frequency=f1_by_frequency(HYPOTHESES, REFERENCES, REFERENCES),
         examples=choose_examples(sentence_chrf(HYPOTHESES, REFERENCES), RIGHT, 3),
         sentence_scores=sentence_chrf(HYPOTHESES, REFERENCES),
@@ -131,16 +130,15 @@ def a_report(synthetic: bool = False) -> Report:
         sources=SOURCES,
         references=REFERENCES,
         hypotheses=HYPOTHESES,
-        phenomena=["", "verb-last", "verb-last negation"],
         attention=Attended(1, a_sentence(["▁Two", "▁dog", "s", "</s>"], ["▁Zwei", "▁Hunde", "</s>"])),
         lineage=Lineage({"git_commit": "0123456789ab", "torch": "2.13.0"}, {"device": "8 x cuda"}, {"data/raw": "raw-hash.dir"}),
     )  # fmt: skip
 
 
 @cache
-def the_page(synthetic: bool = False) -> str:
+def the_page() -> str:
     """The report's page, with all that it can show."""
-    return render(a_report(synthetic))
+    return render(a_report())
 
 
 def page_with(**other: Any) -> str:
@@ -162,7 +160,7 @@ def attacked(report: Report) -> Report:
         report,
         manifest=manifest,
         cleaning=cleaning,
-        by_phenomenon=[GroupScore(ATTACK, 1, 1.0)],
+        by_length=[GroupScore(ATTACK, 1, 1.0)],
         sources=[ATTACK] * 3,
         references=[ATTACK] * 3,
         hypotheses=[f"x {ATTACK}"] * 3,
@@ -190,7 +188,7 @@ def test_hostile_text_changes_no_element_and_is_shown_as_it_is() -> None:
     calm, hostile = Page(the_page()), Page(render(attacked(a_report())))
     assert {tag for tag, _ in hostile.elements} == {tag for tag, _ in calm.elements}
     assert not {name for _, attributes in hostile.elements for name in attributes if name.startswith("on")}
-    # Corpus (title, heading, table), licence, origin, phenomenon, setting, commit, output, devices, two sides of a dropped pair, the
+    # Corpus (title, heading, table), licence, origin, group, setting, commit, output, devices, two sides of a dropped pair, the
     # machine, three of three examples and of the sentence looked at.
     assert hostile.all_text().count(ATTACK) == 13 + 9 + 3
     assert {"<b>", "</svg>", "&amp;", "·<i>"} <= set(hostile.texts_of("text"))
@@ -198,16 +196,6 @@ def test_hostile_text_changes_no_element_and_is_shown_as_it_is() -> None:
 
 def test_the_same_report_gives_the_same_bytes() -> None:
     assert render(a_report()) == the_page()
-
-
-def test_a_synthetic_corpus_and_no_other_is_named_so_wherever_a_score_stands() -> None:
-    assert "synthetic" not in Page(the_page()).all_text().lower()
-    page = Page(the_page(synthetic=True))
-    assert "(synthetic)" in page.text_of("title")
-    assert "they say nothing about the translation of real text" in page.all_text()
-    sections = the_page(synthetic=True).split("<section ")
-    headings = {section.split('"')[1]: "SYNTHETIC" in section.split("</h2>")[0] for section in sections[1:]}
-    assert {"scores", "groups", "examples", "attention", "data"} == {name for name, labelled in headings.items() if labelled}
 
 
 def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
@@ -268,9 +256,9 @@ def test_the_page_says_what_is_special(other: dict[str, Any], said: str) -> None
 def test_every_chart_says_in_words_what_it_shows() -> None:
     html = the_page()
     charts = [part.split("</svg>")[0] for part in html.split("<svg")[1:] if 'role="img"' in part.split(">")[0]]
-    # Curves, lengths of two languages, bars of a bucket of length, a phenomenon, two of frequency and two stages, heads of three
+    # Curves, lengths of two languages, bars of a bucket of length, two of frequency and two stages, heads of three
     # layers, one word.
-    assert len(charts) == 6 + 2 + 1 + 1 + 2 + 2 + 3 * 3 + 1
+    assert len(charts) == 6 + 2 + 1 + 2 + 2 + 3 * 3 + 1
     assert all("aria-label=" in chart for chart in charts)
     assert "<title>Perplexity by update: training, at the end 1.124; validation, at the end 3.333</title>" in html
 
@@ -355,7 +343,7 @@ def test_most_examples_of_a_rank_are_folded_away() -> None:
 
 
 def test_a_small_group_is_pale() -> None:
-    html = page_with(by_phenomenon=[GroupScore("few", 29, 50.0), GroupScore("many", 30, 50.0)])
+    html = page_with(by_length=[GroupScore("few", 29, 50.0), GroupScore("many", 30, 50.0)])
     assert re.findall(r'<tr( class="few")?><th scope="row">(few|many)', html) == [(' class="few"', "few"), ("", "many")]
 
 
@@ -375,8 +363,8 @@ def test_a_corpus_with_a_count_of_its_own_has_a_tile() -> None:
 
 
 def test_what_a_report_has_not_is_not_on_its_page() -> None:
-    with_all, without = text_of(the_page()), text_of(page_with(cost=None, by_frequency=[], by_phenomenon=[]))
-    for part in ("and cost", "F1 of words", "BLEU by phenomenon"):
+    with_all, without = text_of(the_page()), text_of(page_with(cost=None, by_frequency=[]))
+    for part in ("and cost", "F1 of words"):
         assert (part in with_all, part in without) == (True, False)
 
 
@@ -447,7 +435,7 @@ def test_the_page_is_no_wider_than_the_window(width: int, tmp_path: Path) -> Non
         sources=[long] * 3,
         hypotheses=[long, "שלום עולם", ""],
         settings={"train": {long: long}},
-        by_phenomenon=[GroupScore(long, 1, 0.0)],
+        by_length=[GroupScore(long, 1, 0.0)],
         attention=Attended(0, a_sentence(pieces, pieces)),
     )
     for html in (render(report), render_sentences(report, "chrF2")):

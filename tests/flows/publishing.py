@@ -24,12 +24,12 @@ from transformer_core.models.transformer import Transformer
 FINGERPRINT = "f00d"
 FIGURES = {
     "bleu": 86.41, "bleu_low": 85.0, "bleu_high": 88.0, "chrf": 90.0, "ter": 9.0, "copied": 0.0, "empty": 0.0, "over_long": 0.0,
-    "corpus": "synthetic", "synthetic": True, "lines": 60, "signature": "tok:13a", "references_sha256": "0" * 64,
+    "corpus": "tatoeba", "lines": 60, "signature": "tok:13a", "references_sha256": "0" * 64,
     "valid": {"bleu": 86.0, "bleu_low": 84.0, "bleu_high": 88.0, "chrf": 90.0, "ter": 9.0},
 }  # fmt: skip
 SPLIT = {"pairs": 60, "files": {language: {"sha256": "0" * 64, "lines": 60} for language in ("en", "de")}}
 MANIFEST = {
-    "corpus": "synthetic", "source": "en", "target": "de", "licence": None, "synthetic": True, "held_out": {}, "origin": [],
+    "corpus": "tatoeba", "source": "en", "target": "de", "licence": None, "held_out": {}, "origin": [],
     "splits": {"train": SPLIT, "valid": SPLIT, "test": SPLIT},
 }  # fmt: skip
 SOURCES = [f"Dog number {number} runs in the park today with a ball and a cat." for number in range(60)]
@@ -46,7 +46,7 @@ def random_model(folder: Path) -> Path:
 
 def before_publish(model_directory: Path) -> None:
     """Write the inputs of stage publish to the working directory."""
-    Path("params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
+    Path("params.yaml").write_text(recipes.read("tatoeba"), encoding="utf-8")
     AVERAGED.mkdir(parents=True)
     for file in model_directory.iterdir():
         (AVERAGED / file.name).symlink_to(file)  # As DVC leaves it with cache.type symlink.

@@ -19,7 +19,7 @@ from transformer_core.files import write_text
 
 def set_params(**sections: Mapping[str, object]) -> None:
     """Write params.yaml: the default recipe, or the file that is there, with these keys changed by section."""
-    text = PARAMS_FILE.read_text(encoding="utf-8") if PARAMS_FILE.exists() else recipes.read("synthetic")
+    text = PARAMS_FILE.read_text(encoding="utf-8") if PARAMS_FILE.exists() else recipes.read("tatoeba")
     document = editable_yaml(text, str(PARAMS_FILE))
     for section, keys in sections.items():
         document[section].update(keys)

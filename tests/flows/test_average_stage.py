@@ -34,7 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subword:
 
 
 def params(**average: object) -> Params:
-    return changed(recipes.load("synthetic"), "average", count=1, **average)
+    return changed(recipes.load("tatoeba"), "average", count=1, **average)
 
 
 @pytest.mark.usefixtures("here")

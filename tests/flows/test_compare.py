@@ -34,7 +34,7 @@ Compare = Callable[..., str]
 def compare(mlflow_store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Compare:
     """The output of `python -m flows.compare`, or its error, which is one line, in a repository with a test set."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
-    Path("params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
+    Path("params.yaml").write_text(recipes.read("tatoeba"), encoding="utf-8")
     write_json(Path("data/raw/manifest.json"), MANIFEST)
     write_lines(Path("data/raw/test.en"), SOURCE)
     write_lines(Path("data/raw/test.de"), REFERENCES)

@@ -34,7 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def params(engine: str, **decode: object) -> Params:
     threads = torch.get_num_threads()  # The stage sets them, for this process too.
-    return changed(changed(recipes.load("synthetic"), "decode", engine=engine, max_extra=3, **decode), "machine", threads=threads)
+    return changed(changed(recipes.load("tatoeba"), "decode", engine=engine, max_extra=3, **decode), "machine", threads=threads)
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])

@@ -35,7 +35,7 @@ MAKERS = {
     SCORES: "evaluate",
 }
 PLACES = [
-    *((MANIFEST, key) for key in ("corpus", "source", "synthetic", "origin", "splits", "splits.test", "splits.test.pairs")),
+    *((MANIFEST, key) for key in ("corpus", "source", "origin", "splits", "splits.test", "splits.test.pairs")),
     *((MANIFEST, f"splits.valid.files.{key}") for key in ("de", "de.sha256")),
     *((CLEANING, key) for key in ("pairs_in", "lengths_out", "lengths_out.de", "splits.test.repaired.white_space")),
     *((TRAINING_METRICS, key) for key in ("parameters", "minutes", "valid_perplexity")),
@@ -101,7 +101,7 @@ def test_stage_publish_refuses_a_wrong_file_of_an_earlier_stage(path: Path, plac
 @pytest.mark.usefixtures("empty_directory")
 @pytest.mark.parametrize("content", [b"[]", b"3", b"null", b'"text"', b"{}", b"{"])
 def test_other_json_than_an_object_with_the_keys_is_refused_by_every_reader(content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
+    Path("params.yaml").write_text(recipes.read("tatoeba"), encoding="utf-8")
     for path in (MANIFEST, CLEANING, TRAINING_METRICS, CHECKPOINT_CONFIG, DECODING, SCORES, PUBLISHED):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)

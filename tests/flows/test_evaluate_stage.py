@@ -26,7 +26,7 @@ from transformer_core.models.recurrent import Recurrent
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import RecurrentSize, TransformerSize
 
-RECIPE, PARSING = (ROOT / f"transformer_core/recipes/{name}.yaml" for name in ("synthetic", "synthetic-parsing"))
+RECIPE, PARSING = (ROOT / f"transformer_core/recipes/{name}.yaml" for name in ("tatoeba", "icon-parsing"))
 SOURCE = ["A man rides a bike through the town.", "Two dogs play in the snow today.", "The woman has not read the book."]
 TARGET = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde spielen heute im Schnee.", "Die Frau hat das Buch nicht gelesen."]
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=4, d_k=4, d_v=4, dropout=0.1)
@@ -34,7 +34,7 @@ INTERVALS = {"bleu_low": 19.92, "bleu_high": 100.0, "chrf_low": 46.83, "chrf_hig
 HYPOTHESES = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde spielen heute im Eis.", "Die Frau liest das Buch."]
 
 
-def lay_out(root: Path, synthetic: bool = True) -> None:
+def lay_out(root: Path) -> None:
     """Write the outputs of the stages before, three sentences a split."""
     side = {"sha256": "0" * 64, "lines": 3}
     split = {"pairs": 3, "files": {"en": side, "de": side}}
@@ -42,7 +42,7 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
     speed = {"lines": 3, "seconds": 1.0, "target_tokens": 30, "tokens_per_second": 30.0}
     documents: dict[str, Any] = {
         "data/raw/manifest.json": {
-            "corpus": "tiny", "source": "en", "target": "de", "licence": None, "synthetic": synthetic, "held_out": {}, "origin": [],
+            "corpus": "tiny", "source": "en", "target": "de", "licence": None, "held_out": {}, "origin": [],
             "splits": {"train": split, "valid": split, "test": split},
         },
         "data/clean/report.json": {
@@ -64,14 +64,12 @@ def lay_out(root: Path, synthetic: bool = True) -> None:
     for name in ("valid", "test"):
         write_pairs(root / f"data/raw/{name}.en", root / f"data/raw/{name}.de", zip(SOURCE, TARGET, strict=True))
         write_lines(root / f"results/decode/{name}.hyp", HYPOTHESES)
-    if synthetic:
-        write(root / "data/raw/test.phenomena", "date verb-second\nverb-second\n\n")
     write(
         root / "results/training/updates.csv",
         "update,loss,perplexity,learning_rate,gradient_norm,tokens_per_second\n20,5,90,1e-4,1,50\n40,4,30,2e-4,1,60\n",
     )
     write(root / "results/training/validation.csv", "update,nll,perplexity,accuracy,score,seconds\n40,3.5,33,0.4,12.5,2\n")
-    write(root / "params.yaml", RECIPE.read_text(encoding="utf-8").replace("corpus: synthetic", "corpus: tiny"))
+    write(root / "params.yaml", RECIPE.read_text(encoding="utf-8").replace("corpus: tatoeba", "corpus: tiny"))
     put_model(Transformer(SIZE, VOCAB), root)
 
 
@@ -110,7 +108,7 @@ def test_scores_are_flat_rounded_and_of_the_test_split(here: Path, params: Param
     # into the same tokens.
     assert metrics == {
         **INTERVALS, "bleu": 66.97, "chrf": 76.39, "ter": 22.73, "paper_bleu": 66.97,
-        "corpus": "tiny", "synthetic": True, "lines": 3, "references_sha256": sha256(Path("data/raw/test.de").read_bytes()).hexdigest(),
+        "corpus": "tiny", "lines": 3, "references_sha256": sha256(Path("data/raw/test.de").read_bytes()).hexdigest(),
         "brevity_penalty": 0.917, "length_ratio": 0.92, "copied": 0.0, "empty": 0.0, "over_long": 0.0, "valid": perfect,
         "precisions": [91.3, 75.0, 64.71, 64.29], "hypothesis_tokens": 23, "reference_tokens": 25,
     }  # fmt: skip
@@ -165,28 +163,17 @@ def test_dvc_gets_the_numbers_to_compare_alone(params: Params) -> None:
     }  # fmt: skip
 
 
-def test_the_stage_prints_its_scores_as_synthetic_and_writes_them_by_group(here: Path) -> None:
+def test_the_stage_prints_its_scores_and_writes_them_by_group(here: Path) -> None:
     done = stage_here("evaluate")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.split("\n")
-    assert lines[0].split() == ["tiny", "(generated", "text)", "BLEU", "95%", "interval", "chrF2", "TER"]
+    assert lines[0].split() == ["tiny", "BLEU", "95%", "interval", "chrF2", "TER"]
     assert lines[1].startswith("valid ")
     assert lines[2].split() == ["test", "66.97", "19.92-100.00", "76.39", "22.73"]
     assert lines[3].startswith("BLEU: nrefs:1|case:mixed|eff:no|tok:13a|")
-    assert lines[-2:] == ["BLEU 66.97 on the test set of tiny (synthetic): results/report.html", ""]
+    assert lines[-2:] == ["BLEU 66.97 on the test set of tiny: results/report.html", ""]
     assert (here / "results/report.html").stat().st_size > 10_000
     assert (here / "results/by_length.csv").read_text(encoding="utf-8") == "source_words,sentences,score\n1-10,3,66.97\n"
-    rows = (here / "results/by_phenomenon.csv").read_text(encoding="utf-8").split("\n")
-    assert rows[:2] == ["phenomenon,sentences,score", "date,1,100.00"]
-    assert rows[2].startswith("verb-second,2,")
-    assert rows[3:] == [""]
-
-
-def test_a_real_corpus_has_no_such_label_and_no_phenomena(here: Path, params: Params, capsys: pytest.CaptureFixture[str]) -> None:
-    lay_out(here, synthetic=False)
-    (here / "data/raw/test.phenomena").unlink()
-    assert "synthetic" not in run(params) + capsys.readouterr().out
-    assert (here / "results/by_phenomenon.csv").read_text(encoding="utf-8") == "phenomenon,sentences,score\n"
 
 
 def test_the_report_shows_as_many_examples_as_asked_for(here: Path, params: Params) -> None:
@@ -200,7 +187,7 @@ def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
     events = journal()
     assert events[0]["parent"] == "f00d"
     values = {event["type"]: event["values"] for event in events if "values" in event}
-    assert values["tags"].items() >= {"kind": "evaluation", "corpus": "tiny", "synthetic": "true"}.items()
+    assert values["tags"].items() >= {"kind": "evaluation", "corpus": "tiny"}.items()
     assert values["tags"]["mlflow.runName"] == "66.97 BLEU, beam 4, alpha 0.6"
     assert values["parameters"].items() >= {"average.count": "5", "decode.beam": "4", "decode.alpha": "0.6", "lines": "3"}.items()
     inputs = [(data["name"], data["context"]) for data in values["inputs"]]
@@ -211,7 +198,7 @@ def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
         "copied": 0.0, "empty": 0.0, "over_long": 0.0,
     }  # fmt: skip
     assert scores in [event.get("values") for event in events if event.get("step") == 0]
-    artifacts = ["report.html", "sentences.html", "test.hyp", "valid.hyp", "by_length.csv", "by_phenomenon.csv", "test.en", "test.de"]
+    artifacts = ["report.html", "sentences.html", "test.hyp", "valid.hyp", "by_length.csv", "test.en", "test.de"]
     assert [Path(event["path"]).name for event in events if event["type"] == "artifact"] == artifacts
     assert events[-1]["status"] == "FINISHED"
 
@@ -252,7 +239,7 @@ def test_invalid_inputs_are_named_and_nothing_is_written(here: Path, params: Par
         ("results/decode/test.hyp", b"eins\nzw\xffei\ndrei\n", "results/decode/test.hyp:2: not valid UTF-8 (byte 0xff at column 3)"),
         ("models/averaged/model.safetensors", b"damaged", "models/averaged/model.safetensors: damaged"),
     ]
-    for name in ("data/raw/test.de", "data/raw/test.en", "data/raw/test.phenomena"):
+    for name in ("data/raw/test.de", "data/raw/test.en"):
         longer = (here / name).read_bytes() + b"one too many\n"
         faults.append((name, longer, f"{name}: 4 lines, but results/decode/test.hyp has 3"))
     for split in ("test", "valid"):
@@ -416,7 +403,7 @@ def test_trees_are_scored_by_their_brackets(capsys: pytest.CaptureFixture[str]) 
     assert (metrics["precision"], metrics["recall"], metrics["f1"]) == (62.5, 55.56, 58.82)
     assert (metrics["exact_match"], metrics["malformed"], metrics["lines"]) == (33.33, 33.33, 3)
     assert metrics["valid"]["f1"] == 58.82
-    assert closing == "F1 58.82 on the test set of tiny (synthetic): results/report.html"
+    assert closing == "F1 58.82 on the test set of tiny: results/report.html"
     assert "33.3% repaired into a tree" in capsys.readouterr().out
     assert Path("results/by_length.csv").read_text() == "source_words,sentences,score\n1-10,3,58.82\n"
     tags = next(event["values"] for event in journal() if event["type"] == "tags")
@@ -426,8 +413,7 @@ def test_trees_are_scored_by_their_brackets(capsys: pytest.CaptureFixture[str]) 
 def test_the_report_draws_the_gold_tree_beside_the_models(parsed: Path) -> None:
     html = page(parsed, changed(load_params(PARSING), "download", corpus="tiny"))
     assert html.count('class="scroll tree"') == 5  # Of the right one the tree is drawn once.
-    assert "<title>Parsing, tiny (synthetic): F1 58.82</title>" in html
-    assert "Synthetic corpus." in html
+    assert "<title>Parsing, tiny: F1 58.82</title>" in html
     sentences = (parsed / "results/sentences.html").read_text(encoding="utf-8")
     assert (sentences.count('class="exact"'), "<mark>" in sentences) == (1, False)
     # First the sentence whose NP was cut off and took in the verb, then the one whose noun went to the VP: of each the gold tree first.

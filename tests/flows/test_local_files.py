@@ -29,6 +29,12 @@ def append(clone: Clone, first: int, last: int) -> None:
             opened.writelines(f"{file[-2:]} {number}\n" for number in range(first, last))
 
 
+def test_files_of_the_package_are_no_local_files(clone: Clone) -> None:
+    clone.run("transformer-core", "recipe", "tatoeba", "--force")
+    assert "local_files: tatoeba, local files: 0\n" in clone.run("dvc", "repro", "local_files")
+    clone.run("git", "checkout", "-q", "--", "params.yaml", "dvc.lock")
+
+
 def held_out(clone: Clone) -> list[bytes]:
     return [(clone.root / f"data/raw/{split}.{language}").read_bytes() for split in ("valid", "test") for language in ("en", "de")]
 

@@ -95,7 +95,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], cwd=folder, check=True)
     (folder / "dvc.yaml").write_text(DVC_YAML)
     (folder / "stage.py").write_text(STAGE)
-    (folder / "params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
+    (folder / "params.yaml").write_text(recipes.read("tatoeba"), encoding="utf-8")
     return folder
 
 
@@ -149,7 +149,7 @@ def artifact(client: SyncPrefectClient) -> str:
 def shown(client: SyncPrefectClient) -> list[tuple[str, str | None, int]]:
     """The tasks of the last run: name, state, and how many of the other tasks an arrow leads from."""
     run = max(client.read_flow_runs(), key=lambda one: str(one.created))
-    assert run.name == "synthetic en-de tiny, seed 1, 1,050 updates"
+    assert run.name == "tatoeba en-de tiny, seed 1, 1,300 updates"
     tasks = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id])))
     return sorted((one.name, one.state_name, len(one.task_inputs.get("wait_for", []))) for one in tasks)
 
@@ -367,7 +367,7 @@ def test_a_pool_of_a_stage_that_has_none_is_refused(chosen: str, fault: str) -> 
 def published(mlflow_store: str, monkeypatch: pytest.MonkeyPatch) -> tuple[MlflowClient, str]:
     """A run of which results/published.json names version 1 of the model "toy", which the registry has not got yet."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
-    Path("params.yaml").write_text(recipes.read("synthetic"), encoding="utf-8")
+    Path("params.yaml").write_text(recipes.read("tatoeba"), encoding="utf-8")
     Journal("f00d")
     sync(mlflow_store)
     client = connect(mlflow_store)
@@ -421,14 +421,14 @@ def test_times_sizes_and_costs_are_a_run_below_the_training_in_mlflow(published:
 
 @pytest.mark.usefixtures("mlflow_store")
 def test_the_summary_has_sizes_costs_score_and_a_link_or_the_failure_and_no_older_score() -> None:
-    write_json(SCORES, {**FIGURES, "bleu": 86.412, "corpus": "toys", "synthetic": True})
+    write_json(SCORES, {**FIGURES, "bleu": 86.412, "corpus": "toys"})
     Path("dvc.lock").write_text("stages:\n  train:\n    outs: [{path: a, size: 1500000}, {path: b, size: 20000}]\n")
     done = {"train": Outcome("train", "ran in gpu", 0, 1800, nodes=2), "evaluate": Outcome("evaluate", "ran", 0, 1234.56)}
     summary = summarize(table_of(done, 3.6), done, "http://mlflow/#/runs/1", "")
     assert "| train | ran in gpu | 1,800.0 | 1.52 | 3.60 |" in summary
     assert "| evaluate | ran | 1,234.6 | 0.00 | 1.23 |" in summary
     assert "| all |  | 3,034.6 | 1.52 | 4.83 |" in summary
-    assert "BLEU **86.41** on the test set of toys (synthetic)" in summary
+    assert "BLEU **86.41** on the test set of toys" in summary
     assert "(http://mlflow/#/runs/1)" in summary
     assert summarize(table_of(done, None), done, "http://x", "mlflow ui").endswith("`mlflow ui`, then [the training in MLflow](http://x)")
     assert "cost" not in summarize(table_of(done, None), done, "", "")

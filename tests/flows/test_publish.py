@@ -64,24 +64,24 @@ def test_the_model_is_registered_in_the_run_of_its_training_and_translates_elsew
     after = training(client)
     assert (after.info.run_id, after.info.status, after.info.end_time) == (before.info.run_id, "FINISHED", before.info.end_time)
     assert points(client, "train/loss") == [(1, 3.25)]
-    assert closing == "models:/synthetic-en-de@champion: version 1, the first version"
+    assert closing == "models:/tatoeba-en-de@champion: version 1, the first version"
     assert read_json(PUBLISHED) == {
-        "name": "synthetic-en-de",
+        "name": "tatoeba-en-de",
         "version": "1",
         "decision": "champion",
         "decision_reason": "the first version",
         "run_id": before.info.run_id,
-        "model_uri": "models:/synthetic-en-de/1",
+        "model_uri": "models:/tatoeba-en-de/1",
     }
-    version = client.get_model_version_by_alias("synthetic-en-de", "champion")
+    version = client.get_model_version_by_alias("tatoeba-en-de", "champion")
     assert version.run_id == before.info.run_id
-    assert version.tags.items() >= {"bleu": "86.41", "corpus": "synthetic", "synthetic": "True", "decision": "champion"}.items()
+    assert version.tags.items() >= {"bleu": "86.41", "corpus": "tatoeba", "decision": "champion"}.items()
     assert "BLEU | **86.41** on 60 lines" in version.description
-    assert registered(mlflow_store, "synthetic-en-de", "1", before.info.run_id)
-    assert not registered(mlflow_store, "synthetic-en-de", "2", before.info.run_id)
-    assert not registered(mlflow_store, "synthetic-en-de", "1", "of somebody else")
+    assert registered(mlflow_store, "tatoeba-en-de", "1", before.info.run_id)
+    assert not registered(mlflow_store, "tatoeba-en-de", "2", before.info.run_id)
+    assert not registered(mlflow_store, "tatoeba-en-de", "1", "of somebody else")
     out, error = capfd.readouterr()
-    assert out.startswith(f"BLEU 86.41 on the test set of synthetic\nreport: {REPORT}\n")
+    assert out.startswith(f"BLEU 86.41 on the test set of tatoeba\nreport: {REPORT}\n")
     assert f"/runs/{before.info.run_id}" in out
     assert error == ""
 
@@ -100,7 +100,7 @@ def load_elsewhere(store: str, lines: list[str], asked: list[dict[str, Any]]) ->
 import json, sys
 sys.meta_path = [finder for finder in sys.meta_path if "editable" not in str(finder)]
 import mlflow
-model = mlflow.pyfunc.load_model("models:/synthetic-en-de@champion")
+model = mlflow.pyfunc.load_model("models:/tatoeba-en-de@champion")
 print("SAID" + json.dumps([model.predict({lines!r}, params=parameters) for parameters in {asked!r}]))
 import transformer_core
 assert "{ROOT}/transformer_core" not in transformer_core.__file__, transformer_core.__file__
@@ -116,7 +116,7 @@ def test_the_report_in_mlflow_begins_with_the_verdict_and_has_all_sentences_besi
     run = training(client).info.run_id
     pages = [Path(client.download_artifacts(run, f"evaluation/{path.name}")) for path in (REPORT, SENTENCES)]
     report, sentences = (page.read_text(encoding="utf-8") for page in pages)
-    assert "<strong>Champion</strong> synthetic-en-de/1: the first version." in report
+    assert "<strong>Champion</strong> tatoeba-en-de/1: the first version." in report
     assert report.startswith("<h1>BLEU</h1>")
     assert sentences == SENTENCES.read_text(encoding="utf-8")
     assert VERDICT_PLACEHOLDER in REPORT.read_text(encoding="utf-8")
@@ -128,7 +128,7 @@ def test_a_file_is_translated_with_the_search_that_was_published_unless_options_
     """A parser's trees need more tokens than `translate` allows of its own accord; samples are drawn without a beam."""
     publish.run(params.model_copy(update={"decode": params.decode.model_copy(update={"beam": 2, "max_extra": 3})}))
     Path("in.en").write_text("".join(f"{line}\n" for line in LINES[:4]), encoding="utf-8")
-    command = ["synthetic-en-de/1", "in.en", "--engine", "torch", "--out", "out.de"]
+    command = ["tatoeba-en-de/1", "in.en", "--engine", "torch", "--out", "out.de"]
     translator = Translator.load(model_directory)
     for options, search in (((), Search(2, max_extra=3)), (("--max-extra", "20", "--beam", "1"), Search(1, max_extra=20))):
         assert translate.main([*command, *options]) == 0
@@ -140,21 +140,21 @@ def test_a_file_is_translated_with_the_search_that_was_published_unless_options_
 
 def test_a_search_that_the_server_would_refuse_is_published_within_its_bounds(params: Params) -> None:
     publish.run(params.model_copy(update={"decode": params.decode.model_copy(update={"max_extra": 2_000})}))
-    served = pyfunc.load_model("models:/synthetic-en-de/1")
+    served = pyfunc.load_model("models:/tatoeba-en-de/1")
     assert len(served.predict(LINES[:2])) == 2
 
 
 def test_publishing_again_is_the_next_version_under_the_same_alias(params: Params, client: MlflowClient) -> None:
-    assert publish.run(params).startswith("models:/synthetic-en-de@champion: version 1, ")
-    assert publish.run(params).startswith("models:/synthetic-en-de@champion: version 2, not significantly different from version 1")
-    first, second = (client.get_model_version("synthetic-en-de", version).description for version in "12")
+    assert publish.run(params).startswith("models:/tatoeba-en-de@champion: version 1, ")
+    assert publish.run(params).startswith("models:/tatoeba-en-de@champion: version 2, not significantly different from version 1")
+    first, second = (client.get_model_version("tatoeba-en-de", version).description for version in "12")
     assert second.startswith("BLEU 86.41, not significantly different from v1 (+0.00)\n")
     # The first is no longer the champion, so its description and its commands do not call it that.
-    assert "synthetic-en-de@" not in first
-    assert "models serve -m models:/synthetic-en-de/1 " in first
+    assert "tatoeba-en-de@" not in first
+    assert "models serve -m models:/tatoeba-en-de/1 " in first
     assert "Became `champion` when it was published: the first version." in first
-    assert read_json(PUBLISHED)["model_uri"] == "models:/synthetic-en-de/2"
-    assert str(client.get_model_version_by_alias("synthetic-en-de", "champion").version) == "2"
+    assert read_json(PUBLISHED)["model_uri"] == "models:/tatoeba-en-de/2"
+    assert str(client.get_model_version_by_alias("tatoeba-en-de", "champion").version) == "2"
 
 
 def test_each_logged_model_leads_to_its_version_and_has_the_scores_which_the_run_has_once(params: Params, client: MlflowClient) -> None:
@@ -164,7 +164,7 @@ def test_each_logged_model_leads_to_its_version_and_has_the_scores_which_the_run
         models = client.search_logged_models([experiment_id(client)])
         assert len(models) == version
         newest = max(models, key=lambda model: model.creation_timestamp)
-        assert json.loads(newest.tags["mlflow.modelVersions"]) == [{"name": "synthetic-en-de", "version": version}]
+        assert json.loads(newest.tags["mlflow.modelVersions"]) == [{"name": "tatoeba-en-de", "version": version}]
         scores = {metric.key: metric.value for metric in newest.metrics or []}
         assert scores.items() >= {"bleu": 86.41, "chrf": 90.0, "ter": 9.0, "train/loss": 2.5}.items()
 
@@ -218,7 +218,7 @@ def test_a_run_made_from_tables_gets_no_points_of_the_trainings_own_journal(
 
 def test_outputs_of_another_corpus_than_that_of_params_yaml_are_not_published(params: Params, client: MlflowClient) -> None:
     wanted = params.model_copy(update={"download": params.download.model_copy(update={"corpus": "multi30k"})})
-    with refused(78, "data/raw: holds synthetic from en to de, but section download names multi30k from en to de"):
+    with refused(78, "data/raw: holds tatoeba from en to de, but section download names multi30k from en to de"):
         publish.run(wanted)
     assert client.search_registered_models() == []
 
@@ -226,10 +226,10 @@ def test_outputs_of_another_corpus_than_that_of_params_yaml_are_not_published(pa
 def test_a_model_whose_translations_are_empty_takes_no_alias_and_the_last_line_says_so(params: Params, client: MlflowClient) -> None:
     write_lines(DECODED / "test.hyp", [""] * 60)
     assert publish.run(params) == (
-        "models:/synthetic-en-de/1: version 1, no alias, all 60 translations of the test set are empty or copies of their source"
+        "models:/tatoeba-en-de/1: version 1, no alias, all 60 translations of the test set are empty or copies of their source"
     )
-    assert client.get_registered_model("synthetic-en-de").aliases == {}
-    assert "python -m flows.translate synthetic-en-de/1 < in.en" in client.get_model_version("synthetic-en-de", "1").description
+    assert client.get_registered_model("tatoeba-en-de").aliases == {}
+    assert "python -m flows.translate tatoeba-en-de/1 < in.en" in client.get_model_version("tatoeba-en-de", "1").description
     assert read_json(PUBLISHED)["decision"] == "no alias"
 
 
@@ -242,13 +242,13 @@ def test_an_experiment_is_recorded_and_leaves_the_registry_as_it_is(
         "To register it: dvc exp apply dry-nibs && dvc repro --force --single-item publish"
     )
     run = training(client)
-    assert read_json(PUBLISHED) == {"name": "synthetic-en-de", "experiment": "dry-nibs", "run_id": run.info.run_id}
-    assert run.info.run_name == "86.41 BLEU, synthetic en-de tiny, seed 1"
+    assert read_json(PUBLISHED) == {"name": "tatoeba-en-de", "experiment": "dry-nibs", "run_id": run.info.run_id}
+    assert run.info.run_name == "86.41 BLEU, tatoeba en-de tiny, seed 1"
     assert run.data.metrics["bleu"] == 86.41
     assert client.search_registered_models() == []
     assert not list(Path("mlruns").rglob("model.safetensors"))
     monkeypatch.delenv("DVC_EXP_NAME")
-    assert publish.run(params) == "models:/synthetic-en-de@champion: version 1, the first version"
+    assert publish.run(params) == "models:/tatoeba-en-de@champion: version 1, the first version"
 
 
 def test_a_training_from_the_cache_gets_its_run_from_its_tables_once(params: Params, client: MlflowClient, mlflow_store: str) -> None:

@@ -75,8 +75,8 @@ def report() -> Any:
 def test_a_stage_that_succeeds_says_what_was_made_and_leaves_how_long_it_took() -> None:
     assert here(UserError("no")).returncode == 65
     assert not Path(".state/times/toy.json").exists()
-    assert here(seconds=0.2) == (0, "made a model of synthetic\n", "")
-    assert report() == {"code": 0, "message": "made a model of synthetic", "remedy": ""}
+    assert here(seconds=0.2) == (0, "made a model of tatoeba\n", "")
+    assert report() == {"code": 0, "message": "made a model of tatoeba", "remedy": ""}
     assert 0.2 <= read_json(Path(".state/times/toy.json"))["seconds"] < 60
 
 

@@ -30,7 +30,7 @@ from transformer_core.errors import configuration_error
 
 pytestmark = pytest.mark.slow  # About a minute: the server starts in 20 seconds, and answers almost 200 requests.
 
-MODEL = "synthetic-en-de@champion"
+MODEL = "tatoeba-en-de@champion"
 TEXTS = [" ".join(LINES[first : first + words]) for first in range(4) for words in (1, 2, 3)] + ["", "naïve 漢字"]
 SEARCHES: list[dict[str, Any]] = [{}, {"beam": 1}, {"beam": 2, "alpha": 1.0}, {"beam": 3, "penalty": "power", "max_extra": 5}]
 

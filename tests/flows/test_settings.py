@@ -79,7 +79,7 @@ def test_a_run_with_settings_does_not_change_those_of_a_run_without() -> None:
 
 
 def test_a_recipe_takes_the_place_of_all_but_the_machine() -> None:
-    Path("params.yaml").write_text(read("synthetic").replace("  devices:\n", "  devices: 2\n"), encoding="utf-8")
+    Path("params.yaml").write_text(read("tatoeba").replace("  devices:\n", "  devices: 2\n"), encoding="utf-8")
     with settings_of_run("multi30k", {"train.updates": 5000}):
         params = load_params()
     assert params.machine.devices == 2
@@ -113,7 +113,7 @@ def test_another_machine_applies_what_is_tracked_and_keeps_its_own_machine(tmp_p
     with settings_of_run("wmt14-en-de-base", {"train.updates": 7000, "machine.devices": 2}):
         sent = json.loads(json.dumps(tracked()))
     (tmp_path / "there").mkdir()
-    (tmp_path / "there/params.yaml").write_text(read("synthetic").replace("  threads:\n", "  threads: 3\n"), encoding="utf-8")
+    (tmp_path / "there/params.yaml").write_text(read("tatoeba").replace("  threads:\n", "  threads: 3\n"), encoding="utf-8")
     apply_settings(sent, tmp_path / "there")
     monkeypatch.chdir(tmp_path / "there")
     assert json.loads(json.dumps(tracked())) == sent

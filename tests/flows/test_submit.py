@@ -41,7 +41,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("submit")
     root = folder / "repository"
     root.mkdir()
-    (root / "params.yaml").write_bytes((ROOT / "transformer_core/recipes/synthetic.yaml").read_bytes())
+    (root / "params.yaml").write_bytes((ROOT / "transformer_core/recipes/tatoeba.yaml").read_bytes())
     (root / "dvc.yaml").write_text("stages:\n  train:\n    cmd: 'true'\n    deps: [corpora]\n    outs: [train.txt]\n")
     (root / "corpora").mkdir()
     (root / "corpora/README.md").touch()

@@ -35,13 +35,13 @@ from transformer_core.presets import TABLE_3, resolve
 
 
 def sections() -> dict[str, Any]:
-    return recipes.load("synthetic").model_dump(mode="json", exclude={"machine"})
+    return recipes.load("tatoeba").model_dump(mode="json", exclude={"machine"})
 
 
 def result(row: str, seed: int, bleu: float) -> dict[str, Any]:
     return {
         "row": row, "seed": seed, "parameters": 2_400_000, "updates": 100, "minutes": 1.5, "flops": 2.5e13, "tokens_per_second": 1000,
-        "perplexity": 5.0, "valid_score": bleu, "score_name": "BLEU", "score": bleu, "corpus": "c", "synthetic": True, "signature": "s",
+        "perplexity": 5.0, "valid_score": bleu, "score_name": "BLEU", "score": bleu, "corpus": "c", "signature": "s",
     }  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def test_the_address_of_a_server_in_the_environment_is_in_no_file_of_a_workspace
 
 
 def test_the_scale_follows_the_recipes_own_width() -> None:
-    scales = {"synthetic": 4, "multi30k": 4, "wmt14-en-de-base": 1, "wmt14-en-de-big": 1}
+    scales = {"tatoeba": 4, "multi30k": 4, "wmt14-en-de-base": 1, "wmt14-en-de-big": 1}
     assert {recipe: scale_for(recipes.load(recipe)) for recipe in scales} == scales
 
 
@@ -108,7 +108,7 @@ def test_a_document_is_the_recipe_with_the_rows_changes_and_passes_the_schema() 
         document = document_of(row, sections(), None, 300)
         params = Params.model_validate(document)
         assert params.train.updates == 300
-        assert params.bpe == recipes.load("synthetic").bpe
+        assert params.bpe == recipes.load("tatoeba").bpe
     assert params.train.seed == 7
 
 
@@ -121,7 +121,7 @@ def test_a_transformer_keeps_the_norm_of_the_recipe_and_other_architectures_have
 
 WRONG = [
     (["table3", "--rows", "base,B-dk1"], "no row is called 'B-dk1'. Did you mean B-dk16?"),
-    (["table3", "--recipe", "synthetix"], "recipe 'synthetix': no such recipe. Did you mean synthetic?"),
+    (["table3", "--recipe", "tatoeva"], "recipe 'tatoeva': no such recipe. Did you mean tatoeba?"),
     (["table3", "train.updates=50"], "train.updates=50: table3 takes no settings"),
     (["params", "train.warmup=200,400", "--scale", "4"], "--scale: params has no scale"),
     (["params"], "params: needs settings KEY=V1,V2"),
@@ -249,24 +249,22 @@ def test_means_and_intervals_are_those_of_students_t() -> None:
 def test_the_table_says_what_it_is_of_and_has_the_papers_figures(tmp_path: Path) -> None:
     results = [result("base", 1, 10.0), result("base", 2, 12.0), result("B-dk16", 1, 9.0)]
     table = beside_the_paper(summarize(results), "table3")
-    text = markdown(table, results, About("table3", "synthetic", 4, (), None))
+    text = markdown(table, results, About("table3", "tatoeba", 4, (), None))
     assert "every width of the paper is divided by 4" in text
-    assert "it says nothing about translation of real text" in text
     assert "| base | 2 | 2.40 | 1.5 | 2.5e+13 | 5.00 ± 0.00 | 11.00 ± 12.71 | 11.00 ± 12.71 | 65 | 4.92 | 25.8 |" in text
     assert "| B-dk16 | 1 | 2.40 | 1.5 | 2.5e+13 | 5.00 | 9.00 | 9.00 | 58 | 5.16 | 25.1 |" in text
     write(table, text, "BLEU", tmp_path / "out")
     again = pd.read_csv(tmp_path / "out/table.csv")
     assert again["paper_perplexity"].tolist() == [4.92, 5.16]
     assert (tmp_path / "out/table.svg").read_text(encoding="utf-8").startswith("<?xml")
-    real = markdown(summarize(results), [{**one, "synthetic": False} for one in results], About("table2", "multi30k", 1, (), None))
+    real = markdown(summarize(results), results, About("table2", "multi30k", 1, (), None))
     assert "| GNMT + RL | 24.6 | 39.92 | 2.3e19 | 1.4e20 |" in real
-    assert "generated text" not in real
 
 
 def test_the_heading_names_all_corpora_and_numbers_of_updates() -> None:
-    results = [result("a", 1, 10.0), {**result("b", 1, 12.0), "updates": 2000, "corpus": "d", "synthetic": False}]
+    results = [result("a", 1, 10.0), {**result("b", 1, 12.0), "updates": 2000, "corpus": "d"}]
     text = markdown(summarize(results), results, About("params", "multi30k", 1, ["train.updates=100,2000"], 2.0))
-    assert "corpus c (generated text: it says nothing about translation of real text) or d, 100" in text
+    assert "corpus c or d, 100" in text
     assert "100 to 2,000 updates." in text
     assert "| a | 1 | 2.40 | 1.5 | 2.5e+13 | 0.05 |" in text  # 1.5 minutes at 2 an hour.
 

@@ -43,7 +43,11 @@ def test_a_journal_becomes_a_run_with_all_that_it_holds(client: MlflowClient, ml
     Path("test.hyp").write_text("Ein Hund läuft.\n")
     journal = Journal("f00d")
     journal.parameters({f"section{i}": {"key": i} for i in range(120)})
-    journal.tags({"corpus": "synthetic", "synthetic": "true"})
+    journal.tags(
+        {
+            "corpus": "tatoeba",
+        }
+    )
     for step in range(1, 2501):
         journal.metrics(step, {"loss": 1 / step})
     journal.metrics(2500, {"nll": 1.5}, context="valid")
@@ -59,7 +63,7 @@ def test_a_journal_becomes_a_run_with_all_that_it_holds(client: MlflowClient, ml
     assert run.info.status == "FINISHED"
     assert run.data.params["section7.key"] == "7"
     assert len(run.data.params) == 120
-    assert run.data.tags["corpus"] == "synthetic"
+    assert run.data.tags["corpus"] == "tatoeba"
     assert points(client) == [(step, 1 / step) for step in range(1, 2501)]
     assert points(client, "valid/nll") == [(2500, 1.5)]
     assert {item.path for item in client.list_artifacts(run.info.run_id, "evaluation")} == {"evaluation/report.html", "evaluation/test.hyp"}

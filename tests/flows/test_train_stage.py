@@ -68,7 +68,7 @@ def assert_refused(line: str) -> None:
 def test_data_of_another_corpus_is_refused_in_one_line() -> None:
     prepare("bpe")
     set_params(download={"corpus": "multi30k"})
-    fault = "data/raw: holds synthetic from en to de, but section download names multi30k from en to de"
+    fault = "data/raw: holds tatoeba from en to de, but section download names multi30k from en to de"
     assert_refused(f"{fault}. Run the stages from download on: dvc repro")
 
 
@@ -96,7 +96,7 @@ def test_a_training_needs_neither_manifest_nor_test_set_which_a_pull_of_its_depe
     events = list(read_events(journal))
     assert not [event for event in events if event["type"] == "inputs"]
     (description,) = (event["values"][DESCRIPTION] for event in events if event["type"] == "tags" and DESCRIPTION in event["values"])
-    assert "trained from en to de on **synthetic**, at most 2 updates" in description
+    assert "trained from en to de on **tatoeba**, at most 2 updates" in description
 
 
 def test_bpe_dropout_without_bpe_is_refused_in_one_line(place: Path) -> None:

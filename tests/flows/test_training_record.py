@@ -90,7 +90,7 @@ def test_a_server_that_goes_away_while_a_model_trains_costs_nothing_and_gets_eve
     assert [point.step for point in histories["train/loss"]] == trained
     assert [point.step for point in histories["valid/bleu"]] == [600, 1200, 1800]
     assert run.inputs
-    assert {read.dataset.name for read in run.inputs.dataset_inputs} == {"synthetic train en-de", "synthetic valid en-de"}
+    assert {read.dataset.name for read in run.inputs.dataset_inputs} == {"tatoeba train en-de", "tatoeba valid en-de"}
     assert "training/updates.csv" in {item.path for item in client.list_artifacts(run.info.run_id, "training")}
     assert run.data.tags["ranks"] == "1"
     assert run.data.tags["torch"]

@@ -115,13 +115,13 @@ def test_the_model_may_be_one_of_the_registry(mlflow_store: str, monkeypatch: py
     before_publish(model_directory)
     publish.run(load_params())
     shutil.rmtree("data")
-    write_entries("models:/synthetic-en-de@champion")
+    write_entries("models:/tatoeba-en-de@champion")
     set_params(download={"corpus": "student"})
     ended = stage_here("download")
     assert ended.returncode == 0, ended.stderr
     by_registry = raw_bytes()
     locked = read_json(Path("corpora/student.lock"))
-    assert [*locked] == ["models:/synthetic-en-de@champion"]
+    assert [*locked] == ["models:/tatoeba-en-de@champion"]
     write_entries(str(model_directory))
     for corpus in ("own", "student", "another"):
         write_text(Path(".state/downloads") / corpus / "00000000-train.en", "as it was fetched")
@@ -130,7 +130,7 @@ def test_the_model_may_be_one_of_the_registry(mlflow_store: str, monkeypatch: py
     by_directory = raw_bytes()
     assert {name for name, content in by_registry.items() if content != by_directory[name]} == {"manifest.json"}
     made = read_json(RAW / "manifest.json")["origin"][-1]
-    assert (made["model"], made["sha256"]) == (str(model_directory), locked["models:/synthetic-en-de@champion"])
+    assert (made["model"], made["sha256"]) == (str(model_directory), locked["models:/tatoeba-en-de@champion"])
 
 
 def test_the_pairs_that_two_models_find_worst_are_dropped(place: Path, model_directory: Path) -> None:

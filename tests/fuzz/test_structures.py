@@ -20,7 +20,7 @@ from transformer_core.corpus.sources.formats import unpack
 from transformer_core.errors import UserError, for_terminal
 from transformer_core.presets import resolve
 
-PARAMS = recipes.load("synthetic").model_dump(mode="json")
+PARAMS = recipes.load("tatoeba").model_dump(mode="json")
 KEYS = [(section, key) for section, keys in PARAMS.items() for key in keys]
 SIDE = {"url": "https://a./b"}
 ENTRY: dict[str, Any] = {

@@ -87,7 +87,7 @@ _CLEAN = recipes.load("own-data").clean.model_copy(update={"drop_overlap": False
 
 
 def _params() -> list[bytes]:
-    return [recipes.read(name).encode() for name in ("synthetic", "own-data", "synthetic-convolutional", "table3/big")]
+    return [recipes.read(name).encode() for name in ("tatoeba", "own-data", "tatoeba-convolutional", "table3/big")]
 
 
 def _read_params(data: bytes, folder: Path) -> None:
@@ -99,7 +99,7 @@ def _write_over_params(data: bytes, folder: Path) -> None:
     """A recipe and changed settings are written over a params.yaml that a person has edited."""
     file = folder / "params.yaml"
     file.write_bytes(data)
-    recipes.write(recipes.read("synthetic"), file, force=True)
+    recipes.write(recipes.read("tatoeba"), file, force=True)
     load_params()
     file.write_bytes(data)
     with settings_of_run(None, {"train.updates": 5_000}):
@@ -259,7 +259,7 @@ def _read_position(folder: Path) -> None:
 
 
 def _times() -> list[bytes]:
-    params = recipes.load("synthetic").model_dump(mode="json")
+    params = recipes.load("tatoeba").model_dump(mode="json")
     return [json.dumps({"seconds": 4.2, "settings": {"download": params["download"]}}).encode()]
 
 
@@ -274,7 +274,7 @@ _TRAINING_METRICS = json.dumps(
 
 def _read_manifest(_: Path) -> None:
     manifest = read_output(MANIFEST)
-    params = recipes.load("synthetic")
+    params = recipes.load("tatoeba")
     describe_training(Journal("f00d"), params)
     datasets(manifest, "valid", "test")
     card("m@champion", Decision("champion", "the first"), "a training", {**FIGURES, "f1": 9.5}, manifest)
@@ -320,7 +320,7 @@ def _command_line(data: bytes, _: Path) -> None:
 def _sweep_settings(data: bytes, _: Path) -> None:
     """The arguments KEY=V1,V2 of `python -m flows.sweep params`."""
     settings = _arguments(data)
-    base = recipes.load("synthetic").model_dump(mode="json", exclude={"machine"})
+    base = recipes.load("tatoeba").model_dump(mode="json", exclude={"machine"})
     for row in grid_rows(settings)[:4]:
         document_of(row, base, 1, None)
 
@@ -331,7 +331,6 @@ _COMMAND_LINES = [
         "translate in.txt --model m --beam 4 --alpha 0.6 --patience 2 --top-p 0.9 --seed 3 --precision int8 --device cpu",
         "score a b --model m --json --batch-tokens 100",
         "data new mine a.en a.de --valid-lines 3 --test c d --force",
-        "data synthetic --pairs 3 --seed 1",
         "compare a b --ref c --source d --json",
         "info --preset base --vocab-size 37000",
         "positions --out p.svg --positions 20",
@@ -382,7 +381,7 @@ READERS: dict[str, Reader] = {
     "journal": Reader(_state(Path(".state/journal/r.jsonl"), _read_journal), _fixed(_JOURNAL)),
     "journal-position": Reader(_state(Path(".state/journal/r.sent"), _read_position),
                                _fixed(b'{"uri": "http://127.0.0.1:1", "journal": "9f1c00112233", "run_id": "1", "bytes": 12}')),
-    "times": Reader(_state(Path(".state/times/download.json"), lambda _: seconds_of("download", recipes.load("synthetic"))), _times),
+    "times": Reader(_state(Path(".state/times/download.json"), lambda _: seconds_of("download", recipes.load("tatoeba"))), _times),
     "exit": Reader(_state(exit_file("train"), lambda folder: failure("train", 255, "ERROR: failed", folder)),
                    _fixed(b'{"code": 65, "message": "data: wrong", "remedy": "Mend it."}')),
     "updates": Reader(_state(Path("updates.csv"), lambda folder: read_numbers(folder / "updates.csv")), _fixed(_UPDATES)),

@@ -30,7 +30,7 @@ from transformer_core.corpus.text import FURTHER_TEST
 from transformer_core.errors import UserError, configuration_error, did_you_mean
 
 OWN_ENTRIES = Path("corpora")
-PACKAGED_ENTRIES = Path(__file__).with_name("catalogue")
+PACKAGED_ENTRIES = Path(__file__).resolve().with_name("catalogue")
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="a SHA-256 sum: 64 hexadecimal digits, small letters")]
 
