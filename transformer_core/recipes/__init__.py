@@ -18,7 +18,7 @@ OWN_DATA = "own-data"  # The recipe that `transformer-core data new` fills in.
 _SUFFIX = ".yaml"
 _LEAST_VOCABULARY = 400
 _FEW_PAIRS = 50_000
-# Settings that were better on corpora of 29,000 and 30,000 pairs at equal time (docs/data.md). A training takes as long as with own-data.
+# Settings that were better on a corpus of 29,000 pairs at equal time (docs/data.md). A training takes as long as with own-data.
 _FOR_FEW_PAIRS: dict[str, dict[str, float]] = {
     "model": {"layers": 4, "d_model": 128, "d_ff": 256, "heads": 4},
     "train": {
