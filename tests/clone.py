@@ -50,6 +50,7 @@ TINY = {
         "validate_every": 10,
         "bleu_sentences": 4,
         "warmup": 20,
+        "cooldown": 0,  # Otherwise a training cannot be lengthened.
         "tokens_per_update": 640,
         "tokens_per_microbatch": 200,
     },
