@@ -348,7 +348,6 @@ def test_all_sentences_are_in_a_page_of_their_own_and_only_the_reference_itself_
     sentences = (here / "results/sentences.html").read_text(encoding="utf-8")
     assert re.findall(r'<tr(.*?)><td class="number" data-value="\d">', sentences) == ["", ' class="exact"', ' class="exact"']
     assert sentences.count("<tr") == 1 + 3
-    assert "date verb-second" in sentences
 
 
 def test_the_report_has_all_settings_and_what_it_was_made_from(here: Path, params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +358,7 @@ def test_the_report_has_all_settings_and_what_it_was_made_from(here: Path, param
     monkeypatch.setenv("DVC_STAGE", "evaluate")
     html = page(here, params)
     rows = dict(re.findall(r'<tr><th scope="row">([^<]*)</th><td><code>([^<]*)</code></td></tr>', html))
-    assert {"warmup": "400", "beam": "4", "drop_copies": "true", "user_symbols": "none"}.items() <= rows.items()
+    assert {"warmup": str(params.train.warmup), "beam": "4", "drop_copies": "true", "user_symbols": "none"}.items() <= rows.items()
     assert (rows["torch"], rows["sacrebleu"], rows["devices"]) == (version("torch"), version("sacrebleu"), "8 x cuda")
     assert (rows["data/clean"], "5678" in html, "1234.dir" in outside) == ("1234.dir", False, False)
 
@@ -398,7 +397,7 @@ def parsed(here: Path) -> Path:
 @pytest.mark.usefixtures("parsed")
 def test_trees_are_scored_by_their_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     """Gold has 3 brackets a sentence; the outputs have 3, 3 and, once closed, 2, of which 3, 1 and 1 match (S; the NP is too long)."""
-    closing = run(changed(load_params(PARSING), "download", corpus="tiny"))
+    closing = run(changed(load_params(PARSING), "download", corpus="tiny", source="en"))
     metrics = read_json(SCORES)
     assert (metrics["precision"], metrics["recall"], metrics["f1"]) == (62.5, 55.56, 58.82)
     assert (metrics["exact_match"], metrics["malformed"], metrics["lines"]) == (33.33, 33.33, 3)
@@ -411,7 +410,7 @@ def test_trees_are_scored_by_their_brackets(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_report_draws_the_gold_tree_beside_the_models(parsed: Path) -> None:
-    html = page(parsed, changed(load_params(PARSING), "download", corpus="tiny"))
+    html = page(parsed, changed(load_params(PARSING), "download", corpus="tiny", source="en"))
     assert html.count('class="scroll tree"') == 5  # Of the right one the tree is drawn once.
     assert "<title>Parsing, tiny: F1 58.82</title>" in html
     sentences = (parsed / "results/sentences.html").read_text(encoding="utf-8")

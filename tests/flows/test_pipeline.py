@@ -149,7 +149,7 @@ def artifact(client: SyncPrefectClient) -> str:
 def shown(client: SyncPrefectClient) -> list[tuple[str, str | None, int]]:
     """The tasks of the last run: name, state, and how many of the other tasks an arrow leads from."""
     run = max(client.read_flow_runs(), key=lambda one: str(one.created))
-    assert run.name == "tatoeba en-de tiny, seed 1, 1,300 updates"
+    assert run.name == f"tatoeba en-de tiny, seed 1, {recipes.load('tatoeba').train.updates:,} updates"
     tasks = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id])))
     return sorted((one.name, one.state_name, len(one.task_inputs.get("wait_for", []))) for one in tasks)
 

@@ -51,7 +51,7 @@ def prepare(kind: Literal["bpe", "unigram"], **train: object) -> int:
     set_params(
         bpe={"init_from": "first", "vocab_size": 45},  # As a subword model from elsewhere, whose kind params.yaml does not know.
         model={"layers": 1, "d_model": 16, "d_ff": 16, "heads": 2},
-        train={"updates": 2, "save_every": 1, "validate_every": 2, "bleu_sentences": 2, **train},
+        train={"updates": 2, "save_every": 1, "validate_every": 2, "bleu_sentences": 2, "cooldown": 0, **train},
         average={"count": 1},
         machine={"devices": 1, "threads": 1},
     )
