@@ -59,9 +59,8 @@ def download(url: str, path: Path, pause_seconds: float, otherwise: str) -> None
             failures = 1 if size > most else failures + 1
             most = max(most, size)
             if failures == TRIES:
-                raise UserError(
-                    f"{url}: {first_line(fault)} ({TRIES} tries)", f"Try again, or {otherwise}.", ExitCode.UNAVAILABLE
-                ) from None
+                words = "no connection" if type(fault) is requests.ConnectionError else first_line(fault)
+                raise UserError(f"{url}: {words} ({TRIES} tries)", f"Try again, or {otherwise}.", ExitCode.UNAVAILABLE) from None
             time.sleep(pause_seconds * 2 ** (failures - 1) * random.uniform(0.5, 1.5))
     with part.open("rb") as file:
         os.fsync(file.fileno())
