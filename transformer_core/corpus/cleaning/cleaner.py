@@ -4,7 +4,7 @@ Validation and test are repaired in the same way but not filtered: line i stays 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress, islice, repeat
 from pathlib import Path
@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from transformer_core.config import TREES, Clean
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
-from transformer_core.corpus.cleaning.rules import EvaluationSide, Repeats, digest, rules, words_in
+from transformer_core.corpus.cleaning.rules import EvaluationSide, Repeats, digest, rules
 from transformer_core.corpus.text import (
     REPAIRS,
     WEIGHTS,
@@ -23,6 +23,7 @@ from transformer_core.corpus.text import (
     Pair,
     decode_line,
     has_entity,
+    length_in_words,
     normalise,
     read_chunks,
     read_lines,
@@ -80,7 +81,7 @@ def clean_corpus(
     if target == TREES:  # Trees of train contain the source's words, the symbols of valid and test do not.
         targets = replace(targets, scripts=sources.scripts | targets.scripts)
     work = _Work(settings, *paths, sources, targets, target == TREES, frozenset(tags))
-    train = _Train(folder, source, target, settings, raw / WEIGHTS)
+    train = _Train(folder, source, target, settings, raw / WEIGHTS, rules(settings, sources, targets))
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
         for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):
@@ -187,7 +188,7 @@ class _Work:
             if pair is None:
                 continue
             bare = Pair(without_tag(pair.source, self.tags), pair.target)
-            words = words_in(bare.source), words_in(bare.target)
+            words = length_in_words(bare.source), length_in_words(bare.target)
             part.words[index] = min(words[0], LONGEST_COUNTED), min(words[1], LONGEST_COUNTED)
             part.tally.entities += has_entity(pair.source) + has_entity(pair.target)
             rule = next((name for name, drops in asked.items() if drops(bare, words)), None)
@@ -221,7 +222,7 @@ class _Work:
 class _Train:
     """The training text: written part by part after the rules for one pair, then again without repeats."""
 
-    def __init__(self, folder: Path, source: str, target: str, settings: Clean, weights: Path) -> None:
+    def __init__(self, folder: Path, source: str, target: str, settings: Clean, weights: Path, for_one_pair: Iterable[str]) -> None:
         self._weights = weights
         self._languages = source, target
         self._paths = [folder / f"train.{language}" for language in self._languages]
@@ -233,7 +234,7 @@ class _Train:
         invalid = [INVALID_UTF8] if settings.on_invalid_utf8 == "drop" else []
         self._drop_worst = settings.drop_worst
         scored = [LOW_SCORE] if settings.drop_worst else []
-        self._rules = [*invalid, *rules(settings, EvaluationSide.of(()), EvaluationSide.of(())), *self._repeats, *scored]
+        self._rules = [*invalid, *for_one_pair, *self._repeats, *scored]
         self._tally = _Tally()
         self._lengths = np.zeros((2, LONGEST_COUNTED + 1), np.int64)
         self._words = [np.zeros((0, 2), np.uint8)]

@@ -22,7 +22,7 @@ _LEAST_SHARE_OF_A_SCRIPT = 0.01
 _MOST_FOREIGN = 0.5
 
 
-# Returns whether to drop a repaired pair, given the number of words of each side.
+# Returns whether to drop a repaired pair, given the number of words (`length_in_words`) of each side.
 Rule = Callable[[Pair[str], tuple[int, int]], bool]
 
 
@@ -46,7 +46,10 @@ class EvaluationSide:
 
 
 def rules(settings: Clean, source: EvaluationSide, target: EvaluationSide) -> dict[str, Rule]:
-    """Return the rules for one pair alone, by name, in the order of application."""
+    """Return the rules for one pair alone, by name, in the order of application.
+
+    Rule foreign is left out if the sentences of a side have no letters, because then no script is known to be one of its language.
+    """
     chosen: dict[str, Rule] = {"empty": lambda pair, _: not (pair.source and pair.target)}
     if (most := settings.max_words) is not None:
         chosen["too_long"] = lambda _, words: max(words) > most
@@ -54,7 +57,7 @@ def rules(settings: Clean, source: EvaluationSide, target: EvaluationSide) -> di
         chosen["ratio"] = lambda _, words: max(words) / min(words) > ratio
     if settings.drop_copies:
         chosen["copy"] = lambda pair, _: pair.source == pair.target
-    if settings.drop_foreign:
+    if settings.drop_foreign and source.scripts and target.scripts:
         is_foreign = _Foreign(source.scripts), _Foreign(target.scripts)
         chosen["foreign"] = lambda pair, _: is_foreign[0](pair.source) or is_foreign[1](pair.target)
     if settings.drop_overlap:
@@ -65,11 +68,6 @@ def rules(settings: Clean, source: EvaluationSide, target: EvaluationSide) -> di
 def digest(text: str) -> bytes:
     """Return a hash of `DIGEST_BYTES`."""
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
-
-
-def words_in(text: str) -> int:
-    """Return the number of words of a repaired text, which has single spaces between them and none at the edges."""
-    return text.count(" ") + 1 if text else 0
 
 
 class _Foreign:
