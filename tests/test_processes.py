@@ -24,7 +24,6 @@ def test_results_come_in_the_order_of_the_tasks(numbers: list[int], workers: int
     assert list(in_order(isqrt, numbers, workers)) == [isqrt(number) for number in numbers]
 
 
-
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize(
     ("numbers", "error"), [((16, 25, -3, 36), "must be nonnegative"), ((16, 25), "no more tasks")], ids=["of a task", "of the tasks"]
