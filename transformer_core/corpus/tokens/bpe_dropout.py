@@ -43,11 +43,12 @@ class BpeDropout:
         starts = even_microbatch_starts(longest[order], budget, len(update.microbatches))
         parts = [pairs.take(rows) for rows in np.split(order, starts[1:])]
         positions = sum(len(part) * int(part.lengths.max(axis=1).sum()) for part in parts)
-        return GlobalBatch(tuple(part.numbers for part in parts), *map(int, pairs.lengths.sum(axis=1)), positions), parts
+        source_tokens, target_tokens = pairs.lengths.sum(axis=1).tolist()
+        return GlobalBatch(tuple(part.numbers for part in parts), source_tokens, target_tokens, positions), parts
 
     def resegmented(self, sentences: Sequence[PackedIds], random: np.random.Generator) -> list[PackedIds]:
         """Segment sentences, each with its eos, again. The words change of which a merge of the plain segmentation is left out."""
-        tokens: PackedIds = np.concatenate(sentences)
+        tokens = np.concatenate(sentences)
         begins = np.flatnonzero(self._initial[tokens] | np.append(True, self._alone[tokens[:-1]]))
         merges = np.add.reduceat(self._merges[tokens], begins)
         upto, ends = np.cumsum(merges), np.append(begins[1:], len(tokens))
@@ -63,8 +64,7 @@ class BpeDropout:
 
     def _word(self, tokens: list[int], kept: int, random: Callable[[], float]) -> list[int]:
         """Merge a word's characters by the paper's algorithm 1; the first merges are `kept`, and the best after them is left out."""
-        parts = [*"".join([self._pieces[token] for token in tokens])]
-        cost, probability = self._costs.get, self._settings.bpe_dropout
+        cost, probability, parts = self._costs.get, self._settings.bpe_dropout, [*"".join([self._pieces[token] for token in tokens])]
         costs = [cost(left + right, _NO_MERGE) for left, right in pairwise(parts)]
         for made in range(len(costs)):
             drawn = costs if made < kept else [_NO_MERGE if random() < probability else one for one in costs]
