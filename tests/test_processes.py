@@ -24,10 +24,6 @@ def test_results_come_in_the_order_of_the_tasks(numbers: list[int], workers: int
     assert list(in_order(isqrt, numbers, workers)) == [isqrt(number) for number in numbers]
 
 
-def test_large_tasks_and_results_do_not_wait_for_each_other() -> None:
-    assert [len(result) for result in in_order(bytes, [3_000_000] * 12, 2)] == [3_000_000] * 12
-
-
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize(
     ("numbers", "error"), [((16, 25, -3, 36), "must be nonnegative"), ((16, 25), "no more tasks")], ids=["of a task", "of the tasks"]
@@ -45,7 +41,7 @@ def test_an_error_comes_after_the_results_before_it_and_before_a_later_one(worke
 
 @pytest.mark.parametrize("tasks", [1, 100])
 def test_a_process_that_dies_is_an_error(tasks: int) -> None:
-    with pytest.raises(UserError, match="a worker process was ended by SIGKILL"):
+    with pytest.raises(UserError, match="a worker process ended early"):
         list(in_order(raise_signal, [SIGKILL] * tasks, 2))
 
 

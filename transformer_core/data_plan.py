@@ -5,16 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_core.config import Params
-from transformer_core.corpus.sources.catalogue import (
-    PACKAGED_ENTRIES,
-    Size,
-    Source,
-    Translated,
-    check_direction,
-    find_entry,
-)
+from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES, Size, Source, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import Fetcher, lock_file, locked_sums
 from transformer_core.corpus.sources.readers import SourceReader
+from transformer_core.corpus.sources.translated import TranslatedSource
 from transformer_core.corpus.tokens.binary import token_type
 from transformer_core.errors import without_logins
 from transformer_core.models.architectures import parameters_by_part
@@ -77,8 +71,7 @@ def plan_data(params: Params) -> DataPlan:
     if found.path.parent != PACKAGED_ENTRIES:  # Tests check names in packaged entries; mtdata takes seconds to load.
         for source in (one for sources in found.entry.sources.values() for one in sources):
             reader.check_names(source)
-    locked = locked_sums(lock_file(found.entry.name))
-    files = [file for split, sources in found.entry.sources.items() for source in sources for file in _files(split, source, reader, locked)]
+    files = [file for split, sources in found.entry.sources.items() for source in sources for file in _files(split, source, reader)]
     size = found.entry.size
     temporary, kept = _disk(params, size) if size else ({}, {})
     return DataPlan(
@@ -93,7 +86,7 @@ def plan_data(params: Params) -> DataPlan:
     )
 
 
-def _files(split: str, source: Source, reader: SourceReader, locked: dict[str, str]) -> Iterator[PlannedFile]:
+def _files(split: str, source: Source, reader: SourceReader) -> Iterator[PlannedFile]:
     later = "locked at the first fetch"
     local = reader.local_files(source)
     missing = not local or not all(path.is_file() for path in local)
@@ -101,6 +94,7 @@ def _files(split: str, source: Source, reader: SourceReader, locked: dict[str, s
         for file, path in zip((source.files[language] for language in reader.direction), local, strict=True):
             yield PlannedFile(split, file.path, False, _sum(file.sha256, "none"), not path.is_file())
     elif source.https is not None:
+        locked = locked_sums(lock_file(reader.found.entry.name))
         for address in (source.https[language] for language in reader.direction):
             url = without_logins(address.url)
             yield PlannedFile(split, url, True, _sum(address.sha256 or locked.get(url), later))
@@ -113,27 +107,14 @@ def _files(split: str, source: Source, reader: SourceReader, locked: dict[str, s
     elif source.trees is not None:
         yield PlannedFile(split, source.trees, False, "none", missing)
     elif source.translated is not None:
-        translated = source.translated
-        yield from _text_of(translated, split, reader.direction)
-        checked_by = later if translated.registered else "none"
-        absent = not translated.registered and not (reader.found.folder / translated.model).is_dir()
-        words = f"{translated.side} of {translated.corpus} by {translated.model}"
-        yield PlannedFile(split, words, translated.registered, checked_by, absent)
+        translated, wanted = TranslatedSource(source.translated, reader), source.translated
+        for one in translated.sources:
+            yield from _files(split, one, translated.text)
+        absent = translated.model is not None and not translated.model.is_dir()
+        words = f"{wanted.side} of {wanted.corpus} by {wanted.model}"
+        yield PlannedFile(split, words, wanted.registered, later if wanted.registered else "none", absent)
     else:
         yield PlannedFile(split, f"{source.holdout:,} pairs held out of train", False, "that of train")
-
-
-def _text_of(translated: Translated, split: str, direction: tuple[str, str]) -> Iterator[PlannedFile]:
-    """Yield the sources of the text that is translated, except those that are translations themselves."""
-    found = find_entry(translated.corpus)
-    languages = [language for language in direction if language in found.entry.languages]
-    if not languages:
-        return
-    reader = SourceReader(found, languages[0], languages[-1], Fetcher(found.entry.name, Path()))
-    locked = locked_sums(lock_file(found.entry.name))
-    for source in found.entry.splits.train:
-        if source.translated is None:
-            yield from _files(split, source, reader, locked)
 
 
 def _sum(digest: str | None, otherwise: str) -> str:

@@ -4,14 +4,13 @@ import os
 import platform
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
-from multiprocessing.util import Finalize
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from multiprocessing import get_context, parent_process
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from transformer_core.errors import ExitCode, UserError
@@ -21,6 +20,8 @@ Result = TypeVar("Result")
 
 _AHEAD = 2
 _BYTES_PER_WORKER = 4 << 20
+# Set in a worker.
+_function: Callable[[Any], Any]
 
 
 def cores() -> int:
@@ -49,95 +50,55 @@ def workers_for(text: Path) -> int:
 def in_order(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
     """Yield the results of `map`, computed by `workers` processes; with one worker, by this process.
 
-    Task n goes to process n modulo `workers`, and few tasks wait for each process, so memory is bounded. The function, tasks and results
-    are pickled. The processes end with this one, even if it is killed.
+    Few tasks wait for each process, so memory is bounded. The function (once a process), tasks and results are pickled. The processes end
+    with this one, even if it is killed.
 
     Raises:
-        UserError: exit code 75; a signal ended a process, as the kernel does when memory runs out.
-        RuntimeError: a process died otherwise. An error in `function` or `tasks` is also raised here, after the results of earlier tasks.
+        UserError: exit code 75; a process ended early, as the kernel ends one when memory runs out.
+        Exception: of `function` or `tasks`, after the results of earlier tasks.
     """
     if workers <= 1:
         yield from map(function, tasks)
         return
-    with _running(function, workers) as running:
-        coming = iter(tasks)
-        sent = received = 0
+    coming, waiting = iter(tasks), deque[Future[Result]]()
+    # Spawned, not forked: the caller may have threads.
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (function,))
+    try:
         while True:
-            if sent - received == workers * _AHEAD:
-                yield _result(*running[received % workers])
-                received += 1
             try:
                 task = next(coming)
             except Exception as error:
-                for number in range(received, sent):
-                    yield _result(*running[number % workers])
-                if isinstance(error, StopIteration):
-                    return
-                raise
-            with suppress(BrokenPipeError, ConnectionResetError):  # The process has died; `_result` raises for it.
-                running[sent % workers][0].send(task)
-            sent += 1
-
-
-@contextmanager
-def _running(function: Callable[[Any], Any], workers: int) -> Iterator[list[tuple[Connection, SpawnProcess]]]:
-    # Spawned, not forked: the caller may have threads, and a fork would keep the ends of the other pipes open.
-    context = get_context("spawn")
-    running: list[tuple[Connection, SpawnProcess]] = []
-    closings: list[Finalize] = []
-    try:
-        for _ in range(workers):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, function), daemon=True)
-            process.start()
-            theirs.close()
-            running.append((ours, process))
-            # At exit Python joins processes. If the generator was not exhausted or closed, they end only once the pipes are closed.
-            closings.append(Finalize(None, ours.close, exitpriority=0))
-        yield running
+                ended = error
+                break
+            waiting.append(pool.submit(_result, task))
+            if len(waiting) == workers * _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+        if not isinstance(ended, StopIteration):
+            raise ended
+    except BrokenProcessPool:
+        remedy = "Run it again. If memory ran out, use fewer processes."
+        raise UserError("a worker process ended early", remedy, ExitCode.INTERRUPTED) from None
     finally:
-        for closing in closings:
-            closing()
-        for _, process in running:
-            process.join()
+        pool.shutdown(cancel_futures=True)
 
 
-def _result(connection: Connection, process: SpawnProcess) -> Any:
-    try:
-        fine, value = connection.recv()
-    except (EOFError, ConnectionResetError):
-        process.join()
-        code = process.exitcode or 0
-        if code < 0:
-            remedy = "Run it again. If memory ran out, use fewer processes."
-            raise UserError(f"a worker process was ended by {signal.Signals(-code).name}", remedy, ExitCode.INTERRUPTED) from None
-        raise RuntimeError(f"a worker process died with exit code {code}") from None
-    if not fine:
-        raise value
-    return value
-
-
-def _work(connection: Connection, function: Callable[[Any], Any]) -> None:
-    """Process tasks until the pipe is closed or broken. Stop signals are ignored: the parent handles them."""
+def _begin(function: Callable[[Any], Any]) -> None:
+    """Prepare a worker for a function. Stop signals are ignored: the parent handles them."""
+    global _function
+    _function = function
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    tasks: SimpleQueue[tuple[Any] | None] = SimpleQueue()
-    # A thread receives tasks while one is processed; otherwise both processes could block on full pipes.
-    threading.Thread(target=_receive, args=(connection, tasks), daemon=True).start()
-    try:
-        while (task := tasks.get()) is not None:
-            try:
-                answer = True, function(*task)
-            except Exception as error:
-                answer = False, error
-            connection.send(answer)
-    except (BrokenPipeError, ConnectionResetError):
-        pass
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _receive(connection: Connection, tasks: "SimpleQueue[tuple[Any] | None]") -> None:
-    try:
-        while True:
-            tasks.put((connection.recv(),))
-    except (EOFError, OSError):
-        tasks.put(None)
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _result(task: Any) -> Any:
+    return _function(task)

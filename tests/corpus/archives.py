@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def archive_bytes(members: Iterable[tuple[str, bytes]], mode: str) -> bytes:
-    """Return a tar archive (mode w, w:gz, w:bz2, w:xz), which also has a link to /etc/passwd, or a zip archive (mode zip)."""
+    """Return a tar archive (mode w, w:gz, w:xz), which also has a link to /etc/passwd, or a zip archive (mode zip)."""
     packed = io.BytesIO()
     if mode == "zip":
         with zipfile.ZipFile(packed, "w") as zipped:

@@ -47,7 +47,7 @@ def test_token_ids_are_read_back_exactly_from_many_shards(
         assert [(list(source), list(target)) for source, target in zip(split.source, split.target, strict=True)] == pairs
         assert split.source.lengths.tolist() == [len(source) for source, _ in pairs]
         assert split.target.lengths.tolist() == [len(target) for _, target in pairs]
-        assert split.lines.tolist() == list(range(1, len(pairs) + 1))
+        assert split.lines(np.arange(len(pairs))) == list(range(1, len(pairs) + 1))
         assert len(split) == len(split.source) == len(split.target) == len(pairs) == counts.pairs
         assert (counts.shards > 1) == (len(pairs) > -(-10 // pairs_in_part) * pairs_in_part)
         for path in folder.glob("train/*.tokens.npy"):
@@ -61,20 +61,20 @@ def test_pairs_with_a_side_that_is_too_long_are_left_out_and_counted(tmp_path: P
     assert (counts.pairs, counts.source_tokens, counts.target_tokens, counts.dropped_too_long) == (1, 3, 3, 2)
     split = open_split(tmp_path / "train")
     assert split.target[0].tolist() == [5, 5, 3]
-    assert split.lines.tolist() == [2]
+    assert split.lines(np.arange(1)) == [2]
 
 
 def test_without_a_limit_every_pair_is_kept(tmp_path: Path) -> None:
     assert write(tmp_path, [([4] * 5000 + [3], [3]), ([3], [3])]).pairs == 2
 
 
-def test_tokens_stay_on_disk_until_they_are_read(tmp_path: Path) -> None:
+def test_tokens_and_lines_stay_on_disk_until_they_are_read(tmp_path: Path) -> None:
     write(tmp_path, ONE)
-    sentence = open_split(tmp_path / "train").source[0]
-    bases = [sentence]
-    while bases[-1].base is not None and isinstance(bases[-1].base, np.ndarray):
-        bases.append(bases[-1].base)
-    assert isinstance(bases[-1], np.memmap)
+    split = open_split(tmp_path / "train")
+    for array in (split.source[0], *split.shard_lines):
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        assert isinstance(array, np.memmap)
 
 
 def test_there_is_no_sentence_before_the_first_or_after_the_last(tmp_path: Path) -> None:

@@ -107,6 +107,21 @@ def test_a_script_is_foreign_only_where_it_has_most_of_the_letters(tmp_path: Pat
     assert cleaned(tmp_path, FOREIGN)[1] == [GOOD, pair]
 
 
+def test_no_pair_is_foreign_where_validation_and_test_have_no_letters(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [GOOD, ("one", "一")], held_out=[("1 + 1", "2"), ("🐎 ?", "!")])
+    report, kept = cleaned(tmp_path, FOREIGN)
+    assert kept == [GOOD, ("one", "一")]
+    assert report.dropped == {"empty": 0}
+
+
+def test_text_without_spaces_between_words_has_the_length_of_its_characters(tmp_path: Path) -> None:
+    pairs = [("the dog sleeps in the house", "第一只狗睡在房子里"), ("dogs", "第一只狗睡在房子里"), ("one two three four", "สุนัขนอน")]
+    write_raw_pairs(tmp_path / "raw", pairs)
+    report, kept = cleaned(tmp_path, OFF.model_copy(update={"max_ratio": 3.0}))
+    assert kept == [pairs[0], pairs[2]]
+    assert {words for words, count in enumerate(report.lengths_in["de"]) if count} == {8, 9}
+
+
 def test_a_sentence_is_compared_and_scored_without_its_tag(tmp_path: Path) -> None:
     settings = DEFAULT.model_copy(update={"drop_overlap": True, "drop_worst": 0.01, "score_by": "both"})
     seen: list[str] = []

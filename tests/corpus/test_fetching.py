@@ -108,29 +108,49 @@ def files_in(folder: Path) -> list[Path]:
 
 def test_a_file_comes_with_its_sum_and_a_second_try_does_not_fetch_it_again(site: Site, fetcher: Fetcher) -> None:
     for expected in (None, RIGHT, Sum(hashlib.md5(CONTENT).hexdigest(), "md5")):
-        first = fetcher.fetch(site.address, expected)
-        assert (first.path.read_bytes(), first.sha256) == (CONTENT, RIGHT.digest)
-        assert fetcher.fetch(site.address, expected) == first
-    # With another sum it is fetched again.
-    assert len(site.requests) == 3
+        fetched = fetcher.fetch(site.address, expected)
+        assert (fetched.path.read_bytes(), fetched.sha256) == (CONTENT, RIGHT.digest)
+    assert len(site.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("faults", "digest", "message", "code"),
-    [
-        ([], "0" * 64, f"wrong sha256: wanted {'0' * 64}, found {RIGHT.digest}", 65),
-        ([503] * TRIES, RIGHT.digest, "503 Server Error: Service Unavailable .*machine.mirror", 69),
-        ([404], RIGHT.digest, "404 Client Error: Not Found .*Correct the address .*or put the file at MIRROR/tiny/train.en", 78),
-    ],
-)
+REFUSALS: list[tuple[list[int | str], str, int, str]] = [
+    ([], "0" * 64, 65, f"wrong sha256: wanted {'0' * 64}, found {RIGHT.digest}"),
+    ([503] * TRIES, RIGHT.digest, 69, "503 Server Error.*put the file at MIRROR/tiny/train.en and set machine.mirror"),
+    ([404], RIGHT.digest, 78, "404 Client Error.*Correct the address .*or put the file at MIRROR/tiny/train.en"),
+    *(
+        ([f"redirect {to}"], RIGHT.digest, 78, "Correct the address")
+        for to in ("file:///etc/passwd", "data:text/plain,text", "http://a..b/x")
+    ),
+]
+
+
+@pytest.mark.parametrize(("faults", "digest", "code", "words"), REFUSALS)
 def test_a_failed_download_is_one_line_and_nothing_is_kept(
-    site: Site, fetcher: Fetcher, faults: list[int | str], digest: str, message: str, code: int
+    site: Site, fetcher: Fetcher, faults: list[int | str], digest: str, code: int, words: str
 ) -> None:
     site.faults = list(faults)
-    with refused(code, f"{site.address}: {message}"):
+    with refused(code, f"{site.address}: .*{words}"):
         fetcher.fetch(site.address, Sum(digest))
     assert len(site.requests) == max(1, len(faults))
     assert files_in(fetcher.downloads) == []
+
+
+ENVIRONMENTS = [
+    *(("https_proxy", value) for value in ("socks5://me:secret@127.0.0.1:9", "me:secret@127.0.0.1:x", "http://me:secret@a..b:8")),
+    ("REQUESTS_CA_BUNDLE", "nowhere.pem"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), ENVIRONMENTS)
+def test_a_proxy_or_certificates_that_cannot_be_used_are_a_fault_of_the_environment(
+    fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    with refused(78, "or the proxy or certificates in the environment") as caught:
+        fetcher.fetch("https://example.invalid/train.en")
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("faults", [[503, 500], [429, 503], ["redirect"]])
@@ -170,11 +190,10 @@ def test_a_part_of_another_version_or_without_a_version_is_not_continued(site: S
 
 
 def test_a_server_without_ranges_sends_the_whole_file_again(site: Site, fetcher: Fetcher) -> None:
-    site.faults, site.ranges = ["truncate"], False
-    assert fetcher.fetch(site.address, RIGHT).path.read_bytes() == CONTENT
-    site.faults = ["truncate"] * TRIES
-    with pytest.raises(UserError, match=f"the connection broke \\({TRIES} tries\\)"):
+    site.ranges, site.faults = False, ["truncate"] * TRIES
+    with refused(69, f"IncompleteRead.*{TRIES} tries"):
         fetcher.fetch(site.address)
+    assert fetcher.fetch(site.address).path.read_bytes() == CONTENT
 
 
 def test_a_complete_part_is_renamed_and_not_fetched_again(site: Site, fetcher: Fetcher) -> None:
@@ -246,58 +265,12 @@ def test_a_file_that_the_server_marks_as_compressed_in_transit_is_kept_as_it_is(
     assert fetcher.fetch(f"{site.address}.gz").path.read_bytes() == site.content
 
 
-@pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://127.0.0.1/train.en", "data:text/plain,text", "http://a..b/x"])
-def test_a_redirect_to_another_scheme_or_no_host_is_refused_and_not_tried_again(site: Site, fetcher: Fetcher, address: str) -> None:
-    site.faults = [f"redirect {address}"]
-    with refused(78, r"Correct the address"):
-        fetcher.fetch(site.address)
-    assert len(site.requests) == 1
-    assert files_in(fetcher.downloads) == []
-
-
-def test_a_wrong_redirect_is_not_the_fault_of_a_proxy_that_works(site: Site, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("http_proxy", site.address.rpartition("/")[0])
-    site.faults = ["redirect http://127.0.0.1:99999999/x"]
-    with refused(78, r"Correct the address"):
-        fetcher.fetch("http://corpora.invalid/train.en")
-
-
-@pytest.mark.parametrize(
-    "proxy", ["socks5://me:secret@127.0.0.1:9", "ftp://127.0.0.1:9", "me:secret@127.0.0.1:x", "http://", "http://a..b:8"]
-)
-def test_a_proxy_that_cannot_be_used_is_named_without_its_password(fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
-    monkeypatch.setenv("https_proxy", proxy)
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    with refused(78, r"not a proxy .*Correct the proxy in the environment \(https_proxy or all_proxy\)") as caught:
-        fetcher.fetch("https://example.invalid/train.en")
-    assert "secret" not in str(caught.value)
-
-
-def test_missing_certificates_are_a_fault_of_the_environment(fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "nowhere.pem")
-    with refused(78, r"invalid path: nowhere\.pem\. Correct REQUESTS_CA_BUNDLE"):
-        fetcher.fetch("https://127.0.0.1:9/train.en")
-
-
 def test_a_missing_server_is_unavailable_and_the_message_has_the_path_in_the_mirror(fetcher: Fetcher, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     mirrored = Fetcher("tiny", fetcher.downloads, tmp_path, pause_seconds=0.01)
     with refused(69, f"no connection .*put the file at {tmp_path}/tiny/train.en"):
         mirrored.fetch(f"http://127.0.0.1:{port}/train.en", RIGHT)
-
-
-def test_tries_are_separated_by_pauses_that_grow(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr("transformer_core.corpus.sources.http.time.sleep", pauses.append)
-    monkeypatch.setattr("transformer_core.corpus.sources.http.random.uniform", lambda low, high: (low + high) / 2)
-    site.faults = [503] * TRIES
-    with pytest.raises(UserError):
-        Fetcher("tiny", tmp_path, pause_seconds=0.2).fetch(site.address)
-    assert pauses == pytest.approx([0.2, 0.4])
 
 
 def test_addresses_with_the_same_file_name_are_kept_apart_and_an_escaped_slash_stays_in_the_folder(site: Site, fetcher: Fetcher) -> None:
@@ -348,30 +321,21 @@ def test_a_mirrored_file_with_the_name_of_two_addresses_is_taken_by_a_name_of_on
     assert mirrored.fetch(both[0], None, both).path.is_relative_to(fetcher.downloads)
 
 
-def test_the_environment_has_precedence_over_the_setting_and_a_missing_mirror_is_refused(
+def test_the_mirror_of_the_environment_has_precedence_over_the_setting_whose_path_starts_at_the_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("set", "environment"):
-        (tmp_path / name).mkdir()
+    for folder in ("set", "environment", "repository/mirror", "copy"):
+        (tmp_path / folder).mkdir(parents=True)
     assert mirror_folder(None) is None
     assert mirror_folder(str(tmp_path / "set")) == tmp_path / "set"
-    with refused(78, r"machine\.mirror: no folder"):
-        mirror_folder(str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path / "copy")  # Of an experiment.
+    monkeypatch.setenv("DVC_EXP_NAME", "dry-nibs")
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path / "repository"))
+    assert mirror_folder("mirror") == tmp_path / "repository/mirror"
     with refused(78, r"machine\.mirror: no folder ~nobody-of-that-name/mirror"):
         mirror_folder("~nobody-of-that-name/mirror")
     monkeypatch.setenv("TRANSFORMER_MIRROR", str(tmp_path / "environment"))
     assert mirror_folder(str(tmp_path / "set")) == tmp_path / "environment"
     monkeypatch.setenv("TRANSFORMER_MIRROR", str(tmp_path / "none"))
-    with pytest.raises(UserError, match=r"\$TRANSFORMER_MIRROR: no folder"):
+    with refused(78, r"\$TRANSFORMER_MIRROR: no folder"):
         mirror_folder(None)
-
-
-def test_a_relative_mirror_is_that_of_the_repository_also_in_an_experiments_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in ("repository/mirror", "copy"):
-        (tmp_path / folder).mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "repository")
-    assert mirror_folder("mirror") == Path("mirror")
-    monkeypatch.chdir(tmp_path / "copy")
-    monkeypatch.setenv("DVC_EXP_NAME", "dry-nibs")
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path / "repository"))
-    assert mirror_folder("mirror") == tmp_path / "repository/mirror"

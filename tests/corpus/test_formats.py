@@ -1,6 +1,5 @@
 """Sentences out of files of each format."""
 
-import bz2
 import gzip
 import lzma
 import tracemalloc
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.corpus.archives import archive_bytes
 from tests.refusals import refused
-from transformer_core.corpus.sources.formats import file_lines, text_lines, unpack
+from transformer_core.corpus.sources.formats import file_lines, text_lines
 from transformer_core.errors import UserError
 
 # What XML can hold, and a line or a cell.
@@ -105,20 +104,12 @@ def test_a_row_without_the_column_is_named(tmp_path: Path) -> None:
         list(file_lines(tmp_path / "table.tsv", column=2))
 
 
-def test_the_segments_of_a_test_set_are_read(tmp_path: Path) -> None:
-    (tmp_path / "newstest.sgm").write_bytes(
-        b'<srcset setid="x"><doc docid="1">\n<p>\n<seg id="1"> A &amp; B </seg>\n<SEG id="2">two\nlines</SEG></p></doc></srcset>'
-    )
-    assert list(file_lines(tmp_path / "newstest.sgm")) == [b"A & B", b"two lines"]
-
-
 @pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
 @pytest.mark.parametrize(
     ("name", "content"),
     [
         ("t.de", b"eins\nzwei\x85\n"),
         ("t.tmx", tmx([("one", "eins"), ("two", "zwei\x85")])),
-        ("t.sgm", b"<seg>eins</seg><seg>zwei\xc2\x85</seg>"),
     ],
 )
 def test_any_format_may_be_packed(tmp_path: Path, name: str, content: bytes, suffix: str, pack: Callable[[bytes], bytes]) -> None:
@@ -129,59 +120,35 @@ def test_any_format_may_be_packed(tmp_path: Path, name: str, content: bytes, suf
     assert second.startswith(b"zwei")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("t.gz", gzip.compress(b"eins\n" * 1000, mtime=0)[:-6], "damaged gzip file"),
-        ("t.gz", b"no gzip\n", "damaged gzip file"),
-        ("t.xz", lzma.compress(b"eins\n" * 1000)[:-6], "damaged xz file"),
-        ("t.xz", b"no xz\n", "damaged xz file"),
-        ("t.tmx", b"<tmx><body><tu>", "damaged TMX file"),
-        ("t.tmx", b'<?xml version="1.0" encoding="GBK"?><tmx/>', "damaged TMX file"),
-        ("t.sgm", b"<seg>\xff</seg>", "damaged SGML file"),
-        ("t.sgm", b"<seg>eins</seg><seg id=2>zw", r"damaged SGML file \(a <seg> is not closed\)"),
-        ("t.sgm", b"<seg>" * 400_000, r"damaged SGML file \(a <seg> is not closed\)"),  # At once, not after an hour.
-        ("t.de", None, "no such file"),
-    ],
-)
-def test_a_damaged_file_is_one_line(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with refused(65, message) as caught:
-        list(file_lines(tmp_path / name, "de"))
-    assert "\n" not in str(caught.value)
+REFUSALS = [
+    ("t.gz", gzip.compress(b"eins\n" * 1000, mtime=0)[:-6], "damaged gzip file"),
+    ("t.gz", b"no gzip\n", "damaged gzip file"),
+    ("t.xz", lzma.compress(b"eins\n" * 1000)[:-6], "damaged xz file"),
+    ("t.xz", b"no xz\n", "damaged xz file"),
+    ("t.tmx", b"<tmx><body><tu>", "damaged TMX file"),
+    ("t.tmx", b'<?xml version="1.0" encoding="GBK"?><tmx/>', "damaged TMX file"),
+    ("t.sgm.gz", b"<seg>eins</seg>", "SGML is not read"),
+    ("t.de", None, "no such file"),
+    ("t.de", gzip.compress(b"eins\n"), "packed by gzip.*gz"),
+    ("t.de", lzma.compress(b"eins\n"), "packed by xz.*xz"),
+    ("t.de", archive_bytes([("t.de", b"eins\n")], "zip"), "packed by zip.*Unpack it"),
+    ("t.de", b"one\reins\r", "carriage returns alone.*tr "),
+]
 
 
 @pytest.mark.parametrize("read", [text_lines, file_lines, partial(file_lines, column=1)], ids=["text", "bytes", "table"])
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (gzip.compress(b"eins\n"), r"t\.de: packed by gzip\. Add \.gz to its name, or unpack it\.$"),
-        (lzma.compress(b"eins\n"), r"t\.de: packed by xz\. Add \.xz to its name, or unpack it\.$"),
-        (bz2.compress(b"eins\n"), r"t\.de: packed by bzip2\. Unpack it: packed files are read if they are \.gz or \.xz\.$"),
-        (bz2.compress(b""), r"t\.de: packed by bzip2\."),
-        (archive_bytes([("t.de", b"eins\n")], "zip"), r"t\.de: packed by zip\."),
-        (b"one\reins\r", r"t\.de: its lines end in carriage returns alone\. Convert it: tr '\\r' '\\n' < OLD > NEW$"),
-    ],
-    ids=["gzip", "xz", "bzip2", "empty bzip2", "zip", "carriage returns"],
-)
-def test_a_packed_file_under_another_name_and_carriage_returns_for_line_feeds_are_named(
-    tmp_path: Path, content: bytes, message: str, read: Callable[[Path], Iterator[str | bytes]]
+@pytest.mark.parametrize(("name", "content", "words"), REFUSALS)
+def test_a_file_that_cannot_be_read_is_one_line(
+    tmp_path: Path, name: str, content: bytes | None, words: str, read: Callable[[Path], Iterator[str | bytes]]
 ) -> None:
-    (tmp_path / "t.de").write_bytes(content)
-    with refused(65, message):
-        list(read(tmp_path / "t.de"))
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with refused(65, f"{name}: .*{words}") as caught:
+        list(read(tmp_path / name))
+    assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text", ["BZh\n", "BZh91AY&SY\u00c5\u00c5 begins a file of bzip2\n", "PK is short\n", "eins\r", "a\rb\nc\n", "a\rb\n", "\r"]
-)
+@pytest.mark.parametrize("text", ["PK is short\n", "eins\r", "a\rb\nc\n", "a\rb\n", "\r"])
 def test_a_text_may_begin_as_a_packed_file_does_and_have_carriage_returns_in_its_lines(tmp_path: Path, text: str) -> None:
     (tmp_path / "t.de").write_bytes(text.encode())
     assert "".join(f"{line}\n" for line in text_lines(tmp_path / "t.de")) == text.removesuffix("\n") + "\n"
-
-
-def test_the_first_member_of_a_tar_archive_may_be_named_as_a_packed_file_begins(tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(archive_bytes([("BZh.en", b"one\n")], "w"))
-    (path,) = unpack(tmp_path / "a.tar", ["BZh.en"], tmp_path)
-    assert path.read_bytes() == b"one\n"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import LocalFile, find_entry, load_entry
 from transformer_core.corpus.sources.fetching import Fetcher
-from transformer_core.corpus.sources.holdout import listed_sentences
+from transformer_core.corpus.sources.holdout import Candidates, choose, listed_sentences, rank
 from transformer_core.corpus.sources.own import new_entry, update_entry
 from transformer_core.corpus.sources.raw import write_raw
 from transformer_core.corpus.sources.readers import SourceReader
@@ -237,6 +237,17 @@ def test_an_update_checks_the_local_files_beside_other_sources_and_leaves_the_si
     ENGLISH.write_text(ENGLISH.read_text() + "on this side only\n")
     with pytest.raises(UserError, match=r"my/letters\.en: 42 lines, but my/letters\.de has 41"):
         update_entry("letters")
+
+
+def test_few_of_many_sentences_are_remembered_and_the_choice_is_the_same() -> None:
+    ranks = [rank(b"%d" % number) for number in range(20_000)]
+    listed = {"test": [one.hex()[:16] for one in ranks[:3]], "valid": [ranks[3].hex()[:16]]}
+    candidates = Candidates(15, listed)
+    for one in [*ranks, *ranks]:
+        candidates.add(one)
+    assert len(candidates.ranks) < 1100
+    sizes = {"valid": 5, "test": 10}
+    assert choose(candidates.ranks, sizes, listed) == choose(ranks, sizes, listed)
 
 
 def test_entries_that_cannot_be_updated_are_refused() -> None:

@@ -53,7 +53,6 @@ _GERMAN = [f"ein süßes Haus Nummer {number}, „ja“" for number in range(12)
 _TEXT = "".join(f"{line}\n" for line in _GERMAN).encode()
 _TABLE = "".join(f"{en}\t{de}\n" for en, de in zip(_ENGLISH, _GERMAN, strict=True)).encode()
 _TMX = tmx(list(zip(_ENGLISH, _GERMAN, strict=True)))
-_SGM = "".join(f'<seg id="{number}"> {line} &amp; &#252; </seg>\n' for number, line in enumerate(_GERMAN)).encode()
 _TREES = (
     b"( (S (NP-SBJ (PRP It))\n   (VP (VBZ is) (NP (-NONE- *T*-1)))) )\n\n(S (NP (DT The) (NN dog)) (VP (VBZ barks)))\n(TOP (X (Y y)))\n"
 )
@@ -357,10 +356,9 @@ READERS: dict[str, Reader] = {
     "corpus": Reader(_corpus_of_any_bytes, _fixed(_TEXT)),
     "table": Reader(_file_read("t.tsv", column=2), _fixed(_TABLE)),
     "tmx": Reader(_file_read("t.tmx"), _fixed(_TMX)),
-    "sgm": Reader(_file_read("t.sgm"), _fixed(_SGM)),
     "gzip": Reader(_file_read("t.de.gz"), lambda: [gzip.compress(_TEXT, mtime=0)]),
     "xz": Reader(_file_read("t.de.xz"), lambda: [lzma.compress(_TEXT)]),
-    "tar": Reader(_packed(".tar"), _packed_examples("w", "w:gz", "w:bz2", "w:xz")),
+    "tar": Reader(_packed(".tar"), _packed_examples("w", "w:gz", "w:xz")),
     "zip": Reader(_packed(".zip"), _packed_examples("zip")),
     "trees": Reader(_read_trees, _fixed(_TREES)),
     "parses": Reader(_repair_trees, _fixed(_SYMBOLS)),

@@ -21,9 +21,7 @@ def add_to(commands: Commands) -> None:
         "transformer-core data new letters letters.en letters.de",
     )
     new.add_argument("name", metavar="NAME", help="name of the corpus")
-    new.add_argument(
-        "source", metavar="SOURCE_FILE", type=Path, help="UTF-8, one sentence a line: corpus.en, corpus.en.gz; or .tmx, .tsv, .sgm"
-    )
+    new.add_argument("source", metavar="SOURCE_FILE", type=Path, help="UTF-8, one sentence a line: corpus.en, corpus.en.gz; or .tmx, .tsv")
     new.add_argument(
         "target", metavar="TARGET_FILE", type=Path, help="the translations, line by line: corpus.de; the same .tmx or .tsv file"
     )

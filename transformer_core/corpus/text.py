@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, AnyStr, BinaryIO, Generic, NamedTuple
@@ -34,6 +34,7 @@ _INVISIBLE = [0xAD, 0x061C, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *ran
 _REMOVED = dict.fromkeys((*_CONTROLS, *_INVISIBLE))
 # First words of the names of letters in Unicode, of scripts that are written without spaces between words.
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
+_FIRST_WITHOUT_SPACES = "\u0e01"
 _MOST_IN_A_WORD = 5
 _ENTITY = re.compile(r"&(?:[a-zA-Z]\w{1,7}|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 
@@ -59,6 +60,7 @@ def _without_controls(text: str) -> str:
     return text if text.isprintable() else text.translate(_REMOVED)
 
 
+@cache
 def is_unspaced(character: str) -> bool:
     """Return whether a character is of a script that is written without spaces between words."""
     return unicodedata.name(character, "").startswith(_WITHOUT_SPACES)
@@ -66,7 +68,7 @@ def is_unspaced(character: str) -> bool:
 
 def lacks_spaces(text: str) -> bool:
     """Return whether a text has no spaces between words. Segmented text of scripts without spaces has spaces and few characters a word."""
-    return sum(map(is_unspaced, text)) > _MOST_IN_A_WORD * len(text.split())
+    return max(text, default="") >= _FIRST_WITHOUT_SPACES and sum(map(is_unspaced, text)) > _MOST_IN_A_WORD * len(text.split())
 
 
 def length_in_words(text: str) -> int:

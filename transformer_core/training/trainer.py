@@ -195,7 +195,7 @@ class Trainer:
         self._window.skipped += 1
         self.progress.skipped_in_row += 1
         pairs = np.concatenate(update.microbatches)
-        self._observer.on_skipped(number, sorted(self._split.lines[pairs].tolist()), overflow)
+        self._observer.on_skipped(number, sorted(self._split.lines(pairs)), overflow)
 
     def _go_back(self) -> None:
         """Restore the weights of the newest state before the skipped updates, and continue with the next batches.

@@ -1,10 +1,10 @@
-"""Repairs every line, drops unusable training pairs, and counts both, in bounded memory.
+"""Repairs every line, drops unusable training pairs, and counts both. Memory: some 30 bytes a pair, most of them to find repeats.
 
 Validation and test are repaired in the same way but not filtered: line i stays line i.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress, islice, repeat
 from pathlib import Path
@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from transformer_core.config import TREES, Clean
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
-from transformer_core.corpus.cleaning.rules import EvaluationSide, Repeats, digest, rules, words_in
+from transformer_core.corpus.cleaning.rules import EvaluationSide, digests_of, repeated, rules
 from transformer_core.corpus.text import (
     REPAIRS,
     WEIGHTS,
@@ -23,6 +23,7 @@ from transformer_core.corpus.text import (
     Pair,
     decode_line,
     has_entity,
+    length_in_words,
     normalise,
     read_chunks,
     read_lines,
@@ -80,7 +81,7 @@ def clean_corpus(
     if target == TREES:  # Trees of train contain the source's words, the symbols of valid and test do not.
         targets = replace(targets, scripts=sources.scripts | targets.scripts)
     work = _Work(settings, *paths, sources, targets, target == TREES, frozenset(tags))
-    train = _Train(folder, source, target, settings, raw / WEIGHTS)
+    train = _Train(folder, source, target, settings, raw / WEIGHTS, rules(settings, sources, targets))
     # disable=None: no bar where there is no terminal.
     with tqdm(desc="clean", unit=" pairs", leave=False, disable=None) as bar:
         for part in in_order(work, read_chunks(*paths), workers or workers_for(paths[0])):
@@ -154,13 +155,13 @@ class _Part:
         words: (pairs, 2) number of words, at most `LONGEST_COUNTED`.
         kept: (pairs,) whether all rules for one pair keep it.
         text: the kept lines of source and target.
-        digests: concatenated digests of the kept pairs, by each rule that drops repeats.
+        digests: those of the kept pairs, by each rule that drops repeats.
     """
 
     words: NDArray[np.uint8]
     kept: NDArray[np.bool_]
     text: tuple[bytes, bytes] = b"", b""
-    digests: dict[str, bytes] = field(default_factory=dict)
+    digests: dict[str, NDArray[np.uint64]] = field(default_factory=dict)
     tally: _Tally = field(default_factory=_Tally)
 
 
@@ -187,7 +188,7 @@ class _Work:
             if pair is None:
                 continue
             bare = Pair(without_tag(pair.source, self.tags), pair.target)
-            words = words_in(bare.source), words_in(bare.target)
+            words = length_in_words(bare.source), length_in_words(bare.target)
             part.words[index] = min(words[0], LONGEST_COUNTED), min(words[1], LONGEST_COUNTED)
             part.tally.entities += has_entity(pair.source) + has_entity(pair.target)
             rule = next((name for name, drops in asked.items() if drops(bare, words)), None)
@@ -199,9 +200,9 @@ class _Work:
         part.text = "".join([f"{pair.source}\n" for pair in kept]).encode(), "".join([f"{pair.target}\n" for pair in kept]).encode()
         both = [f"{pair.source}\n{pair.target}" for pair in kept]
         if self.settings.drop_duplicates:
-            part.digests["duplicate"] = b"".join(map(digest, both))
+            part.digests["duplicate"] = digests_of(both)
         if self.settings.drop_case_duplicates:
-            part.digests["case_duplicate"] = b"".join(digest(text.casefold()) for text in both)
+            part.digests["case_duplicate"] = digests_of(map(str.casefold, both))
         return part
 
     def _repaired(self, tally: _Tally, pair: Pair[bytes], number: int) -> Pair[str] | None:
@@ -221,7 +222,7 @@ class _Work:
 class _Train:
     """The training text: written part by part after the rules for one pair, then again without repeats."""
 
-    def __init__(self, folder: Path, source: str, target: str, settings: Clean, weights: Path) -> None:
+    def __init__(self, folder: Path, source: str, target: str, settings: Clean, weights: Path, for_one_pair: Iterable[str]) -> None:
         self._weights = weights
         self._languages = source, target
         self._paths = [folder / f"train.{language}" for language in self._languages]
@@ -229,11 +230,11 @@ class _Train:
         self._files = [path.open("wb") for path in self._all]
         # In the order in which they are applied; a pair counts for the first rule.
         repeats = {"duplicate": settings.drop_duplicates, "case_duplicate": settings.drop_case_duplicates}
-        self._repeats = {name: Repeats(folder / f"{name}.parts") for name, drops in repeats.items() if drops}
+        self._digests = {name: [np.zeros(0, np.uint64)] for name, drops in repeats.items() if drops}
         invalid = [INVALID_UTF8] if settings.on_invalid_utf8 == "drop" else []
         self._drop_worst = settings.drop_worst
         scored = [LOW_SCORE] if settings.drop_worst else []
-        self._rules = [*invalid, *rules(settings, EvaluationSide.of(()), EvaluationSide.of(())), *self._repeats, *scored]
+        self._rules = [*invalid, *for_one_pair, *self._digests, *scored]
         self._tally = _Tally()
         self._lengths = np.zeros((2, LONGEST_COUNTED + 1), np.int64)
         self._words = [np.zeros((0, 2), np.uint8)]
@@ -244,7 +245,7 @@ class _Train:
         for file, text in zip(self._files, part.text, strict=True):
             file.write(text)
         for name, digests in part.digests.items():
-            self._repeats[name].add(digests)
+            self._digests[name].append(digests)
         self._lengths += _histograms(part.words)
         self._words.append(part.words[part.kept])
         self._kept.append(part.kept)
@@ -257,8 +258,8 @@ class _Train:
         words = np.concatenate(self._words)
         self._words.clear()
         left = np.ones(len(words), np.bool_)
-        for name, repeats in self._repeats.items():
-            found = repeats.found() & left
+        for name, parts in self._digests.items():
+            found = repeated(np.concatenate(parts)) & left
             left &= ~found
             self._tally.dropped[name] = int(found.sum())
             self._show(name, np.flatnonzero(found)[:EXAMPLES].tolist())

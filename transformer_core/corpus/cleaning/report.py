@@ -21,7 +21,7 @@ class CleaningReport(Section):
     """report.json.
 
     Attributes:
-        dropped: number of pairs by the first rule that drops them.
+        dropped: number of pairs by the first rule that drops them; rules that are off are left out.
         repaired: number of changed lines by repair.
         entities: number of lines, kept or dropped, with an HTML entity (&apos;): a sign of tokenised text.
         examples: some dropped pairs of each rule, repaired.

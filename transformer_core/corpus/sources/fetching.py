@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -32,11 +32,10 @@ class Sum:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A local file and its SHA-256, which was compared with the expected sum if there is one (`verified`)."""
+    """A local file and its SHA-256, which was compared with the expected sum if there is one."""
 
     path: Path
     sha256: str
-    verified: bool
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,11 @@ class Fetcher:
                 after the last try; 78 if the server refuses the request (it does not have the file, for example), or if the lock is
                 not valid.
         """
-        address = without_logins(url)
+        address, name = without_logins(url), file_name(url)
         expected = published or self._locked(address)
-        shared = any(file_name(other) == file_name(url) and without_logins(other) != address for other in others)
-        fetched = self._fetch(url, published, expected, [name_of_address(url), *([] if shared else [file_name(url)])])
+        shared = any(file_name(other) == name and without_logins(other) != address for other in others)
+        names = [name_of_address(url), *([] if shared else [name])]
+        fetched = self._mirrored(names, name, expected) or self._downloaded(url, expected, names[-1])
         if expected is None:
             self._lock(address, fetched.sha256)
         return fetched
@@ -108,43 +108,34 @@ class Fetcher:
         self.new_sums.clear()
 
     def discard(self, damaged: Iterable[Fetched]) -> None:
-        """Remove downloads whose sum was not known, so that the next run fetches them again."""
+        """Remove downloads that cannot be read, so that the next run fetches them again."""
         for file in damaged:
-            if not file.verified and file.path.is_relative_to(self.downloads):
+            if file.path.is_relative_to(self.downloads):
                 file.path.unlink(missing_ok=True)
 
-    def _fetch(self, url: str, published: Sum | None, expected: Sum | None, mirrored: list[str]) -> Fetched:
-        """Return the file at `url`; the mirror may have it under each of the names `mirrored`."""
-        name = file_name(url)
-        for path in (self.mirror / self.corpus / one for one in mirrored) if self.mirror else ():
+    def _mirrored(self, names: list[str], name: str, expected: Sum | None) -> Fetched | None:
+        """Return the file of the mirror with one of these names, or else one of any corpus with this name and the expected sum."""
+        if self.mirror is None:
+            return None
+        for path in (self.mirror / self.corpus / one for one in names):
             if path.is_file():
                 return check_sum(path, expected)
-        if elsewhere := self._with_known_sum(name, expected):
-            return elsewhere
-        # Two addresses may end in the same name, and a published sum may have been corrected since an earlier download.
-        key = hashlib.sha256(f"{url} {published}".encode()).hexdigest()[:8]
-        downloaded = self.downloads / self.corpus / f"{key}-{name}"
-        if downloaded.is_file():
-            return check_sum(downloaded, expected)
-        arrived = downloaded.with_name(f"{downloaded.name}.unchecked")
-        arrived.parent.mkdir(parents=True, exist_ok=True)
-        where = f"{self.mirror or 'MIRROR'}/{self.corpus}/{mirrored[-1]}"
-        download(url, arrived, self.pause_seconds, otherwise=f"put the file at {where} and set machine.mirror")
-        try:
-            fetched = check_sum(arrived, expected, name=url)
-        except UserError:
-            arrived.unlink()
-            raise
-        arrived.replace(downloaded)
-        return replace(fetched, path=downloaded)
-
-    def _with_known_sum(self, name: str, expected: Sum | None) -> Fetched | None:
-        """Return a file of that name in the mirror, of any corpus, that has the expected sum."""
-        for path in self.mirror.glob(f"*/{escape(name)}") if self.mirror and expected else ():
-            with suppress(UserError):
-                if path.is_file():
-                    return check_sum(path, expected)
+        for path in self.mirror.glob(f"*/{escape(name)}") if expected else ():
+            with suppress(UserError, IsADirectoryError):
+                return check_sum(path, expected)
         return None
+
+    def _downloaded(self, url: str, expected: Sum | None, name_in_mirror: str) -> Fetched:
+        path = self.downloads / self.corpus / name_of_address(url)  # Two addresses may end in the same name.
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            where = f"{self.mirror or 'MIRROR'}/{self.corpus}/{name_in_mirror}"
+            download(url, path, self.pause_seconds, otherwise=f"put the file at {where} and set machine.mirror")
+        try:
+            return check_sum(path, expected, name=url)
+        except UserError:
+            path.unlink()
+            raise
 
     def scratch(self) -> TemporaryDirectory[str]:
         """Return a temporary folder beside the downloads, for extracting archives."""
@@ -208,4 +199,4 @@ def check_sum(path: Path, expected: Sum | None, name: str = "") -> Fetched:
                 f"{name or path}: wrong {expected.algorithm}: wanted {expected.digest}, found {found}",
                 f"The file was changed or damaged: get it again, or correct the sum in {expected.given_in}.",
             )
-    return Fetched(path, sha256, verified=expected is not None)
+    return Fetched(path, sha256)

@@ -1,10 +1,8 @@
-"""Sentences of files in several formats: text, tab-separated tables, translation memories (TMX), test sets (SGML); archives."""
+"""Sentences of files in several formats: text, tab-separated tables, translation memories (TMX); archives."""
 
-import bz2
 import errno
 import fnmatch
 import gzip
-import html
 import io
 import lzma
 import re
@@ -16,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, islice
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 from xml.etree import ElementTree
@@ -24,23 +22,15 @@ from xml.etree import ElementTree
 from transformer_core.corpus.text import Pair, aligned, decode_line, open_bytes
 from transformer_core.errors import UserError, first_line
 
-_SEGMENT_TAG = re.compile(rb"<(/?)seg\b[^<>]*>", re.IGNORECASE)
 # Elements of TMX 1.4 that hold the codes of the file that was translated; only what is inside their <sub> is text.
 _TMX_CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
 _XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 # Exceptions that tarfile and zipfile raise for damaged archives, those of their own included.
 _DAMAGED_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, *_DAMAGED, OSError, ValueError, LookupError, ArithmeticError, struct.error)
-# The beginning of a packed file, by the program that packs it. A text may begin with "BZh": in a bzip2 file the mark of a block (and after
-# its sum of 4 bytes a number below 2**20 in 25 bits) or of the end follows.
-_PACKED = {
-    "gzip": re.compile(rb"\x1f\x8b"),
-    "bzip2": re.compile(rb"BZh[1-9](1AY&SY.{4}[\x00-\x07]|\x17rE8P\x90)", re.DOTALL),
-    "xz": re.compile(rb"\xfd7zXZ\x00"),
-    "zip": re.compile(rb"PK\x03\x04"),
-}
-_LONGEST_BEGINNING = 15
-_OPENERS: dict[str, Callable[[BinaryIO], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+# The beginning of a packed file, by the program that packs it.
+_PACKED = {"gzip": b"\x1f\x8b", "xz": b"\xfd7zXZ\x00", "zip": b"PK\x03\x04"}
+_OPENERS: dict[str, Callable[[BinaryIO], Any]] = {"gzip": gzip.open, "xz": lzma.open}
 # The program that packs a file, by the ending of its name.
 _ENDINGS = {".gz": "gzip", ".xz": "xz"}
 # A packed file may unpack to this many times its size plus this many bytes, far more than text needs.
@@ -74,44 +64,36 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
     """Yield the sentences of one language in a file. The suffix of its name, before .gz or .xz, tells the format.
 
     Args:
-        path: .tmx has a sentence in each translation unit (an empty one is yielded if the unit lacks the language), .sgm or .sgml in each
-            <seg>, any other file on each line.
+        path: .tmx has a sentence in each translation unit (an empty one is yielded if the unit lacks the language), any other file on each
+            line.
         language: the language to read from a TMX file; de also reads de-AT.
         column: the column to read from tab-separated text, counted from 1.
 
     Raises:
-        UserError: exit code 65; no such file, a damaged file, one that is packed and has another name, a text with carriage returns in
-            place of line feeds, or a line without that column (`NoColumn` for the first line of several).
+        UserError: exit code 65; no such file, a damaged file, one that is packed and has another name, SGML, a text with carriage returns
+            in place of line feeds, or a line without that column (`NoColumn` for the first line of several).
     """
     name = path.name.removesuffix(".gz").removesuffix(".xz")
+    if name.endswith((".sgm", ".sgml")):
+        raise UserError(f"{path}: SGML is not read", "Name the test set with sacrebleu or mtdata, or convert it to text.")
     try:
         with _decompressed(path) as file:
             if name.endswith(".tmx"):
                 yield from _units(file, language)
-            elif name.endswith((".sgm", ".sgml")):
-                yield from (_in_one_line(html.unescape(one.decode())) for one in _segments(file.read()))
             elif column is not None:
                 yield from _column(file, column, path)
             else:
                 yield from _lines(file, path)
     except _DAMAGED:
-        raise _damaged(path) from None
+        raise UserError(f"{path}: damaged {'xz' if path.suffix == '.xz' else 'gzip'} file", "Get it again.") from None
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # The last two: invalid UTF-8, or an unknown encoding.
-        raise UserError(f"{path}: damaged {'TMX' if name.endswith('.tmx') else 'SGML'} file ({error})", "Get it again.") from None
+        raise UserError(f"{path}: damaged TMX file ({error})", "Get it again.") from None
 
 
 def text_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 text, packed (.gz, .xz) or not. Raises `UserError` (65): as `file_lines`, or not valid UTF-8."""
-    try:
-        with _decompressed(path) as file:
-            for number, line in enumerate(_lines(file, path), start=1):
-                yield decode_line(line, path, number)
-    except _DAMAGED:
-        raise _damaged(path) from None
-
-
-def _damaged(path: Path) -> UserError:
-    return UserError(f"{path}: damaged {'xz' if path.suffix == '.xz' else 'gzip'} file", "Get it again.")
+    for number, line in enumerate(file_lines(path), start=1):
+        yield decode_line(line, path, number)
 
 
 def _decompressed(path: Path) -> BinaryIO:
@@ -120,16 +102,14 @@ def _decompressed(path: Path) -> BinaryIO:
         return _unpacked(file, path, _ENDINGS[path.suffix])
     if packer := _packer(file):
         file.close()
-        ending = next((ending for ending, other in _ENDINGS.items() if other == packer), None)
-        remedy = f"Add {ending} to its name, or unpack it." if ending else "Unpack it: packed files are read if they are .gz or .xz."
-        raise UserError(f"{path}: packed by {packer}", remedy)
+        raise UserError(f"{path}: packed by {packer}", "Unpack it, or end its name in .gz or .xz if it is packed so.")
     return file
 
 
 def _packer(file: BinaryIO) -> str | None:
     """Return the program that packed an open file, which is not read further; None if it is not packed."""
-    beginning = cast(io.BufferedReader, file).peek(_LONGEST_BEGINNING)
-    return next((packer for packer, pattern in _PACKED.items() if pattern.match(beginning)), None)
+    beginning = cast(io.BufferedReader, file).peek(max(map(len, _PACKED.values())))
+    return next((packer for packer, mark in _PACKED.items() if beginning.startswith(mark)), None)
 
 
 def _unpacked(file: BinaryIO, path: Path, packer: str) -> BinaryIO:
@@ -184,19 +164,6 @@ def _too_large(path: Path, most: int) -> UserError:
     )
 
 
-def _segments(text: bytes) -> Iterator[bytes]:
-    """Yield the content of each <seg>, in time linear in the text. Raises `ValueError`: the last one is not closed."""
-    begin = None
-    for tag in _SEGMENT_TAG.finditer(text):
-        if tag[1] and begin is not None:
-            yield text[begin : tag.start()]
-            begin = None
-        elif not tag[1] and begin is None:
-            begin = tag.end()
-    if begin is not None:
-        raise ValueError("a <seg> is not closed")
-
-
 def _units(file: BinaryIO, language: str) -> Iterator[bytes]:
     body: ElementTree.Element | None = None
     for event, element in ElementTree.iterparse(file, events=("start", "end")):
@@ -211,17 +178,15 @@ def _units(file: BinaryIO, language: str) -> Iterator[bytes]:
 
 def _segment_in(unit: ElementTree.Element, language: str) -> str:
     """Return the text of a translation unit in a language, or else in a regional form of it; "" if there is none."""
-    exact: dict[str, str] = {}
-    regional: dict[str, str] = {}
+    wanted, regional = language.replace("_", "-"), ""
     for variant in unit:
-        if (segment := variant.find("{*}seg")) is not None:
-            tag = _language_of(variant).lower().replace("_", "-")
-            text = _text_of(segment)
-            exact.setdefault(tag, text)
-            for general in accumulate(tag.split("-"), "{}-{}".format):
-                regional.setdefault(general, text)
-    wanted = language.replace("_", "-")
-    return exact.get(wanted, regional.get(wanted, ""))
+        segment = variant.find("{*}seg")
+        tag = _language_of(variant).lower().replace("_", "-")
+        if segment is not None and tag == wanted:
+            return _text_of(segment)
+        if segment is not None and tag.startswith(f"{wanted}-"):
+            regional = regional or _text_of(segment)
+    return regional
 
 
 def _text_of(segment: ElementTree.Element) -> str:

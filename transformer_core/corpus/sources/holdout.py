@@ -3,6 +3,7 @@
 import hashlib
 import heapq
 from collections.abc import Collection, Mapping
+from itertools import chain
 from pathlib import Path
 
 from transformer_core.corpus.text import Pair, normalise
@@ -11,12 +12,43 @@ from transformer_core.files import read_json, write_json
 
 # Key of the hash that ranks sentences. Another key would choose other pairs.
 _SEED = b"holdout 1"
+_RANK_BYTES = 16
 _DIGITS = 16
+_SLACK = 1000  # Superfluous candidates are removed when there are so many.
 # Sentences are chosen for test first.
 _ORDER = ("test", "valid")
 
 # The first digits of the ranks of the held-out source sentences, by split.
 HeldOut = dict[str, list[str]]
+
+
+class Candidates:
+    """The ranks that `choose` may take from any number of sentences, in bounded memory: the lowest ones, and those on a list.
+
+    Attributes:
+        ranks: ranks of different sentences; all of them if there are no more than `wanted`, and otherwise more than `wanted`.
+
+    Args:
+        wanted: number of sentences of all splits together.
+        listed: see `listed_sentences`.
+    """
+
+    def __init__(self, wanted: int, listed: HeldOut) -> None:
+        self.ranks: set[bytes] = set()
+        self._wanted = wanted
+        self._listed = frozenset(chain.from_iterable(listed.values()))
+        self._most = 2 * (wanted + len(self._listed)) + _SLACK
+        self._highest = b"\xff" * _RANK_BYTES
+
+    def add(self, one: bytes) -> None:
+        """Add the rank of a sentence."""
+        if one > self._highest and _shortened(one) not in self._listed:
+            return
+        self.ranks.add(one)
+        if len(self.ranks) > self._most:
+            lowest = heapq.nsmallest(self._wanted + 1, self.ranks)
+            self._highest = lowest[-1]
+            self.ranks = {*lowest, *(rank for rank in self.ranks if _shortened(rank) in self._listed)}
 
 
 def is_usable(pair: Pair[bytes]) -> bool:
@@ -30,7 +62,7 @@ def is_usable(pair: Pair[bytes]) -> bool:
 def rank(sentence: bytes) -> bytes:
     """Return the rank of a sentence: a keyed hash (BLAKE2b, 16 bytes) of its normalised text."""
     text = normalise(sentence.decode("utf-8", errors="replace"))
-    return hashlib.blake2b(text.encode(), digest_size=16, key=_SEED).digest()
+    return hashlib.blake2b(text.encode(), digest_size=_RANK_BYTES, key=_SEED).digest()
 
 
 def choose(ranks: Collection[bytes], sizes: Mapping[str, int], listed: HeldOut) -> dict[bytes, str]:
@@ -40,7 +72,7 @@ def choose(ranks: Collection[bytes], sizes: Mapping[str, int], listed: HeldOut) 
     of the other sentences. The order of the corpus does not matter, and added text does not change the order of two sentences.
 
     Args:
-        ranks: ranks of the different source sentences, at least as many as all `sizes` together.
+        ranks: ranks of the different source sentences, at least as many as all `sizes` together, or `Candidates.ranks`.
         sizes: number of sentences of each split.
         listed: see `listed_sentences`.
     """

@@ -1,7 +1,6 @@
 """A catalogue entry in `corpora/` for a user's aligned text files: written for new files, updated for changed ones."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -13,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from transformer_core.config import TREES, Language, editable_yaml, read_yaml, validate_document, yaml_text
 from transformer_core.corpus.sources.catalogue import OWN_ENTRIES, Entry, Size, entry_names, load_entry
 from transformer_core.corpus.sources.formats import file_lines, file_pairs, languages_in
-from transformer_core.corpus.sources.holdout import HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
+from transformer_core.corpus.sources.holdout import Candidates, HeldOut, choose, is_usable, list_file, listed_sentences, rank, write_list
 from transformer_core.corpus.sources.readers import located, named_from
 from transformer_core.corpus.text import decode_line, lacks_spaces, normalise, open_bytes
 from transformer_core.errors import UserError, configuration_error
@@ -78,22 +77,24 @@ def new_entry(
     if languages[0] == languages[1]:
         raise configuration_error(f"{name}: both sides are {languages[0]}", "Set --source-language and --target-language.")
     train = _sides(languages, source_file, target_file)
-    size, ranks = _measure([train])
+    wanted = sum(given or _MOST_HELD_OUT for given in (valid, test) if not isinstance(given, tuple))
+    candidates = {language: Candidates(wanted, {}) for language in languages}
+    size = _measure([train], candidates)
     tenth = max(1, min(_MOST_HELD_OUT, size.pairs // 10))
     splits: dict[str, list[dict[str, Any]]] = {"train": [{"files": _files(train, path.parent)}]}
     sizes = {}
     for split, given in (("valid", valid), ("test", test)):
         if isinstance(given, tuple):
             sides = _sides(languages, *given)
-            _measure([sides])
+            _measure([sides], {})
             splits[split] = [{"files": _files(sides, path.parent)}]
         else:
             sizes[split] = given or tenth
             splits[split] = [{"holdout": sizes[split]}]
-    _check_enough(source_file, sum(sizes.values()), len(ranks[languages[0]]))
+    _check_enough(source_file, sum(sizes.values()), len(candidates[languages[0]].ranks))
     entry = {"name": name, "languages": list(languages), "licence": None, "note": "", "size": size.model_dump(), "splits": splits}
     validate_document(Entry, entry, path)  # Before anything is written: a leftover entry would block the next try.
-    _list_held_out(path, ranks, sizes, {})
+    _list_held_out(path, candidates, sizes, {})
     write_text(path, yaml_text(entry))
     return path
 
@@ -171,16 +172,18 @@ def update_entry(name: str) -> tuple[Size | None, Size | None]:
             if split == "train" and listable:
                 train += [sides] if sides else []
             elif len(sides) == 2:
-                _measure([sides])
+                _measure([sides], {})
     size = None
     if train:
-        measured, ranks = _measure(train)
+        listed, wanted = {language: listed_sentences(path, language) for language in entry.languages}, sum(entry.holdouts.values())
+        candidates = {language: Candidates(wanted, digits) for language, digits in listed.items()}
+        measured = _measure(train, candidates)
         language = entry.languages[0]
-        _check_enough(train[0][language].file, sum(entry.holdouts.values()), len(ranks[language]))
+        _check_enough(train[0][language].file, wanted, len(candidates[language].ranks))
         if len(train) == len(entry.splits.train):
             size = measured
             document["size"] = size.model_dump()
-        _list_held_out(path, ranks, entry.holdouts, {language: listed_sentences(path, language) for language in entry.languages})
+        _list_held_out(path, candidates, entry.holdouts, listed)
     write_text(path, yaml_text(document))
     return entry.size, size
 
@@ -219,14 +222,12 @@ def _check_language(language: str, option: str) -> None:
         raise configuration_error(f"{option}: {TREES} is not a language of text, but the target of parsing", remedy)
 
 
-def _measure(parts: Iterable[_Sides]) -> tuple[Size, dict[str, set[bytes]]]:
-    """Check every line of aligned files, read one after the other.
+def _measure(parts: Iterable[_Sides], candidates: dict[str, Candidates]) -> Size:
+    """Check every line of aligned files, read one after the other, and return their size.
 
-    Returns:
-        Their size, and for each language the ranks of its sentences in pairs that can be held out.
+    The sentences of pairs that can be held out are added to the candidates of their language.
     """
     total = text_bytes = 0
-    ranks: dict[str, set[bytes]] = defaultdict(set)
     for sides in parts:
         (source_language, source), (target_language, target) = sides.items()
         if source.file.resolve() == target.file.resolve() and {source.column, target.column} == {1, 2}:
@@ -239,8 +240,9 @@ def _measure(parts: Iterable[_Sides]) -> tuple[Size, dict[str, set[bytes]]]:
             text_bytes += len(pair.source) + len(pair.target) + 2
             if is_usable(pair):
                 usable += 1
-                ranks[source_language].add(rank(pair.source))
-                ranks[target_language].add(rank(pair.target))
+                for language, sentence in zip(sides, pair, strict=True):
+                    if language in candidates:
+                        candidates[language].add(rank(sentence))
         if not number:
             raise UserError(f"{source.file}: empty", "A corpus has a sentence on each line.")
         if not usable:
@@ -248,7 +250,7 @@ def _measure(parts: Iterable[_Sides]) -> tuple[Size, dict[str, set[bytes]]]:
             remedy = f"The languages in it are {', '.join(languages)}." if languages else "Look at the files."
             raise UserError(f"{source.file}: none of {number:,} pairs has text in {source_language} and {target_language}", remedy)
         total += number
-    return Size(pairs=total, text_bytes=text_bytes, download_bytes=0), ranks
+    return Size(pairs=total, text_bytes=text_bytes, download_bytes=0)
 
 
 def _check_cells(table: Path) -> None:
@@ -277,10 +279,10 @@ def _sum_of(path: Path) -> str:
         return sha256_of(path)
 
 
-def _list_held_out(entry: Path, ranks: Mapping[str, set[bytes]], sizes: Mapping[str, int], listed: Mapping[str, HeldOut]) -> None:
+def _list_held_out(entry: Path, candidates: Mapping[str, Candidates], sizes: Mapping[str, int], listed: Mapping[str, HeldOut]) -> None:
     """Write the list of the held-out sentences for both directions; listed sentences stay on it."""
     if sizes:
-        write_list(entry, {language: choose(own, sizes, listed.get(language, {})) for language, own in ranks.items()})
+        write_list(entry, {language: choose(own.ranks, sizes, listed.get(language, {})) for language, own in candidates.items()})
     else:
         list_file(entry).unlink(missing_ok=True)
 

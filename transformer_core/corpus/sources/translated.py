@@ -14,7 +14,7 @@ from pathlib import Path
 from transformer_core.config import PARAMS_FILE
 from transformer_core.corpus.sources.catalogue import FoundEntry, Source, Translated, check_direction, find_entry
 from transformer_core.corpus.sources.fetching import lock_file
-from transformer_core.corpus.sources.holdout import choose, is_usable, listed_sentences, rank
+from transformer_core.corpus.sources.holdout import Candidates, choose, is_usable, listed_sentences, rank
 from transformer_core.corpus.sources.manifest import Origin
 from transformer_core.corpus.sources.readers import OpenedSource, SourceReader, located
 from transformer_core.corpus.text import Pair
@@ -126,8 +126,11 @@ class TranslatedSource:
         found = self.text.found
         if not found.entry.holdouts:
             return {}
-        usable = {rank(pair.source) for pair in self._all_pairs() if is_usable(pair)}
-        return choose(usable, found.entry.holdouts, listed_sentences(found.path, self.text.source))
+        listed = listed_sentences(found.path, self.text.source)
+        usable = Candidates(sum(found.entry.holdouts.values()), listed)
+        for pair in filter(is_usable, self._all_pairs()):
+            usable.add(rank(pair.source))
+        return choose(usable.ranks, found.entry.holdouts, listed)
 
     def _all_pairs(self) -> Iterator[Pair[bytes]]:
         return chain.from_iterable(self.text.open(source).pairs for source in self.sources)

@@ -101,11 +101,11 @@ class Pairs:
 
 @dataclass(frozen=True)
 class BinarizedSplit:
-    """The two sides of a split: pair i is `source[i]`, `target[i]`, from line `lines[i]` (from 1) of the binarized text."""
+    """The two sides of a split: pair i is `source[i]`, `target[i]`; `shard_lines` are the line numbers of each shard's pairs."""
 
     source: Sentences
     target: Sentences
-    lines: NDArray[np.int64]
+    shard_lines: Sequence[NDArray[np.int64]]
 
     def __len__(self) -> int:
         return len(self.source)
@@ -118,6 +118,13 @@ class BinarizedSplit:
     def pairs(self, numbers: NDArray[np.int64]) -> Pairs:
         """Read pairs by their numbers."""
         return Pairs(numbers, *([side[number] for number in numbers.tolist()] for side in (self.source, self.target)))
+
+    def lines(self, numbers: NDArray[np.int64]) -> list[int]:
+        """Return the lines of the binarized text, counted from 1, that pairs come from."""
+        starts = np.cumsum([0, *map(len, self.shard_lines)])
+        shards = np.searchsorted(starts, numbers, side="right") - 1
+        places = zip(shards.tolist(), (numbers - starts[shards]).tolist(), strict=True)
+        return [int(self.shard_lines[shard][place]) for shard, place in places]
 
 
 def token_type(vocab_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
@@ -146,8 +153,7 @@ def open_split(folder: Path) -> BinarizedSplit:
     meta = read_meta(folder)
     shards = [_open_shard(folder, number) for number in range(meta.shards)]
     both = [(tokens, offsets) for tokens, offsets, _ in shards]
-    lines = np.concatenate([np.empty(0, np.int64), *(lines for _, _, lines in shards)])
-    opened = BinarizedSplit(Sentences(both, 0), Sentences(both, 1), lines)
+    opened = BinarizedSplit(Sentences(both, 0), Sentences(both, 1), [lines for _, _, lines in shards])
     if len(opened) != meta.pairs:
         raise UserError(f"{folder}: {len(opened):,} pairs, but {META} says {meta.pairs:,}", _REMEDY)
     return opened

@@ -97,6 +97,12 @@ class Subword:
         trainer = _proto(self.processor.serialized_model_proto()).trainer_spec
         return bool(trainer.model_type == trainer.BPE)
 
+    @cached_property
+    def merge_costs(self) -> dict[str, float]:
+        """The cost of merging to each piece, lowest first; single characters have one too, special tokens and a user's symbols none."""
+        pieces = _proto(self.processor.serialized_model_proto()).pieces
+        return {piece.piece: -piece.score for piece in pieces if piece.type == piece.NORMAL}
+
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids up to the first eos; pad and bos are skipped."""
         tokens = takewhile(lambda token: token != EOS, map(int, ids))
