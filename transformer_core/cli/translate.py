@@ -127,6 +127,8 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Translate all lines of the input; an empty line stays empty."""
+    import torch
+
     from transformer_core.corpus.sources.formats import text_lines
     from transformer_core.decoding.engine import choose, load, translated
 
@@ -141,10 +143,10 @@ def run(arguments: argparse.Namespace) -> int:
                 raise configuration_error(f"--out: {written} is an input file and would be replaced", "Name another file.")
     use_threads(arguments.threads)
     asked, wanted = _completed(arguments)
-    choice = choose(asked, wanted)
-    engine = load(choice.engine, wanted)
+    choice, threads = choose(asked, wanted), torch.get_num_threads()
+    engine = load(choice.engine, wanted)  # CTranslate2 changes torch's number of threads.
     if arguments.verbose:
-        _report(choice, engine, wanted)
+        _report(choice, engine, wanted, threads)
     limit = _Limit(arguments.max_input, arguments.longer == "cut", engine)
     lines = text_lines(arguments.input) if arguments.input else _stdin_lines()
     interactive = arguments.interactive or (arguments.input is None and sys.stdin.isatty())
@@ -254,13 +256,11 @@ def _wanted(arguments: argparse.Namespace) -> "DecodingRequest":
     )
 
 
-def _report(choice: "Choice", engine: "Engine", wanted: "DecodingRequest") -> None:
+def _report(choice: "Choice", engine: "Engine", wanted: "DecodingRequest", threads: int) -> None:
     """Print the engine, how it computes, and the reason for it."""
-    import torch
-
     from transformer_core.models.precision import low_precision, precision_name, weights_dtype
 
-    threads, precision = torch.get_num_threads(), str(wanted.precision)
+    precision = str(wanted.precision)
     if wanted.precision == "auto":
         precision = precision_name(low_precision(engine.device, "auto") or weights_dtype("auto"))
     print(f"engine {choice.engine}, {precision}, on {engine.device}, {threads} CPU threads: {choice.reason}", file=sys.stderr)
