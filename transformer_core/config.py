@@ -299,6 +299,12 @@ class Decode(Section):
     batch_tokens: PositiveInt
 
 
+# The search of models and commands that name no other (paper 6.1).
+PAPER_SEARCH = Decode(
+    engine="torch", precision="float32", shortlist=False, beam=4, penalty="wu", alpha=0.6, max_extra=50, batch_tokens=4096
+)
+
+
 class Evaluate(Section):
     """Scores and report."""
 

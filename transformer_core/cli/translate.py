@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from transformer_core.decoding.sampling import Sampling
     from transformer_core.decoding.translator import Hypothesis
 
-# Defaults for a model directory without a search of its own. The other options of beam search have their defaults in `Search`.
-_DEFAULTS = {"engine": "auto", "precision": "float32", "shortlist": False, "max_extra": 50, "batch_tokens": 4_096}
 _STDIN, _DEV_STDIN = Path("<stdin>"), Path("/dev/stdin")
 # The options of each kind of search, which are named as its settings.
 _SEARCHING, _SAMPLING = ("beam", "alpha", "penalty", "patience"), ("temperature", "top_k", "top_p", "seed")
@@ -164,18 +162,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _completed(arguments: argparse.Namespace) -> "tuple[EngineOption, DecodingRequest]":
-    """Give options that were left out the values of the search with which the first model was scored, or else their defaults.
+    """Give options that were left out the values of the search with which the first model was scored, or else of the paper's.
 
     Returns:
         The engine and what it is to do. The model's own engine and precision give way to the options.
     """
-    from transformer_core.config import MOST_INPUT
+    from transformer_core.config import MOST_INPUT, PAPER_SEARCH
     from transformer_core.models.directory import CONFIG, read_config
 
     own = read_config(arguments.model[0] / CONFIG).decode
     arguments.max_input = arguments.max_input or MOST_INPUT
     engine, precision = arguments.engine, arguments.precision
-    for name, value in (_DEFAULTS | (own.model_dump() if own else {})).items():
+    for name, value in (own.model_dump() if own else PAPER_SEARCH.model_dump() | {"engine": "auto"}).items():
         if getattr(arguments, name) is None and not (arguments.sample and name in _SEARCHING):
             setattr(arguments, name, value)
     wanted = _wanted(arguments)

@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from transformer_core.config import Penalty
+from transformer_core.config import PAPER_SEARCH, Penalty
 from transformer_core.corpus.tokens.subword import EOS, PAD
 from transformer_core.decoding.hypotheses import Finished, Hypotheses, Limits, StepModel, top_logits
 
@@ -26,10 +26,10 @@ class Search:
         nbest: number of outputs that, without a patience, are the same as those of a search to the maximum length.
     """
 
-    beam: int = 4
-    alpha: float = 0.6
-    penalty: Penalty = "wu"
-    max_extra: int = 50
+    beam: int = PAPER_SEARCH.beam
+    alpha: float = PAPER_SEARCH.alpha
+    penalty: Penalty = PAPER_SEARCH.penalty
+    max_extra: int = PAPER_SEARCH.max_extra
     patience: float | None = None
     nbest: int = 1
 

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 import torch
 from torch import Tensor
 
-from transformer_core.config import DecodingPrecision
+from transformer_core.config import PAPER_SEARCH, DecodingPrecision
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import PAD, Subword, TokenIds, padded
 from transformer_core.decoding.beam import Search, beam_search
@@ -26,7 +26,7 @@ from transformer_core.models.directory import CONFIG, MODEL_FILES, SUBWORD, Mode
 from transformer_core.models.precision import can_compile, choose_kernels, low_precision, precision_name, weights_dtype
 from transformer_core.models.translation import DecoderState, TranslationModel
 
-BATCH_TOKENS = 4096
+BATCH_TOKENS = PAPER_SEARCH.batch_tokens
 
 
 @dataclass
