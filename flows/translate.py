@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from flows.process.runner import reports_errors
-from flows.record.registry import fetch, request_defaults
+from flows.record.registry import fetch
 from transformer_core import cli
 from transformer_core.cli.arguments import Parser
 from transformer_core.config import PARAMS_FILE, Machine, load_params, tracking_uri
@@ -15,7 +15,7 @@ from transformer_core.config import PARAMS_FILE, Machine, load_params, tracking_
 
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch the model and run `transformer-core translate` with the options given, or as it was published; return its exit code."""
+    """Fetch the model and run `transformer-core translate` with the options given; return its exit code."""
     parser = Parser(
         prog="python -m flows.translate",
         description="Translate standard input with a model from the MLflow registry at machine.tracking_uri or $MLFLOW_TRACKING_URI.",
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = Machine() if os.environ.get("MLFLOW_TRACKING_URI") and not PARAMS_FILE.exists() else load_params().machine
     with TemporaryDirectory() as folder:
         directory = fetch(chosen.model, tracking_uri(machine), Path(folder))
-        return cli.main(["translate", "--model", str(directory), *chosen.options], request_defaults(directory))
+        return cli.main(["translate", "--model", str(directory), *chosen.options])
 
 
 if __name__ == "__main__":

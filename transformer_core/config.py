@@ -38,6 +38,8 @@ _FULL_RATE = 0.9
 TREES = "tree"
 # The largest `max_extra` of a request to a served model.
 MOST_EXTRA = 1024
+# Most tokens of a source, without its end token, if no other bound is asked for: memory grows with the square of the length.
+MOST_INPUT = 1024
 
 Document = TypeVar("Document", bound=BaseModel)
 
@@ -295,6 +297,12 @@ class Decode(Section):
     alpha: Alpha
     max_extra: PositiveInt
     batch_tokens: PositiveInt
+
+
+# The search of models and commands that name no other (paper 6.1).
+PAPER_SEARCH = Decode(
+    engine="torch", precision="float32", shortlist=False, beam=4, penalty="wu", alpha=0.6, max_extra=50, batch_tokens=4096
+)
 
 
 class Evaluate(Section):
@@ -624,6 +632,8 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
         yield "clean.drop_worst", fault, "The two models of clean.score_by find the worst pairs."
     if params.decode.shortlist and not average.shortlist:
         yield "decode.shortlist", "must be false where average.shortlist is 0, got true", "Set average.shortlist, for example to 100."
+    if params.decode.precision == "int8" and params.decode.engine == "torch":
+        yield "decode.precision", "must not be int8 with decode.engine torch, which has none", "Set decode.engine: ctranslate2."
     if params.decode.engine == "ctranslate2":
         yield from _not_in_ctranslate2(params)
     preset = model.preset

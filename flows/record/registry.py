@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,8 +19,6 @@ import mlflow
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
-from mlflow.models import Model
-from mlflow.models.model import MLMODEL_FILE_NAME
 
 from flows.process.paths import AVERAGED, HYPOTHESES
 from flows.record.server import connect, reaching
@@ -150,8 +147,7 @@ def stored_hypotheses(client: MlflowClient, version: ModelVersion) -> list[str] 
 def fetch(model: str, uri: str, folder: Path) -> Path:
     """Copy the model directory of a version, NAME@ALIAS or NAME/VERSION, into `folder`, and return its path.
 
-    Beside it is MLflow's description of the version, see `request_defaults`. Raises `UserError`: 78 if the registry has no such version, 69
-    if it is unavailable.
+    Raises `UserError`: 78 if the registry has no such version, 69 if it is unavailable.
     """
     if not re.search("[@/]", model):
         raise configuration_error(f"{model}: no alias or version", f"Name one: {model}@champion or {model}/VERSION.")
@@ -165,20 +161,13 @@ def fetch(model: str, uri: str, folder: Path) -> Path:
             remedy = "Name one as NAME@champion, NAME@challenger or NAME/VERSION; `mlflow ui` shows them."
             raise configuration_error(f"MLflow at {uri} has no model {model}: {first_line(error)}", remedy) from error
         try:
-            download = partial(mlflow.artifacts.download_artifacts, dst_path=str(folder), tracking_uri=uri)
-            download(f"{address}/{MLMODEL_FILE_NAME}")
-            return Path(download(f"{address}/{MODEL_ARTIFACTS}/{AVERAGED.name}"))
+            files = f"{address}/{MODEL_ARTIFACTS}/{AVERAGED.name}"
+            return Path(mlflow.artifacts.download_artifacts(files, dst_path=str(folder), tracking_uri=uri))
         except MlflowException as error:
             # MLflow writes the cause last, below lines that say what it was to copy.
             cause = str(error).strip().split("\n")[-1]
             remedy = "Check the server's artifact store, and run again."
             raise UserError(f"MLflow at {uri} cannot provide model {model}: {cause}", remedy, ExitCode.UNAVAILABLE) from error
-
-
-def request_defaults(directory: Path) -> dict[str, Any]:
-    """Return the defaults of requests to the version whose model directory `fetch` has copied: its search, as it was published."""
-    signature = Model.load(directory.parent / MLMODEL_FILE_NAME).signature
-    return {one.name: one.default for one in (signature.params if signature and signature.params else ())}
 
 
 def _address(client: MlflowClient, model: str) -> str:

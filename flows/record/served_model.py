@@ -14,19 +14,19 @@ from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, INVALID_PARAMETER_VALUE
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from pydantic import BaseModel, ConfigDict, Field
 
-from transformer_core.config import MOST_EXTRA, Alpha, Beam, Penalty, validate_document
+from transformer_core.config import MOST_EXTRA, MOST_INPUT, Alpha, Beam, CTranslate2Precision, DecodingPrecision, Penalty, validate_document
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
 from transformer_core.decoding.engine import DecodingRequest, Engine, EngineOption, SourceChunk, choose, translated
 from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis, Translator, load_for_decoding
 from transformer_core.errors import ExitCode, UserError, is_out_of_memory, machine_errors
+from transformer_core.models.directory import CONFIG, read_config
 
 Scored = dict[str, str | float]
 Answer = str | Scored | list[Scored]
 
-MOST_LINE_TOKENS = 1024
-# More than 1,024 tokens of any language have, and few enough to be tokenised without delay.
+# More than `MOST_INPUT` tokens of any language have, and few enough to be tokenised without delay.
 MOST_CHARACTERS = 20_000
 _USUAL_BEAM = Search.beam
 
@@ -71,8 +71,13 @@ class ServedTranslator(PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         """Read the model directory that was published as the artifact "model"."""
         self.directory = Path(context.artifacts["model"])
-        # Not Translator.load, which decodes several batches in parallel: here parallel requests use the cores.
-        self.translator = Translator(*load_for_decoding(self.directory))
+        own = read_config(self.directory / CONFIG).decode
+        self.usual = {} if own is None else own.model_dump(include={*RequestParams.model_fields})
+        if own is not None:
+            self.usual["max_extra"] = min(own.max_extra, MOST_EXTRA)
+        self.precision: DecodingPrecision = "float32" if own is None else own.precision
+        # Not Translator.load, which takes all GPUs.
+        self.translator = Translator(*load_for_decoding(self.directory, "float32" if self.precision == "int8" else self.precision))
         file = self.directory / SHORTLIST
         self.shortlist = Shortlist.load(file, self.translator.subword.vocab_size) if file.is_file() else None
         self._loading = Lock()
@@ -83,20 +88,21 @@ class ServedTranslator(PythonModel):
 
         Args:
             context: MLflow's context, not used.
-            model_input: lines of the source language, of at most `MOST_LINE_TOKENS` tokens.
-            params: the fields of `RequestParams`.
+            model_input: lines of the source language, of at most `MOST_INPUT` tokens.
+            params: the fields of `RequestParams`; those left out are the model's own (`ModelConfig.decode`).
 
         Raises:
             Refused: a line is too long or no text, a parameter is invalid, or the engine asked for does not work here; status 503 if memory
                 ran out, 500 if no engine was asked for.
         """
-        asked = _asked(params or {})
+        asked = _asked(self.usual | (params or {}))
         tokens = [self._tokens(number, line) for number, line in enumerate(model_input)]
         # A wider beam gets smaller batches, so that it takes no more memory.
         batch_tokens = BATCH_TOKENS * _USUAL_BEAM // max(asked.beam, _USUAL_BEAM)
         nbest = asked.beam if asked.nbest else 1
         search = Search(asked.beam, asked.alpha, asked.penalty, max_extra=asked.max_extra, nbest=nbest)
-        wanted = DecodingRequest([self.directory], search, scored=asked.nbest or asked.scores, shortlist=asked.shortlist)
+        scored = asked.nbest or asked.scores
+        wanted = DecodingRequest([self.directory], search, self.precision, scored=scored, shortlist=asked.shortlist)
         try:
             with machine_errors("this server", "Send shorter lines, fewer at a time, or a smaller params.beam."):
                 (found,) = translated(self._engine(asked.engine, wanted), [SourceChunk(tokens)], wanted, batch_tokens, ahead=0)
@@ -122,7 +128,8 @@ class ServedTranslator(PythonModel):
             return replace(self.translator, shortlist=self.shortlist) if wanted.shortlist else self.translator
         with self._loading:
             if not self._ctranslate2:
-                engine = CTranslate2Engine.load(self.directory, torch.get_num_threads())
+                precision: CTranslate2Precision = "int8" if self.precision == "int8" else "float32"
+                engine = CTranslate2Engine.load(self.directory, torch.get_num_threads(), precision)
                 self._ctranslate2 = {shortlist: replace(engine, shortlist=shortlist) for shortlist in (False, True)}
         return self._ctranslate2[wanted.shortlist]
 
@@ -135,7 +142,7 @@ class ServedTranslator(PythonModel):
             raise Refused(f"inputs[{number}]: character {error.start + 1} is a lone surrogate, which is no text.") from None
         tokens = self.translator.subword.encode(line)
         learned = self.translator.model.most_positions
-        most = MOST_LINE_TOKENS if learned is None else min(MOST_LINE_TOKENS, learned - 1)
+        most = MOST_INPUT if learned is None else min(MOST_INPUT, learned - 1)
         if len(tokens) - 1 > most:
             raise _too_long(number, len(tokens) - 1, "tokens", most)
         return tokens

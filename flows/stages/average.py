@@ -27,12 +27,15 @@ class _Scores(Section):
 
 
 def run(params: Params) -> str:
-    """Average the weights of `average.count` checkpoints, and write them with config, subword model and, if wanted, shortlist."""
+    """Average the weights of `average.count` checkpoints, and write them with config, subword model and, if wanted, shortlist.
+
+    The config gets section `decode`, so that whoever translates with the model searches as stage decode does.
+    """
     updates = _chosen(params.average)
     files = {update_of(file): file for file in checkpoint_files(CHECKPOINTS)}
     trained = read_config(CHECKPOINTS / CONFIG, rerun_remedy(CHECKPOINTS))
     keep_finished(trained.training.fingerprint)
-    config = trained.model_copy(update={"averaged": params.average.count})
+    config = trained.model_copy(update={"averaged": params.average.count, "decode": params.decode})
     weights = average([files[update] for update in updates])
     with TemporaryDirectory() as folder:
         shortlist = Path(folder) / SHORTLIST

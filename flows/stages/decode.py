@@ -1,6 +1,7 @@
 """Stage decode: hypotheses and n-best lists of valid and of the test sets, from the averaged model and the binarized sources."""
 
 import json
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,12 +10,13 @@ import torch
 from tqdm import tqdm
 
 from flows.process.paths import AVERAGED, BINARIZED, DECODED
-from transformer_core.config import Params
+from flows.process.runner import echo
+from transformer_core.config import MOST_INPUT, Params
 from transformer_core.corpus.text import splits_of, write_lines
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.engine import DecodingRequest, Engine, load
-from transformer_core.decoding.translator import Hypothesis
+from transformer_core.decoding.translator import Hypothesis, shortened
 from transformer_core.errors import UserError
 from transformer_core.files import new_directory, write_json
 from transformer_core.processes import cores, cpu_name
@@ -48,8 +50,12 @@ def _decode(translator: Engine, split: str, params: Params, folder: Path) -> dic
         message = f"{binarized}: vocabulary {found[:12]}, but {AVERAGED} was trained with {wanted[:12]}"
         raise UserError(message, "Run the whole pipeline: dvc repro")
     sources = open_split(binarized).source
+    most = MOST_INPUT if translator.most_positions is None else min(MOST_INPUT, translator.most_positions - 1)
+    longer = [number for number, length in enumerate(sources.lengths, 1) if length - 1 > most]
+    if longer:
+        echo(f"{binarized}: sources cut to {most:,} tokens: {len(longer):,}, the first is line {longer[0]:,}", sys.stderr)
     search = Search(settings.beam, settings.alpha, settings.penalty, max_extra=settings.max_extra, nbest=settings.beam)
-    tokens = [sources[number] for number in range(len(sources))]
+    tokens = [shortened(sources[number], most) for number in range(len(sources))]
     began = time.monotonic()
     with tqdm(total=len(tokens), desc=f"decode {split}", unit=" sentences", leave=False, disable=None) as bar:
         lists = translator.translate_tokens(tokens, search, settings.batch_tokens, done=bar.update)

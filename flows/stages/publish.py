@@ -131,7 +131,7 @@ def journal_from_tables(fingerprint: str, params: Params, identity: str) -> None
 
 def log_model(client: MlflowClient, uri: str, params: Params, training: Run, updates: int) -> ModelInfo:
     """Log the model directory as a pyfunc in the training's run, whose end is kept, also after a publish that was killed here."""
-    search = params.decode.model_dump(include={"beam", "alpha", "penalty", "max_extra"})
+    search = params.decode.model_dump(include={"beam", "alpha", "penalty", "max_extra", "engine", "shortlist"})
     search["max_extra"] = min(search["max_extra"], MOST_EXTRA)  # The server would refuse every request that does not set it.
     mlflow.set_tracking_uri(uri)
     mlflow.start_run(run_id=training.info.run_id)
@@ -148,7 +148,7 @@ def log_model(client: MlflowClient, uri: str, params: Params, training: Run, upd
                 artifacts={"model": str(directory), "evaluation": str(evaluation)},
                 code_paths=[str(Path(transformer_core.__file__).parent)],
                 # The signature, with the types of `predict`: lines in, lines out, and the parameters of a request with their defaults.
-                input_example=(EXAMPLE, {**search, "engine": "auto", "shortlist": False, "nbest": False, "scores": False}),
+                input_example=(EXAMPLE, {**search, "nbest": False, "scores": False}),
                 pip_requirements=requirements(),
                 step=updates,
             )

@@ -26,14 +26,14 @@ from flows.process.signals import handle_stop_signals, ignore_stop_signals
 from flows.record.documents import read_manifest
 from flows.record.recorder import JOURNAL_ID, TABLES, fingerprint_of, recording
 from flows.record.usage import reporting
-from transformer_core.config import PARAMS_FILE, PRETRAINED, Params, refuse_nested
+from transformer_core.config import MOST_INPUT, PARAMS_FILE, PRETRAINED, Params, refuse_nested
 from transformer_core.corpus.text import read_lines, splits_of
 from transformer_core.corpus.tokens.binary import check_split, open_split, read_meta
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.shortlist import check_aligner
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.translator import Translator
+from transformer_core.decoding.translator import Translator, shortened
 from transformer_core.errors import Interrupted, UserError, configuration_error
 from transformer_core.evaluation.bleu import corpus_bleu
 from transformer_core.evaluation.brackets import corpus_f1
@@ -275,6 +275,11 @@ def _validation(
     Logits that are not finite do not end the training: the trainer skips updates and can restore the weights.
     """
     valid, translator = open_split(paths.BINARIZED / "valid"), Translator(model, subword, strict=False)
+    longer = int((np.maximum(valid.source.lengths, valid.target.lengths) > MOST_INPUT + 1).sum())
+    if longer == len(valid):
+        raise UserError(f"{paths.BINARIZED / 'valid'}: each pair has more than {MOST_INPUT:,} tokens", "Split them into sentences.")
+    if longer and rank.index == 0:
+        echo(f"valid: {longer:,} pairs of more than {MOST_INPUT:,} tokens: not in the perplexity, sources cut", sys.stderr)
     chosen = np.linspace(0, len(valid) - 1, min(params.train.bleu_sentences, len(valid)), dtype=np.int64).tolist()
     lines = list(read_lines(paths.RAW / f"valid.{params.download.target}"))
     # A model of lowercase text outputs lowercase text.
@@ -285,7 +290,7 @@ def _validation(
         scores = score_split(model, valid, rank, precision, stop_asked)
         if scores is None or any(rank.gathered(stop_asked())):
             return None
-        mine = [valid.source[number] for number in chosen[rank.index :: ranks]]
+        mine = [shortened(valid.source[number], MOST_INPUT) for number in chosen[rank.index :: ranks]]
         with autocast(rank.device, precision):
             lists = translator.translate_tokens(mine, Search(beam=1, max_extra=score.max_extra))
         by_rank = rank.gathered([hypotheses[0].text for hypotheses in lists])

@@ -23,16 +23,16 @@ def test_recipes_are_listed_with_what_they_are_for(call: Call) -> None:
 def test_a_recipe_is_written_but_not_over_an_edited_one(call: Call, tmp_path: Path) -> None:
     (tmp_path / "dvc.yaml").touch()
     params = tmp_path / "params.yaml"
-    assert call("recipe", "synthetic") == (0, "params.yaml is the recipe synthetic. Next: dvc repro\n", "")
+    assert call("recipe", "tatoeba") == (0, "params.yaml is the recipe tatoeba. Next: dvc repro\n", "")
     follows = "transformer-core data new NAME SOURCE_FILE TARGET_FILE"  # The recipe alone names no corpus.
     assert call("recipe", "own-data") == (0, f"params.yaml is the recipe own-data. Next: {follows}\n", "")
     assert call("recipe", "multi30k").code == 0
     assert params.read_bytes() == recipes.read("multi30k").encode()
     params.write_text(params.read_text(encoding="utf-8").replace("seed: 1", "seed: 2"), encoding="utf-8")
     line = "params.yaml: differs from every recipe and would be lost. Keep a copy, then repeat with --force."
-    assert call("recipe", "synthetic").refusal() == (78, line)
-    assert call("recipe", "synthetic", "--force").code == 0
-    assert params.read_bytes() == recipes.read("synthetic").encode()
+    assert call("recipe", "tatoeba").refusal() == (78, line)
+    assert call("recipe", "tatoeba", "--force").code == 0
+    assert params.read_bytes() == recipes.read("tatoeba").encode()
 
 
 def test_the_next_command_can_be_run_where_the_environment_is_not_activated(
@@ -42,19 +42,19 @@ def test_the_next_command_can_be_run_where_the_environment_is_not_activated(
     programs.mkdir(parents=True)
     (programs / "dvc").touch(0o755)
     new = ("data", "new", "mine", "text.en", "text.de")
-    commands = (("recipe", "synthetic"), new, ("data", "update", "mine"))
+    commands = (("recipe", "tatoeba"), new, ("data", "update", "mine"))
     monkeypatch.setenv("PATH", "/nowhere")
     assert [call(*command).out.endswith(" Next: .venv/bin/dvc repro\n") for command in commands] == [True] * 3
     monkeypatch.setenv("PATH", f"/nowhere:{programs}")
-    commands = (("recipe", "synthetic", "--force"), (*new, "--force"), ("data", "update", "mine"))
+    commands = (("recipe", "tatoeba", "--force"), (*new, "--force"), ("data", "update", "mine"))
     assert [call(*command).out.endswith(" Next: dvc repro\n") for command in commands] == [True] * 3
     (programs / "dvc").unlink()
-    assert call("recipe", "synthetic", "--force").out.endswith(" Next: dvc repro\n")
+    assert call("recipe", "tatoeba", "--force").out.endswith(" Next: dvc repro\n")
 
 
 def test_outside_a_project_the_next_command_makes_one_first(call: Call, own_files: Path) -> None:
     (own_files / "dvc.yaml").unlink()
-    commands = (("recipe", "synthetic"), ("data", "new", "mine", "text.en", "text.de"), ("data", "update", "mine"))
+    commands = (("recipe", "tatoeba"), ("data", "new", "mine", "text.en", "text.de"), ("data", "update", "mine"))
     assert [call(*command).out.endswith(" Next: transformer-core new . && dvc repro\n") for command in commands] == [True] * 3
     assert call("new", ".").code == 0
     assert load_params(own_files / "params.yaml").download.corpus == "mine"
@@ -160,7 +160,7 @@ def test_a_refusal_writes_no_params_file_and_replaces_no_edited_one(call: Call, 
 
 def test_what_data_new_wrote_for_a_corpus_is_no_edit(call: Call, own_files: Path) -> None:
     write_lines(own_files / "text.zh", [f"第{number}只狗睡在房子里。" for number in range(100)])
-    for command in (("data", "new", "a", "text.en", "text.de"), ("data", "new", "b", "text.en", "text.zh"), ("recipe", "synthetic")):
+    for command in (("data", "new", "a", "text.en", "text.de"), ("data", "new", "b", "text.en", "text.zh"), ("recipe", "tatoeba")):
         assert call(*command).code == 0
     assert call("data", "new", "c", "text.en", "text.de").code == 0
     params = own_files / "params.yaml"
@@ -171,7 +171,7 @@ def test_what_data_new_wrote_for_a_corpus_is_no_edit(call: Call, own_files: Path
         assert call("data", "new", "d", "text.en", "text.de").refusal() == (78, line)
         params.write_text(written, encoding="utf-8")
     (own_files / "text.de").unlink()  # It can no longer be compared.
-    assert call("recipe", "synthetic").refusal() == (78, line)
+    assert call("recipe", "tatoeba").refusal() == (78, line)
 
 
 def test_an_update_leaves_params_alone_and_says_how_many_pairs_there_are(call: Call, own_files: Path) -> None:
@@ -188,15 +188,6 @@ def test_an_update_leaves_params_alone_and_says_how_many_pairs_there_are(call: C
     )
     assert call("data", "update", "mine") == (0, "corpora/mine.yaml: 2,000 pairs (100 before). Next: dvc repro\n", "")
     assert params.read_bytes() == before
-
-
-def test_synthetic_pairs_are_printed_the_same_for_the_same_seed(call: Call) -> None:
-    first = call("data", "synthetic", "--pairs", "20", "--seed", "7").out
-    assert [line.count("\t") for line in first.split("\n")] == [1] * 20 + [0]
-    assert call("data", "synthetic", "--pairs", "20", "--seed", "7").out == first
-    rows = [line.split("\t") for line in call("data", "synthetic", "--pairs", "20", "--seed", "7", "--trees").out.split("\n")[:-1]]
-    assert ["\t".join(row[:2]) for row in rows] == first.split("\n")[:-1]
-    assert all(row[2].startswith("(") and row[2].count("(") == row[2].count(")") for row in rows)
 
 
 def test_a_data_plan_names_files_sums_terms_and_disk_and_fetches_nothing(
@@ -217,7 +208,7 @@ def write_web(train: str, test: str = "holdout: 10") -> None:
     """An entry `web` with these sources, and a params.yaml that trains on it."""
     head = "name: web\nlanguages: [en, de]\nlicence: CC0\nnote: ''\n"
     write_text(Path("corpora/web.yaml"), f"{head}splits:\n  train: [{train}]\n  valid: [{{holdout: 10}}]\n  test: [{{{test}}}]\n")
-    write_text(Path("params.yaml"), recipes.read("synthetic").replace("corpus: synthetic", "corpus: web"))
+    write_text(Path("params.yaml"), recipes.read("tatoeba").replace("corpus: tatoeba", "corpus: web"))
 
 
 def test_a_data_plan_refuses_a_test_set_that_sacrebleu_does_not_have(call: Call) -> None:
@@ -239,20 +230,22 @@ def test_every_recipe_has_a_data_plan(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_plan_of_a_student_names_the_text_that_its_teacher_translates(call: Call) -> None:
-    lines = call("data", "plan", "synthetic-student").out.split("\n")
+    lines = call("data", "plan", "multi30k-student").out.split("\n")
+    folder = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
     assert [line for line in lines if line.startswith("train")] == [
-        "train  50,000 generated pairs, seed 1",
-        "train  target of synthetic by ../pretrained/synthetic",
+        f"train  {folder}/train.en.gz",
+        f"train  {folder}/train.de.gz",
+        "train  target of multi30k by ../pretrained/multi30k",
     ]
 
 
 def test_a_plan_says_which_local_files_are_missing(call: Call, own_files: Path) -> None:
     write_web(
         "{files: {en: {path: ../text.en}, de: {path: ../none.de}}}, {folder: {path: .., stem: text}}, {folder: {path: .., stem: none}}, "
-        "{translated: {corpus: multi30k, model: ../pretrained/teacher, side: target}}"
+        "{translated: {corpus: tatoeba, model: ../pretrained/teacher, side: target}}"
     )
     files = json.loads(call("data", "plan", "--json").out)["files"]
-    missing = ["../none.de", "../none.*", "target of multi30k by ../pretrained/teacher"]
+    missing = ["../none.de", "../none.*", "target of tatoeba by ../pretrained/teacher"]
     assert [file["source"] for file in files if file["missing"]] == missing
     assert "train  ../none.de\n       local, missing, sum: none\n" in call("data", "plan").out
     assert "train  ../text.en\n       local, sum: none\n" in call("data", "plan").out

@@ -117,6 +117,17 @@ def test_a_sentence_longer_than_the_learned_positions_is_named(side: str, call: 
     assert re.match(rf"b\.{'en' if side == 'source' else 'de'}:2: \d+ tokens, but this model has learned 6 positions\. Split", line)
 
 
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_sentence_longer_than_max_input_is_named_before_the_model_computes(side: str, call: Call) -> None:
+    """A line of this length would take 50 GB."""
+    write("b.en" if side == "source" else "b.de", ["das", "das Haus " * 50_000])
+    write("b.de" if side == "source" else "b.en", ["das", "das"])
+    code, line = call("score", "--model", "transformer", "b.en", "b.de").refusal()
+    assert code == 65
+    assert re.match(rf"b\.{'en' if side == 'source' else 'de'}:2: \d{{3}},\d{{3}} tokens, at most 1,024 are scored\. Split", line)
+    assert call("score", "--model", "transformer", "--max-input", "1", "a.en", "a.de").refusal()[0] == 65
+
+
 @pytest.mark.parametrize("lines", [[], ["", " "]])
 def test_files_without_a_sentence_are_bad_data(lines: list[str], call: Call) -> None:
     write("a.en", lines)

@@ -1,6 +1,7 @@
 """transformer-core translate and export."""
 
 import gzip
+import io
 import lzma
 import os
 import pty
@@ -9,22 +10,25 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+import sentencepiece
 import torch
 
 from tests.cli.conftest import COMMAND, SIZE, Call
-from tests.models.on_disk import VOCAB, overflowing_in_fp16, write_drawn, write_model
-from transformer_core import recipes
+from tests.models.on_disk import TEXT, UNTRAINED, write_drawn
 from transformer_core.cli import translate as command
-from transformer_core.decoding.engine import Engine
-from transformer_core.decoding.translator import Translator
+from transformer_core.config import Decode
+from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.files import read_json, sha256_of, write_json
 from transformer_core.models.architectures import build
+from transformer_core.models.directory import ModelConfig, Vocabulary, save_model
 
 
 @pytest.fixture
@@ -142,11 +146,73 @@ def test_files_are_read_and_written_as_standard_input_and_output_are(translate: 
     )  # fmt: skip
 
 
-def test_a_file_that_fails_in_the_middle_leaves_no_output_behind(translate: Call, tmp_path: Path) -> None:
-    (tmp_path / "lines").write_bytes(b"the dog\n" * 2_000 + b"th\xff\n")
-    code, line = translate("--beam", "1", "--out", "out", "lines").refusal()
-    assert (code, line.split(" (")[0]) == (65, "lines:2001: not valid UTF-8")
-    assert [path.name for path in tmp_path.iterdir() if not path.is_symlink()] == ["lines"]
+def test_a_run_that_fails_leaves_the_finished_lines_beside_the_output(
+    translate: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "LINES_AT_ONCE", {"torch": 2, "ctranslate2": 2})
+    (tmp_path / "lines").write_bytes(b"the dog\n" * 8 + b"th\xff\n")
+    (tmp_path / "out").write_bytes(b"earlier\n")
+    code, line = translate("--out", "out", "lines").refusal()
+    assert (code, line.split(" (")[0]) == (65, "lines:9: not valid UTF-8")
+    assert "the finished translations are in out.part" in line
+    finished = (tmp_path / "out.part").read_text(encoding="utf-8")
+    assert finished == translate(stdin=b"the dog\n").out * finished.count("\n") != ""
+    assert (tmp_path / "out").read_bytes() == b"earlier\n"
+    assert translate("--out", "out", stdin=b"a cat\n").code == 0
+    assert not (tmp_path / "out.part").exists()
+    assert translate("--out", "other", stdin=b"th\xff\n").code == 65  # Without a finished line.
+    assert not [*tmp_path.glob("other*")]
+
+
+def test_an_interrupt_leaves_the_finished_lines_beside_the_output(model: Path, tmp_path: Path) -> None:
+    arguments = [COMMAND, "translate", "--model", model, "--interactive", "--out", "out"]
+    process = subprocess.Popen(arguments, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(b"the dog\na cat\n")
+    process.stdin.flush()
+    part = tmp_path / "out.part"
+    while not part.exists() or part.read_bytes().count(b"\n") < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    said = interrupt(process)
+    assert (process.returncode, said) == (75, b"the finished translations are in out.part\ntransformer-core: interrupted\n")
+    assert part.read_bytes().count(b"\n") == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_vocabulary_with_byte_fallback_translates_a_line_to_a_line_without_control_characters(call: Call, tmp_path: Path) -> None:
+    """Of a model that writes line feeds, escapes and the letter t alone."""
+    size = replace(SIZE, tied="none")
+    text = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT), model_writer=text, model_type="bpe", vocab_size=300, byte_fallback=True, minloglevel=2,
+        pad_id=0, unk_id=1, bos_id=2, eos_id=3, normalization_rule_name="identity",
+    )  # fmt: skip
+    (tmp_path / "spm.model").write_bytes(text.getvalue())
+    subword = Subword.load(tmp_path / "spm.model")
+    model = build(size, subword.vocab_size).eval()
+    with torch.no_grad():
+        norm = model.get_submodule(f"decoder.{size.layers - 1}.round_feed_forward.norm")
+        for parameter, value in (*zip(norm.parameters(), (0.0, 1.0), strict=True), (model.output_weight, 0.0)):
+            parameter.fill_(value)
+        model.output_weight[[subword.pieces.index(piece) for piece in ("<0x0A>", "<0x1B>", "t")]] = 1.0
+    config = ModelConfig(
+        model=size,
+        vocabulary=Vocabulary(size=subword.vocab_size, hash=subword.hash),
+        source="en",
+        target="de",
+        training=UNTRAINED,
+    )
+    save_model(tmp_path / "bytes", dict(model.state_dict()), config, tmp_path / "spm.model")
+    for engine in ("torch", "ctranslate2"):
+        done = call("translate", "--model", "bytes", "--engine", engine, "--max-extra", "5", "--nbest", stdin=b"the dog\n\xe7\x8c\xab\n")
+        texts = [line.split("\t")[3] for line in done.out.split("\n")[:-1]]
+        assert len(texts) == 8
+        assert all(text.isprintable() for text in texts)
+        assert any("t" in text for text in texts)
+        assert done.err == ""
+    (tmp_path / "source").write_bytes(b"the dog\n")
+    assert call("score", "--model", "bytes", "--tokens", "source", "source").out.count("\n") == 1
 
 
 def test_a_subword_model_of_another_size_than_the_weights_is_refused(call: Call, model: Path, tmp_path: Path) -> None:
@@ -175,21 +241,59 @@ def test_models_translate_together_only_in_one_direction(translate: Call, model:
     assert (code, line) == (78, f"{back}: translates de to en, but {model} en to de. Models that translate together have one direction.")
 
 
-def test_settings_of_stage_decode_are_the_defaults_and_options_win(translate: Call, tmp_path: Path) -> None:
-    settings = {"beam": "3", "penalty": "power", "alpha": "1.5", "max_extra": "3", "precision": "float64", "engine": "torch"}
-    text = recipes.read("tatoeba")
-    for name, value in settings.items():
-        before, decode, after = text.partition("\ndecode:\n")
-        text = before + decode + re.sub(rf"^  {name}: .*$", f"  {name}: {value}", after, count=1, flags=re.MULTILINE)
-    (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
-    options = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
-    stdin, given = b"the dog\na cat\n", ("--params", "params.yaml", "--nbest", "--verbose")
-    asked = translate(*given[2:], *options, stdin=stdin)
+OWN = {"beam": 3, "penalty": "power", "alpha": 1.5, "max_extra": 3, "precision": "float64", "engine": "torch", "shortlist": False}
+
+
+@pytest.fixture
+def scored(model: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Return the model with a search of its own, `OWN` with changes."""
+
+    def changed(**changes: object) -> Path:
+        directory = Path(shutil.copytree(model, tmp_path / "scored", dirs_exist_ok=True))
+        own = Decode.model_validate({**OWN, "batch_tokens": 500, **changes})
+        write_json(directory / "config.json", read_json(directory / "config.json") | {"decode": own.model_dump()})
+        return directory
+
+    return changed
+
+
+def test_the_search_with_which_a_model_was_scored_is_the_default_and_options_win(
+    translate: Call, call: Call, scored: Callable[..., Path]
+) -> None:
+    stdin, output = b"the dog\na cat\n", ("--nbest", "--verbose")
+    options = [word for name, value in OWN.items() if name != "shortlist" for word in (f"--{name.replace('_', '-')}", value)]
+    asked = translate(*output, *options, stdin=stdin)
     assert asked.err.startswith("engine torch, float64, on ")
-    assert translate(*given, stdin=stdin) == asked
-    assert translate(*given, "--alpha", "0.5", stdin=stdin) == translate(*given[2:], *options, "--alpha", "0.5", stdin=stdin) != asked
-    fault = "--params: not with --sample. Leave it out: its settings are those of beam search."
-    assert translate(*given, "--sample", "2", stdin=stdin).refusal() == (78, fault)
+    own = partial(call, "translate", "--model", scored(), *output)
+    assert own(stdin=stdin) == asked
+    assert own("--alpha", "0.5", stdin=stdin) == translate(*output, *options, "--alpha", "0.5", stdin=stdin) != asked
+    assert own("--sample", "2", stdin=stdin).code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "engine"),
+    [
+        ((), "ctranslate2, int8"),
+        (("--nbest",), "ctranslate2, int8"),
+        (("--sample", "2"), "torch, float32"),
+        (("--prefixes", "prefixes"), "torch, float32"),
+        (("--engine", "torch"), "torch, float32"),
+        (("--precision", "float64"), "torch, float64"),
+        (("--precision", "float32"), "ctranslate2, float32"),
+        (("--engine", "auto"), "ctranslate2, int8"),
+    ],
+)
+def test_the_engine_and_precision_of_a_model_give_way_to_options_that_these_lack(
+    options: tuple[str, ...], engine: str, call: Call, scored: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "prefixes").write_bytes(b"der\n")
+    done = call("translate", "--model", scored(engine="ctranslate2", precision="int8"), "--verbose", *options, stdin=b"the dog\n")
+    assert (done.code, done.err.split(", on ")[0]) == (0, f"engine {engine}")
+
+
+def test_int8_of_a_model_of_another_engine_is_ctranslate2(call: Call, scored: Callable[..., Path]) -> None:
+    done = call("translate", "--model", scored(), "--precision", "int8", "--verbose", stdin=b"the dog\n")
+    assert done.err.startswith("engine ctranslate2, int8, on ")
 
 
 def test_samples_are_as_many_as_asked_for_and_the_same_again(translate: Call) -> None:
@@ -208,7 +312,7 @@ def test_translations_begin_with_their_prefixes(translate: Call, tmp_path: Path)
     code, line = translate("--prefixes", "prefixes", stdin=b"a\n" * 3).refusal()
     assert (code, line.split(". ")[0]) == (65, "prefixes: fewer lines than the input")
     code, line = translate("--prefixes", "prefixes", "--out", "out", stdin=b"a\n").refusal()
-    assert (code, line.split(". ")[0]) == (65, "prefixes: has more lines than the input")
+    assert (code, line.split("; ")[0]) == (65, "prefixes: has more lines than the input")
     assert not (tmp_path / "out").exists()
 
 
@@ -231,7 +335,6 @@ def test_a_prefix_of_more_tokens_than_positions_is_cut_with_a_note(call: Call, t
         "--out lines lines",
         "--out lines linked",
         "--out linked --prefixes lines other",
-        "--out linked --params lines other",
         "--out linked --model model other",
     ],
 )
@@ -245,6 +348,9 @@ def test_a_file_that_is_read_is_not_replaced(arguments: str, translate: Call, tm
     line = f"--out: {out} is an input file and would be replaced. Name another file."
     assert translate(*arguments.split()).refusal() == (78, line)
     assert (tmp_path / "lines").read_bytes() == b"a cat\n"
+    (tmp_path / "lines").rename(tmp_path / "new.part")  # The name of an unfinished output.
+    assert translate("--out", "new", "new.part").refusal()[0] == 78
+    assert (tmp_path / "new.part").read_bytes() == b"a cat\n"
 
 
 def test_packed_files_are_read_and_a_damaged_one_is_named(translate: Call, tmp_path: Path) -> None:
@@ -299,23 +405,14 @@ def test_the_output_goes_through_a_link_and_into_a_pipe(translate: Call, tmp_pat
     assert (tmp_path / "pipe").is_fifo()
 
 
-@pytest.mark.parametrize("how", [(), ("--beam", "1"), ("--sample", "2")], ids=str)
-def test_a_model_that_overflows_in_fp16_is_refused_instead_of_lines_left_out(how: tuple[str, ...], call: Call, tmp_path: Path) -> None:
-    write_model(overflowing_in_fp16(build(replace(SIZE, norm="pre"), VOCAB)), tmp_path / "large")
-    stdin = b"the dog\n\na cat\nthe dog sees a cat\n"
-    assert call("translate", "--model", "large", *how, stdin=stdin).out.count("\n") == 4
-    line = "precision fp16: the logits of a sentence are not finite. Take bf16 or float32."
-    assert call("translate", "--model", "large", "--precision", "fp16", *how, stdin=stdin).refusal() == (78, line)
-
-
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
         (("--temperature", "5"), "--temperature: needs --sample. For example --sample 5."),
         (("--sample", "2", "--top-k", "3", "--beam", "7"), "--beam: not with --sample. Leave it out: samples are drawn without a beam."),
         (
-            ("--coverage", "0.2", "--engine", "ctranslate2"),
-            "engine ctranslate2: CTranslate2 has another coverage penalty. Take the engine torch or auto.",
+            ("--precision", "int8", "--engine", "torch"),
+            "precision int8: the engine torch has none. Take the engine ctranslate2, or another precision.",
         ),
     ],
 )
@@ -361,13 +458,9 @@ def test_an_automatic_precision_is_named_as_what_it_is(fast: bool, name: str, tr
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
-def test_batches_at_once_are_as_many_as_the_threads_asked_for(engine: str, translate: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Engine] = []
-    monkeypatch.setattr(command, "_report", lambda _, loaded, __: seen.append(loaded))
-    assert translate("--device", "cpu", "--verbose", "--threads", "3", "--engine", engine, stdin=b"the dog\n").code == 0
-    (loaded,) = seen
-    assert (1 + len(loaded.replicas) if isinstance(loaded, Translator) else loaded.translator.num_translators) == 3
+def test_threads_are_as_many_as_asked_for(translate: Call) -> None:
+    done = translate("--device", "cpu", "--verbose", "--threads", "3", "--engine", "ctranslate2", stdin=b"the dog\n")
+    assert "on cpu, 3 CPU threads" in done.err
 
 
 def test_either_engine_writes_the_same_greedy_text_whatever_the_chunks(

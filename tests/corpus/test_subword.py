@@ -1,9 +1,11 @@
 import hashlib
+import io
 from collections import Counter
 from itertools import chain
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,6 +95,22 @@ def test_a_model_with_a_piece_that_is_not_utf8_is_refused(tmp_path: Path, subwor
     (tmp_path / "spm.model").write_bytes(model.replace("ß".encode(), b"\xc3("))
     with refused(65, "spm.model: a piece is not valid UTF-8"):
         Subword.load(tmp_path / "spm.model")
+
+
+def test_decoding_gives_one_line_without_control_characters(tmp_path: Path) -> None:
+    """Also of bytes of byte fallback, and of a piece with a line feed, which only somebody else's vocabulary has."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES), model_writer=model, model_type="bpe", vocab_size=450, byte_fallback=True, minloglevel=2,
+        pad_id=0, unk_id=1, bos_id=2, eos_id=3, normalization_rule_name="identity", user_defined_symbols=["up\ndown"],
+    )  # fmt: skip
+    (tmp_path / "spm.model").write_bytes(model.getvalue())
+    subword = Subword.load(tmp_path / "spm.model")
+    assert subword.decode(subword.encode("the 犬 dog")) == "the 犬 dog"
+    token = subword.pieces.index
+    for piece in ("<0x0A>", "<0x1B>", "<0x00>", "<0x0D>", "up\ndown"):
+        assert "\n" not in subword.decode([token(piece)] * 2)
+        assert subword.decode([token("t"), token(piece), token("t")]).isprintable()
 
 
 def test_a_missing_file_and_one_that_is_no_model_are_told(tmp_path: Path) -> None:

@@ -47,7 +47,6 @@ MISSING: list[tuple[dict[str, Any], str]] = [
     ({"search": Sampling(2)}, "not used for samples"),
     ({"models": 2}, "no ensembles"),
     ({"prefixes": True}, "not used with prefixes"),
-    ({"search": replace(POWER, coverage=0.2)}, "another coverage penalty"),
     ({"precision": "bf16"}, "float32 and int8, and not in bf16"),
     ({"size": replace(SMALL, neighbourhood=4)}, "neighbourhood (4) cannot be converted"),
     ({"size": RecurrentSize(layers=1, d_model=8, dropout=0.0)}, "no recurrent model"),
@@ -77,7 +76,7 @@ def test_auto_is_pytorch_on_a_gpu(directory: Path, monkeypatch: pytest.MonkeyPat
     asked = DecodingRequest([directory], POWER)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose("auto", asked) == Choice("torch", "there is a GPU")
-    assert choose("auto", replace(asked, precision="int8")) == Choice("ctranslate2", "the faster one in int8")
+    assert choose("auto", replace(asked, precision="int8")) == Choice("ctranslate2", "the one with int8")
     assert choose("auto", replace(asked, device=torch.device("cpu"))).engine == "ctranslate2"
 
 
@@ -95,6 +94,18 @@ def test_ctranslate2_is_refused_by_name_where_it_cannot_do_what_is_asked(
 @pytest.mark.parametrize("options", [options for options, _ in DIFFERENT], ids=str)
 def test_ctranslate2_is_taken_by_name_where_it_differs(options: dict[str, Any], directory: Path, tmp_path: Path) -> None:
     assert choose("ctranslate2", wanted(directory, tmp_path, **options)).engine == "ctranslate2"
+
+
+@pytest.mark.parametrize(("options", "reason"), [(options, reason) for options, reason in MISSING if "precision" not in options])
+def test_int8_is_ctranslate2_or_refused(options: dict[str, Any], reason: str, directory: Path, tmp_path: Path) -> None:
+    asked = wanted(directory, tmp_path, **options, precision="int8")
+    with refused(78, "precision int8: ") as error:
+        choose("auto", asked)
+    assert reason in error.value.message
+    for different, _ in DIFFERENT:
+        assert choose("auto", wanted(directory, tmp_path, **different, precision="int8")).engine == "ctranslate2"
+    with refused(78, r"^precision int8: the engine torch has none\. Take the engine ctranslate2, or another precision\.$"):
+        load("torch", replace(asked, models=[directory]))
 
 
 @pytest.mark.parametrize("search", [POWER, replace(POWER, beam=1)], ids=["beam 4", "greedy"])

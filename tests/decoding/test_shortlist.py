@@ -13,7 +13,6 @@ from torch import Tensor
 
 from tests.decoding.parity import WordsOnly, made_up_pairs
 from tests.models.on_disk import TEXT, VOCAB, write_drawn
-from tests.models.test_precision import needs_vnni
 from tests.refusals import refused
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist, align
 from transformer_core.corpus.tokens.subword import BOS, EOS, PAD, UNK
@@ -21,7 +20,6 @@ from transformer_core.decoding.beam import Search
 from transformer_core.decoding.sampling import Sampling
 from transformer_core.decoding.translator import Translator
 from transformer_core.errors import UserError
-from transformer_core.models.precision import pack, quantise
 from transformer_core.models.transformer import Transformer
 
 SEARCH = Search(4, 0.6, max_extra=6, nbest=4)
@@ -114,13 +112,6 @@ def test_a_list_of_the_whole_vocabulary_changes_nothing(double: Transformer) -> 
 def test_a_translation_does_not_depend_on_its_batch(double: Transformer, alone: Outputs, numbers: list[int], batch: int) -> None:
     found = searched(double, NEXT, [SOURCES[number] for number in numbers], batch_tokens=batch)
     assert same(found, [alone[number] for number in numbers], within=1e-9)
-
-
-@pytest.mark.parametrize("prepared", [pack, pytest.param(quantise, marks=needs_vnni)])
-def test_packed_and_8_bit_weights_take_their_rows_of_the_list(model: WordsOnly, prepared: object) -> None:
-    ready = copied(model)
-    prepared(ready)  # type: ignore[operator]
-    assert same(searched(ready, EVERYTHING), searched(ready, None), within=1e-4)
 
 
 def test_a_draw_and_a_prefix_stay_on_the_list_and_the_prefix_may_be_beside_it(double: Transformer) -> None:

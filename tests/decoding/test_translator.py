@@ -1,6 +1,5 @@
 """Lines in, translations out, in the same order, however they were shared out."""
 
-from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.models.on_disk import SMALL, TEXT, VOCAB, overflowing_in_fp16, write_drawn, write_model
+from tests.models.test_architectures import SIZES, built, tokens
 from tests.refusals import refused
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.sampling import Sampling
-from transformer_core.decoding.translator import Hypothesis, Translator, batches_of
+from transformer_core.decoding.translator import Hypothesis, Translator, batches_of, prepare
 from transformer_core.models.architectures import build
+from transformer_core.models.translation import TranslationModel
+from transformer_core.presets import ModelSize
 
 LINES = ["", *(f"{line} {end}" for line in TEXT for end in ("", "dog", "a house", "the cat sees"))]
 SEARCH = Search(beam=2, max_extra=4)
@@ -27,40 +29,32 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_drawn(tmp_path_factory.mktemp("model") / "model")
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 5])
-def test_replicas_share_the_batches_and_change_no_translation(directory: Path, replicas: int) -> None:
+def test_copies_on_several_devices_change_no_translation(directory: Path) -> None:
     alone = Translator.load(directory, precision="float64", device=torch.device("cpu"))
-    model = alone.model
-    copies = tuple(deepcopy(model) for _ in range(replicas))
-    used = Counter[int]()
-    for number, copied in enumerate(copies):
-        start = copied.start
-
-        def counted(source: Tensor, mask: Tensor, number: int = number, start: object = start) -> object:
-            used[number] += 1
-            return start(source, mask)  # type: ignore[operator]
-
-        copied.start = counted  # type: ignore[method-assign]
-
-    shared = Translator(copies[0], alone.subword, copies[1:]).translate(LINES, SEARCH, batch_tokens=20)
-    single = Translator(model, alone.subword).translate(LINES, SEARCH, batch_tokens=20)
-
-    assert [[one.text for one in hypotheses] for hypotheses in shared] == [[one.text for one in hypotheses] for hypotheses in single]
-    batches = len(batches_of([len(alone.subword.encode(line)) for line in LINES], 20))
-    assert sum(used.values()) == batches
-    assert len(used) == min(replicas, batches)
+    shared = replace(alone, replicas=(deepcopy(alone.model), deepcopy(alone.model)))
+    assert shared.translate(LINES, SEARCH, batch_tokens=20) == alone.translate(LINES, SEARCH, batch_tokens=20)
 
 
-def test_the_fault_of_one_replica_is_the_fault_of_all(directory: Path) -> None:
-    translator = Translator.load(directory, device=torch.device("cpu"))
-    broken = Translator.load(directory, device=torch.device("cpu")).model
+@torch.inference_mode()
+def log_probabilities(model: TranslationModel, source: Tensor, target: Tensor) -> Tensor:
+    """Of every next token along these targets, (2B, T), of which each source has two: decoded a step at a time."""
+    state = model.start(source, source > 0)
+    first = model.step(target[::2, 0], state)
+    state.select(torch.arange(len(source)).repeat_interleave(2), None)
+    return torch.cat([first, *(model.step(column, state) for column in target[:, 1:].T)]).log_softmax(dim=1)
 
-    def fail(*_: object) -> None:
-        raise RuntimeError("out of memory")
 
-    broken.start = fail  # type: ignore[method-assign, assignment]
-    with pytest.raises(RuntimeError, match="out of memory"):
-        Translator(translator.model, translator.subword, (broken,)).translate(LINES, SEARCH, batch_tokens=20)
+@pytest.mark.parametrize("size", SIZES.values(), ids=list(SIZES))
+def test_a_model_prepared_for_decoding_computes_the_same(size: ModelSize) -> None:
+    model, steps = built(size), (tokens(3, 9), tokens(6, 5))
+    before = log_probabilities(model, *steps)
+    prepare(model)
+    torch.testing.assert_close(log_probabilities(model, *steps), before, rtol=0, atol=1e-12)
+
+
+def test_one_text_in_place_of_lines_is_refused(directory: Path) -> None:
+    with pytest.raises(TypeError, match=r"^lines: one text; put it in a list: \['the dog'\]$"):
+        Translator.load(directory).translate("the dog", SEARCH)
 
 
 @pytest.mark.parametrize("search", [Search(beam=1), SEARCH, Sampling(2, max_extra=4)], ids=["greedy", "beam", "sampling"])

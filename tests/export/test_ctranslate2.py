@@ -47,7 +47,7 @@ def refusal(directory: Path, out: Path) -> str:
 
 def test_the_directory_holds_weights_settings_vocabulary_and_the_subword_model(directory: Path, tmp_path: Path) -> None:
     export(directory, tmp_path / "out")
-    assert names(tmp_path / "out") == ["config.json", "model.bin", "shared_vocabulary.json", "spm.model"]
+    assert names(tmp_path / "out") == ["config.json", "model.bin", "search.json", "shared_vocabulary.json", "spm.model"]
     assert (tmp_path / "out/spm.model").read_bytes() == (directory / "spm.model").read_bytes()
     assert json.loads((tmp_path / "out/shared_vocabulary.json").read_text(encoding="utf-8"))[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
     settings = json.loads((tmp_path / "out/config.json").read_text(encoding="utf-8"))

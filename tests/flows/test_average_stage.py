@@ -1,16 +1,19 @@
-"""Stage average with a shortlist of the training data."""
+"""Stage average: the search that the model carries, its shortlist, and the choice of checkpoints."""
 
 from pathlib import Path
 
 import pytest
+import torch
 
+from flows.stages import decode
 from flows.stages.average import run
 from tests.corpus.encoded import write_binarized
 from tests.flows.stages import changed
 from tests.models.on_disk import TEXT, VOCAB, write_drawn
 from tests.refusals import refused
-from transformer_core import recipes
+from transformer_core import cli, recipes
 from transformer_core.config import Params
+from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.files import write_json
@@ -35,6 +38,28 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subword:
 
 def params(**average: object) -> Params:
     return changed(recipes.load("tatoeba"), "average", count=1, **average)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"engine": "torch", "beam": 3, "penalty": "power", "alpha": 1.3, "max_extra": 4},
+        {"engine": "ctranslate2", "precision": "int8", "beam": 1, "max_extra": 7},
+    ],
+    ids=["torch", "ctranslate2"],
+)
+def test_translate_gives_the_bytes_of_stage_decode_without_an_option(own: dict[str, object], here: Subword) -> None:
+    lines = [*TEXT, "", "a dog"]
+    tokens = [here.encode(line) for line in lines]
+    write_binarized(Path("data/binarized"), tokens, tokens, here, ("valid", "test"))
+    wanted = changed(changed(params(), "decode", **own), "machine", threads=torch.get_num_threads())
+    run(wanted)
+    decode.run(wanted)
+    write_lines(Path("lines"), lines)
+    assert cli.main(["translate", "--model", "models/averaged", "--out", "out", "lines"]) == 0
+    assert Path("out").read_bytes() == Path("results/decode/test.hyp").read_bytes()
+    assert cli.main(["translate", "--model", "models/averaged", "--max-extra", "1", "--beam", "2", "--out", "out", "lines"]) == 0
+    assert Path("out").read_bytes() != Path("results/decode/test.hyp").read_bytes()
 
 
 @pytest.mark.usefixtures("here")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from flows.stages import decode
 from flows.stages.decode import run
 from tests.corpus.encoded import write_binarized
 from tests.flows.stages import changed
@@ -64,6 +65,19 @@ def test_outputs_at_the_length_limit_are_counted(here: Path) -> None:
     # A model that has learnt nothing ends where it must.
     longest = [len(subword.encode(line)) - 1 + 3 for line in TEXT]
     assert (statistics["cut_off"], statistics["target_tokens"]) == (4, sum(longest))
+
+
+def test_a_source_as_long_as_a_document_is_cut_and_named(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(decode, "MOST_INPUT", 5)
+    lengths = [len(Subword.load(here / "models/averaged/spm.model").encode(line)) - 1 for line in TEXT]
+    assert min(lengths) > 5
+    run(params("torch"))
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"data/binarized/{split}: sources cut to 5 tokens: 4, the first is line 1" for split in ("valid", "test")]
+    statistics = json.loads((here / "results/decode/statistics.json").read_text(encoding="utf-8"))["test"]
+    assert statistics["target_tokens"] == 4 * (5 + 3)
 
 
 def test_greedy_outputs_at_the_length_limit_are_the_same_with_either_engine(here: Path) -> None:

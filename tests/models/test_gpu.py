@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.models.test_architectures import SIZES, built, tokens
-from tests.refusals import refused
-from transformer_core.models.precision import choose_kernels, quantise
+from transformer_core.models.precision import choose_kernels
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize
 from transformer_core.training.loss import cross_entropy
@@ -41,8 +40,3 @@ def test_logits_loss_and_gradients_are_those_of_a_cpu(size: ModelSize, dtype: to
     for want, ours in zip(expected, found(built(still).float().train().to(CUDA), dtype), strict=True):
         assert ours.isfinite().all()
         assert (ours - want).norm() <= tolerance * want.norm()
-
-
-def test_int8_is_refused() -> None:
-    with refused(78, r"precision int8: is for CPUs\. On a GPU take auto"):
-        quantise(built(SIZES["transformer"]).float().to(CUDA))

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from transformer_core.cli import attention, compare, data, models, positions, project, score, states, translate
@@ -35,17 +35,14 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def main(arguments: Sequence[str] | None = None, decode: Mapping[str, Any] | None = None) -> int:
-    """Run a command and return its exit code; an error is one line on standard error. Without arguments, show the help.
-
-    `decode` are the settings with which a model was published: defaults of the options of `translate`, by name.
-    """
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code; an error is one line on standard error. Without arguments, show the help."""
     of_process = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     prepare_streams()
     try:
         with machine_errors("transformer-core", "Use a machine with more."):
-            chosen = _parser().parse_args(arguments or ["--help"], argparse.Namespace(decode=decode or {}))
+            chosen = _parser().parse_args(arguments or ["--help"])
             lower = ", ".join(f"--{name.replace('_', '-')}" for name in _MEMORY if hasattr(chosen, name))
             with machine_errors("transformer-core", f"Lower {lower}, or use a machine with more." if lower else "Use a machine with more."):
                 code: int = chosen.run(chosen)

@@ -42,6 +42,7 @@ def add_to(commands: Commands) -> None:
         default=4096,
         help="size of a batch: its sentences times the longest one; bounds memory (default: 4096)",
     )
+    parser.add_argument("--max-input", metavar="N", type=positive_int, help="a sentence has at most N tokens (default: 1024)")
     add_device_argument(parser)
     add_threads_argument(parser)
     parser.set_defaults(run=run)
@@ -49,8 +50,9 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write log-probability and tokens of each pair, and to standard error the perplexity of all whose source is not empty."""
+    from transformer_core.config import MOST_INPUT
     from transformer_core.corpus.sources.formats import text_lines
-    from transformer_core.corpus.tokens.subword import EOS
+    from transformer_core.corpus.tokens.subword import EOS, printable
     from transformer_core.decoding.scoring import score_tokens
     from transformer_core.decoding.translator import check_length, load_for_decoding
 
@@ -62,16 +64,20 @@ def run(arguments: argparse.Namespace) -> int:
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
     if not any(subword.encode(source) != [EOS] for source, _ in pairs):
         raise UserError(f"{arguments.source}: holds no sentence, so there is nothing to score")
+    most = arguments.max_input or MOST_INPUT
     counted: list[tuple[float, int]] = []
     for first in range(0, len(pairs), _PAIRS_AT_ONCE):
         chunk = [(subword.encode(source), subword.encode(target)) for source, target in pairs[first : first + _PAIRS_AT_ONCE]]
         for line, pair in enumerate(chunk, start=first + 1):
             for tokens, path in zip(pair, files, strict=True):
                 check_length(tokens, model.most_positions, f"{path}:{line}")
+                if len(tokens) - 1 > most:
+                    message = f"{path}:{line}: {len(tokens) - 1:,} tokens, at most {most:,} are scored"
+                    raise UserError(message, "Split the sentence, or raise --max-input.")
         sources, targets = (list(side) for side in zip(*chunk, strict=True))
         found = score_tokens(model, sources, targets, arguments.batch_tokens)
         for source, target, logs in zip(sources, targets, found, strict=True):
-            pieces = subword.processor.id_to_piece(target)
+            pieces = [printable(subword.pieces[token]) for token in target]
             text = _document(pieces, logs) if arguments.json else _row(pieces, logs, arguments.tokens)
             sys.stdout.buffer.write(f"{text}\n".encode())
             if source != [EOS]:

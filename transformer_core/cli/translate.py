@@ -27,22 +27,20 @@ from transformer_core.cli.arguments import (
     use_threads,
 )
 from transformer_core.corpus.text import decode_line
-from transformer_core.errors import ExitCode, UserError, configuration_error
-from transformer_core.files import new_file
+from transformer_core.errors import ExitCode, UserError, configuration_error, writing
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+    from transformer_core.corpus.tokens.subword import TokenIds
     from transformer_core.decoding.beam import Search
-    from transformer_core.decoding.engine import Choice, DecodingRequest, Engine, SourceChunk
+    from transformer_core.decoding.engine import Choice, DecodingRequest, Engine, EngineOption, SourceChunk
     from transformer_core.decoding.sampling import Sampling
     from transformer_core.decoding.translator import Hypothesis
 
-# Defaults of options that --params can set, too. The other options of beam search have their defaults in `Search`.
-_DEFAULTS = {"engine": "auto", "precision": "float32", "shortlist": False, "max_extra": 50, "batch_tokens": 4_096}
 _STDIN, _DEV_STDIN = Path("<stdin>"), Path("/dev/stdin")
 # The options of each kind of search, which are named as its settings.
-_SEARCHING, _SAMPLING = ("beam", "alpha", "penalty", "coverage", "patience"), ("temperature", "top_k", "top_p", "seed")
+_SEARCHING, _SAMPLING = ("beam", "alpha", "penalty", "patience"), ("temperature", "top_k", "top_p", "seed")
 # Enough for batches of similar length. CTranslate2 translates shorter batches, which it also sorts, and is faster.
 LINES_AT_ONCE = {"torch": 1_024, "ctranslate2": 4_096}
 
@@ -67,13 +65,11 @@ def add_to(commands: Commands) -> None:
     )
     add("--out", metavar="FILE", type=Path, help="file for the translations (default: standard output)")
     add("--interactive", action="store_true", help="translate each line before reading the next, as at a terminal")
-    searching = parser.add_argument_group("beam search")
+    searching = parser.add_argument_group("beam search", "The defaults are those with which the model was scored, or else these.")
     add = searching.add_argument
-    add("--params", metavar="FILE", type=Path, help="a params.yaml; its section decode gives the options that are left out")
     add("--beam", metavar="K", type=beam, help="hypotheses kept at each position; 1 is greedy (default: 4)")
     add("--alpha", metavar="A", type=up_to_10, help="exponent of the length penalty, 0 for none (default: 0.6)")
     add("--penalty", choices=("wu", "power"), help="wu: ((5+|Y|)/6)^A, the paper's; power: |Y|^A (default: wu)")
-    add("--coverage", metavar="B", type=up_to_10, help="weight of the coverage penalty of Wu et al. (default: 0)")
     add(
         "--patience",
         metavar="P",
@@ -90,7 +86,7 @@ def add_to(commands: Commands) -> None:
     bounds = parser.add_argument_group("bounds")
     add = bounds.add_argument
     add("--max-extra", metavar="N", type=max_extra, help="a translation has at most N tokens more than its line (default: 50)")
-    add("--max-input", metavar="N", type=positive_int, default=1_024, help="a line has at most N tokens (default: 1024)")
+    add("--max-input", metavar="N", type=positive_int, help="a line has at most N tokens (default: 1024)")
     add(
         "--longer",
         choices=("cut", "refuse"),
@@ -110,7 +106,7 @@ def add_to(commands: Commands) -> None:
     add(
         "--precision",
         choices=("auto", "bf16", "fp16", "float32", "float64", "int8"),
-        help="auto: bf16 where it is fast; int8: for CPUs, and for GPUs by CTranslate2 (default: float32)",
+        help="auto: bf16 where it is fast; int8: by CTranslate2 (default: the model's, or float32)",
     )
     add(
         "--shortlist",
@@ -120,7 +116,8 @@ def add_to(commands: Commands) -> None:
     add(
         "--engine",
         choices=("auto", "torch", "ctranslate2"),
-        help="auto (default): CTranslate2 on a CPU or in int8 if it has the other options (it stops as with --patience 1), else PyTorch",
+        help="auto: CTranslate2 on a CPU or in int8 if it has the other options (it stops as with --patience 1), else PyTorch "
+        "(default: the model's, or auto)",
     )
     add("--verbose", action="store_true", help="print the engine and the reason for it on standard error")
     parser.set_defaults(run=run)
@@ -128,6 +125,8 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Translate all lines of the input; an empty line stays empty."""
+    import torch
+
     from transformer_core.corpus.sources.formats import text_lines
     from transformer_core.decoding.engine import choose, load, translated
 
@@ -136,16 +135,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out and arguments.out.suffix in (".gz", ".xz"):
         raise configuration_error(f"--out: {arguments.out} would be plain text under the name of a packed file", "Leave out the ending.")
     of_models = (file for model in arguments.model for file in model.glob("*"))
-    for read in (arguments.input or _DEV_STDIN, arguments.prefixes, arguments.params, *of_models):
-        if read and arguments.out and arguments.out.is_file() and read.exists() and arguments.out.samefile(read):
-            raise configuration_error(f"--out: {arguments.out} is an input file and would be replaced", "Name another file.")
+    for read in (arguments.input or _DEV_STDIN, arguments.prefixes, *of_models):
+        for written in (arguments.out, _part_of(arguments.out)) if read and arguments.out else ():
+            if written.is_file() and read.exists() and written.samefile(read):
+                raise configuration_error(f"--out: {written} is an input file and would be replaced", "Name another file.")
     use_threads(arguments.threads)
-    _complete(arguments)
-    wanted = _wanted(arguments)
-    choice = choose(arguments.engine, wanted)
-    engine = load(choice.engine, wanted)
+    asked, wanted = _completed(arguments)
+    choice, threads = choose(asked, wanted), torch.get_num_threads()
+    engine = load(choice.engine, wanted)  # CTranslate2 changes torch's number of threads.
     if arguments.verbose:
-        _report(choice, engine, wanted)
+        _report(choice, engine, wanted, threads)
     limit = _Limit(arguments.max_input, arguments.longer == "cut", engine)
     lines = text_lines(arguments.input) if arguments.input else _stdin_lines()
     interactive = arguments.interactive or (arguments.input is None and sys.stdin.isatty())
@@ -162,24 +161,36 @@ def run(arguments: argparse.Namespace) -> int:
     return ExitCode.BAD_DATA if limit.refused else 0
 
 
-def _complete(arguments: argparse.Namespace) -> None:
-    """Give options that were left out the values of section `decode` of --params or of the model's publishing, or else their defaults."""
-    from transformer_core.config import load_params
+def _completed(arguments: argparse.Namespace) -> "tuple[EngineOption, DecodingRequest]":
+    """Give options that were left out the values of the search with which the first model was scored, or else of the paper's.
 
-    if arguments.params and arguments.sample:
-        raise configuration_error("--params: not with --sample", "Leave it out: its settings are those of beam search.")
-    decode = load_params(arguments.params).decode.model_dump() if arguments.params else arguments.decode
-    for name, value in (_DEFAULTS | decode).items():
+    Returns:
+        The engine and what it is to do. The model's own engine and precision give way to the options.
+    """
+    from transformer_core.config import MOST_INPUT, PAPER_SEARCH
+    from transformer_core.models.directory import CONFIG, read_config
+
+    own = read_config(arguments.model[0] / CONFIG).decode
+    arguments.max_input = arguments.max_input or MOST_INPUT
+    engine, precision = arguments.engine, arguments.precision
+    for name, value in (own.model_dump() if own else PAPER_SEARCH.model_dump() | {"engine": "auto"}).items():
         if getattr(arguments, name) is None and not (arguments.sample and name in _SEARCHING):
             setattr(arguments, name, value)
+    wanted = _wanted(arguments)
+    asked: EngineOption = arguments.engine
+    if engine is None and (precision == "int8" or (asked == "ctranslate2" and wanted.missing())):
+        asked = "auto"
+    if precision is None and wanted.precision == "int8" and (asked == "torch" or wanted.missing()):
+        wanted = replace(wanted, precision="float32")
+    return asked, wanted
 
 
 @contextmanager
 def _written(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces the one at `path`, or the target of that link, at the end of the block.
 
-    A device or a pipe is written to directly, and so is a file that standard output or standard error goes to: text is added to it, as to
-    /dev/stdout with `>> file`.
+    Until then it is PATH.part, which stays if the block fails, and is then named on standard error. A device or a pipe is written to
+    directly, and so is a file that standard output or standard error goes to: text is added to it, as to /dev/stdout with `>> file`.
     """
     if stream := next((number for number in (1, 2) if _goes_to(number, path)), None):
         with os.fdopen(os.dup(stream), "wb") as file:
@@ -188,8 +199,36 @@ def _written(path: Path) -> Iterator[BinaryIO]:
         with path.open("wb") as device:
             yield device
     else:
-        with new_file(path.resolve()) as temporary, temporary.open("wb") as file:
-            yield file
+        part = _part_of(path)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        with writing(part), _kept(part):
+            with part.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path.resolve())
+
+
+def _part_of(path: Path) -> Path:
+    """Return the name of the unfinished file at `path`, in the folder of its target if that is a link."""
+    whole = path.resolve() if path.is_symlink() else path
+    return whole.with_name(f"{whole.name}.part")
+
+
+@contextmanager
+def _kept(part: Path) -> Iterator[None]:
+    """Name the file of the lines that were finished before the block failed; remove it if there are none."""
+    try:
+        yield
+    except BaseException as error:
+        if not part.is_file() or not part.stat().st_size:
+            part.unlink(missing_ok=True)
+            raise
+        finished = f"the finished translations are in {part}"
+        if isinstance(error, UserError):
+            raise UserError(f"{error.message}; {finished}", error.remedy, error.exit_code) from None
+        print(finished, file=sys.stderr, flush=True)
+        raise
 
 
 def _goes_to(stream: int, path: Path) -> bool:
@@ -215,13 +254,11 @@ def _wanted(arguments: argparse.Namespace) -> "DecodingRequest":
     )
 
 
-def _report(choice: "Choice", engine: "Engine", wanted: "DecodingRequest") -> None:
+def _report(choice: "Choice", engine: "Engine", wanted: "DecodingRequest", threads: int) -> None:
     """Print the engine, how it computes, and the reason for it."""
-    import torch
-
     from transformer_core.models.precision import low_precision, precision_name, weights_dtype
 
-    threads, precision = torch.get_num_threads(), str(wanted.precision)
+    precision = str(wanted.precision)
     if wanted.precision == "auto":
         precision = precision_name(low_precision(engine.device, "auto") or weights_dtype("auto"))
     print(f"engine {choice.engine}, {precision}, on {engine.device}, {threads} CPU threads: {choice.reason}", file=sys.stderr)
@@ -258,14 +295,16 @@ class _Limit:
         positions = self.engine.most_positions
         self.most = self.most if positions is None else min(self.most, positions - 1)
 
-    def tokens(self, line: str, number: int) -> list[int]:
+    def tokens(self, line: str, number: int) -> "TokenIds":
+        from transformer_core.decoding.translator import shortened
+
         tokens = self.engine.subword.encode(line)
-        if len(tokens) - 1 <= self.most:
-            return tokens
-        done = f"cut to {self.most:,}" if self.cut else f"more than {self.most:,}, left empty"
-        print(f"line {number:,}: {len(tokens) - 1:,} tokens, {done}", file=sys.stderr, flush=True)
-        self.refused = self.refused or not self.cut
-        return [*tokens[: self.most], tokens[-1]] if self.cut else tokens[-1:]
+        if len(tokens) - 1 > self.most:
+            done = f"cut to {self.most:,}" if self.cut else f"more than {self.most:,}, left empty"
+            print(f"line {number:,}: {len(tokens) - 1:,} tokens, {done}", file=sys.stderr, flush=True)
+            self.refused = self.refused or not self.cut
+            return shortened(tokens, self.most if self.cut else 0)
+        return tokens
 
 
 def _search(arguments: argparse.Namespace) -> "Search | Sampling":

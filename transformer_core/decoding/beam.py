@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from transformer_core.config import Penalty
+from transformer_core.config import PAPER_SEARCH, Penalty
 from transformer_core.corpus.tokens.subword import EOS, PAD
 from transformer_core.decoding.hypotheses import Finished, Hypotheses, Limits, StepModel, top_logits
 
@@ -19,7 +19,6 @@ class Search:
         beam: K, the number of hypotheses kept per sentence.
         alpha: exponent of the length penalty; 0 for none.
         penalty: kind of length penalty, see `length_penalty`.
-        coverage: weight of the coverage penalty, see `coverage_penalty`; 0 for none.
         max_extra: at least 1; an output, end token included, has at most this many tokens more than its source without the end token.
         patience: a sentence is done when `beam` times this many hypotheses have ended among its K best (Kasai et al. 2022; 1 is the rule
             of fairseq and CTranslate2). With a beam above 1 no output is then empty, as in these: the end token at once is seldom good,
@@ -27,11 +26,10 @@ class Search:
         nbest: number of outputs that, without a patience, are the same as those of a search to the maximum length.
     """
 
-    beam: int = 4
-    alpha: float = 0.6
-    penalty: Penalty = "wu"
-    coverage: float = 0.0
-    max_extra: int = 50
+    beam: int = PAPER_SEARCH.beam
+    alpha: float = PAPER_SEARCH.alpha
+    penalty: Penalty = PAPER_SEARCH.penalty
+    max_extra: int = PAPER_SEARCH.max_extra
     patience: float | None = None
     nbest: int = 1
 
@@ -47,20 +45,6 @@ def length_penalty(length: Length, alpha: float, penalty: Penalty) -> Length:
     return ((5.0 + length) / 6.0 if penalty == "wu" else length) ** alpha
 
 
-def coverage_penalty(attended: Tensor, source_mask: Tensor) -> Tensor:
-    """Return the sum over the source of log min(attention, 1), at most 0; 0 if all of it was translated (Wu et al. 2016, eq. 14).
-
-    Args:
-        attended: (B, K, S) attention to each source token, summed over the target tokens so far.
-        source_mask: (B, S), True at real tokens.
-
-    Returns:
-        (B, K).
-    """
-    # Attention in fp16 may be 0, whose logarithm would exclude the hypothesis.
-    return attended.clamp(torch.finfo(attended.dtype).tiny, 1.0).log().masked_fill(~source_mask[:, None], 0.0).sum(dim=2)
-
-
 @torch.inference_mode()
 def beam_search(
     model: StepModel,
@@ -73,8 +57,8 @@ def beam_search(
     """Return the best finished outputs of each sentence, best first; at most `settings.beam`, and none only if logits are not finite.
 
     Without a patience a sentence is done when its `nbest` best finished scores are at least log P / penalty(maximum length) of its best
-    live hypothesis. This is an upper bound of later scores: log P can only fall, the length penalty is largest at the maximum length,
-    and the coverage penalty is at most 0. A beam of 1 is greedy search, which ends with the first end token.
+    live hypothesis. This is an upper bound of later scores: log P can only fall, and the length penalty is largest at the maximum
+    length. A beam of 1 is greedy search, which ends with the first end token.
 
     Args:
         model: a model or an ensemble, in evaluation mode.
@@ -83,46 +67,17 @@ def beam_search(
         settings: settings of the search.
         prefix: (B, P) tokens that each output begins with, padded on the right; None for any beginning.
         most_positions: number of learned positions of the model, which bounds the tokens of an output; None for no bound.
-
-    Raises:
-        UserError: exit code 78; a coverage penalty with a model that cannot record its attention.
     """
     limits = Limits.of(source_mask, settings.max_extra, prefix, most_positions)
-    if not settings.coverage:
-        return _BeamSearch(limits, settings).run(model, source, source_mask)
-    with model.attention_to_source() as recorded:
-        return _BeamSearch(limits, settings, _Coverage(recorded, source_mask)).run(model, source, source_mask)
-
-
-class _Coverage:
-    """Sum of attention to each source token by each live hypothesis, (B, K, S); the model appends each step's to `recorded`."""
-
-    def __init__(self, recorded: list[Tensor], source_mask: Tensor) -> None:
-        self._recorded = recorded
-        self._mask = source_mask
-        self._attended = torch.zeros(len(source_mask), 1, source_mask.shape[1], device=source_mask.device)
-
-    def penalty(self) -> Tensor:
-        """Add the newest step's attention and return the penalty of each hypothesis, (B, K)."""
-        self._attended = self._attended + self._recorded.pop().mean(dim=1)
-        return coverage_penalty(self._attended, self._mask)
-
-    def follow(self, parents: Tensor) -> None:
-        """Continue with the hypotheses that extend these parents, (B, K')."""
-        self._attended = self._attended.gather(1, parents[:, :, None].expand(-1, -1, self._attended.shape[2]))
-
-    def keep(self, places: Tensor) -> None:
-        """Continue with these sentences only."""
-        self._mask, self._attended = self._mask[places], self._attended[places]
+    return _BeamSearch(limits, settings).run(model, source, source_mask)
 
 
 class _BeamSearch(Hypotheses):
     CHANGING = (*Hypotheses.CHANGING, "ended")
 
-    def __init__(self, limits: Limits, settings: Search, coverage: _Coverage | None = None) -> None:
+    def __init__(self, limits: Limits, settings: Search) -> None:
         super().__init__(limits, settings.beam)
         self._settings = settings
-        self._coverage = coverage
         self.ended = torch.zeros_like(limits.max_length)
         lengths = torch.arange(int(limits.max_length.max()) + 1, dtype=torch.float64, device=self.device)
         # Bounded, because a score of -inf over inf would be no number.
@@ -150,8 +105,6 @@ class _BeamSearch(Hypotheses):
         live, order = best.masked_fill(ended, -torch.inf).topk(max(1, min(beam, best.shape[1] - hypotheses)), dim=1)
         parents = parents.gather(1, order)
         self.advance(live, parents, token.gather(1, order))
-        if self._coverage is not None:
-            self._coverage.follow(parents)
         none_live = self.live[:, 0] == -torch.inf  # The best of them: no more can end, although a patience may wait for it.
         self.done |= self._enough() | none_live | (self.max_length <= self.at)
         return parents
@@ -168,8 +121,6 @@ class _BeamSearch(Hypotheses):
     def keep(self, places: Tensor) -> None:
         super().keep(places)
         self.ended = self.ended[places]
-        if self._coverage is not None:
-            self._coverage.keep(places)
 
     def _next_tokens(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Return the likeliest tokens after each hypothesis: log-probability and token id, both (B*K, count)."""
@@ -187,6 +138,4 @@ class _BeamSearch(Hypotheses):
 
     def _rank(self, log_probability: Tensor, parents: Tensor) -> None:
         scores = log_probability / self._penalties.index_select(0, self.at + 1).to(log_probability.dtype)
-        if self._coverage is not None:
-            scores = scores + self._settings.coverage * self._coverage.penalty().gather(1, parents)
         self.finish(scores, log_probability, parents)

@@ -126,7 +126,7 @@ class CTranslate2Engine:
 
         Args:
             sources: token ids with an end token.
-            search: settings; coverage is not supported, and a patience of None means 1.
+            search: settings; a patience of None means 1.
             batch_tokens: largest number of source tokens in a batch.
             scored: whether scores and up to `search.beam` translations are wanted. Otherwise each source has its best translation.
                 Greedy search then computes no softmax and gives NaN for scores.

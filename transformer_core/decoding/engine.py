@@ -59,8 +59,6 @@ class DecodingRequest:
             return "CTranslate2 has no ensembles"
         if self.prefixes:
             return "CTranslate2 is not used with prefixes"
-        if self.search.coverage:
-            return "CTranslate2 has another coverage penalty"
         if self.precision not in get_args(CTranslate2Precision):
             return f"CTranslate2 is used in float32 and int8, and not in {self.precision}"
         return unsupported(read_config(self.models[0] / CONFIG).model)
@@ -71,8 +69,7 @@ class DecodingRequest:
         Its rule of stopping, a patience of 1 where none is asked for, is no reason.
         """
         size = read_config(self.models[0] / CONFIG).model
-        # In int8 our own search is for CPUs.
-        if self.precision != "int8" and torch.cuda.is_available() and (self.device is None or self.device.type == "cuda"):
+        if torch.cuda.is_available() and (self.device is None or self.device.type == "cuda"):
             return "there is a GPU"
         if self.shortlist:
             return "CTranslate2 unites the shortlists of a batch"
@@ -91,9 +88,10 @@ class Choice(NamedTuple):
 
 
 def choose(asked: EngineOption, wanted: DecodingRequest) -> Choice:
-    """Return the engine asked for; for `auto` CTranslate2 on a CPU or in int8 where it can do what is wanted in the same way, else PyTorch.
+    """Return the engine asked for; for `auto` CTranslate2 on a CPU where it can do what is wanted in the same way, else PyTorch.
 
-    Raises `UserError` (78): CTranslate2 is asked for and cannot do what is wanted. See also `read_config`.
+    In int8, which PyTorch does not compute, `auto` is CTranslate2. Raises `UserError` (78): CTranslate2 is needed and cannot do what is
+    wanted. See also `read_config`.
     """
     if asked == "torch":
         return Choice("torch", "as asked")
@@ -102,9 +100,13 @@ def choose(asked: EngineOption, wanted: DecodingRequest) -> Choice:
         if missing:
             raise configuration_error(f"engine ctranslate2: {missing}", "Take the engine torch or auto.")
         return Choice("ctranslate2", "as asked")
+    if wanted.precision == "int8":
+        if missing:
+            raise configuration_error(f"precision int8: {missing}", "Take another precision, which the engine torch has.")
+        return Choice("ctranslate2", "the one with int8")
     if reason := missing or wanted.difference():
         return Choice("torch", reason)
-    return Choice("ctranslate2", "the faster one in int8" if wanted.precision == "int8" else "the faster one on a CPU")
+    return Choice("ctranslate2", "the faster one on a CPU")
 
 
 def load(engine: EngineName, wanted: DecodingRequest) -> Engine:

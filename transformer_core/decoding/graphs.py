@@ -1,7 +1,6 @@
 """CUDA graphs of decoding: launching the kernels of a step one by one takes longer than running them."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from threading import Lock
 from typing import Any
 
@@ -9,7 +8,6 @@ import torch
 from torch import Tensor
 
 from transformer_core.decoding.hypotheses import Hypotheses, StepModel
-from transformer_core.errors import configuration_error
 from transformer_core.models.transformer import Transformer, TransformerState
 
 _LEAST_FREE = 1 / 16  # Share of the memory: in a capture no cached memory can be freed.
@@ -40,10 +38,6 @@ class GraphedTransformer:
     def captured(self, search: Hypotheses, state: TransformerState) -> Callable[[], None]:
         """Return the steps of a search, which call `Hypotheses.step` or replay it."""
         return _Steps(self, search, state)
-
-    def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
-        """Raise `UserError` (78): a captured step cannot record its attention."""
-        raise configuration_error("the coverage penalty: not supported in captured steps", "Set it to 0.")
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         """Capture the kernels that `run` launches, without running them; return their replay."""

@@ -3,7 +3,6 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -23,7 +22,6 @@ _SHARE_DONE, _SHARE_DONE_ON_GPU, _FEW_ON_GPU = 1 / 8, 1 / 2, 4_096
 # Rows of logits are folded into a multiple of this many columns; the reduction is then over rows of whole vectors (ten times as fast).
 _FOLD = 64
 _STEPS_AT_FIRST = 128  # Positions of outputs that memory is reserved for at first.
-_AT_ONCE = 1 << 20  # Number of logits processed at a time on a CPU: 4 MiB in float32, which stay in its cache.
 
 
 class StepModel(Protocol):
@@ -32,8 +30,6 @@ class StepModel(Protocol):
     def start(self, source: Tensor, source_mask: Tensor) -> DecoderState: ...
 
     def step(self, tokens: Tensor, state: Any) -> Tensor: ...
-
-    def attention_to_source(self) -> AbstractContextManager[list[Tensor]]: ...
 
 
 @runtime_checkable
@@ -257,44 +253,29 @@ def _traced_back(trace: NDArray[np.int64], lengths: NDArray[np.int64], parents: 
 
 
 def logsumexp(logits: Tensor) -> Tensor:
-    """Return log-sum-exp of each row, (R, V) to (R,), in at least float32; about three times as fast as torch.logsumexp on a CPU."""
+    """Return log-sum-exp of each row, (R, V) to (R,), in at least float32; it does not depend on the other rows.
+
+    `torch.logsumexp` divides a single long row among threads, and copies low precision.
+    """
     exact = torch.promote_types(logits.dtype, torch.float32)
-    if logits.device.type != "cpu":  # The only kernel that reads low precision and writes float32 without a copy.
-        top, column = logits.max(dim=1, keepdim=True)
-        return (top.to(exact) - logits.log_softmax(dim=1, dtype=exact).gather(1, column)).squeeze(1)
-    rows = max(1, _AT_ONCE // logits.shape[1])
-    top = logits.amax(dim=1).to(exact)
-    parts = zip(logits.split(rows), top[:, None].split(rows), strict=True)
-    sums = [_sums(part.to(exact, copy=True).sub_(largest).exp_()) for part, largest in parts]
-    return top + torch.cat(sums).log_()
+    top, column = logits.max(dim=1, keepdim=True)
+    return (top.to(exact) - logits.log_softmax(dim=1, dtype=exact).gather(1, column)).squeeze(1)
 
 
 def top_logits(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` largest logits of each row and their columns, both (R, count); about three times as fast as topk on a CPU.
 
-    A row is folded into blocks of equally spaced columns. The `count` largest logits are in the `count` blocks with the largest maxima or
-    among the columns left over in folding, so topk is applied only to these.
+    A row is folded into blocks of equally spaced columns, with size and number of blocks about equal if V allows it. The `count` largest
+    logits are in the `count` blocks with the largest maxima or among the columns left over in folding, so topk is applied only to these.
     """
-    folded, rest = _folded(logits)
-    size, blocks = folded.shape[1:]
+    blocks = max(1, logits.shape[1] // _FOLD**2) * _FOLD
+    size = logits.shape[1] // blocks
     if size == 0 or blocks <= count:
         return logits.topk(count, dim=1)
+    folded, rest = logits[:, : size * blocks].unflatten(1, (size, blocks)), logits[:, size * blocks :]
     chosen = folded.amax(dim=1).topk(count, dim=1).indices[:, None]
     inside = folded.gather(2, chosen.expand(-1, size, -1)).flatten(1)
     places = (chosen + torch.arange(0, size * blocks, blocks, device=logits.device)[:, None]).flatten(1)
     left = torch.arange(size * blocks, logits.shape[1], device=logits.device).expand(len(logits), -1)
     best, order = torch.cat((inside, rest), dim=1).topk(count, dim=1)
     return best, torch.cat((places, left), dim=1).gather(1, order)
-
-
-def _sums(rows: Tensor) -> Tensor:
-    """Return the sum of each row in an order that depends only on its length: torch divides a single long row among threads."""
-    folded, rest = _folded(rows)
-    return torch.cat((folded.sum(dim=1), rest), dim=1).sum(dim=1)
-
-
-def _folded(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Fold (R, V) to (R, size, blocks), with size and blocks about equal if V allows it; return it and the columns left over."""
-    blocks = max(1, rows.shape[1] // _FOLD**2) * _FOLD
-    size = rows.shape[1] // blocks
-    return rows[:, : size * blocks].unflatten(1, (size, blocks)), rows[:, size * blocks :]

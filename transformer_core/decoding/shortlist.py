@@ -1,8 +1,7 @@
 """A model restricted to the shortlists of a batch of sentences."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -44,11 +43,7 @@ class Shortlisted:
         self._model = model
         self.ids = torch.from_numpy(union).to(model.device)
         self._allowed = torch.from_numpy(allowed).to(model.device)
-        weight = model.output_weight.detach()[self.ids]
-        packed = model.decoding_projection
-        self._projection: Callable[[Tensor], Tensor] = (
-            (lambda x: functional.linear(x, weight)) if packed is None else type(packed)(weight, None)
-        )
+        self._weight = model.output_weight.detach()[self.ids]
 
     def columns(self, tokens: Tensor) -> Tensor:
         """Return the columns of token ids that are on the shortlists."""
@@ -62,9 +57,5 @@ class Shortlisted:
 
     def step(self, columns: Tensor, state: _State) -> Tensor:
         """Decode the newest tokens (B*K,), as columns, to logits (B*K, U) of the next one."""
-        logits = self._projection(self._model.decode(self.ids[columns], state.inner))
+        logits = functional.linear(self._model.decode(self.ids[columns], state.inner), self._weight)
         return (logits.unflatten(0, (len(state.mask), -1)) + state.mask).flatten(0, 1)
-
-    def attention_to_source(self) -> Any:
-        """See `TranslationModel.attention_to_source`."""
-        return self._model.attention_to_source()

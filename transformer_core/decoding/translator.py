@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ from queue import SimpleQueue
 import torch
 from torch import Tensor
 
-from transformer_core.config import DecodingPrecision
+from transformer_core.config import PAPER_SEARCH, DecodingPrecision
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import PAD, Subword, TokenIds, padded
 from transformer_core.decoding.beam import Search, beam_search
@@ -22,11 +21,12 @@ from transformer_core.decoding.hypotheses import Finished, StepModel
 from transformer_core.decoding.sampling import Sampling, sample
 from transformer_core.decoding.shortlist import Shortlisted
 from transformer_core.errors import UserError, configuration_error
+from transformer_core.models.attention import MultiHeadAttention, SelfAttention
 from transformer_core.models.directory import CONFIG, MODEL_FILES, SUBWORD, ModelConfig, load_model, read_config
-from transformer_core.models.precision import choose_kernels, low_precision, pack, precision_name, quantise, weights_dtype
+from transformer_core.models.precision import can_compile, choose_kernels, low_precision, precision_name, weights_dtype
 from transformer_core.models.translation import DecoderState, TranslationModel
 
-BATCH_TOKENS = 4096
+BATCH_TOKENS = PAPER_SEARCH.batch_tokens
 
 
 @dataclass
@@ -67,10 +67,6 @@ class Ensemble:
         exact = [logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=1) for logits in steps]
         return torch.stack(exact).logsumexp(dim=0) - math.log(len(exact))
 
-    def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
-        """Raise `UserError` (78): several models have no common attention."""
-        raise configuration_error("the coverage penalty: not supported with several models", "Set it to 0, or name one model.")
-
 
 Decoder = TranslationModel | Ensemble
 
@@ -80,8 +76,7 @@ class Hypothesis:
     """A translation.
 
     Attributes:
-        score: value that ranks hypotheses: the log-probability divided by the length penalty, plus the weighted coverage penalty; of a
-            sample the log-probability.
+        score: value that ranks hypotheses: the log-probability divided by the length penalty; of a sample the log-probability.
         tokens: number of tokens, end token included; 0 for an empty line's translation.
     """
 
@@ -103,9 +98,7 @@ class Translator:
     Attributes:
         model: the model or ensemble, in evaluation mode.
         subword: its vocabulary.
-        replicas: the same model again, one per further batch decoded in parallel: a copy on every other GPU; on a CPU the model itself.
-            On a CPU the operations between the matrix products are too short to be divided among threads, so decoding two batches in
-            parallel, with one thread each, is faster than one after the other.
+        replicas: copies of the model on further GPUs, which decode batches at the same time.
         shortlist: the subwords that the translation of a sentence may have; None allows all.
         strict: whether a sentence whose logits are not finite is an error. Otherwise its translation is empty.
     """
@@ -137,9 +130,8 @@ class Translator:
     ) -> "Translator":
         """Load model directories, whose models translate together; arguments and errors as in `load_for_decoding`.
 
-        Without a device all GPUs share the sentences. On a CPU the number of batches decoded in parallel is torch's number of threads.
-        Raises `UserError`: 78; the models have different languages or vocabularies, or `shortlist` is asked for and there are several
-        models or the directory has none. 65; the shortlist is damaged.
+        Without a device all GPUs share the sentences. Raises `UserError`: 78; the models have different languages or vocabularies, or
+        `shortlist` is asked for and there are several models or the directory has none. 65; the shortlist is damaged.
         """
         languages = [(config.source, config.target) for config in (read_config(directory / CONFIG) for directory in directories)]
         for directory, direction in zip(directories, languages, strict=True):
@@ -152,10 +144,7 @@ class Translator:
                 message = f"{directory}: vocabulary {subword.hash[:12]}, but {directories[0]} has {subwords[0].hash[:12]}"
                 raise configuration_error(message, "Models that translate together share their vocabulary.")
         known = Shortlist.load(check_shortlist(directories), subwords[0].vocab_size) if shortlist else None
-        if models[0].device.type == "cpu":
-            model = _together(models)
-            return cls(model, subwords[0], (model,) * (torch.get_num_threads() - 1), known)
-        others = range(1, torch.cuda.device_count()) if device is None else ()
+        others = range(1, torch.cuda.device_count()) if device is None and models[0].device.type == "cuda" else ()
         copies = tuple(_together([deepcopy(model).cuda(number) for model in models]) for number in others)
         return cls(_together(models), subwords[0], copies, known)
 
@@ -175,8 +164,11 @@ class Translator:
             prefixes: beginning of each line's translation, in whole words.
 
         Raises:
+            TypeError: `lines` is one text, whose characters would be lines.
             UserError: see `translate_tokens`.
         """
+        if isinstance(lines, str):
+            raise TypeError(f"lines: one text; put it in a list: [{lines[:20]!r}]")
         starts = None if prefixes is None else [self.subword.encode(prefix)[:-1] for prefix in prefixes]
         return self.translate_tokens([self.subword.encode(line) for line in lines], search, batch_tokens, starts)
 
@@ -198,16 +190,12 @@ class Translator:
         for number, source in enumerate(sources, 1):
             check_length(source, most, f"sentence {number}")
 
-        # The coverage penalty reads the model's record of attention, which captured steps do not leave and parallel batches on a CPU share.
-        recorded = isinstance(search, Search) and search.coverage != 0
-        replicas = () if recorded else self.replicas
-
         def decode(model: Decoder, numbers: list[int]) -> list[list[Finished]]:
             tokens = _tensor([sources[number] for number in numbers], model.device)
             starts = [[] if prefixes is None else list(prefixes[number]) for number in numbers]
             prefix = None if prefixes is None else _tensor(starts, model.device)
             if self.shortlist is None:
-                return _decoded(model if recorded else self._captured[id(model)], tokens, search, prefix, most)
+                return _decoded(self._captured[id(model)], tokens, search, prefix, most)
             assert isinstance(model, TranslationModel)
             lists = [self.shortlist.of(sources[number], start) for number, start in zip(numbers, starts, strict=True)]
             shortlisted = Shortlisted(model, lists)
@@ -218,7 +206,7 @@ class Translator:
         batches = batches_of([len(source) for source in sources], batch_tokens)
         results = [[Hypothesis("", 0.0, 0.0, 0)] for _ in sources]
         least = search.samples if isinstance(search, Sampling) else 1
-        for numbers, outputs in zip(batches, _side_by_side(decode, batches, (self.model, *replicas)), strict=True):
+        for numbers, outputs in zip(batches, _side_by_side(decode, batches, (self.model, *self.replicas)), strict=True):
             for number, finished in zip(numbers, outputs, strict=True):
                 if len(finished) >= least:
                     results[number] = [Hypothesis.of(output, self.subword) for output in finished]
@@ -249,6 +237,11 @@ def check_shortlist(directories: Sequence[Path]) -> Path:
     if not file.is_file():
         raise configuration_error(f"{file}: no such file", "Set average.shortlist and repeat stage average, or translate without it.")
     return file
+
+
+def shortened(tokens: TokenIds, most: int) -> TokenIds:
+    """Return the first `most` tokens of a source and its end token, or all of it if it is not longer."""
+    return tokens if len(tokens) - 1 <= most else [*tokens[:most], tokens[-1]]
 
 
 def check_length(tokens: TokenIds, most_positions: int | None, where: str, engine: str = "") -> None:
@@ -294,19 +287,31 @@ def load_for_decoding(
 
     Args:
         precision: number type of weights and matrix products.
-        device: device of the model. None uses a GPU if there is one; for int8 the CPU.
+        device: device of the model. None uses a GPU if there is one.
 
     Raises:
-        UserError: see `load_with_subword`; exit code 78 if `quantise` refuses int8.
+        UserError: see `load_with_subword`; exit code 78 for int8.
     """
-    device = device or torch.device("cuda" if torch.cuda.is_available() and precision != "int8" else "cpu")
+    if precision == "int8":
+        raise configuration_error("precision int8: the engine torch has none", "Take the engine ctranslate2, or another precision.")
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     choose_kernels(device)
     model, subword = load_with_subword(directory)
-    if precision == "int8":
-        quantise(model.to(device))
-    else:
-        pack(model.to(device, low_precision(device, precision) or weights_dtype(precision)))
+    prepare(model.to(device, low_precision(device, precision) or weights_dtype(precision)))
     return model, subword
+
+
+def prepare(model: TranslationModel) -> None:
+    """Prepare a model for decoding only.
+
+    The three projections of each self-attention become one product. On a GPU attention gets a kernel if one can be compiled.
+    """
+    compiles = model.device.type == "cuda" and model.output_weight.dtype != torch.float64 and can_compile(model.device)
+    for module in list(model.modules()):
+        if isinstance(module, SelfAttention):
+            module.fuse()
+        if isinstance(module, MultiHeadAttention):
+            module.has_kernel = module.narrow and compiles
 
 
 def _together(models: Sequence[TranslationModel]) -> Decoder:
@@ -316,7 +321,7 @@ def _together(models: Sequence[TranslationModel]) -> Decoder:
 def _side_by_side(
     decode: Callable[[Decoder, list[int]], list[list[Finished]]], batches: list[list[int]], models: Sequence[Decoder]
 ) -> Iterator[list[list[Finished]]]:
-    """Yield the outputs of the batches in order; one batch per model is decoded at a time, each in one thread."""
+    """Yield the outputs of the batches in order; one batch per model is decoded at a time."""
     if len(models) == 1 or len(batches) <= 1:
         yield from (decode(models[0], numbers) for numbers in batches)
         return
@@ -331,13 +336,11 @@ def _side_by_side(
         finally:
             idle.put(model)
 
-    threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(min(len(models), len(batches)), "decoder", torch.set_num_threads, (1,))
+    pool = ThreadPoolExecutor(min(len(models), len(batches)), "decoder")
     try:
         yield from pool.map(on_idle, batches)
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # The threads' setting also changes that of the process in part.
 
 
 def _tensor(rows: Sequence[TokenIds], device: torch.device) -> Tensor:

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transformer_core.config import CTRANSLATE2_KEYS
+from transformer_core.config import CTRANSLATE2_KEYS, PAPER_SEARCH
 from transformer_core.corpus.text import write_lines
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import BOS, EOS, UNK, Subword
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import new_directory, read_json, sha256_of, write_json
 from transformer_core.models.attention import MultiHeadAttention
-from transformer_core.models.directory import CONFIG, EXPORTED_WEIGHTS, SUBWORD, WEIGHTS, load_model
+from transformer_core.models.directory import CONFIG, EXPORTED_WEIGHTS, SUBWORD, WEIGHTS, load_model, read_config
 from transformer_core.models.embeddings import LearnedPositions, sinusoidal_positions
 from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from transformer_core.models.transformer import Transformer
@@ -38,9 +38,11 @@ TABLE_POSITIONS = 4096
 
 # CTranslate2's vocabulary map: the subwords that a translation may have, for each of its source.
 _MAP = "vmap.txt"
-_FILES = {EXPORTED_WEIGHTS, "config.json", "shared_vocabulary.json", SUBWORD, _MAP}
+# The model's own search (`ModelConfig.decode`) as options of `translate_batch`, for those who translate without this package.
+_SEARCH = "search.json"
+_FILES = {EXPORTED_WEIGHTS, "config.json", "shared_vocabulary.json", SUBWORD, _SEARCH, _MAP}
 # To be raised with every change of what `export_model` writes.
-_FORMAT = 1
+_FORMAT = 2
 # Number of exports that are kept; that of a base model takes 260 MB.
 _KEPT = 8
 _LOCK, _SUMS = ".lock", "sums.json"
@@ -63,7 +65,7 @@ def positions_of(size: TransformerSize) -> int:
 
 
 def export_model(model: TranslationModel, source: Path, out: Path) -> None:
-    """Write a model directory of CTranslate2 atomically: float32 weights, settings, vocabulary, subword model, and shortlist if any.
+    """Write a model directory of CTranslate2 atomically: float32 weights, settings, vocabulary, subword model, search, shortlist if any.
 
     CTranslate2 adds a source's end token, so its input is the pieces of a text without it. An earlier export is replaced. `model` is that
     of the model directory `source`. Raises `UserError` (78): CTranslate2 does not support the model, or `out` exists and is no earlier
@@ -81,6 +83,8 @@ def export_model(model: TranslationModel, source: Path, out: Path) -> None:
     with new_directory(out) as temporary:
         spec.save(str(temporary))
         shutil.copyfile(source / SUBWORD, temporary / SUBWORD)
+        search = read_config(source / CONFIG).decode or PAPER_SEARCH
+        write_json(temporary / _SEARCH, {"beam_size": search.beam, "length_penalty": search.alpha})
         if (source / SHORTLIST).is_file():
             write_lines(temporary / _MAP, _vocabulary_map(source))
 

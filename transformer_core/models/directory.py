@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from transformer_core.config import Quantity, Section, Total, check_document
+from transformer_core.config import Decode, Quantity, Section, Total, check_document
 from transformer_core.errors import UserError, first_line, is_out_of_memory
 from transformer_core.files import new_directory, read_json, sha256_of, write_json
 from transformer_core.models.architectures import build
@@ -45,9 +45,12 @@ class Training(Section):
 
 
 class ModelConfig(Section):
-    """Content of config.json. `averaged` is the number of checkpoints averaged in the weights.
+    """Content of config.json.
 
-    `weights_sha256` is the SHA-256 of model.safetensors, which has none of its own; None is not checked.
+    Attributes:
+        averaged: number of checkpoints averaged in the weights.
+        decode: the search with which the model is scored, and which translates unless another is asked for; None for the paper's.
+        weights_sha256: SHA-256 of model.safetensors, which has none of its own; None is not checked.
     """
 
     model_config = ConfigDict(strict=False, frozen=True, extra="forbid")
@@ -59,6 +62,7 @@ class ModelConfig(Section):
     target: str
     training: Training
     averaged: int = 1
+    decode: Decode | None = None
     weights_sha256: str | None = None
 
 

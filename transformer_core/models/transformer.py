@@ -1,7 +1,6 @@
 """The encoder-decoder (paper 3.1, Figure 1): whole targets for training, one step at a time for decoding."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -210,9 +209,6 @@ class Transformer(TranslationModel):
             return self.output_weight.new_zeros(count, self.d_model)
         encodings: Tensor = self.target_positions(0, count)
         return encodings
-
-    def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
-        return self._decoder_layers()[-1].cross_attention.recording()
 
     def _earlier(self, x: Tensor) -> Visible:
         """Return the bias or neighbourhood of a whole target, (B, T, D): each position sees itself and positions before it."""

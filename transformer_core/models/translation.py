@@ -1,14 +1,12 @@
 """The interface of every architecture for training and decoding."""
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transformer_core.errors import configuration_error
 from transformer_core.models.embeddings import Dropout, TokenEmbedding
 from transformer_core.presets import ModelSize
 
@@ -33,7 +31,6 @@ class TranslationModel(nn.Module, ABC):
         embedding: embedding of source tokens, and of everything that shares its matrix.
         dropout: the dropout module with the probability of the size.
         most_positions: largest number of tokens on either side; None for any number.
-        decoding_projection: linear map that `project` uses for decoding instead of `output_weight`; None uses `output_weight`.
     """
 
     most_positions: int | None = None
@@ -43,7 +40,6 @@ class TranslationModel(nn.Module, ABC):
         self.d_model = size.d_model
         self.embedding = TokenEmbedding(vocab_size, size.d_model)
         self.dropout = Dropout(size.dropout)
-        self.decoding_projection: nn.Module | None = None
 
     @property
     def output_weight(self) -> Tensor:
@@ -88,18 +84,8 @@ class TranslationModel(nn.Module, ABC):
         """Decode one more position as `decode`; return the logits of the next token, (B*K, V)."""
         return self.project(self.decode(tokens, state))
 
-    def attention_to_source(self) -> AbstractContextManager[list[Tensor]]:
-        """Record the weights (B, H, K, S) of the last layer's attention to the source, in each step within the block.
-
-        Raises `UserError` (78): the model cannot record them.
-        """
-        raise configuration_error("the coverage penalty: only a Transformer records the attention that it needs", "Set it to 0.")
-
     def project(self, x: Tensor) -> Tensor:
         """Apply the pre-softmax linear map: (..., D) to logits (..., V)."""
-        if self.decoding_projection is not None:
-            logits: Tensor = self.decoding_projection(x)
-            return logits
         return functional.linear(x, self.output_weight)
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
-from transformer_core.config import Precision
+from transformer_core.config import MOST_INPUT, Precision
 from transformer_core.corpus.tokens.batches import BatchPlan
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.models.translation import TranslationModel
@@ -20,12 +21,14 @@ def score_split(
 ) -> dict[str, float] | None:
     """Return negative log-likelihood and perplexity per target token (end tokens counted), and the share of tokens predicted correctly.
 
-    Ranks share the batches and return the same scores, or None if any rank was asked to stop between two batches.
+    Pairs with a side of more than `MOST_INPUT` tokens are left out. Ranks share the batches and return the same scores, or None if any rank
+    was asked to stop between two batches.
     """
     model.eval()
-    budget = max(_TOKENS_PER_BATCH, split.longest)
-    plan = BatchPlan(split.source.lengths, split.target.lengths, budget, budget, seed=0)
-    microbatches = [pairs for update in plan.epoch(0) for pairs in update.microbatches]
+    sources, targets = split.source.lengths, split.target.lengths
+    scored = np.flatnonzero(np.maximum(sources, targets) <= MOST_INPUT + 1)
+    plan = BatchPlan(sources[scored], targets[scored], _TOKENS_PER_BATCH, _TOKENS_PER_BATCH, seed=0)
+    microbatches = [scored[pairs] for update in plan.epoch(0) for pairs in update.microbatches]
     totals = torch.zeros(3, dtype=torch.float64, device=rank.device)
     with torch.no_grad(), autocast(rank.device, precision):
         for pairs in microbatches[rank.index :: rank.world_size]:
@@ -36,7 +39,7 @@ def score_split(
             loss = cross_entropy(batch.decoded(model), model.output_weight, batch.targets, label_smoothing=0.0)
             totals[:2] += torch.stack((loss.nll, loss.correct)).double()
     rank.sum_over_ranks(totals)
-    (nll, correct, stopped), tokens = totals.tolist(), int(split.target.lengths.sum())
+    (nll, correct, stopped), tokens = totals.tolist(), int(targets[scored].sum())
     if stopped:
         return None
     return {"nll": nll / tokens, "perplexity": perplexity(nll / tokens), "accuracy": correct / tokens}

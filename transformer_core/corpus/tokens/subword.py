@@ -104,9 +104,14 @@ class Subword:
         return {piece.piece: -piece.score for piece in pieces if piece.type == piece.NORMAL}
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of token ids up to the first eos; pad and bos are skipped."""
+        """Return the text of token ids up to the first eos, in one line without control characters; pad and bos are skipped."""
         tokens = takewhile(lambda token: token != EOS, map(int, ids))
-        return str(self.processor.decode([token for token in tokens if token not in (PAD, BOS)]))
+        return printable(self.processor.decode([token for token in tokens if token not in (PAD, BOS)]))
+
+
+def printable(text: str) -> str:
+    """Return what a vocabulary wrote as one line without control characters, which a piece or bytes of byte fallback may give."""
+    return text if text.isprintable() else normalise(text)
 
 
 def padded(rows: Sequence[TokenIds]) -> NDArray[np.int64]:

@@ -1,0 +1,31 @@
+"""Scores of a held-out split."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.corpus.encoded import write_binarized
+from tests.models.on_disk import SMALL, VOCAB
+from transformer_core.corpus.tokens.binary import open_split
+from transformer_core.corpus.tokens.subword import EOS
+from transformer_core.models.architectures import build
+from transformer_core.training import validation
+from transformer_core.training.devices import Rank
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_pair_as_long_as_a_document_has_no_part_in_the_scores(side: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "MOST_INPUT", 20)
+    torch.manual_seed(0)
+    model = build(SMALL, VOCAB).double()
+    sides = [[[5 + number, 6, 7, EOS] for number in range(9)], [[8, 9 + number, EOS] for number in range(9)]]
+    write_binarized(tmp_path / "short", *sides, VOCAB)
+    sides[side].insert(4, [*[9] * 21, EOS])
+    sides[1 - side].insert(4, [9, EOS])
+    write_binarized(tmp_path / "long", *sides, VOCAB)
+    scores = [
+        validation.score_split(model, open_split(tmp_path / name / "train"), Rank(0, 1, torch.device("cpu")), "float64", lambda: False)
+        for name in ("short", "long")
+    ]
+    assert scores[0] == scores[1]
