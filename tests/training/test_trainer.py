@@ -3,7 +3,6 @@
 import errno
 import multiprocessing
 import os
-import platform
 import resource
 import signal
 import socket
@@ -716,7 +715,7 @@ def _run_until_saving(processes: ForkServerContext, data: Path, path: Path, save
     seen: set[str] = set()
     deadline = time.monotonic() + 120
     while len(seen) < saves and process.is_alive() and time.monotonic() < deadline:
-        seen |= {file.name for file in path.glob(f".state-*.pt.{platform.node()}.{process.pid}.new")}
+        seen |= {file.name for file in path.glob(f".state-*.pt.{process.pid}.*.new")}
         time.sleep(0.001)  # Of the tens of milliseconds that a write takes.
     process.kill()
     process.join()

@@ -5,14 +5,22 @@ from collections.abc import Callable
 import torch
 
 from transformer_core.config import Precision
-from transformer_core.corpus.tokens.batches import BatchPlan
+from transformer_core.corpus.tokens.batches import BatchPlan, Indices
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Rank, autocast
 from transformer_core.training.loader import make_batch
-from transformer_core.training.loss import cross_entropy, perplexity
+from transformer_core.training.loss import Loss, cross_entropy, perplexity
 
 _TOKENS_PER_BATCH = 8192
+
+
+def try_largest(model: TranslationModel, split: BinarizedSplit, device: torch.device, precision: Precision) -> None:
+    """Use as much memory as `score_split` does."""
+    model.eval()
+    with torch.no_grad(), autocast(device, precision):
+        for pairs in _plan(split).largest():
+            _losses(model, split, pairs, device)
 
 
 def score_split(
@@ -23,20 +31,27 @@ def score_split(
     Ranks share the batches and return the same scores, or None if any rank was asked to stop between two batches.
     """
     model.eval()
-    budget = max(_TOKENS_PER_BATCH, split.longest)
-    plan = BatchPlan(split.source.lengths, split.target.lengths, budget, budget, seed=0)
-    microbatches = [pairs for update in plan.epoch(0) for pairs in update.microbatches]
+    microbatches = [pairs for update in _plan(split).epoch(0) for pairs in update.microbatches]
     totals = torch.zeros(3, dtype=torch.float64, device=rank.device)
     with torch.no_grad(), autocast(rank.device, precision):
         for pairs in microbatches[rank.index :: rank.world_size]:
             if stop_asked():
                 totals[2] = 1
                 break
-            batch = make_batch(split.pairs(pairs)).to(rank.device)
-            loss = cross_entropy(batch.decoded(model), model.output_weight, batch.targets, label_smoothing=0.0)
+            loss = _losses(model, split, pairs, rank.device)
             totals[:2] += torch.stack((loss.nll, loss.correct)).double()
     rank.sum_over_ranks(totals)
     (nll, correct, stopped), tokens = totals.tolist(), int(split.target.lengths.sum())
     if stopped:
         return None
     return {"nll": nll / tokens, "perplexity": perplexity(nll / tokens), "accuracy": correct / tokens}
+
+
+def _plan(split: BinarizedSplit) -> BatchPlan:
+    budget = max(_TOKENS_PER_BATCH, split.longest)
+    return BatchPlan(split.source.lengths, split.target.lengths, budget, budget, seed=0)
+
+
+def _losses(model: TranslationModel, split: BinarizedSplit, pairs: Indices, device: torch.device) -> Loss:
+    batch = make_batch(split.pairs(pairs)).to(device)
+    return cross_entropy(batch.decoded(model), model.output_weight, batch.targets, label_smoothing=0.0)
