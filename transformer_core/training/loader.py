@@ -145,8 +145,7 @@ def packed_shape(source_lengths: Lengths, target_lengths: Lengths, budget: int) 
     longest = int(max(source_lengths.max(), target_lengths.max()))
     tokens = [int(side.sum()) for side in (source_lengths, target_lengths)]
     filled = [_multiple(-(-max(4, -(-8 * number // budget)) * budget // 8), 64) for number in tokens]
-    fillings = max(-(-(more - number) // longest) for more, number in zip(filled, tokens, strict=True))
-    rows = max(len(source_lengths) + fillings, 2 * budget // _power_of_two(longest))
+    rows = max(len(source_lengths) + _fillings(filled, tokens, longest), 2 * budget // _power_of_two(longest))
     return PackedShape(*filled, _power_of_two(rows), _rounded(longest))
 
 
@@ -162,25 +161,24 @@ def microbatch_of_each_shape(plan: BatchPlan, split: BinarizedSplit, epoch: int,
 def make_packed_batch(pairs: Pairs, budget: int | None = None) -> PackedBatch:
     """Return the pairs as one batch without padding on the CPU.
 
-    With a budget, it is filled to its `packed_shape` by sentences of PAD, as long as the longest of either side, whose targets are -1.
+    With a budget, it is filled to its `packed_shape` by sentences of PAD, no longer than the longest of either side, whose targets are -1.
     """
     lengths = [np.array([len(sentence) for sentence in side]) for side in (pairs.sources, pairs.targets)]
-    longest = int(max(map(np.max, lengths)))
-    if budget is None:
-        shape = PackedShape(int(lengths[0].sum()), int(lengths[1].sum()), len(pairs), _rounded(longest))
-    else:
-        shape = packed_shape(*lengths, budget)
+    longest, tokens = int(max(map(np.max, lengths))), [int(side.sum()) for side in lengths]
+    shape = PackedShape(*tokens, len(pairs), _rounded(longest)) if budget is None else packed_shape(*lengths, budget)
+    fillings = _fillings(shape[:2], tokens, longest)
     filled = [np.zeros(shape.sentences, np.int64) for _ in lengths]
-    for side, own, tokens in zip(filled, lengths, shape, strict=False):
-        more = _filling(tokens - int(own.sum()), longest)
-        side[: len(own)], side[len(own) : len(own) + len(more)] = own, more
+    for side, own, number, more in zip(filled, lengths, tokens, shape[:2], strict=True):
+        side[: len(own)] = own
+        # Evenly, since a sentence of the target should have a source to attend to.
+        side[len(own) : len(own) + fillings] = np.diff(np.linspace(0, more - number, fillings + 1, dtype=np.int64))
     source, target = (
         _packed(sentences, side, shape.longest) for sentences, side in zip((pairs.sources, pairs.targets), filled, strict=True)
     )
     shifted = target.tokens.roll(1)
     shifted[target.starts[: len(pairs)].long()] = BOS
     targets = target.tokens.clone()
-    targets[int(lengths[1].sum()) :] = -1
+    targets[tokens[1] :] = -1
     return PackedBatch(source, target._replace(tokens=shifted), targets)
 
 
@@ -193,10 +191,9 @@ def _packed(sentences: Sequence[TokenIds], lengths: NDArray[np.int64], longest: 
     return Packed(torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(starts.astype(np.int32)), longest)
 
 
-def _filling(tokens: int, longest: int) -> list[int]:
-    """Return the lengths of sentences with so many tokens together."""
-    whole, rest = divmod(tokens, longest)
-    return [longest] * whole + [rest] * (rest > 0)
+def _fillings(filled: Sequence[int], tokens: Sequence[int], longest: int) -> int:
+    """Return the number of sentences, at most so long, that fill each side of a batch up."""
+    return max(-(-(more - number) // longest) for more, number in zip(filled, tokens, strict=True))
 
 
 def _rounded(longest: int) -> int:
