@@ -144,9 +144,9 @@ def packed_shape(source_lengths: Lengths, target_lengths: Lengths, budget: int) 
     """
     longest = int(max(source_lengths.max(), target_lengths.max()))
     tokens = [int(side.sum()) for side in (source_lengths, target_lengths)]
-    filled = [_multiple(-(-max(4, -(-8 * number // budget)) * budget // 8), 64) for number in tokens]
-    rows = max(len(source_lengths) + _fillings(filled, tokens, longest), 2 * budget // _power_of_two(longest))
-    return PackedShape(*filled, _power_of_two(rows), _rounded(longest))
+    source, target = (_multiple(-(-max(4, -(-8 * number // budget)) * budget // 8), 64) for number in tokens)
+    rows = max(len(source_lengths) + _fillings((source, target), tokens, longest), 2 * budget // _power_of_two(longest))
+    return PackedShape(source, target, _power_of_two(rows), _rounded(longest))
 
 
 def microbatch_of_each_shape(plan: BatchPlan, split: BinarizedSplit, epoch: int, budget: int) -> list[Indices]:
@@ -165,7 +165,10 @@ def make_packed_batch(pairs: Pairs, budget: int | None = None) -> PackedBatch:
     """
     lengths = [np.array([len(sentence) for sentence in side]) for side in (pairs.sources, pairs.targets)]
     longest, tokens = int(max(map(np.max, lengths))), [int(side.sum()) for side in lengths]
-    shape = PackedShape(*tokens, len(pairs), _rounded(longest)) if budget is None else packed_shape(*lengths, budget)
+    if budget is None:
+        shape = PackedShape(tokens[0], tokens[1], len(pairs), _rounded(longest))
+    else:
+        shape = packed_shape(lengths[0], lengths[1], budget)
     fillings = _fillings(shape[:2], tokens, longest)
     filled = [np.zeros(shape.sentences, np.int64) for _ in lengths]
     for side, own, number, more in zip(filled, lengths, tokens, shape[:2], strict=True):
