@@ -2,7 +2,6 @@ import errno
 import fcntl
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 
 from tests.refusals import refused
 from transformer_core.errors import UserError
-from transformer_core.files import locked, new_directory, new_file, read_json, read_numbers, sha256_of, write_json, write_text
+from transformer_core.files import is_locked, locked, new_directory, new_file, read_json, read_numbers, sha256_of, write_json, write_text
 
 STREAMS = """import os, sys
 from transformer_core.files import prepare_streams
@@ -36,14 +35,49 @@ def test_closed_standard_streams_are_empty_and_standard_output_takes_any_text(cl
     assert (done.returncode, done.stdout, done.stderr) == (0, out, err)
 
 
+# Writes the file `made` and is killed, or waits to be told to end.
+WRITING = """
+import os, signal, sys
+from pathlib import Path
+from transformer_core.files import new_file
+
+os.getpid = lambda: 2**30
+with new_file(Path("made")) as temporary:
+    temporary.write_text(sys.argv[1])
+    print(temporary, flush=True)
+    if sys.argv[1] == "killed":
+        signal.raise_signal(signal.SIGKILL)
+    sys.stdin.read()
+"""
+
+
 def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(tmp_path: Path) -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    left, others = tmp_path / f".made.{platform.node()}.{ended.pid}.new", tmp_path / f".made.{platform.node()}.{os.getppid()}.new"
-    for file in (left, others):
-        file.touch()
-    write_text(tmp_path / "made", "whole")
-    assert sorted(tmp_path.iterdir()) == [others, tmp_path / "made"]
+    """The other one writes in another container: there it has the id of a process that has ended here, or the same as this one."""
+    subprocess.run([sys.executable, "-c", WRITING, "killed"], cwd=tmp_path, check=False)
+    (left,) = tmp_path.iterdir()
+    command = [sys.executable, "-c", WRITING, "whole"]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        writing = other.stdout.readline().strip()
+        assert not left.exists()
+        write_text(tmp_path / "made", "mine")
+        assert {path.name for path in tmp_path.iterdir()} == {writing, "made"}
+        other.communicate()
+    assert [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()] == ["whole"]
+
+
+def test_a_lock_is_taken_though_another_process_looks_whether_it_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lock"
+    assert not is_locked(path)
+    path.touch()
+    with path.open("rb") as probe:
+        fcntl.flock(probe, fcntl.LOCK_SH)  # As `is_locked` of the other process does, which then ends while this one waits.
+        monkeypatch.setattr("time.sleep", lambda _: probe.close())
+        with locked(path, "this training"):
+            assert is_locked(path)
+            with refused(69, f"this training is running in process {os.getpid()}"), locked(path, "this training"):
+                pass
+    assert not is_locked(path)
 
 
 def test_a_new_file_appears_whole(tmp_path: Path) -> None:

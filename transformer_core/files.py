@@ -5,19 +5,21 @@ import glob
 import hashlib
 import json
 import os
-import platform
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import IO, Any, TextIO, cast
+from uuid import uuid4
 
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, writing
 
 # The variable in which DVC names the experiment to the stages that it runs.
 DVC_EXPERIMENT = "DVC_EXP_NAME"
+_LOCK_SECONDS = 1.0
 
 
 def repository() -> Path:
@@ -67,17 +69,18 @@ def flush_or_discard(stream: TextIO) -> None:
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path. If the block succeeds, the file is synced to disk and renamed to `path`; if it fails, it is removed.
 
-    Leftovers for `path` of killed processes of this machine are removed first; other processes may be writing it.
+    Leftovers for `path` of killed processes are removed first. Other processes may be writing it, also in other containers, where process
+    ids mean nothing here: a writer holds a lock on its temporary file, and a leftover has none. The block must not replace that file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    here = f".{path.name}.{platform.node()}."
-    for leftover in path.parent.glob(f"{glob.escape(here)}*.new"):
-        if not _runs(leftover.name.removeprefix(here).removesuffix(".new")):
-            leftover.unlink(missing_ok=True)
-    temporary = path.with_name(f"{here}{os.getpid()}.new")
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
+        _remove_if_left(leftover)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid4().hex[:8]}.new")
     with _named_as(path, temporary):
         try:
-            with writing(path):
+            with writing(path), temporary.open("x+b") as held:
+                with suppress(OSError):  # Where no file can be locked, leftovers stay.
+                    fcntl.flock(held, fcntl.LOCK_EX)
                 yield temporary
                 with temporary.open("rb") as file:
                     os.fsync(file.fileno())
@@ -97,14 +100,11 @@ def _named_as(path: Path, temporary: Path) -> Iterator[None]:
         raise
 
 
-def _runs(process: str) -> bool:
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, ValueError):  # Somebody else's process, or a file that is not of this kind.
-        pass
-    return True
+def _remove_if_left(temporary: Path) -> None:
+    """Remove a temporary file unless a process holds its lock, or the file system has no locks."""
+    with suppress(OSError), temporary.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        temporary.unlink()
 
 
 @contextmanager
@@ -199,7 +199,7 @@ def locked(path: Path, what: str, shared: bool = False) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         try:
-            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            _flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "unknown"
@@ -214,8 +214,20 @@ def locked(path: Path, what: str, shared: bool = False) -> Iterator[None]:
         yield
 
 
+def _flock(file: IO[str], kind: int) -> None:
+    """Take a lock, or raise `BlockingIOError` if another process holds it for longer than the moment that `is_locked` does."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
+
+
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock (flock) on a file."""
+    """Return whether a process holds the lock (flock) on a file. This takes the lock for a moment, which `locked` waits for."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -33,7 +33,7 @@ from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.shortlist import check_aligner
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.translator import Translator, shortened
+from transformer_core.decoding.translator import BATCH_TOKENS, Translator, batches_of, shortened
 from transformer_core.errors import Interrupted, UserError, configuration_error
 from transformer_core.evaluation.bleu import corpus_bleu
 from transformer_core.evaluation.brackets import corpus_f1
@@ -48,7 +48,7 @@ from transformer_core.training.devices import Rank, autocast, default_devices, m
 from transformer_core.training.records import Observer, Progress
 from transformer_core.training.trainer import Trainer
 from transformer_core.training.update import seed_everything
-from transformer_core.training.validation import score_split
+from transformer_core.training.validation import score_split, try_largest
 
 
 class _OutputScore(NamedTuple):
@@ -187,6 +187,7 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
         else:
             stack.enter_context(reporting())
         split, subword = open_split(paths.BINARIZED / "train"), Subword.load(paths.SUBWORD_MODEL)
+        validate, try_validation = _validation(params, model, subword, rank, score, stop_asked)
         trainer = Trainer(
             model,
             split,
@@ -194,13 +195,12 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
             rank,
             StateDirectory(state, params.train.keep),
             recorder or Observer(),
-            _validation(params, model, subword, rank, score, stop_asked),
+            validate,
             stop_asked,
             matrix_rate(rank, precision),
             BpeDropout(subword, split, params.train) if params.train.bpe_dropout else None,
         )
         resumed = trainer.resume()
-        _check_same_start(trainer.progress.update, rank)
         if rank.index == 0:  # A finished training may go on to a later end. If it has reached its end, `run` writes the file again.
             for file in (STORED, FINISHED):
                 (state / file).unlink(missing_ok=True)
@@ -209,7 +209,7 @@ def _train(params: Params, fingerprint: str, rank: Rank, stop_asked: Callable[[]
         elif recorder is not None:
             recorder.begin()
             _name_others(state)
-        trainer.check_memory()
+        trainer.check_memory(try_validation)
         progress = trainer.run()
         if rank.index == 0:
             _write_outputs(params, fingerprint, state, progress, parameters)
@@ -222,14 +222,6 @@ def _name_others(state: Path) -> None:
     if others:
         message = f"starting from update 0; stopped trainings with other settings or data: {len(others)}, the latest is {others[0].name}"
         echo(f"{message} (transformer-core states)", sys.stderr)
-
-
-def _check_same_start(update: int, rank: Rank) -> None:
-    """Raise a `UserError` (exit code 78) if ranks resume after different updates: their machines do not share the state."""
-    updates = set(rank.gathered(update))
-    if len(updates) > 1:
-        message = f"the nodes would resume after different updates ({', '.join(map(str, sorted(updates)))})"
-        raise configuration_error(message, "Set $TRANSFORMER_STATE on all of them to one folder of shared storage.")
 
 
 def _new_model(params: Params) -> TranslationModel:
@@ -269,9 +261,10 @@ def _effective(size: ModelSize) -> ModelSize:
 
 def _validation(
     params: Params, model: TranslationModel, subword: Subword, rank: Rank, score: _OutputScore, stop_asked: Callable[[], bool]
-) -> Callable[[], dict[str, float] | None]:
-    """Teacher-forced scores of valid, and BLEU or F1 of greedy outputs for `train.bleu_sentences` of it; None after a request to stop.
+) -> tuple[Callable[[], dict[str, float] | None], Callable[[], None]]:
+    """Return a function of the validation's scores, None after a request to stop, and one that uses as much memory as a validation.
 
+    The scores are teacher-forced ones of valid, and BLEU or F1 of greedy outputs for `train.bleu_sentences` of it.
     Logits that are not finite do not end the training: the trainer skips updates and can restore the weights.
     """
     valid, translator = open_split(paths.BINARIZED / "valid"), Translator(model, subword, strict=False)
@@ -285,19 +278,28 @@ def _validation(
     # A model of lowercase text outputs lowercase text.
     references = [lines[number].lower() if params.bpe.lowercase else lines[number] for number in chosen]
     precision, ranks = params.train.precision, rank.world_size
+    mine = [shortened(valid.source[number], MOST_INPUT) for number in chosen[rank.index :: ranks]]
+    search = Search(beam=1, max_extra=score.max_extra)
 
     def validate() -> dict[str, float] | None:
         scores = score_split(model, valid, rank, precision, stop_asked)
         if scores is None or any(rank.gathered(stop_asked())):
             return None
-        mine = [shortened(valid.source[number], MOST_INPUT) for number in chosen[rank.index :: ranks]]
         with autocast(rank.device, precision):
-            lists = translator.translate_tokens(mine, Search(beam=1, max_extra=score.max_extra))
+            lists = translator.translate_tokens(mine, search)
         by_rank = rank.gathered([hypotheses[0].text for hypotheses in lists])
         texts = [by_rank[place % ranks][place // ranks] for place in range(len(chosen))]
         return {**scores, score.name: score.score(texts, references)}
 
-    return validate
+    def try_largest_batches() -> None:
+        try_largest(model, valid, rank.device, precision)
+        lengths = [len(source) for source in mine]
+        batches = [[mine[number] for number in numbers] for numbers in batches_of(lengths, BATCH_TOKENS)]
+        largest = max(batches, key=lambda sources: len(sources) * (max(map(len, sources)) + score.max_extra), default=[])
+        with autocast(rank.device, precision):
+            translator.translate_tokens(largest, search)
+
+    return validate, try_largest_batches
 
 
 def _check_positions(model: TranslationModel) -> None:

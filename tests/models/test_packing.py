@@ -1,5 +1,6 @@
 """Sentences without padding give the outputs and gradients of padded ones."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from transformer_core.corpus.tokens.batches import BatchPlan
 from transformer_core.corpus.tokens.binary import Pairs
 from transformer_core.models.attention import _Parts
 from transformer_core.models.precision import can_compile
 from transformer_core.models.transformer import LONGEST_OF_SHORT, Transformer
 from transformer_core.presets import TransformerSize
 from transformer_core.training.devices import can_pack
-from transformer_core.training.loader import Batch, PackedBatch, make_batch, make_packed_batch
+from transformer_core.training.loader import Batch, PackedBatch, make_batch, make_packed_batch, packed_shape
 from transformer_core.training.loss import cross_entropy
 from transformer_core.training.update import LowCopies, ReductionBuffer
 
@@ -50,21 +52,38 @@ def test_packed_outputs_and_gradients_are_those_of_padded_batches(changes: dict[
         assert torch.allclose(expected, ours, rtol=0, atol=1e-10)
 
 
-@given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=8), st.sampled_from([16, 48, 256]))
-def test_filling_adds_sentences_behind_the_others_up_to_a_multiple(lengths: list[tuple[int, int]], multiple: int) -> None:
-    plain, filled = (make_packed_batch(pairs_of(lengths), number) for number in (1, multiple))
-    for real, side in ((plain.source, filled.source), (plain.shifted, filled.shifted)):
-        assert len(side.tokens) % multiple == 0
-        assert len(side.tokens) - len(real.tokens) < multiple
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=8), st.sampled_from([320, 1000]))
+def test_filling_adds_sentences_behind_the_others_up_to_an_eighth_of_the_budget(lengths: list[tuple[int, int]], budget: int) -> None:
+    plain, filled = (make_packed_batch(pairs_of(lengths), number) for number in (None, budget))
+    shape = packed_shape(*np.array(lengths).T, budget)
+    for real, side, tokens in ((plain.source, filled.source, shape.source_tokens), (plain.shifted, filled.shifted, shape.target_tokens)):
+        assert len(side.tokens) == tokens
+        assert len(real.tokens) <= tokens < max(budget / 2, len(real.tokens) + budget / 8) + 64
         assert torch.equal(side.tokens[: len(real.tokens)], real.tokens)
         assert torch.equal(side.starts[: len(lengths) + 1], real.starts)
         assert side.starts[-1] == len(side.tokens)
-        assert 0 <= side.starts.diff().min() <= side.starts.diff().max() <= side.longest
+        assert len(side.starts) == shape.sentences + 1
+        # No more positions than a model may have learned.
+        assert 0 <= side.starts.diff().min() <= side.starts.diff().max() <= max(map(max, lengths)) <= side.longest == shape.longest
         assert torch.equal(side.positions, torch.cat([torch.arange(length) for length in side.starts.diff().tolist()]))
-        assert side.positions.max() == real.positions.max()  # No more positions than a model may have learned.
-    assert len(filled.source.starts) == len(filled.shifted.starts)
     assert torch.equal(filled.targets[: len(plain.targets)], plain.targets)
     assert (filled.targets[len(plain.targets) :] == -1).all()
+
+
+@pytest.mark.parametrize("ranks", [1, 4, 8])
+def test_the_papers_recipe_needs_few_shapes_and_little_filling(ranks: int) -> None:
+    """Two epochs of 25,000 tokens an update: log-normal lengths with means as in WMT, and targets 0.6 to 1.8 times as long as sources."""
+    random, budget = np.random.default_rng(0), 25_000 // ranks
+    drawn = random.lognormal(math.log(27) - 0.18, 0.6, 300_000)
+    sources, targets = (
+        side.round().clip(1, 256).astype(np.int64) for side in (drawn, drawn * random.lognormal(math.log(29 / 27), 0.3, len(drawn)))
+    )
+    plan = BatchPlan(sources, targets, 25_000, budget, seed=1)
+    microbatches = [pairs for epoch in range(2) for update in plan.epoch(epoch) for pairs in update.microbatches]
+    shapes = [packed_shape(sources[pairs], targets[pairs], budget) for pairs in microbatches]
+    assert len(set(shapes)) <= 64
+    tokens = sum(shape.source_tokens + shape.target_tokens for shape in shapes)
+    assert 0 < 1 - 2 * (sources.sum() + targets.sum()) / tokens < 0.08
 
 
 def test_twice_is_every_sentence_again() -> None:
@@ -127,8 +146,8 @@ def test_packed_gradients_on_a_gpu_are_those_of_a_padded_batch_in_float32(longes
     with torch.autocast("cuda", torch.bfloat16):
         padded = found(model, make_batch(pairs).to(device))
         model.use_kernels()
-        packed = found(model, make_packed_batch(pairs, 64).to(device))
-        again = found(model, make_packed_batch(pairs, 64).to(device))
+        packed = found(model, make_packed_batch(pairs, 20 * longest).to(device))
+        again = found(model, make_packed_batch(pairs, 20 * longest).to(device))
     for want, rounded, ours, repeated in zip(exact, padded, packed, again, strict=True):
         error, bound = ((one[: len(want)].float() - want).norm() / want.norm() for one in (ours, rounded))
         assert error < max(0.02, 1.5 * bound)

@@ -42,14 +42,14 @@ def state_of(fingerprint: str, root: Path | None = None) -> Path:
 def keep_finished(fingerprint: str, root: Path | None = None) -> None:
     """Keep the state of a finished training, whose outputs DVC has stored, for a later end, and remove the one that was kept before.
 
-    In $TRANSFORMER_STATE, which several clones may share, none is kept. A training that is not finished, or that goes on, is left alone.
+    Clones that share $TRANSFORMER_STATE keep one together. A training that is not finished, or that goes on, is left alone.
     """
     state = state_of(fingerprint, root)
     if not (state / FINISHED).exists() or is_locked(state / TRAINING_LOCK):
         return
     (state / STORED).touch()
     kept = {file.parent for file in state_root(root).glob(f"*/{STORED}")}
-    for one in {state} if os.environ.get("TRANSFORMER_STATE") else kept - {state}:
+    for one in kept - {state}:
         if not is_locked(one / TRAINING_LOCK):
             shutil.rmtree(one)
 

@@ -2,9 +2,12 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -41,10 +44,37 @@ class Rank:
         torch.distributed.all_gather_object(values, value)
         return values
 
+    def broadcast(self, values: Tensor) -> None:
+        """Set a tensor to that of rank 0, in place."""
+        if self.world_size > 1:
+            torch.distributed.broadcast(values, 0)
+
+    def check_agreement(self, values: Mapping[str, object], remedy: str, exit_code: ExitCode = ExitCode.BAD_CONFIGURATION) -> None:
+        """Raise a `UserError`, on every rank, if one of the named values is not the same on all ranks. Every rank calls this."""
+        everywhere = self.gathered({name: str(value) for name, value in values.items()})
+        differences = []
+        for name in values:
+            ranks = defaultdict[str, list[str]](list)
+            for index, of_rank in enumerate(everywhere):
+                ranks[of_rank[name]].append(str(index))
+            if len(ranks) > 1:
+                found = ", ".join(f"{value} (rank {' '.join(numbers)})" for value, numbers in ranks.items())
+                differences.append(f"{name}: {found}")
+        if differences:
+            raise UserError(f"the ranks do not agree on {'; '.join(differences)}", remedy, exit_code)
+
     def wait_for_all(self) -> None:
         """Wait until every rank has called this."""
         if self.world_size > 1:
             torch.distributed.barrier()
+
+
+def digest_of_code() -> str:
+    """Return a digest of this package's modules, by which ranks notice that their machines have other versions of it."""
+    package, digest = Path(__file__).parents[1], sha256()
+    for module in sorted(package.rglob("*.py")):
+        digest.update(module.relative_to(package).as_posix().encode() + b"\0" + module.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def default_devices(microbatches: int) -> int:

@@ -79,7 +79,7 @@ class Progress:
         target_tokens: number of target tokens in the updates done.
         seconds: seconds of training at the last save or at the end.
         skipped_in_row: number of skipped updates since the last finite one.
-        went_back: True if the weights were restored once because of skipped updates.
+        went_back: the update after which the weights were last restored because of skipped updates, 0 for none.
         scores: score of each validation by its update, in the measure `train.best_by`.
     """
 
@@ -89,7 +89,7 @@ class Progress:
     target_tokens: int = 0
     seconds: float = 0.0
     skipped_in_row: int = 0
-    went_back: bool = False
+    went_back: int = 0
     scores: dict[int, float] = field(default_factory=dict)
 
     def count(self, update: GlobalBatch, after: Cursor) -> None:

@@ -15,25 +15,29 @@ from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatch
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
-from transformer_core.errors import Interrupted, configuration_error, is_out_of_memory
+from transformer_core.errors import ExitCode, Interrupted, configuration_error, is_out_of_memory
 from transformer_core.models.architectures import flops_a_token
-from transformer_core.models.precision import can_compile
+from transformer_core.models.precision import can_compile, low_precision, precision_name, weights_dtype
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.checkpoint import StateDirectory, best_updates, validations_since_best
-from transformer_core.training.devices import Rank, can_pack
-from transformer_core.training.loader import MakeBatch, filled_up_to, make_batch, make_packed_batch, shares
+from transformer_core.training.devices import Rank, can_pack, digest_of_code
+from transformer_core.training.loader import MakeBatch, make_batch, make_packed_batch, microbatch_of_each_shape, shares
 from transformer_core.training.records import LogWindow, Observer, Progress
-from transformer_core.training.update import GRADIENT_NORM, NLL, SKIPPED, SMOOTHED, STOP, Updater
+from transformer_core.training.update import GRADIENT_NORM, NLL, SKIPPED, SMOOTHED, STOP, Updater, weights_checksum
 
 LOG_EVERY = 20  # Updates.
+# The weights are restored again only after so many updates. A learning rate that is too high breaks a training sooner, and Adam's moments
+# then hold little of the first return: nothing at the paper's beta2 of 0.98, and a third at 0.999.
+_UPDATES_BETWEEN_RETURNS = 1000
 
 
 class Trainer:
     """Trains a model on a split until `settings.updates`, until patience runs out, or until asked to stop.
 
     A global batch does not depend on the devices: ranks take its micro-batches in turn, and each micro-batch has a random stream seeded by
-    (seed, update, micro-batch). The update itself is in update.py.
+    (seed, update, micro-batch). The update itself is in update.py. Ranks that would compute differently are refused; all begin with the
+    weights of rank 0, and compare checksums of their weights at each save.
 
     Args:
         model: the model to train, in place, on `rank.device`.
@@ -49,6 +53,7 @@ class Trainer:
         bpe_dropout: segments each update anew; None trains on the split as it is.
 
     Raises:
+        UserError: exit code 78, on every rank; ranks have other precisions, kernels or versions of torch or of this package.
         ValueError: `bpe_dropout` is given and `settings.bpe_dropout` is 0, or `bpe_dropout` is None and `settings.bpe_dropout` is not 0.
     """
 
@@ -86,8 +91,17 @@ class Trainer:
             if can_compile(rank.device):
                 model.use_kernels()
                 captures = not settings.r_drop
-        multiple = filled_up_to(settings.tokens_per_microbatch) if captures else 1
-        self._make_batch: MakeBatch = partial(make_packed_batch, multiple=multiple) if packs else make_batch
+        budget = min(settings.tokens_per_update, settings.tokens_per_microbatch)
+        self._captured_budget = budget if captures else None
+        self._make_batch: MakeBatch = partial(make_packed_batch, budget=self._captured_budget) if packs else make_batch
+        computed = {
+            "precision": precision_name(low_precision(rank.device, settings.precision) or weights_dtype(settings.precision)),
+            "packed batches": packs,
+            "CUDA graphs": captures,
+            "torch": torch.__version__,
+            "code of transformer_core": digest_of_code(),
+        }
+        rank.check_agreement(computed, "Take equal devices and equal versions on all of them, or name one train.precision.")
         self._updater = Updater(model, settings, rank, packs, captures)
         of_source, of_target = flops_a_token(model)
         self._flops_a_token = settings.passes * of_source, settings.passes * of_target
@@ -97,11 +111,13 @@ class Trainer:
         self.progress = Progress()
 
     def resume(self) -> bool:
-        """Restore the newest undamaged state; return False if none exists.
+        """Restore the newest undamaged state; return False if none exists. Every rank calls this.
 
-        Raises `UserError` (78): the state is of a later update than `settings.updates`.
+        Raises `UserError` (78): the state is of a later update than `settings.updates`, or ranks have states of different updates.
         """
         state = next(self._directory.states(), None)
+        saved = {"the update to resume after": 0 if state is None else state["progress"]["update"]}
+        self._rank.check_agreement(saved, "Set $TRANSFORMER_STATE on all machines to one folder of shared storage.")
         if state is None:
             return False
         if state["progress"]["update"] > self._settings.updates:
@@ -115,33 +131,52 @@ class Trainer:
         self._observer.restore(state["observer"])
         return True
 
-    def check_memory(self) -> None:
+    def check_memory(self, try_validation: Callable[[], object] = lambda: None) -> None:
         """Make a dry-run step on the largest micro-batches, to find out-of-memory before the first update.
 
-        Raises `UserError` (78): on every rank; a micro-batch does not fit the memory of one of the devices.
+        All ranks also capture CUDA graphs of all shapes of the epoch, so that no rank waits for another's captures later.
+
+        Args:
+            try_validation: uses as much memory as a validation.
+
+        Raises:
+            UserError: exit code 78, on every rank; a micro-batch or a validation does not fit the memory of one of the devices.
         """
         self._model.train()
-        lacking = torch.zeros((), device=self._rank.device)
-        try:
-            self._updater.dry_run(self.progress.update + 1, (self._make_batch(self._split.pairs(pairs)) for pairs in self._plan.largest()))
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            lacking.fill_(1)
+        tried = self._plan.largest()
+        if self._captured_budget is not None:
+            tried += microbatch_of_each_shape(self._plan, self._split, self.progress.epoch, self._captured_budget)
+        lacking = torch.zeros(2, device=self._rank.device)
+        checks: list[Callable[[], object]] = [
+            lambda: self._updater.dry_run(self.progress.update + 1, (self._make_batch(self._split.pairs(pairs)) for pairs in tried)),
+            try_validation,
+        ]
+        for check, lacks in zip(checks, lacking, strict=True):
+            try:
+                check()
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                lacks.fill_(1)
+                break
         self._rank.sum_over_ranks(lacking)
-        if lacking.item():
-            tokens = min(self._settings.tokens_per_microbatch, self._settings.tokens_per_update)
-            device = self._rank.device.type
+        of_training, of_validation = lacking.tolist()
+        tokens, device = min(self._settings.tokens_per_microbatch, self._settings.tokens_per_update), self._rank.device.type
+        if of_training:
             message = f"train.tokens_per_microbatch: the model and {tokens:,} tokens do not fit the memory of this {device}"
             raise configuration_error(message, "Lower it; train.tokens_per_update may stay.")
+        if of_validation:
+            message = f"a validation does not fit the memory of this {device} beside micro-batches of {tokens:,} tokens"
+            raise configuration_error(message, "Lower train.tokens_per_microbatch; train.tokens_per_update may stay.")
 
     def run(self) -> Progress:
         """Train to the end, from the start or from the state that `resume` restored.
 
         Raises:
             Interrupted: training was stopped before the end; the state is saved.
-            UserError: exit code 78; too many updates in a row were not finite.
+            UserError: exit code 78; too many updates in a row were not finite. 69, on every rank; ranks have other weights than rank 0.
         """
+        self._take_weights_of_rank_0()
         self._model.train()
         if self._rank.index == 0:
             self._directory.remove_after(self.progress.update)
@@ -200,17 +235,18 @@ class Trainer:
     def _go_back(self) -> None:
         """Restore the weights of the newest state before the skipped updates, and continue with the next batches.
 
-        Raises `UserError` (78): no such state exists, or the weights were restored once before.
+        Raises `UserError` (78): no such state exists, or the weights were restored less than `_UPDATES_BETWEEN_RETURNS` before.
         """
         in_row = self.progress.skipped_in_row
         self._read_totals(leave=0)
         self._wait_for_writes()
         state = next((state for state in self._directory.states() if not state["progress"]["skipped_in_row"]), None)
-        if state is None or self.progress.went_back:
+        since = self.progress.update - self.progress.went_back
+        if state is None or (self.progress.went_back and since < _UPDATES_BETWEEN_RETURNS):
             message = f"training: the loss or a gradient was not finite in {in_row} updates in a row before update {self.progress.update:,}"
             raise configuration_error(message, "Lower train.learning_rate_factor or lengthen train.warmup; skipped.csv names the lines.")
         self._updater.restore(state)
-        self.progress.went_back, self.progress.skipped_in_row = True, 0
+        self.progress.went_back, self.progress.skipped_in_row = self.progress.update, 0
 
     # Records, saves and validations after an update.
 
@@ -257,7 +293,10 @@ class Trainer:
         ended = self._ended()
         if ended:
             self._record()  # If patience has run out, updates after the last record are not recorded yet.
-        if (ended or self.progress.update % self._settings.save_every == 0) and self._rank.index == 0:
+        if not (ended or self.progress.update % self._settings.save_every == 0):
+            return
+        self._check_equal_weights()
+        if self._rank.index == 0:
             # A training that goes on with more updates may have no validation at this one: it displaces none of the best.
             every, last = self._settings.validate_every, self.progress.update
             lasting = {update: score for update, score in self.progress.scores.items() if update < last or last % every == 0}
@@ -278,8 +317,30 @@ class Trainer:
 
     # States.
 
+    def _take_weights_of_rank_0(self) -> None:
+        """Make all ranks begin with equal weights, however they were built."""
+        if self._rank.world_size == 1:
+            return
+        parameters = list(self._model.parameters())
+        together = torch.cat([parameter.detach().flatten() for parameter in parameters])
+        self._rank.broadcast(together)
+        with torch.no_grad():
+            for parameter, values in zip(parameters, together.split([parameter.numel() for parameter in parameters]), strict=True):
+                parameter.copy_(values.view_as(parameter))
+
+    def _check_equal_weights(self) -> None:
+        """Raise a `UserError`, on every rank, if a rank's weights differ from another's, before they are saved.
+
+        Exit code 69, so that the training is tried again: the last saved state is from before, and a device may have failed.
+        """
+        if self._rank.world_size > 1:
+            found = {f"the checksum of the weights after update {self.progress.update:,}": weights_checksum(self._model)}
+            remedy = "Run it again to go on from the last save. If it comes again, test the devices."
+            self._rank.check_agreement(found, remedy, ExitCode.UNAVAILABLE)
+
     def _save(self) -> None:
         """Start writing the state, on rank 0."""
+        self._check_equal_weights()
         self._read_totals(leave=0)
         now = time.monotonic()
         self.progress.seconds, self._clock_began = self._seconds(), now

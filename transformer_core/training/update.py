@@ -45,6 +45,13 @@ def seed_everything(seed: int, update: int, microbatch: int) -> None:
         torch.cuda.manual_seed(digest)
 
 
+def weights_checksum(model: nn.Module) -> int:
+    """Return the sum of the weights' bits, as integers modulo 2^64: it differs if one bit of one weight does."""
+    integers = {4: torch.int32, 8: torch.int64}
+    sums = [weight.detach().view(integers[weight.element_size()]).sum(dtype=torch.int64) for weight in model.parameters()]
+    return int(torch.stack(sums).sum())
+
+
 class ReductionBuffer:
     """Gradients of all parameters and the totals of an update in one flat buffer, so that one reduction sums them all.
 

@@ -6,14 +6,23 @@ import numpy as np
 import torch
 
 from transformer_core.config import MOST_INPUT, Precision
-from transformer_core.corpus.tokens.batches import BatchPlan
+from transformer_core.corpus.tokens.batches import BatchPlan, Indices
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Rank, autocast
 from transformer_core.training.loader import make_batch
-from transformer_core.training.loss import cross_entropy, perplexity
+from transformer_core.training.loss import Loss, cross_entropy, perplexity
 
 _TOKENS_PER_BATCH = 8192
+
+
+def try_largest(model: TranslationModel, split: BinarizedSplit, device: torch.device, precision: Precision) -> None:
+    """Use as much memory as `score_split` does."""
+    scored = _scored(split)
+    model.eval()
+    with torch.no_grad(), autocast(device, precision):
+        for pairs in _plan(split, scored).largest():
+            _losses(model, split, scored[pairs], device)
 
 
 def score_split(
@@ -25,21 +34,32 @@ def score_split(
     was asked to stop between two batches.
     """
     model.eval()
-    sources, targets = split.source.lengths, split.target.lengths
-    scored = np.flatnonzero(np.maximum(sources, targets) <= MOST_INPUT + 1)
-    plan = BatchPlan(sources[scored], targets[scored], _TOKENS_PER_BATCH, _TOKENS_PER_BATCH, seed=0)
-    microbatches = [scored[pairs] for update in plan.epoch(0) for pairs in update.microbatches]
+    scored = _scored(split)
+    microbatches = [scored[pairs] for update in _plan(split, scored).epoch(0) for pairs in update.microbatches]
     totals = torch.zeros(3, dtype=torch.float64, device=rank.device)
     with torch.no_grad(), autocast(rank.device, precision):
         for pairs in microbatches[rank.index :: rank.world_size]:
             if stop_asked():
                 totals[2] = 1
                 break
-            batch = make_batch(split.pairs(pairs)).to(rank.device)
-            loss = cross_entropy(batch.decoded(model), model.output_weight, batch.targets, label_smoothing=0.0)
+            loss = _losses(model, split, pairs, rank.device)
             totals[:2] += torch.stack((loss.nll, loss.correct)).double()
     rank.sum_over_ranks(totals)
-    (nll, correct, stopped), tokens = totals.tolist(), int(targets[scored].sum())
+    (nll, correct, stopped), tokens = totals.tolist(), int(split.target.lengths[scored].sum())
     if stopped:
         return None
     return {"nll": nll / tokens, "perplexity": perplexity(nll / tokens), "accuracy": correct / tokens}
+
+
+def _scored(split: BinarizedSplit) -> Indices:
+    """Return the numbers of the pairs that are scored."""
+    return np.flatnonzero(np.maximum(split.source.lengths, split.target.lengths) <= MOST_INPUT + 1)
+
+
+def _plan(split: BinarizedSplit, scored: Indices) -> BatchPlan:
+    return BatchPlan(split.source.lengths[scored], split.target.lengths[scored], _TOKENS_PER_BATCH, _TOKENS_PER_BATCH, seed=0)
+
+
+def _losses(model: TranslationModel, split: BinarizedSplit, pairs: Indices, device: torch.device) -> Loss:
+    batch = make_batch(split.pairs(pairs)).to(device)
+    return cross_entropy(batch.decoded(model), model.output_weight, batch.targets, label_smoothing=0.0)
