@@ -82,7 +82,7 @@ def test_a_problem_is_a_line_with_a_remedy_and_its_exit_code(call: Call, healthy
     done = call("doctor")
     problems = [line for line in done.out.split("\n") if line.startswith("problem")]
     assert (done.code, len(problems)) == (78, 1)
-    assert problems[0].endswith("train.warmup: must be a whole number above 0, got 'x'")
+    assert problems[0].endswith("train.warmup: must be a valid integer, got 'x'")
 
 
 @pytest.mark.parametrize(
