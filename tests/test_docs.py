@@ -12,7 +12,6 @@ from ruamel.yaml import YAML
 
 from flows.process.settings import settings_of_run
 from tests.clone import ROOT
-from tests.test_walls import COMPONENTS
 from transformer_core import cli, recipes
 from transformer_core.config import Params, parse_yaml
 
@@ -79,14 +78,6 @@ def test_a_file_of_code_that_a_page_names_exists() -> None:
             assert "NAME" in name or name in FILES, (page, name)
 
 
-def test_every_block_of_a_page_names_its_language() -> None:
-    """tests/test_commands.py runs the blocks of `sh`."""
-    for page in PAGES:
-        fences = re.findall(r"^ *```(.*)$", text_of(page), re.MULTILINE)
-        assert set(fences[::2]) <= {"sh", "text", "yaml", "python", "mermaid"}, page
-        assert set(fences[1::2]) <= {""}, page
-
-
 def test_the_settings_in_the_commands_of_a_page_suit_their_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line for name in (*PAGES, "prefect.yaml") for line in text_of(name).splitlines()]
     monkeypatch.chdir(tmp_path)
@@ -128,12 +119,6 @@ def test_every_command_has_its_line_in_the_usage_and_no_other_is_named() -> None
     assert set(re.findall(r"^\| `transformer-core (\w+)", text_of("docs/usage.md"), re.MULTILINE)) == set(commands)
     for page in PAGES:
         assert set(re.findall(r"(?:^|`|/|\| )transformer-core (\w+)", text_of(page), re.MULTILINE)) <= set(commands), page
-
-
-@pytest.mark.parametrize("package", COMPONENTS)
-def test_the_page_of_the_architecture_has_every_component(package: str) -> None:
-    named = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`\w+`.*?) \|", text_of("docs/architecture.md"), re.MULTILINE))))
-    assert set().union(*COMPONENTS[package]) <= named
 
 
 def test_a_server_that_others_can_reach_has_a_link_to_what_it_needs() -> None:

@@ -1,3 +1,5 @@
+import errno
+import os
 import pickle
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -62,7 +64,7 @@ def test_a_gpu_that_refuses_an_argument_stays_a_traceback() -> None:
         (OSError(30, "Read-only file system", "data"), "Read-only file system: data"),
         (OSError(28, "No space left on device", "data/spm.model", None, "models/spm.model"), "No space left on device: models/spm.model"),
         (OSError(122, "Disk quota exceeded"), "Disk quota exceeded"),
-        (OSError("56251 requested and 12224 written"), "No space left on device"),
+        (OSError("56251 requested and 12224 written"), "written only in part"),
         (SafetensorError("I/O error: No space left on device (os error 28)"), "No space left on device"),
         (RuntimeError("[enforce fail] write: No space left on device (28)"), "No space left on device"),
     ],
@@ -71,6 +73,13 @@ def test_a_full_or_read_only_disk_is_one_line_with_the_file(error: Exception, fa
     with refused(78) as caught, machine_errors("train", ""):
         raise error
     assert str(caught.value) == f"train: {fault}. Free space or permit writing, then run it again."
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK])
+def test_a_fault_of_shared_storage_is_one_line_and_worth_another_try(number: int) -> None:
+    with refused(69) as caught, machine_errors("train", ""), writing("state.pt"):
+        raise OSError(number, os.strerror(number))
+    assert str(caught.value).startswith(f"train: state.pt: {os.strerror(number)}. Run it again to resume.")
 
 
 @pytest.mark.parametrize("length", [1, 1_000])  # Its errors differ.

@@ -43,12 +43,12 @@ MOST_INPUT = 1024
 
 Document = TypeVar("Document", bound=BaseModel)
 
-# Far above any sensible setting, so messages do not mention it (nor `_LARGEST`). The product of two such numbers fits 64 bits.
+# Far above any sensible setting. The product of two such numbers fits 64 bits.
 _MOST = 10**9
 # Above every number in a file that a stage writes.
 _LARGEST = 10**12
 
-# An error message describes the expected value by its description, or else by its type and bounds.
+# The message of a wrong value has its field's description, or else pydantic's words.
 PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
 Count = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -70,7 +70,7 @@ ModelName = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f/:'\"]{1,250}$", desc
 Language = Annotated[str, Field(pattern=r"^\w[\w-]{0,50}$", description="a language: letters, digits, dashes and underscores")]
 Convolutions = Annotated[
     list[Annotated[list[PositiveInt], Field(min_length=3, max_length=3)]],
-    Field(min_length=1, description="a list of [channels, kernel, layers], each a whole number above 0"),
+    Field(min_length=1),
 ]
 Precision = Literal["auto", "bf16", "fp16", "float32", "float64"]
 DecodingPrecision = Literal[Precision, "int8"]
@@ -326,7 +326,7 @@ class Machine(Section):
     threads: PositiveInt | None = None
     workers: PositiveInt | None = None
     mirror: Name | None = None
-    pools: Annotated[dict[str, str], Field(description="a work pool's name for each stage")] = Field(default_factory=dict)
+    pools: dict[str, str] = Field(default_factory=dict)
     limit_hours: PositiveFloat | None = None
     price_per_hour: NonNegativeFloat | None = None
     tracking_uri: Name | None = None
@@ -474,8 +474,7 @@ def validate_document(schema: type[Document], document: object, path: Path) -> D
     try:
         return schema.model_validate(document)
     except ValidationError as error:
-        faults = _without_consequences(schema, error.errors()[:_FAULTS_READ])
-        raise combined_error([_in_one_line(schema, fault, path) for fault in faults]) from None
+        raise combined_error(_faults(schema, error, path)) from None
 
 
 def check_document(schema: type[Document], document: object, path: Path, remedy: str) -> Document:
@@ -483,7 +482,7 @@ def check_document(schema: type[Document], document: object, path: Path, remedy:
     try:
         return schema.model_validate(document)
     except ValidationError as error:
-        first = _in_one_line(schema, _without_consequences(schema, error.errors()[:_FAULTS_READ])[0], path)
+        first = _faults(schema, error, path)[0]
         own = not remedy or first.remedy == _OTHER_FORMAT
         raise UserError(first.message, first.remedy if own else remedy) from None
 
@@ -496,43 +495,45 @@ def combined_error(errors: list[UserError]) -> UserError:
     return configuration_error("\n".join([*map(str, first), last.message]), last.remedy)
 
 
-def _without_consequences(schema: type[BaseModel], faults: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Drop faults that follow from others: missing keys that are there misspelt, and in a file of another format all but that."""
+def _faults(schema: type[BaseModel], error: ValidationError, path: Path) -> list[UserError]:
+    """Return the faults, without missing keys that are there misspelt; of a file of another format that alone."""
+    faults = error.errors()[:_FAULTS_READ]
     other_format = [fault for fault in faults if fault["loc"] == ("format",)]
-    if other_format:
-        return other_format
-    misspelt = {(*fault["loc"][:-1], _nearest_key(schema, fault)) for fault in faults if fault["type"] in _UNKNOWN_KEY}
-    return [fault for fault in faults if fault["type"] not in _MISSING_KEY or fault["loc"] not in misspelt]
+    misspelt = {(*fault["loc"][:-1], *_nearest_key(schema, fault)) for fault in faults if fault["type"] in _UNKNOWN_KEY}
+    own = [fault for fault in faults if fault["type"] not in _MISSING_KEY or fault["loc"] not in misspelt]
+    return [_in_one_line(schema, fault, path) for fault in other_format or own]
 
 
-def _nearest_key(schema: type[BaseModel], fault: ErrorDetails) -> str | None:
-    known = _schema_at(schema, fault["loc"][:-1]).get("properties", {})
-    return next(iter(difflib.get_close_matches(str(fault["loc"][-1]), sorted(known), n=1)), None)
+def _nearest_key(schema: type[BaseModel], fault: ErrorDetails) -> list[str]:
+    """Return the known key that is most similar to an unknown one; none if no key is similar."""
+    return difflib.get_close_matches(str(fault["loc"][-1]), _known_keys(schema, fault), n=1)
 
 
-def _in_one_line(schema: type[BaseModel], error: ErrorDetails, path: Path) -> UserError:
-    described = _described(schema, error, path)  # A key may have a line feed.
-    return configuration_error(described.message.replace("\n", "\\n"), described.remedy)
+def _known_keys(schema: type[BaseModel], fault: ErrorDetails) -> list[str]:
+    return sorted(_schema_at(schema, fault["loc"][:-1]).get("properties", {}))
 
 
-def _described(schema: type[BaseModel], error: ErrorDetails, path: Path) -> UserError:
-    location = error["loc"]
-    where = f"{path}: {'.'.join(map(str, location))}" if location else str(path)
-    if error["type"] == "value_error" and not location:  # Of a `model_validator`: a contradiction between keys, which it names.
-        return configuration_error(f"{path}: {error['ctx']['error']}")
-    if error["type"] in _UNKNOWN_KEY:
-        near, known = _nearest_key(schema, error), sorted(_schema_at(schema, location[:-1]).get("properties", {}))
-        return configuration_error(f"{where}: unknown key", f"Did you mean {near!r}?" if near else f"Known keys: {', '.join(known)}.")
-    expected = _in_words(_schema_at(schema, location))
-    if error["type"] in _MISSING_KEY:
-        return configuration_error(f"{where}: missing, must be {expected}")
-    if (most := error.get("ctx", {}).get("le")) in (_MOST, _LARGEST):
-        expected = f"at most {most:,.0f}"
-    if not location:
-        expected = expected.replace("section", "document")
-    return configuration_error(
-        f"{where}: must be {expected}, got {_shown(error['input'])}", _OTHER_FORMAT if location == ("format",) else ""
-    )
+def _in_one_line(schema: type[BaseModel], fault: ErrorDetails, path: Path) -> UserError:
+    """Return a fault as pydantic describes it; a field's description, if there is one, says what its value must be."""
+    key, remedy = ".".join(map(str, fault["loc"])), ""
+    if fault["type"] in _UNKNOWN_KEY:
+        near = _nearest_key(schema, fault)
+        words = "unknown key"
+        remedy = f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(_known_keys(schema, fault))}."
+    elif fault["type"] in _MISSING_KEY:
+        words = "missing"
+    elif fault["type"] == "value_error" and not key:  # Of a `model_validator`: a contradiction between keys, which it names.
+        words = str(fault["ctx"]["error"])
+    else:
+        part = _schema_at(schema, fault["loc"])
+        if "description" in part and "properties" not in part:
+            told = f"must be {part['description']}"
+        else:
+            told = re.sub(r"^\w+ should ", "must ", fault["msg"].removeprefix("Value error, "))
+        words = f"{told}, got {_shown(fault['input'])}"
+        remedy = _OTHER_FORMAT if fault["loc"] == ("format",) else ""
+    line = f"{path}: {key}: {words}" if key else f"{path}: {words}"
+    return configuration_error(line.replace("\n", "\\n"), remedy)  # A key may have a line feed.
 
 
 def _shown(value: object) -> str:
@@ -565,25 +566,6 @@ def _schema_at(schema: type[BaseModel], location: tuple[int | str, ...]) -> dict
             inner = {"$ref": part["discriminator"]["mapping"][step]}
         part = resolved(inner or {})
     return part
-
-
-def _in_words(part: dict[str, Any]) -> str:
-    """Describe the value that a JSON schema accepts, for example "a whole number above 0"."""
-    if choices := part.get("enum") or part.get("discriminator", {}).get("mapping"):
-        return "one of " + ", ".join(map(str, choices))
-    if "const" in part:
-        return str(part["const"])
-    if "properties" in part:
-        return "a section with the keys " + ", ".join(part["properties"])
-    if "description" in part:
-        return str(part["description"])
-    names = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "a text", "array": "a list"}
-    bounds = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "and at most", "exclusiveMaximum": "and below"}
-    words = [
-        names.get(part.get("type", ""), "a section"),
-        *(f"{word} {part[key]:g}" for key, word in bounds.items() if part.get(key, _MOST) not in (_MOST, _LARGEST)),
-    ]
-    return " ".join(words)
 
 
 def check_across_sections(params: Params, path: Path = PARAMS_FILE) -> None:

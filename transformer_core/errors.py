@@ -12,13 +12,13 @@ _LONGEST_LINE = 2_000
 # Name and password before the host of an address. SQLAlchemy allows a slash in a password. The name in an address of ssh is no secret.
 _LOGIN = re.compile(r"(?<=://)(?<!ssh://)(?:[^/?#\s]*@|[^/\s@:]*:(?!\d+/)\S*?@)")
 # A disk that is full, a quota that is used up, a disk that is read-only.
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_DISK = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS)))
+# Words in the messages of torch and numpy about a file that they could write only in part.
+_WRITTEN_IN_PART = ("iostream error", "unexpected pos", "PytorchStreamWriter failed", " requested and ")
+# Faults of a disk or of shared storage that may pass.
+_STORAGE = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK)
 # Errors of a path: a file where a folder is expected or the reverse, no permission, a name that is too long, a loop of links.
 _PATH = (errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
-# numpy's message about an array that it could write only in part.
-_WRITTEN_IN_PART = re.compile(r"\d+ requested and \d+ written")
-# Words in torch's messages about a file that it could write only in part.
-_TORCH_WRITING = ("iostream error", "unexpected pos", "PytorchStreamWriter failed")
 # Begins the note about the file that was being written.
 _WRITING = "writing "
 # Words in the messages of torch, oneDNN, CUDA and CTranslate2; torch raises RuntimeError on a CPU, and a subclass of it on a GPU.
@@ -107,29 +107,25 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def disk_error(error: BaseException) -> str:
     """Return what an error says about a disk that is full or read-only, with the file if it is known; empty for other errors."""
-    fault = _disk_fault(error)
-    notes = [note.removeprefix(_WRITING) for note in getattr(error, "__notes__", ()) if note.startswith(_WRITING)]
-    # The second name of an error is where a file was to be moved or copied.
-    files = [name for name in (getattr(error, "filename2", None), getattr(error, "filename", None), *notes) if name]
-    return f"{fault}: {files[0]}" if fault and files else fault
-
-
-def _disk_fault(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.errno in _DISK:
-        return str(error.strerror)
-    if isinstance(error, OSError) and _WRITTEN_IN_PART.fullmatch(str(error)):
-        return os.strerror(errno.ENOSPC)
-    if isinstance(error, RuntimeError) and any(words in str(error) for words in _TORCH_WRITING):
-        return "written only in part"
     # torch and safetensors raise errors of their own types, which contain the system's message.
-    return next((words for words in map(os.strerror, _DISK) if words in str(error)), "")
+    fault = next((words for words in _DISK if words in str(error)), "")
+    if not fault and isinstance(error, OSError | RuntimeError) and any(words in str(error) for words in _WRITTEN_IN_PART):
+        fault = "written only in part"
+    file = _file_of(error)
+    return f"{fault}: {file}" if fault and file else fault
+
+
+def _file_of(error: BaseException) -> str:
+    """Return the file of an error, empty if it is unknown: where it was to be moved, else its own, else the one of a note."""
+    notes = [note.removeprefix(_WRITING) for note in getattr(error, "__notes__", ()) if note.startswith(_WRITING)]
+    return next((str(name) for name in (getattr(error, "filename2", None), getattr(error, "filename", None), *notes) if name), "")
 
 
 @contextmanager
 def machine_errors(where: str, memory_remedy: str) -> Iterator[None]:
     """Convert lack of memory, of disk space or of access to a path in the block to a `UserError` (78): a retry would fail, too.
 
-    A GPU that has failed is one with exit code 69: another process, perhaps on another machine, may succeed.
+    A GPU or a storage that has failed is one with exit code 69: another process, perhaps on another machine, may succeed.
     """
     try:
         yield
@@ -141,9 +137,14 @@ def machine_errors(where: str, memory_remedy: str) -> Iterator[None]:
             raise UserError(f"{where}: the GPU failed ({fault})", remedy, ExitCode.UNAVAILABLE) from None
         if fault := disk_error(error):
             raise configuration_error(f"{where}: {fault}", "Free space or permit writing, then run it again.") from None
-        if isinstance(error, OSError) and error.errno in _PATH and error.filename:
-            path = error.filename2 or error.filename  # The second is where a file was to be moved.
-            raise configuration_error(f"{where}: {path}: {error.strerror}", "Name another path, or change its permissions.") from None
+        if isinstance(error, OSError) and error.errno in (*_STORAGE, *_PATH):
+            file = _file_of(error)
+            line = f"{where}: {file}: {error.strerror}" if file else f"{where}: {error.strerror}"
+            if error.errno in _STORAGE:
+                remedy = "Run it again to resume. If that happens again, check the disk or the shared folder."
+                raise UserError(line, remedy, ExitCode.UNAVAILABLE) from None
+            if file:
+                raise configuration_error(line, "Name another path, or change its permissions.") from None
         raise
 
 

@@ -158,22 +158,6 @@ def test_a_refusal_writes_no_params_file_and_replaces_no_edited_one(call: Call, 
     assert call("data", "new", "mine", "text.en", "text.de", "--force").code == 0
 
 
-def test_what_data_new_wrote_for_a_corpus_is_no_edit(call: Call, own_files: Path) -> None:
-    write_lines(own_files / "text.zh", [f"第{number}只狗睡在房子里。" for number in range(100)])
-    for command in (("data", "new", "a", "text.en", "text.de"), ("data", "new", "b", "text.en", "text.zh"), ("recipe", "tatoeba")):
-        assert call(*command).code == 0
-    assert call("data", "new", "c", "text.en", "text.de").code == 0
-    params = own_files / "params.yaml"
-    for edited in ("seed: 1", "vocab_size: 400"):
-        written = params.read_text(encoding="utf-8")
-        params.write_text(written.replace(edited, f"{edited}1"), encoding="utf-8")
-        line = "params.yaml: differs from every recipe and would be lost. Keep a copy, then repeat with --force."
-        assert call("data", "new", "d", "text.en", "text.de").refusal() == (78, line)
-        params.write_text(written, encoding="utf-8")
-    (own_files / "text.de").unlink()  # It can no longer be compared.
-    assert call("recipe", "tatoeba").refusal() == (78, line)
-
-
 def test_an_update_leaves_params_alone_and_says_how_many_pairs_there_are(call: Call, own_files: Path) -> None:
     assert call("data", "new", "mine", "text.en", "text.de").code == 0
     params = own_files / "params.yaml"

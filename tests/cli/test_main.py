@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import COMMAND, Call
+from transformer_core import recipes
 
 HEAVY = {"torch", "numpy", "pandas", "pydantic", "ruamel.yaml", "sentencepiece", "sacrebleu", "matplotlib", "jinja2"}
 
@@ -94,25 +95,55 @@ def test_a_process_ends_with_the_code_and_the_line_of_its_error(tmp_path: Path) 
     assert "nowhere" in done.stderr
 
 
-def test_a_closed_output_does_not_change_what_a_command_does(tmp_path: Path) -> None:
-    command = ["sh", "-c", 'exec "$0" recipe tatoeba >&-', COMMAND]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-    assert (done.returncode, done.stderr, (tmp_path / "params.yaml").exists()) == (0, b"", True)
+FAILING = """from flows.process.runner import reports_errors
+from transformer_core.errors import ExitCode, Interrupted, UserError
+@reports_errors
+def main():
+    raise {error}
+raise SystemExit(main())
+"""
+FAILING_STAGE = """from flows.process.runner import run_stage
+from transformer_core.errors import UserError
+def body(params):
+    raise UserError("no")
+raise SystemExit(run_stage("toy", body))
+"""
+RECIPE = [str(COMMAND), "recipe", "tatoeba"]
+LIST, SCORES = [str(COMMAND), "recipe"], [sys.executable, "-m", "flows.scores", "--help"]
+FULL_DISK = r"[\w-]+: No space left on device\. Free space or permit writing, then run it again\.\n"
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", [[COMMAND, "recipe"], [sys.executable, "-m", "flows.scores", "--help"]])
-def test_an_output_on_a_full_disk_is_one_line(tmp_path: Path, command: list[str | Path], unbuffered: str) -> None:
-    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False)
-    assert done.returncode == 78
-    assert re.fullmatch(r"[\w-]+: No space left on device\. Free space or permit writing, then run it again\.\n", done.stderr)
+def failing(error: str) -> list[str]:
+    return [sys.executable, "-c", FAILING.format(error=error)]
 
 
-def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
-    read, write = os.pipe()
+@pytest.mark.parametrize(
+    ("streams", "command", "code", "said"),
+    [
+        (">&-", RECIPE, 0, ""),
+        (">/dev/full", LIST, 78, FULL_DISK),
+        (">/dev/full", ["env", "PYTHONUNBUFFERED=1", *LIST], 78, FULL_DISK),
+        (">/dev/full", SCORES, 78, FULL_DISK),
+        (">&{unread}", LIST, 128 + signal.SIGPIPE, ""),
+        (
+            ">&{unread} 2>&{unread}",
+            [sys.executable, "-c", FAILING_STAGE],
+            65,
+            "",
+        ),
+        ("2>/dev/full", failing("UserError('away', '', ExitCode.UNAVAILABLE)"), 69, ""),
+        ("2>/dev/full", failing("Interrupted('stopped')"), 75, ""),
+    ],
+)
+def test_a_broken_stream_changes_no_exit_code_and_leaves_no_traceback(
+    streams: str, command: list[str], code: int, said: str, tmp_path: Path
+) -> None:
+    """Nobody reads the pipe `unread`, as after the death of `tee` in `dvc repro 2>&1 | tee log`."""
+    read, unread = os.pipe()
     os.close(read)
-    done = subprocess.run([COMMAND, "recipe"], cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, check=False)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+    (tmp_path / "params.yaml").write_text(recipes.read("tatoeba"), encoding="utf-8")
+    shell = ["bash", "-c", f'exec "$0" "$@" {streams.format(unread=unread)}', *command]
+    done = subprocess.run(shell, cwd=tmp_path, capture_output=True, text=True, pass_fds=[unread], check=False)
+    os.close(unread)
+    assert done.returncode == code
+    assert re.fullmatch(said, done.stderr)

@@ -142,7 +142,7 @@ def test_a_setting_that_is_wrong_is_told_by_the_run_and_by_its_worker(
 ) -> None:
     assert worker.is_running()
     run = ended(client, start(client, overrides={"train.updates": 0}))
-    fault = "params.yaml: train.updates: must be a whole number above 0, got 0 (exit code 78)"
+    fault = "params.yaml: train.updates: must be greater than 0, got 0 (exit code 78)"
     assert run.state is not None
     assert run.state.message == fault
     log = wait_for(lambda: fault in (text := worker_log.read_text(encoding="utf-8")) and text, "the worker's log does not say it")

@@ -272,7 +272,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"first_stage": "trian"}, "first_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),
     ({"last_stage": "trian"}, "last_stage: no stage is called 'trian'. Stages: train, evaluate, publish."),
     ({"first_stage": "evaluate", "last_stage": "train"}, "last_stage: train comes before evaluate. Stages: train, evaluate, publish."),
-    ({"overrides": {"train.updates": 0}}, "params.yaml: train.updates: must be a whole number above 0, got 0"),
+    ({"overrides": {"train.updates": 0}}, "params.yaml: train.updates: must be greater than 0, got 0"),
 ]
 
 
@@ -313,7 +313,7 @@ def test_wrong_settings_are_one_line_before_prefect_is_reached(capsys: pytest.Ca
     monkeypatch.setattr(module, "stop_on_signals", lambda: None)  # Those of this process stay.
     before = Path("params.yaml").read_bytes()
     for arguments, line in (
-        (["--set", "train.updates=x"], "params.yaml: train.updates: must be a whole number above 0, got 'x'\n"),
+        (["--set", "train.updates=x"], "params.yaml: train.updates: must be a valid integer, got 'x'\n"),
         (["--recipe", "multi30"], "recipe 'multi30': no such recipe. Did you mean multi30k?\n"),
         (["--set", "train.updates=900"], "Prefect is reached\n"),
         ([], "Prefect is reached\n"),

@@ -128,27 +128,9 @@ def for_entry(entry: Path) -> str:
 
 
 def check_unedited(path: Path) -> None:
-    """Raise `UserError` (78) if overwriting `path` would lose a user's work.
-
-    That is so if its tracked part differs from that of every recipe, and from what `transformer-core data new` wrote for its corpus.
-    """
-    if not path.exists():
-        return
-    document = _read_document(path)
-    present = _tracked(document)
-    if present not in (_tracked(_document(name)) for name in names()) and present != _for_its_corpus(document):
+    """Raise `UserError` (78) if overwriting `path` would lose a user's work: its tracked part differs from that of every recipe."""
+    if path.exists() and _tracked(_read_document(path)) not in (_tracked(_document(name)) for name in names()):
         raise configuration_error(f"{path}: differs from every recipe and would be lost", "Keep a copy, then repeat with --force.")
-
-
-def _for_its_corpus(document: CommentedMap) -> str | None:
-    """Return the tracked part of `for_entry` of the corpus that a document names; None if it is no corpus of text files that are here."""
-    from transformer_core.corpus.sources.catalogue import OWN_ENTRIES
-
-    try:
-        entry = OWN_ENTRIES / f"{document['download']['corpus']}.yaml"
-        return _tracked(editable_yaml(for_entry(entry), str(entry)))
-    except (LookupError, TypeError, ValueError, OSError, UserError):
-        return None
 
 
 def write(text: str, path: Path, *, force: bool) -> None:
