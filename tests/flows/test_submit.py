@@ -265,6 +265,11 @@ def test_a_commit_that_other_machines_do_not_find_is_not_submitted(submit: Submi
     commit(tmp_path / "other")
     git("push", "-q", at=tmp_path / "other")
     assert f"--repository {remote}" in submit(*SLURM, "--dry-run")
+    # And begins another, of which nothing is here, while ours is the last of its own.
+    git("push", "-q", "origin", "HEAD:mine")
+    commit(tmp_path / "other")
+    git("push", "-q", "origin", "HEAD:new", at=tmp_path / "other")
+    assert f"--repository {remote}" in submit(*SLURM, "--dry-run")
     shutil.rmtree(remote)
     assert submit(*SLURM, "--dry-run", code=69).endswith(
         "does not appear to be a git repository. Let this machine read it: docs/cluster.md, A private repository.\n"
