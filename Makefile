@@ -40,7 +40,7 @@ $(TRITON): | $(INSTALLED)
 	@mv $@.new $@
 
 faults: install
-	$(BIN)/python -m tests.faults --rounds $(or $(ROUNDS),37) --seed $(or $(SEED),1)
+	$(BIN)/python -m tests.faults --rounds $(or $(ROUNDS),38) --seed $(or $(SEED),1)
 
 # An environment of its own. --strict: where PyPI's JSON pages are missing, as behind a mirror, the audit fails instead of finding nothing.
 AUDIT := .state/audit

@@ -42,13 +42,12 @@ class Scene:
     struck: bool = False
     stack: ExitStack = field(default_factory=ExitStack)
 
-    def strike(self, action: Action, command: tuple[str, ...] = ()) -> Ended:
-        """Run the command, and do something at a random moment of the stage."""
+    def strike(self, action: Action, command: tuple[str, ...] = (), share: float = 0.8) -> Ended:
+        """Run the command, and do something at a random moment of the first `share` of the stage, which a second time may be faster."""
 
         def meanwhile() -> None:
             self.home.wait_for(self.stage)
-            # Not up to its end: a second time the stage may be faster.
-            time.sleep(self.random.uniform(0, 0.8 * self.pipeline.seconds[self.stage]))
+            time.sleep(self.random.uniform(0, share * self.pipeline.seconds[self.stage]))
             self.struck = not self.home.has_ended()
             action()
 
@@ -60,7 +59,7 @@ class Scene:
         with suppress(ProcessLookupError):
             (os.killpg if group else os.kill)(self.home.process.pid, number)
 
-    def kill(self, *lines: str) -> Ended:
+    def kill(self, *lines: str, share: float = 0.8) -> Ended:
         """``kill -9`` of one of the processes whose command line has the words of one of these lines."""
 
         def action() -> None:
@@ -69,7 +68,15 @@ class Scene:
             with suppress(psutil.NoSuchProcess, IndexError):
                 self.random.choice(found).kill()
 
-        return self.strike(action)
+        return self.strike(action, share=share)
+
+    def kill_twice(self, *lines: str) -> Ended:
+        """``kill``, and again when the command goes on after it."""
+        first = self.kill(*lines, share=0.4)
+        struck = self.struck
+        second = self.kill(*lines, share=0.4)
+        self.struck &= struck
+        return Ended(second.code, first.output + second.output, first.left + second.left)
 
 
 def terminate(scene: Scene) -> Ended:
@@ -244,6 +251,7 @@ FAULTS: Mapping[str, Fault] = {
     "kill -9 of the stage": Fault(lambda scene: scene.kill(f"flows.stages {scene.stage}")),
     # Or of torchrun above the ranks.
     "kill -9 of a rank": Fault(lambda scene: scene.kill("flows.cluster.torchrun", "-u"), ("train",)),
+    "kill -9 of a rank, twice": Fault(lambda scene: scene.kill_twice("flows.cluster.torchrun", "-u"), ("train",), (DVC,)),
     "kill -9 of dvc": Fault(lambda scene: scene.kill("repro")),
     "kill -9 of the flow": Fault(lambda scene: scene.strike(lambda: scene.signal(signal.SIGKILL)), commands=(FLOW,)),
     "kill -9 of Prefect's server": Fault(kill_prefect_server, commands=(FLOW,)),

@@ -16,9 +16,9 @@ from tests.faults.pipeline import Ended, Home, Result
 from tests.faults.rounds import Rounds, differences, traceback_in, wrong_with
 from tests.mounts import need_mounts
 
-# The number of a fault's round, by which its stage, command and moment are drawn: decode by DVC, evaluate by the flow, and in the middle
-# of train by DVC. A round at an early stage runs the rest of the pipeline twice, and a retry of the flow waits.
-KINDS = {"disk full: results": 22, "damaged vocabulary": 1, "kill -9 of a rank": 4}
+# The number of a fault's round, by which its stage, command and moment are drawn: decode by DVC, evaluate by the flow, and twice in
+# a training by DVC. A round at an early stage runs the rest of the pipeline twice, and a retry of the flow waits.
+KINDS = {"disk full: results": 22, "damaged vocabulary": 1, "kill -9 of a rank, twice": 4}
 
 
 @pytest.fixture(scope="module")

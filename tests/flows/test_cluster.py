@@ -25,7 +25,7 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger
 from prefect.events.schemas.events import ResourceSpecification
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.settings.models.flows import FlowsSettings
-from prefect.states import Cancelling, Completed, Running
+from prefect.states import Cancelling, Completed, Crashed, Running
 from safetensors.torch import load_file
 
 from flows.cluster import pools
@@ -258,3 +258,22 @@ def test_a_training_over_two_machines_is_that_of_one_and_leaves_nothing_to_do_at
     for name in weights[0]:
         assert weights[0][name].dtype == torch.float64
         assert torch.allclose(weights[0][name], weights[1][name], rtol=1e-10, atol=1e-10), name
+
+
+@pytest.mark.usefixtures("deployed")
+def test_a_training_whose_worker_is_stopped_leaves_nobody_and_its_state(
+    client: SyncPrefectClient, home: Clone, worker: psutil.Process
+) -> None:
+    """The last test of this file: a worker that is stopped kills its runs at once."""
+    home.run("dvc", "repro", "binarize")
+    home.run(sys.executable, "-m", "transformer_core.cli", "states", "--remove", "all")
+    long = {"train.updates": 20000, "train.save_every": 10, "train.validate_every": 5000, "train.seed": 12}
+    run = start(client, overrides=long, first_stage="train")
+    wait_for(lambda: list((home.root / ".state").glob("*/state-*.pt")), "no state was saved")
+    below = worker.children(recursive=True)
+    worker.terminate()
+    worker.wait(60)
+    _, left = psutil.wait_procs(below, timeout=GRACE_SECONDS)
+    assert not left
+    client.set_flow_run_state(run, Crashed(), force=True)  # As the automation of docs/cluster.md does: nobody else tells Prefect.
+    assert "update " in home.run(sys.executable, "-m", "transformer_core.cli", "states")
