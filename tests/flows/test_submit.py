@@ -396,11 +396,6 @@ def test_an_invalid_patch_is_refused_in_one_line(submit: Submit, tmp_path: Path,
     assert reason in line
 
 
-def test_without_git_there_is_one_line(submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert submit(*SLURM, code=69) == "git is not installed. Install git: DVC needs it.\n"
-
-
 def test_a_patch_without_kubectl_is_one_line(submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git = shutil.which("git")
     assert git is not None
