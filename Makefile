@@ -1,6 +1,6 @@
 # make repro     from nothing to a translation model, its BLEU and a report
-# make test      style, types and the fast tests, with coverage
-# make test-all  the slow tests too
+# make test      style, types and the fast tests
+# make test-all  the slow tests too, more examples of each property, coverage; .state/tests.xml has how long each test took
 # make test-kernels  the kernels for GPUs: right in Triton's interpreter, and compiled. No GPU is needed; installs Triton into .state (Linux)
 # make faults    ROUNDS=200 SEED=1: faults on purpose in a tiny pipeline, with a table (docs/reliability.md)
 # make audit     the vulnerabilities that PyPI knows of the versions in constraints.txt; needs the network
@@ -12,8 +12,8 @@ PACKAGES ?=
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 # A file of tests a core: most of the time they wait for processes that they have started.
-PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --no-loadscope-reorder --durations=30
-COVERED := $(PYTEST) --dist=loadfile --cov --cov-report=term:skip-covered --cov-fail-under=85
+PYTEST := $(BIN)/pytest --numprocesses=logical --maxprocesses=4 --no-loadscope-reorder --dist=loadfile --durations=30
+THOROUGH := --hypothesis-profile=thorough --cov --cov-report=term:skip-covered --cov-fail-under=85 --junitxml=.state/tests.xml
 
 .PHONY: repro test test-all test-kernels faults audit check install
 
@@ -23,10 +23,10 @@ repro: install
 	@$(BIN)/python -m flows.scores
 
 test: check
-	$(COVERED) -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: check
-	$(COVERED)
+	$(PYTEST) $(THOROUGH)
 
 # Not in .venv, where it would take 700 MB of every CPU's installation; a PyTorch for GPUs brings its own.
 TRITON := .state/triton-3.7.1
@@ -40,7 +40,7 @@ $(TRITON): | $(INSTALLED)
 	@mv $@.new $@
 
 faults: install
-	$(BIN)/python -m tests.faults --rounds $(or $(ROUNDS),37) --seed $(or $(SEED),1)
+	$(BIN)/python -m tests.faults --rounds $(or $(ROUNDS),38) --seed $(or $(SEED),1)
 
 # An environment of its own. --strict: where PyPI's JSON pages are missing, as behind a mirror, the audit fails instead of finding nothing.
 AUDIT := .state/audit

@@ -3,7 +3,7 @@
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -31,9 +31,20 @@ NOT_INHERITED = (
 )
 # A thread a process: several processes share the cores, and torch's threads would wait for each other. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Hypothesis fails an example that takes longer than 200 ms, which on a busy machine says nothing.
-settings.register_profile("busy machine", deadline=None)
-settings.load_profile("busy machine")
+# Hypothesis fails an example that takes longer than 200 ms, which on a busy machine says nothing. `make test-all` tries more examples.
+settings.register_profile("thorough", deadline=None, max_examples=100)
+settings.register_profile("fast", deadline=None, max_examples=20)
+settings.load_profile("fast")
+# With STRICT=1 a test is skipped for one of these reasons or fails: what continuous integration cannot have, or need not.
+MAY_SKIP = {
+    "needs a GPU": "it has none; kernels run in Triton's interpreter by make test-kernels",
+    "needs Triton": "make test-kernels runs these",
+    "this CPU has no bf16": "hosted machines differ",
+    "this system does not let every user mount": "a container may not",
+    "no network namespaces here": "a container may not",
+    "no Chromium": "a package of the system",
+    "kubectl merges the patch": "a program of its own",
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -52,6 +63,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(
                 pytest.mark.skip(reason="needs a GPU" if item.get_closest_marker("gpu") else "needs a GPU or make test-kernels")
             )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With STRICT=1, fail a test that is skipped for want of something that should be there."""
+    report = yield
+    if report.skipped and os.environ.get("STRICT") == "1" and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not reason.startswith(tuple(MAY_SKIP)):
+            report.outcome, report.longrepr = "failed", f"STRICT=1 and skipped: {reason}"
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -160,7 +160,9 @@ def check_pushed(repository: str, commit: str) -> None:
     """
     try:
         tips = {line.split()[0] for line in git(Path(), "ls-remote", "--heads", repository).splitlines()}
-        if tips and commit not in tips:
+        if commit in tips:
+            return
+        if tips:
             git(Path(), "fetch", "--quiet", repository, *tips)
     except subprocess.CalledProcessError as error:
         raise _unreadable(repository, error) from None

@@ -14,11 +14,12 @@ from random import Random
 import psutil
 
 from flows.cluster.group import free_port
-from tests.faults.pipeline import DVC, FLOW, STAGES, Ended, Home, Pipeline
+from tests.faults.pipeline import DVC, FLOW, OUTPUTS, STAGES, Ended, Home, Pipeline
 from tests.faults.proxy import Trouble, troubled
 from tests.flows.cluster import PrefectServer
 from tests.flows.servers import mlflow_server
 from tests.mounts import MOUNTING
+from tests.waiting import wait_for
 
 Action = Callable[[], object]
 
@@ -37,14 +38,17 @@ class Scene:
     database: Path | None = None
     # Put right what a message says must be put right by hand.
     mend: Callable[[], None] = lambda: None
+    # Whether the fault has met the command: one that came after its end says nothing.
+    struck: bool = False
     stack: ExitStack = field(default_factory=ExitStack)
 
-    def strike(self, action: Action, command: tuple[str, ...] = ()) -> Ended:
-        """Run the command, and do something at a random moment after the stage has started."""
+    def strike(self, action: Action, command: tuple[str, ...] = (), share: float = 0.8) -> Ended:
+        """Run the command, and do something at a random moment of the first `share` of the stage, which a second time may be faster."""
 
         def meanwhile() -> None:
             self.home.wait_for(self.stage)
-            time.sleep(self.random.uniform(0, self.pipeline.seconds[self.stage]))
+            time.sleep(self.random.uniform(0, share * self.pipeline.seconds[self.stage]))
+            self.struck = not self.home.has_ended()
             action()
 
         return self.home.run(command or self.command, meanwhile)
@@ -55,15 +59,24 @@ class Scene:
         with suppress(ProcessLookupError):
             (os.killpg if group else os.kill)(self.home.process.pid, number)
 
-    def kill(self, *lines: str) -> Ended:
+    def kill(self, *lines: str, share: float = 0.8) -> Ended:
         """``kill -9`` of one of the processes whose command line has the words of one of these lines."""
 
         def action() -> None:
             found = [one for line in lines for one in self.home.processes(line)]
+            self.struck = bool(found)
             with suppress(psutil.NoSuchProcess, IndexError):
                 self.random.choice(found).kill()
 
-        return self.strike(action)
+        return self.strike(action, share=share)
+
+    def kill_twice(self, *lines: str) -> Ended:
+        """``kill``, and again when the command goes on after it."""
+        first = self.kill(*lines, share=0.4)
+        struck = self.struck
+        second = self.kill(*lines, share=0.4)
+        self.struck &= struck
+        return Ended(second.code, first.output + second.output, first.left + second.left)
 
 
 def terminate(scene: Scene) -> Ended:
@@ -134,12 +147,14 @@ def disk_full(name: str) -> Callable[[Scene], Ended]:
         folder, saved = _folder(scene, name), scene.home.folder / "saved"
         saved.mkdir()
         there = _pages(folder)
-        grown = max(_pages(scene.pipeline.folder / "undisturbed" / folder.relative_to(scene.home.folder)) - there, 16 * _PAGE)
-        size = there + _PAGE + scene.random.randrange(0, grown, _PAGE)
+        grown = _pages(scene.pipeline.folder / "undisturbed" / folder.relative_to(scene.home.folder)) - there
+        size = max(there + scene.random.randrange(0, max(grown, 16 * _PAGE), _PAGE), _PAGE)  # A size of 0 is no limit.
         places = {"folder": shlex.quote(str(folder)), "saved": shlex.quote(str(saved)), "size": size}
         ended = scene.home.run(_unshared(_FULL.format(**places), _KEEP.format(**places), scene.command))
         shutil.rmtree(folder)
         saved.rename(folder)
+        # A stage can do without what is written elsewhere; and what is written there may be gone at the end.
+        scene.struck = ended.code != 0 or name not in OUTPUTS or grown <= 0
         return ended
 
     return fault
@@ -148,6 +163,7 @@ def disk_full(name: str) -> Callable[[Scene], Ended]:
 def read_only(name: str) -> Callable[[Scene], Ended]:
     def fault(scene: Scene) -> Ended:
         folder = shlex.quote(str(_folder(scene, name)))
+        scene.struck = True
         return scene.home.run(_unshared(_READ_ONLY.format(folder=folder), "true", scene.command))
 
     return fault
@@ -163,15 +179,22 @@ def damaged(*patterns: str, stopped: bool = False) -> Callable[[Scene], Ended]:
     """A file that was cut short or has another bit, with the pipeline before the stage, or stopped in it."""
 
     def fault(scene: Scene) -> Ended:
+        def there() -> list[Path]:
+            return sorted(file for pattern in patterns for file in scene.home.root.glob(pattern) if file.is_file() and file.stat().st_size)
+
+        def stop() -> None:
+            wait_for(lambda: there() or scene.home.has_ended())
+            scene.signal(signal.SIGTERM)
+
         if stopped:
-            terminate(scene)
-        files = sorted(file for pattern in patterns for file in scene.home.root.glob(pattern) if file.is_file() and file.stat().st_size)
-        assert files or stopped, f"no file is {' or '.join(patterns)}"  # A training that was stopped at once has saved nothing.
-        if files:
-            file = scene.random.choice(files)
-            content = file.read_bytes()
-            scene.mend = lambda: restore(file, content)
-            damage(file, scene.random)
+            scene.strike(stop)
+        files = there()
+        assert files, f"no file is {' or '.join(patterns)}"
+        file = scene.random.choice(files)
+        content = file.read_bytes()
+        scene.mend = lambda: restore(file, content)
+        damage(file, scene.random)
+        scene.struck = True
         return scene.home.run(scene.command)
 
     return fault
@@ -228,6 +251,7 @@ FAULTS: Mapping[str, Fault] = {
     "kill -9 of the stage": Fault(lambda scene: scene.kill(f"flows.stages {scene.stage}")),
     # Or of torchrun above the ranks.
     "kill -9 of a rank": Fault(lambda scene: scene.kill("flows.cluster.torchrun", "-u"), ("train",)),
+    "kill -9 of a rank, twice": Fault(lambda scene: scene.kill_twice("flows.cluster.torchrun", "-u"), ("train",), (DVC,)),
     "kill -9 of dvc": Fault(lambda scene: scene.kill("repro")),
     "kill -9 of the flow": Fault(lambda scene: scene.strike(lambda: scene.signal(signal.SIGKILL)), commands=(FLOW,)),
     "kill -9 of Prefect's server": Fault(kill_prefect_server, commands=(FLOW,)),

@@ -115,9 +115,12 @@ class Home:
 
     def wait_for(self, stage: str) -> None:
         """Wait until a stage runs, or the command has ended."""
-        command = self.process
-        assert command is not None
-        wait_for(lambda: self.processes(f"flows.stages {stage}") or command.poll() is not None, f"stage {stage} did not start")
+        wait_for(lambda: self.processes(f"flows.stages {stage}") or self.has_ended(), f"stage {stage} did not start")
+
+    def has_ended(self) -> bool:
+        """Whether the command has ended."""
+        assert self.process is not None
+        return self.process.poll() is not None
 
     def result(self, database: Path | None = None) -> Result:
         files = [file for folder in OUTPUTS for file in (self.root / folder).rglob("*") if file.is_file()]

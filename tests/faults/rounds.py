@@ -75,6 +75,7 @@ class Rounds:
                 if not tries[-1].code and scene.database:
                     home.run(SYNC)
                 problems = [
+                    *([] if scene.struck else ["nothing was struck"]),
                     *wrong_with(tries),
                     *([] if tries[-1].code else differences(self.pipeline.undisturbed, home.result(scene.database))),
                 ]

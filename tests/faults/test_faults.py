@@ -1,20 +1,24 @@
 """Some rounds of ``make faults``: one of each kind of fault, and what counts as a problem."""
 
+import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.faults.faults import damage
-from tests.faults.pipeline import Ended, Result
+from tests.faults.faults import Scene, damage
+from tests.faults.pipeline import Ended, Home, Result
 from tests.faults.rounds import Rounds, differences, traceback_in, wrong_with
 from tests.mounts import need_mounts
 
-# The number of a fault's round, by which its stage, command and moment are drawn: decode by DVC, evaluate by the flow, and in the middle
-# of train by DVC. A round at an early stage runs the rest of the pipeline twice, and a retry of the flow waits.
-KINDS = {"disk full: results": 22, "damaged vocabulary": 1, "kill -9 of a rank": 4}
+# The number of a fault's round, by which its stage, command and moment are drawn: decode by DVC, evaluate by the flow, and twice in
+# a training by DVC. A round at an early stage runs the rest of the pipeline twice, and a retry of the flow waits.
+KINDS = {"disk full: results": 22, "damaged vocabulary": 1, "kill -9 of a rank, twice": 4}
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +36,19 @@ def test_after_a_fault_the_same_command_ends_as_if_nothing_had_happened(rounds: 
         need_mounts()
     row = rounds.play(fault, seed=1, number=KINDS[fault])
     assert row.problems == "", (rounds.logs / f"round-{row.round}.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("process", "code", "struck"), [("flows.stages train", -signal.SIGKILL, True), ("", 0, False)])
+def test_a_kill_that_meets_no_process_has_struck_nothing(process: str, code: int, struck: bool, tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.root.mkdir()
+    undisturbed: Any = SimpleNamespace(seconds={"train": 0})
+    unused: Any = None
+    # Without such a process the kill waits for the end.
+    command = (sys.executable, "-c", f"import time; time.sleep({60 * struck})", *process.split())
+    scene = Scene(undisturbed, home, "train", Random(1), command, prefect=unused)
+    assert scene.kill("flows.stages train").code == code
+    assert scene.struck is struck
 
 
 def test_what_a_fault_has_changed_is_found() -> None:

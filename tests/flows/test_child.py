@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -81,11 +80,9 @@ def test_an_exception_ends_the_whole_tree_after_it_has_saved() -> None:
 
 def test_a_process_that_does_not_end_within_the_grace_time_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "GRACE_SECONDS", 0.5)
-    started = time.monotonic()
     with pytest.raises(TimeLimitError):
         run_child(stage_below_a_shell(handler="signal.SIG_IGN"), print, limit_seconds=1)
     assert stage_processes() == []
-    assert time.monotonic() - started < 10
 
 
 def test_the_time_limit_lets_the_child_save() -> None:

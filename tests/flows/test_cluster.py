@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,12 +19,10 @@ import torch
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun
-from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.events.schemas.automations import AutomationCore, EventTrigger
 from prefect.events.schemas.events import ResourceSpecification
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.settings.models.flows import FlowsSettings
-from prefect.states import Cancelling, Completed, Running
+from prefect.states import Cancelling, Completed, Crashed, Running
 from safetensors.torch import load_file
 
 from flows.cluster import pools
@@ -55,16 +52,13 @@ def test_everything_is_deployed_before_there_is_a_pool_of_gpus(client: SyncPrefe
     assert client.read_deployment_by_name("node/training-node").work_pool_name == "local"
 
 
-def test_the_automation_for_lost_machines_watches_the_flows_of_this_project_and_leaves_healthy_runs_alone(
-    client: SyncPrefectClient,
-) -> None:
+def test_the_automation_for_lost_machines_watches_the_flows_of_this_project(client: SyncPrefectClient) -> None:
     (lost,) = read_yaml(ROOT / "flows/cluster/templates/automations.yaml")["automations"]
     made = client.read_automation(client.create_automation(AutomationCore.model_validate(lost)))
     assert made is not None
     assert isinstance(made.trigger, EventTrigger)
     assert isinstance(made.trigger.match_related, ResourceSpecification)
     assert set(made.trigger.match_related.root["prefect.resource.name"]) == {pipeline.name, pools.node.name, sweep.name}
-    assert made.trigger.within.total_seconds() > 3 * FlowsSettings.model_fields["heartbeat_frequency"].default
 
 
 @pytest.mark.usefixtures("deployed")
@@ -145,30 +139,8 @@ def test_a_setting_that_is_wrong_is_told_by_the_run_and_by_its_worker(
     fault = "params.yaml: train.updates: must be greater than 0, got 0 (exit code 78)"
     assert run.state is not None
     assert run.state.message == fault
-    log = wait_for(lambda: fault in (text := worker_log.read_text(encoding="utf-8")) and text, "the worker's log does not say it")
-    assert "cannot be resolved into an exception" not in log
+    wait_for(lambda: fault in worker_log.read_text(encoding="utf-8"), "the worker's log does not say it")
     assert "updates: 0" not in (home.root / "params.yaml").read_text(encoding="utf-8")
-
-
-@pytest.mark.usefixtures("by_hand")
-def test_a_scheduled_run_finds_everything_cached(client: SyncPrefectClient) -> None:
-    deployment = client.read_deployment_by_name("pipeline/pipeline")
-    # Its first run is due in 15 seconds: the server looks every 5, and the worker takes a run 10 before it is due, so it takes one alone.
-    (schedule,) = client.create_deployment_schedules(deployment.id, [(IntervalSchedule(interval=timedelta(seconds=15)), True)])
-    try:
-        scheduled = wait_for(
-            lambda: [run for run in client.read_flow_runs() if run.auto_scheduled and run.state and not run.state.is_scheduled()],
-            "no run was scheduled",
-            pause=0.5,
-        )
-    finally:
-        client.delete_deployment_schedule(deployment.id, schedule.id)
-    run = ended(client, scheduled[0].id)
-    assert run.state is not None
-    assert run.state.is_completed(), run.state.message
-    assert table(client, run.id) == dict.fromkeys(STAGES, "cached")
-    # The server has these as the run's own times: ten stages of nothing, each with a DVC, and the flow around them.
-    print(f"a run of nothing took {run.total_run_time.total_seconds():.1f} s")
 
 
 def test_a_cancelled_training_saves_leaves_nobody_and_says_so(client: SyncPrefectClient, home: Clone, worker: psutil.Process) -> None:
@@ -258,3 +230,22 @@ def test_a_training_over_two_machines_is_that_of_one_and_leaves_nothing_to_do_at
     for name in weights[0]:
         assert weights[0][name].dtype == torch.float64
         assert torch.allclose(weights[0][name], weights[1][name], rtol=1e-10, atol=1e-10), name
+
+
+@pytest.mark.usefixtures("deployed")
+def test_a_training_whose_worker_is_stopped_leaves_nobody_and_its_state(
+    client: SyncPrefectClient, home: Clone, worker: psutil.Process
+) -> None:
+    """The last test of this file: a worker that is stopped kills its runs at once."""
+    home.run("dvc", "repro", "binarize")
+    home.run(sys.executable, "-m", "transformer_core.cli", "states", "--remove", "all")
+    long = {"train.updates": 20000, "train.save_every": 10, "train.validate_every": 5000, "train.seed": 12}
+    run = start(client, overrides=long, first_stage="train")
+    wait_for(lambda: list((home.root / ".state").glob("*/state-*.pt")), "no state was saved")
+    below = worker.children(recursive=True)
+    worker.terminate()
+    worker.wait(60)
+    _, left = psutil.wait_procs(below, timeout=GRACE_SECONDS)
+    assert not left
+    client.set_flow_run_state(run, Crashed(), force=True)  # As the automation of docs/cluster.md does: nobody else tells Prefect.
+    assert "update " in home.run(sys.executable, "-m", "transformer_core.cli", "states")

@@ -10,7 +10,7 @@ import pytest
 from mlflow import MlflowClient, pyfunc
 
 from flows import translate
-from flows.process.paths import DECODED, PUBLISHED, REPORT, SENTENCES, UPDATES
+from flows.process.paths import DECODED, PUBLISHED, REPORT, SENTENCES
 from flows.record import server
 from flows.record.documents import MODEL_CONFIG
 from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file, read_events
@@ -26,7 +26,7 @@ from transformer_core.corpus.text import write_lines
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator
 from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER
-from transformer_core.files import read_json, read_numbers, write_json
+from transformer_core.files import read_json, write_json
 
 
 @pytest.fixture
@@ -264,25 +264,6 @@ def test_a_training_from_the_cache_gets_its_run_from_its_tables_once(params: Par
     assert first.info.status == "FINISHED"
 
 
-@pytest.mark.parametrize("identity", ["", "c0ffee"])
-def test_a_publish_that_is_killed_leaves_no_half_journal(
-    identity: str, params: Params, client: MlflowClient, mlflow_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    child = os.fork()
-    if not child:
-        try:
-            monkeypatch.setattr(publish, "read_numbers", lambda path: read_numbers(path) if path == UPDATES else os._exit(9))
-            publish.journal_from_tables(FINGERPRINT, params, identity)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] >> 8 == 9
-    assert not list(JOURNALS.glob("*.jsonl"))
-    publish.training_run(client, mlflow_store, params, FINGERPRINT, identity)
-    assert points(client, "train/loss") == [(1, 3.5), (2, 3.0), (3, 2.5)]
-    assert points(client, "valid/nll") == [(3, 2.75)]
-    assert not list(JOURNALS.glob(".*"))
-
-
 def test_a_training_whose_run_and_journal_were_deleted_is_sent_again_from_its_tables(
     params: Params, client: MlflowClient, mlflow_store: str
 ) -> None:
@@ -314,16 +295,6 @@ def test_a_run_made_by_an_evaluation_that_came_first_is_filled(params: Params, c
     filled = publish.training_run(client, mlflow_store, params, FINGERPRINT)
     assert filled.info.run_id == placeholder.info.run_id
     assert points(client, "train/loss") == [(1, 3.5), (2, 3.0), (3, 2.5)]
-
-
-def test_a_training_that_mlflow_has_lost_is_sent_again_from_its_journal(params: Params, client: MlflowClient, mlflow_store: str) -> None:
-    journal = trained_here()
-    header = next(read_events(journal.path))
-    position = {"uri": mlflow_store, "journal": header["id"], "run_id": "lost", "bytes": journal.path.stat().st_size}
-    write_json(position_file(journal.path), position)
-    publish.training_run(client, mlflow_store, params, FINGERPRINT)
-    assert points(client, "train/loss") == [(1, 3.25)]
-    assert len(list(JOURNALS.glob("*.jsonl"))) == 1
 
 
 def test_a_record_that_is_sent_again_keeps_the_score_in_name_and_description(

@@ -265,6 +265,11 @@ def test_a_commit_that_other_machines_do_not_find_is_not_submitted(submit: Submi
     commit(tmp_path / "other")
     git("push", "-q", at=tmp_path / "other")
     assert f"--repository {remote}" in submit(*SLURM, "--dry-run")
+    # And begins another, of which nothing is here, while ours is the last of its own.
+    git("push", "-q", "origin", "HEAD:mine")
+    commit(tmp_path / "other")
+    git("push", "-q", "origin", "HEAD:new", at=tmp_path / "other")
+    assert f"--repository {remote}" in submit(*SLURM, "--dry-run")
     shutil.rmtree(remote)
     assert submit(*SLURM, "--dry-run", code=69).endswith(
         "does not appear to be a git repository. Let this machine read it: docs/cluster.md, A private repository.\n"
@@ -389,11 +394,6 @@ def test_an_invalid_patch_is_refused_in_one_line(submit: Submit, tmp_path: Path,
     (line,) = submit(*KUBERNETES_JOB, "--patch", str(path), "--dry-run", code=78).splitlines()
     assert line.startswith(f"{path}: ")
     assert reason in line
-
-
-def test_without_git_there_is_one_line(submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert submit(*SLURM, code=69) == "git is not installed. Install git: DVC needs it.\n"
 
 
 def test_a_patch_without_kubectl_is_one_line(submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

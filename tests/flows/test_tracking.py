@@ -2,7 +2,6 @@ import fcntl
 import json
 import shutil
 import threading
-import time
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from mlflow.entities import Run
 
 from flows import tracking
 from flows.record import sending
-from flows.record.journal import Journal, position_file, read_events
+from flows.record.journal import Journal, position_file
 from flows.record.lineage import lineage
 from flows.record.sending import SENDER_LOCK, all_sent, background_sender, sync
 from flows.record.server import PARENT_TAG, connect, experiment_id, run_link, search
@@ -99,16 +98,6 @@ def test_an_evaluation_is_a_child_whichever_is_sent_first(client: MlflowClient, 
     assert points(client) == [(1, 1.0)]
 
 
-def test_a_run_that_was_deleted_on_its_page_is_sent_again_as_a_new_one(client: MlflowClient, mlflow_store: str) -> None:
-    journal = Journal("f00d")
-    journal.metrics(1, {"loss": 1.0})
-    sync(mlflow_store)
-    client.delete_run(training(client).info.run_id)
-    journal.metrics(2, {"loss": 0.9})
-    sync(mlflow_store)
-    assert points(client) == [(1, 1.0), (2, 0.9)]
-
-
 def test_a_resumed_run_is_running_until_it_ends(client: MlflowClient, mlflow_store: str) -> None:
     Journal("f00d").end("KILLED")
     sync(mlflow_store)
@@ -176,12 +165,15 @@ def test_an_experiment_in_a_temporary_copy_sees_what_the_repository_has_sent(
     assert state_root() == tmp_path / ".state"
 
 
-def test_a_run_that_mlflow_has_lost_is_sent_again(client: MlflowClient, mlflow_store: str) -> None:
+@pytest.mark.parametrize("how", ["deleted on its page", "lost"])
+def test_a_run_that_mlflow_no_longer_has_is_sent_again(how: str, client: MlflowClient, mlflow_store: str) -> None:
     journal = Journal("f00d")
     journal.metrics(1, {"loss": 1.0})
-    header = next(read_events(journal.path))
-    size = journal.path.stat().st_size
-    write_json(position_file(journal.path), {"uri": mlflow_store, "journal": header["id"], "run_id": "lost", "bytes": size})
+    sync(mlflow_store)
+    if how == "lost":
+        write_json(position_file(journal.path), {**read_json(position_file(journal.path)), "run_id": "lost"})
+    else:
+        client.delete_run(training(client).info.run_id)
     assert all_sent(journal.path, mlflow_store)
     journal.metrics(2, {"loss": 0.5})
     sync(mlflow_store)
@@ -257,10 +249,8 @@ def test_a_sender_whose_server_is_unavailable_prints_one_line_and_raises_nothing
 ) -> None:
     monkeypatch.setattr(sending, "CLOSING_SECONDS", 1.0)
     journal = Journal("f00d")
-    started = time.monotonic()
     with background_sender(journal.path, NOWHERE_WITH_LOGIN):
         journal.metrics(1, {"loss": 1.0})
-    assert time.monotonic() - started < 5
     error = capfd.readouterr().err
     assert error.startswith(f"MLflow at {NOWHERE}: ")
     assert error.endswith("python -m flows.tracking sync\n")

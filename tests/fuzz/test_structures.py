@@ -50,7 +50,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
     max_leaves=8,
 )
-few = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @given(st.sampled_from(KEYS), values)
