@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from transformer_core import recipes
 from transformer_core.config import parse_yaml, yaml_text
+from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES
+from transformer_core.corpus.sources.formats import file_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,15 +68,34 @@ def write_report(parts: Sequence[str], path: Path | None) -> None:
 
 
 def write_params(folder: Path, pairs: Mapping[str, int], **changes: Mapping[str, object]) -> None:
-    """Write params.yaml, the recipe `synthetic` with changes by section, and its corpus of generated pairs, counted by split."""
-    params: dict[str, Any] = parse_yaml(recipes.read("synthetic"), "synthetic")
-    for section, values in {"download": {"corpus": "generated"}, **changes}.items():
+    """Write params.yaml, the default recipe with changes by section, and a corpus of random words, its pairs counted by split."""
+    params: dict[str, Any] = parse_yaml(recipes.read("tatoeba"), "tatoeba")
+    for section, values in {"download": {"corpus": "random"}, **changes}.items():
         params[section] |= values
     (folder / "params.yaml").write_text(yaml_text(params), encoding="utf-8")
-    splits = {split: [{"synthetic": {"pairs": count, "seed": 1}}] for split, count in pairs.items()}
-    entry = {"name": "generated", "languages": ["en", "de"], "licence": None, "note": "", "synthetic": True, "splits": splits}
+    entry = {"name": "random", "languages": ["en", "de"], "licence": None, "note": "", "splits": {}}
     (folder / "corpora").mkdir(exist_ok=True)
-    (folder / "corpora/generated.yaml").write_text(yaml_text(entry), encoding="utf-8")
+    for number, (split, count) in enumerate(pairs.items()):
+        files = {language: {"path": f"{split}.{language}"} for language in ("en", "de")}
+        entry["splits"] |= {split: [{"files": files}]}
+        for side, language in enumerate(files):
+            write_random_lines(folder / f"corpora/{split}.{language}", count, seed=2 * number + side)
+    (folder / "corpora/random.yaml").write_text(yaml_text(entry), encoding="utf-8")
+
+
+def english_sentences(split: str) -> list[str]:
+    """Return the English side of a split of the bundled corpus."""
+    path = PACKAGED_ENTRIES / f"tatoeba/{split}.tsv.xz"
+    return [line.decode() for line in file_lines(path, column=1)]
+
+
+def write_random_lines(path: Path, count: int, seed: int) -> None:
+    """Write lines of 5 to 40 random words out of 20,000, of 2 to 9 letters, the frequent ones first as in a language (Zipf)."""
+    draw = np.random.default_rng(seed)
+    words = ["".join(draw.choice(list("abcdefghijklmnoprstuwz"), size)) for size in draw.integers(2, 10, 20_000)]
+    with path.open("w", encoding="utf-8") as file:
+        for length in draw.integers(5, 41, count):
+            file.write(" ".join(words[min(rank, len(words)) - 1] for rank in draw.zipf(1.2, length)) + "\n")
 
 
 def run_stages(stages: Sequence[str], folder: Path) -> None:

@@ -1,8 +1,8 @@
 """The stages from download to binarize on large corpora: ``python benchmarks/corpus.py --pairs 1000000 4000000 --out corpus.md``.
 
-Generated pairs; each stage runs as its own process, as `dvc repro` runs it, in a temporary folder (0.5 GB for a million pairs). A rate is
-the number of pairs that enter a stage by the whole time of its process. Memory is the peak of the sum of the processes' proportional set
-sizes (PSS: a page that n of them share counts 1/n in each), read about five times a second.
+Pairs of random words; each stage runs as its own process, as `dvc repro` runs it, in a temporary folder (0.5 GB for a million pairs). A
+rate is the number of pairs that enter a stage by the whole time of its process. Memory is the peak of the sum of the processes'
+proportional set sizes (PSS: a page that n of them share counts 1/n in each), read about five times a second.
 
 Bare SentencePiece is `encode` alone on lists of cleaned lines in memory: in one process for each core, or with threads in one process,
 whichever is faster. Opening is `open_split` in a new process, the median of five. The plan is that of one epoch.

@@ -26,7 +26,6 @@ import numpy as np
 import pandas as pd
 import torch
 from common import command_line, in_turn, markdown, spread, write_report
-from engine import best_translations
 from peers.copier import write_copier
 from training import SETTINGS, machine, random_pairs
 
@@ -36,7 +35,8 @@ from transformer_core.corpus.text import read_lines, write_lines
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import EOS, Subword
 from transformer_core.decoding.beam import Search
-from transformer_core.decoding.engine import DecodingRequest, Engine, load
+from transformer_core.decoding.engine import DecodingRequest, Engine, SourceChunk, load, translated
+from transformer_core.decoding.translator import BATCH_TOKENS, Hypothesis
 from transformer_core.evaluation.metrics import score
 from transformer_core.models.directory import CONFIG, SUBWORD, WEIGHTS, read_config
 from transformer_core.presets import BASE, TransformerSize, resolve
@@ -146,6 +146,14 @@ def run(engine: Engine, step: Step, lines: list[str]) -> Run:
     best_translations(engine, step.wanted, lines[:ALONE], 1)
     alone = (time.perf_counter() - began) / min(ALONE, len(lines))
     return Run(seconds, alone, sum(one.tokens for one in hypotheses), [one.text for one in hypotheses])
+
+
+def best_translations(engine: Engine, wanted: DecodingRequest, lines: list[str], at_once: int) -> list[Hypothesis]:
+    """Return the best translation of each line; `at_once` lines are in a chunk."""
+    chunks = (
+        SourceChunk([engine.subword.encode(line) for line in lines[first : first + at_once]]) for first in range(0, len(lines), at_once)
+    )
+    return [best for found in translated(engine, chunks, wanted, BATCH_TOKENS, ahead=0 if at_once == 1 else 1) for best, *_ in found]
 
 
 def row(step: Step, runs: dict[Step, list[Run]], steps: list[Step], references: list[str] | None) -> dict[str, str]:

@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -34,7 +35,7 @@ import numpy as np
 import pandas as pd
 import psutil
 import requests
-from common import STAGE_ENVIRONMENT, command_line, markdown, write_params
+from common import STAGE_ENVIRONMENT, command_line, english_sentences, markdown, write_params
 from scipy import stats
 
 from flows.cluster.group import free_port
@@ -42,7 +43,6 @@ from flows.process.paths import PUBLISHED
 from flows.process.runner import in_background
 from transformer_core.files import read_json
 from transformer_core.project import new_project
-from transformer_core.synthetic.stream import generate
 
 SECONDS_BETWEEN_SAMPLES = 5.0
 START_SECONDS = 300.0  # After them a server that does not answer has failed to start.
@@ -262,8 +262,8 @@ def ask(url: str, count: int, deadline: float) -> tuple[int, dict[str, str]]:
     Raises:
         SystemExit: a repeated sentence got another answer than before.
     """
-    repeated = [pair.source for pair in generate("valid", REPEATED, seed=2, workers=1)]
-    others = (pair.source for pair in generate("test", count, seed=2, workers=1))
+    repeated = english_sentences("valid")[:REPEATED]
+    others = cycle(english_sentences("train"))
     answers: dict[str, str] = {}
     lock, ended = threading.Lock(), threading.Event()
 

@@ -21,8 +21,6 @@ TEXT = (ROOT / "docs/paper.md").read_text(encoding="utf-8")
 COMMANDS = dict(re.findall(r"`\.venv/bin/([^`]+)`(?: \((\d+ (?:s|min|h))\))?", TEXT))
 PYTEST = "python -m pytest -q "
 SHORT = [name for name, duration in COMMANDS.items() if not name.startswith(PYTEST) and (not duration or duration.endswith("s"))]
-# Options that make a command smaller.
-SMALLER = {"python benchmarks/restricted_attention.py": ["--lengths", "64", "--rounds", "1"]}
 SENTENCES = ["The dog sees an old cat.", "An old cat sees the dog.", "Der Hund sieht eine alte Katze.", "Eine alte Katze sieht den Hund."]
 
 
@@ -64,4 +62,4 @@ def test_a_command_of_the_page_runs(command: str, clone: Clone, monkeypatch: pyt
         assert main(arguments) == 0
     else:
         assert program == "python"
-        clone.run(sys.executable, *arguments, *SMALLER.get(command, []))
+        clone.run(sys.executable, *arguments)

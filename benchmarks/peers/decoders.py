@@ -138,8 +138,7 @@ def hugging_face_decoder(directory: Path, search: Search = SEARCH) -> Translate:
 ENGINES: dict[str, Callable[[Path], Translate]] = {
     "ours, float32": partial(_ours, precision="float32"),
     "ours, bf16": partial(_ours, precision="bf16"),
-    "ours, int8": partial(_ours, precision="int8"),
-    "ours, int8, patience 1": partial(_ours, precision="int8", patience=1.0),
+    "ours, float32, patience 1": partial(_ours, precision="float32", patience=1.0),
     "CTranslate2, float32": partial(_ctranslate2, compute_type="float32"),
     "CTranslate2, int8": partial(_ctranslate2, compute_type="int8"),
     "Hugging Face, bf16": hugging_face_decoder,

@@ -1,14 +1,12 @@
 """Paths, operations and exponents of the benchmark of Table 1; no time is judged."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 from benchmarks.layer_types import COUNTED, LAYERS, Layer, Sizes, convolutions, recurrence
-from benchmarks.layers import PATH_WIDTH, counted_flops, dependences, depths, draw, exponents, path_length, paths, peaks, row
+from benchmarks.layers import PATH_WIDTH, counted_flops, dependences, depths, exponents, path_length, paths, peaks, row
 
 # Operations this small are slower on two, much slower where the other core has work.
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -81,13 +79,3 @@ def test_the_peak_of_memory_is_what_is_allocated_at_a_time() -> None:
 def test_of_memory_what_a_doubling_adds_is_fitted() -> None:
     rows = [row("MB, training", "a", "n", Sizes(n, 8), 7 + 3 * n**2, n**2) for n in (4, 8, 16)]
     assert exponents(pd.DataFrame(rows))["fitted"].tolist() == pytest.approx([2])
-
-
-def test_the_plot_is_the_same_file_each_time(tmp_path: Path) -> None:
-    measures = ("ms of the whole layer", "MB, training", "longest path")
-    table = pd.DataFrame(
-        row(measure, name, "n", Sizes(n, 8, layer.size), n) for measure in measures for name, layer in LAYERS.items() for n in (8, 16)
-    )
-    for name in ("one.svg", "two.svg"):
-        draw(table, tmp_path / name)
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
