@@ -10,7 +10,7 @@ from tests.corpus.encoded import learnt_subword
 from transformer_core.corpus import text as corpus_text
 from transformer_core.corpus.tokens import binarizing
 from transformer_core.corpus.tokens.binarizing import EncodedPairs, encode_split, write_split
-from transformer_core.corpus.tokens.binary import Meta, check_split, open_split, read_meta
+from transformer_core.corpus.tokens.binary import Meta, check_split, open_split
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.errors import UserError
 
@@ -64,10 +64,6 @@ def test_pairs_with_a_side_that_is_too_long_are_left_out_and_counted(tmp_path: P
     assert split.lines(np.arange(1)) == [2]
 
 
-def test_without_a_limit_every_pair_is_kept(tmp_path: Path) -> None:
-    assert write(tmp_path, [([4] * 5000 + [3], [3]), ([3], [3])]).pairs == 2
-
-
 def test_tokens_and_lines_stay_on_disk_until_they_are_read(tmp_path: Path) -> None:
     write(tmp_path, ONE)
     split = open_split(tmp_path / "train")
@@ -83,12 +79,6 @@ def test_there_is_no_sentence_before_the_first_or_after_the_last(tmp_path: Path)
     for index in (-1, 1):
         with pytest.raises(IndexError):
             source[index]
-
-
-def test_meta_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    meta = write(tmp_path, ONE)
-    assert read_meta(tmp_path / "train") == meta
-    assert (meta.vocabulary_hash, meta.vocab_size, meta.source, meta.target) == ("0", 10, "en", "de")
 
 
 @pytest.mark.parametrize(

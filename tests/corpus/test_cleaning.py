@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,10 +185,11 @@ def test_a_pair_on_the_bounds_stays(tmp_path: Path) -> None:
     assert cleaned(tmp_path)[0].pairs_out == 2
 
 
-def test_repairs_are_counted_by_line(tmp_path: Path) -> None:
-    write_raw_pairs(tmp_path / "raw", [("be\x07ll\u200b and\x93 more", "Glocke "), ("e\u0301t\u00e9  a", "Sommer")])
+def test_repairs_and_entities_are_counted_by_line(tmp_path: Path) -> None:
+    write_raw_pairs(tmp_path / "raw", [("be\x07ll\u200b and\x93 more", "Glocke "), ("e\u0301t\u00e9  a", "Sommer"), ("a &amp; b", "a & b")])
     report, kept = cleaned(tmp_path)
-    assert kept == [("bell and“ more", "Glocke"), ("été a", "Sommer")]
+    assert kept == [("bell and“ more", "Glocke"), ("été a", "Sommer"), ("a &amp; b", "a & b")]
+    assert report.entities == 1
     assert report.repaired == {"mojibake": 1, "control_characters": 1, "unicode_form": 1, "white_space": 2}
 
 
@@ -280,48 +281,6 @@ def test_each_rule_alone_finds_what_an_independent_count_found(
         assert report.pairs_in == pairs
         assert report.dropped == {"empty": empty, rule: dropped}
         assert len(kept) == pairs - empty - dropped
-
-
-@needs_traps
-def test_the_268_characters_of_windows_1252_in_newstest2008_are_what_they_were(tmp_path: Path) -> None:
-    before = (TRAPS / "newstest2008.de").read_bytes().decode()
-    wrong = [character for character in before if "\x80" <= character <= "\x9f"]
-    _, kept = clean_trap(tmp_path, "newstest2008", "de", OFF)
-    after = "\n".join(target for _, target in kept)
-    assert len(wrong) == 268
-    for character in set(wrong):
-        meant = character.encode("latin-1").decode("cp1252")
-        assert after.count(meant) == before.count(meant) + before.count(character)
-
-
-@needs_traps
-def test_entities_of_text_that_was_tokenised_before_are_counted(tmp_path: Path) -> None:
-    lines = [line for language in ("en", "de") for line in (TRAPS / f"opennmt10k.{language}").read_bytes().decode().split("\n")]
-    spelled_out = sum(
-        any(entity in line for entity in ("&apos;", "&quot;", "&amp;", "&lt;", "&gt;", "&#91;", "&#93;", "&#124;")) for line in lines
-    )
-    report, _ = clean_trap(tmp_path, "opennmt10k", "de", OFF)
-    assert report.entities == spelled_out > 1000
-
-
-@needs_traps
-@pytest.mark.parametrize(
-    ("stem", "suffix", "hurts"),
-    [
-        ("newstest2008", "de", lambda line: any("\x80" <= character <= "\x9f" for character in line)),
-        ("newstest2009", "de", lambda line: "\x85" in line),
-        ("opennmt10k", "de", lambda line: any(character in "\u00ad\u200b" for character in line)),
-        ("nc5k", "fr", lambda line: "\xa0" in line),
-    ],
-)
-def test_no_trap_is_left_in_the_text_and_no_line_is_lost(tmp_path: Path, stem: str, suffix: str, hurts: Callable[[str], bool]) -> None:
-    lines = (TRAPS / f"{stem}.{suffix}").read_bytes().decode().split("\n")[:-1]
-    write_raw_pairs(tmp_path / "raw", [GOOD], [(line, line) for line in lines])
-    cleaned(tmp_path)
-    after = pairs_in(tmp_path / "clean", "test")
-    assert any(map(hurts, lines))
-    assert not any(hurts(line) for pair in after for line in pair)
-    assert len(after) == len(lines)
 
 
 def test_a_pair_is_written_as_often_as_its_weight_says_after_repeats_are_dropped(tmp_path: Path) -> None:

@@ -292,19 +292,7 @@ def test_the_mirror_replaces_the_network_even_if_a_sum_is_wrong(site: Site, fetc
     assert site.requests == []
 
 
-def test_a_file_of_another_corpus_in_the_mirror_is_taken_if_its_sum_is_right(site: Site, fetcher: Fetcher, tmp_path: Path) -> None:
-    for corpus, content in (("first", b"other"), ("second", CONTENT)):
-        (tmp_path / "mirror" / corpus).mkdir(parents=True)
-        (tmp_path / "mirror" / corpus / "train.en").write_bytes(content)
-    (tmp_path / "mirror/third/train.en").mkdir(parents=True)
-    of_mirror = Fetcher("tiny", fetcher.downloads, tmp_path / "mirror")
-    assert of_mirror.fetch(site.address, RIGHT).path == tmp_path / "mirror/second/train.en"
-    assert site.requests == []
-    assert of_mirror.fetch(site.address).path.parent == fetcher.downloads / "tiny"
-    assert len(site.requests) == 1
-
-
-def test_a_mirrored_file_with_the_name_of_two_addresses_is_taken_by_a_name_of_one_address_or_by_its_sum(
+def test_a_mirrored_file_with_the_name_of_two_addresses_is_taken_by_a_name_of_one_address(
     site: Site, fetcher: Fetcher, tmp_path: Path
 ) -> None:
     folder = tmp_path / "mirror/tiny"
@@ -312,7 +300,6 @@ def test_a_mirrored_file_with_the_name_of_two_addresses_is_taken_by_a_name_of_on
     (folder / "train.en").write_bytes(CONTENT)
     both = [site.address, site.address.replace("/data/", "/other/")]
     mirrored = Fetcher("tiny", fetcher.downloads, tmp_path / "mirror", pause_seconds=0.01)
-    assert mirrored.fetch(both[0], RIGHT, both).path == folder / "train.en"
     site.faults = [503] * TRIES
     with pytest.raises(UserError, match=f"put the file at {folder / name_of_address(both[1])} and set machine.mirror"):
         mirrored.fetch(both[1], None, both)

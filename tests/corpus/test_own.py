@@ -2,8 +2,6 @@ import gzip
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.refusals import refused
 from transformer_core.corpus.sources.catalogue import LocalFile, find_entry, load_entry
@@ -124,18 +122,12 @@ def test_only_a_table_of_two_columns_can_hold_both_sides() -> None:
             new_entry("other", file, file, source_language="en", target_language="de")
 
 
-@settings(deadline=None, max_examples=30)  # each example writes files to disk
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=9))
-def test_a_table_of_both_sides_has_the_same_number_of_cells_in_each_row(tabs: list[int]) -> None:
+@pytest.mark.parametrize(("row", "cells"), [("c\n", 1), ("c\td\te\n", 3)])
+def test_a_table_of_both_sides_has_the_same_number_of_cells_in_each_row(row: str, cells: int) -> None:
     table = Path("rows.tsv")
-    table.write_text("".join(f"{number} a\tb{number}\n" for number in range(9)) + "".join("c" + "\td" * count + "\n" for count in tabs))
-    wrong = next((number for number, count in enumerate(tabs, start=10) if count != 1), None)
-    arguments = {"source_language": "en", "target_language": "de", "valid": 1, "test": 1, "force": True}
-    if wrong is None:
-        assert new_entry("table", table, table, **arguments).exists()
-    else:
-        with refused(65, rf"rows\.tsv:{wrong}: {tabs[wrong - 10] + 1} columns instead of 2"):
-            new_entry("table", table, table, **arguments)
+    table.write_text("".join(f"{number} a\tb{number}\n" for number in range(9)) + row)
+    with refused(65, rf"rows\.tsv:10: {cells} columns instead of 2"):
+        new_entry("table", table, table, source_language="en", target_language="de", valid=1, test=1)
 
 
 @pytest.mark.parametrize("columns", [(1, 2), (2, 4)])
@@ -148,16 +140,6 @@ def test_an_update_takes_a_table_of_more_columns_with_ragged_rows(columns: tuple
     of_target, of_source = (f"column: {column}\n" for column in reversed(columns))
     path.write_text(path.read_text().replace("column: 2\n", of_target).replace("column: 1\n", of_source))
     assert update_entry("table")[1] is not None
-
-
-def test_an_update_refuses_a_tab_inside_the_first_sentence_of_a_table_of_two_columns() -> None:
-    table = Path("rows.tsv")
-    rows = "".join(f"one {number}\teins {number}\n" for number in range(40))
-    table.write_text(rows)
-    new_entry("table", table, table, source_language="en", target_language="de")
-    table.write_text("a\tb\tstray\n" + rows)
-    with refused(65, r"rows\.tsv:1: 3 columns instead of 2"):
-        update_entry("table")
 
 
 def test_validation_and_test_may_be_files() -> None:

@@ -1,17 +1,12 @@
-"""Stage download for a corpus that a model makes in part: killed in the middle, with a model of the registry, and seen by DVC."""
+"""Stage download for a corpus that a model makes in part: with a model of the registry, and seen by DVC."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from flows.process.paths import LOCAL_FILES, RAW
 from flows.stages import clean, publish
-from flows.stages.download import SHARDS
 from tests.flows.publishing import LINES, before_publish
 from tests.flows.stages import set_params, stage_here
 from transformer_core.config import load_params
@@ -20,25 +15,6 @@ from transformer_core.corpus.text import write_pairs
 from transformer_core.files import read_json, write_json, write_text
 
 TEXTS = [f"{line} {number}" for number in range(30) for line in LINES[:2]]
-# The stage with shards of ten lines, which kills itself at the beginning of shard KILLED_IN.
-STAGE = """
-import os, signal
-from flows.process.runner import run_stage
-from flows.stages.download import run
-from transformer_core.decoding import corpus
-corpus.PAIRS_PER_SHARD = 10
-translated, left = corpus.translated, int(os.environ.get("KILLED_IN", 0))
-
-def translated_or_killed(*arguments, **named):
-    global left
-    left -= 1
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return translated(*arguments, **named)
-
-corpus.translated = translated_or_killed
-raise SystemExit(run_stage("download", run))
-"""
 
 
 def write_entries(model: str, settings: str = "beam: 2") -> None:
@@ -63,26 +39,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_directory: Path
     return tmp_path
 
 
-def test_a_kill_in_the_middle_loses_the_shard_at_hand_and_changes_no_byte(place: Path) -> None:
-    command = [sys.executable, "-c", STAGE]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert "own: 50 lines are translated\n" in done.stderr
-    whole = raw_bytes()
-    assert read_json(RAW / "manifest.json")["splits"]["train"]["pairs"] == 100
-    shutil.rmtree(RAW)
-    shutil.rmtree(SHARDS)
-    killed = subprocess.run(command, env={**os.environ, "KILLED_IN": "3"}, capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert not RAW.exists()
-    finished = {path: path.stat().st_mtime_ns for path in SHARDS.glob("*.txt")}
-    assert len(finished) == 2
-    subprocess.run(command, check=True, capture_output=True)
-    assert raw_bytes() == whole
-    assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    assert sorted(path.suffix for path in SHARDS.iterdir()) == [".txt"] * 5
-    assert {path.name for path in (place / ".state").iterdir()} <= {"translated", "locks", "exit", "times"}
-
-
 @pytest.mark.parametrize(
     ("model", "settings", "message"),
     [
@@ -100,14 +56,6 @@ def test_a_mistake_is_one_line_and_leaves_no_output(place: Path, model: str, set
     assert (ended.returncode, ended.stderr.count("\n")) == (78, 1), ended.stderr
     assert message in ended.stderr
     assert not (place / "data").exists() or not list((place / "data").iterdir())
-
-
-def test_a_second_copy_of_a_model_inside_the_first_is_refused(place: Path, model_directory: Path) -> None:
-    shutil.copytree(model_directory, place / "pretrained/teacher/averaged")
-    ended = stage_here("download")
-    message = "translated.model: pretrained/teacher holds a model, and pretrained/teacher/averaged another"
-    assert ended.stderr.endswith(f"student.yaml: {message}. Remove pretrained/teacher, then copy again.\n")
-    assert ended.returncode == 78
 
 
 def test_the_model_may_be_one_of_the_registry(mlflow_store: str, monkeypatch: pytest.MonkeyPatch, model_directory: Path) -> None:

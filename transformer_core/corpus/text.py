@@ -179,32 +179,24 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair[str]]:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive lines of both sides of a corpus, each ended by a line feed; `first` is the first line's number, from 1."""
+    """Consecutive lines of both sides of a corpus, not decoded; `first` is the first line's number, from 1."""
 
     first: int
-    source: bytes
-    target: bytes
+    source: list[bytes]
+    target: list[bytes]
 
-    def pairs(self) -> list[Pair[bytes]]:
+    def pairs(self) -> Iterator[Pair[bytes]]:
         """Return the lines as pairs."""
-        return [Pair(*pair) for pair in zip(self.source.split(b"\n")[:-1], self.target.split(b"\n")[:-1], strict=True)]
+        return map(Pair, self.source, self.target)
 
 
 def read_chunks(source: Path, target: Path) -> Iterator[Chunk]:
-    """Yield two aligned files in chunks of `PAIRS_PER_CHUNK` pairs, not decoded: the tasks of workers.
-
-    Raises `UserError` (65): a file is missing, or the sides differ in length (raised after the shorter's last line).
-    """
-    with ExitStack() as stack:
-        files = [stack.enter_context(open_bytes(path)) for path in (source, target)]
-        first = 1
-        while any(sides := [list(islice(file, PAIRS_PER_CHUNK)) for file in files]):
-            left, right = (first - 1 + len(side) for side in sides)
-            if left != right:
-                rest = [sum(1 for _ in file) for file in files]
-                raise unequal_sides(source, target, left + rest[0], right + rest[1])
-            yield Chunk(first, *(b"".join(side).removesuffix(b"\n") + b"\n" for side in sides))
-            first = left + 1
+    """Yield two aligned files in chunks of `PAIRS_PER_CHUNK` pairs: the tasks of workers. Raises `UserError` (65): as `aligned`."""
+    pairs = aligned(read_raw_lines(source), read_raw_lines(target), source, target)
+    first = 1
+    while some := list(islice(pairs, PAIRS_PER_CHUNK)):
+        yield Chunk(first, [pair.source for pair in some], [pair.target for pair in some])
+        first += len(some)
 
 
 def splits_of(folder: Path, ending: str = "") -> list[str]:

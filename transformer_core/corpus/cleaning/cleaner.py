@@ -180,7 +180,7 @@ class _Work:
     def __call__(self, chunk: Chunk) -> _Part:
         """Repair the pairs of a chunk and apply the rules for one pair."""
         asked = rules(self.settings, self.source, self.target)
-        raw = chunk.pairs()
+        raw = list(chunk.pairs())
         part = _Part(np.zeros((len(raw), 2), np.uint8), np.zeros(len(raw), np.bool_))
         kept: list[Pair[str]] = []
         for index, raw_pair in enumerate(raw):

@@ -4,9 +4,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from glob import escape
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -45,8 +43,7 @@ class Fetcher:
     Args:
         corpus: the entry's name, and the name of its folder in the mirror.
         downloads: folder that keeps downloaded files until the corpus is complete, so that a second run fetches only the missing ones.
-        mirror: folder with files at MIRROR/CORPUS/FILENAME or, for any address, MIRROR/CORPUS/`name_of_address`. A file that may be of
-            another address or corpus is taken if its sum is known and right.
+        mirror: folder with files at MIRROR/CORPUS/FILENAME or, for any address, MIRROR/CORPUS/`name_of_address`.
         lock: JSON file of SHA-256 sums by address (without passwords), for files without a published sum. `write_locks` writes the sum of
             a file that was fetched first, later ones must match it.
         pause_seconds: see `http.download`.
@@ -65,7 +62,7 @@ class Fetcher:
 
         Args:
             others: all addresses of the corpus. If another of them has the same file name, the mirror's file of that name may belong to
-                either, so it is not used without a known sum.
+                either, so it is not used.
 
         Raises:
             UserError: exit code 65 for a sum other than the published or the locked one; 69 if the network or the server is unavailable
@@ -76,7 +73,9 @@ class Fetcher:
         expected = published or self._locked(address)
         shared = any(file_name(other) == name and without_logins(other) != address for other in others)
         names = [name_of_address(url), *([] if shared else [name])]
-        fetched = self._mirrored(names, name, expected) or self._downloaded(url, expected, names[-1])
+        mirrored = [self.mirror / self.corpus / one for one in names] if self.mirror else []
+        here = next((path for path in mirrored if path.is_file()), None)
+        fetched = check_sum(here, expected) if here else self._downloaded(url, expected, names[-1])
         if expected is None:
             self._lock(address, fetched.sha256)
         return fetched
@@ -112,18 +111,6 @@ class Fetcher:
         for file in damaged:
             if file.path.is_relative_to(self.downloads):
                 file.path.unlink(missing_ok=True)
-
-    def _mirrored(self, names: list[str], name: str, expected: Sum | None) -> Fetched | None:
-        """Return the file of the mirror with one of these names, or else one of any corpus with this name and the expected sum."""
-        if self.mirror is None:
-            return None
-        for path in (self.mirror / self.corpus / one for one in names):
-            if path.is_file():
-                return check_sum(path, expected)
-        for path in self.mirror.glob(f"*/{escape(name)}") if expected else ():
-            with suppress(UserError, IsADirectoryError):
-                return check_sum(path, expected)
-        return None
 
     def _downloaded(self, url: str, expected: Sum | None, name_in_mirror: str) -> Fetched:
         path = self.downloads / self.corpus / name_of_address(url)  # Two addresses may end in the same name.

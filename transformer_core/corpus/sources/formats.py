@@ -70,8 +70,8 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
         column: the column to read from tab-separated text, counted from 1.
 
     Raises:
-        UserError: exit code 65; no such file, a damaged file, one that is packed and has another name, SGML, a text with carriage returns
-            in place of line feeds, or a line without that column (`NoColumn` for the first line of several).
+        UserError: exit code 65; no such file, a damaged file, one that is packed and has another name, SGML, or a line without that column
+            (`NoColumn` for the first line of several).
     """
     name = path.name.removesuffix(".gz").removesuffix(".xz")
     if name.endswith((".sgm", ".sgml")):
@@ -83,7 +83,7 @@ def file_lines(path: Path, language: str = "", column: int | None = None) -> Ite
             elif column is not None:
                 yield from _column(file, column, path)
             else:
-                yield from _lines(file, path)
+                yield from _lines(file)
     except _DAMAGED:
         raise UserError(f"{path}: damaged {'xz' if path.suffix == '.xz' else 'gzip'} file", "Get it again.") from None
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # The last two: invalid UTF-8, or an unknown encoding.
@@ -116,12 +116,8 @@ def _unpacked(file: BinaryIO, path: Path, packer: str) -> BinaryIO:
     return cast(BinaryIO, io.BufferedReader(_Bounded(_OPENERS[packer](file), path)))
 
 
-def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Yield the lines without their line feed. Raises `UserError` (65): only carriage returns are between them, as Mac OS 9 wrote."""
-    for number, line in enumerate(file):
-        if number == 0 and not line.endswith(b"\n") and b"\r" in line.strip(b"\r"):
-            raise UserError(f"{path}: its lines end in carriage returns alone", "Convert it: tr '\\r' '\\n' < OLD > NEW")
-        yield line.removesuffix(b"\n")
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    return (line.removesuffix(b"\n") for line in file)
 
 
 class _Bounded(io.RawIOBase):
@@ -216,7 +212,7 @@ def _local_name(element: ElementTree.Element) -> str:
 
 
 def _column(file: BinaryIO, column: int, path: Path) -> Iterator[bytes]:
-    for number, line in enumerate(_lines(file, path), start=1):
+    for number, line in enumerate(_lines(file), start=1):
         cells = line.removesuffix(b"\r").split(b"\t")
         if len(cells) < column:
             fault = f"{path}:{number}: {len(cells)} columns, but column {column} is wanted"

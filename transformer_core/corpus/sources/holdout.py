@@ -12,7 +12,6 @@ from transformer_core.files import read_json, write_json
 
 # Key of the hash that ranks sentences. Another key would choose other pairs.
 _SEED = b"holdout 1"
-_RANK_BYTES = 16
 _DIGITS = 16
 _SLACK = 1000  # Superfluous candidates are removed when there are so many.
 # Sentences are chosen for test first.
@@ -38,16 +37,12 @@ class Candidates:
         self._wanted = wanted
         self._listed = frozenset(chain.from_iterable(listed.values()))
         self._most = 2 * (wanted + len(self._listed)) + _SLACK
-        self._highest = b"\xff" * _RANK_BYTES
 
     def add(self, one: bytes) -> None:
         """Add the rank of a sentence."""
-        if one > self._highest and _shortened(one) not in self._listed:
-            return
         self.ranks.add(one)
         if len(self.ranks) > self._most:
             lowest = heapq.nsmallest(self._wanted + 1, self.ranks)
-            self._highest = lowest[-1]
             self.ranks = {*lowest, *(rank for rank in self.ranks if _shortened(rank) in self._listed)}
 
 
@@ -62,7 +57,7 @@ def is_usable(pair: Pair[bytes]) -> bool:
 def rank(sentence: bytes) -> bytes:
     """Return the rank of a sentence: a keyed hash (BLAKE2b, 16 bytes) of its normalised text."""
     text = normalise(sentence.decode("utf-8", errors="replace"))
-    return hashlib.blake2b(text.encode(), digest_size=_RANK_BYTES, key=_SEED).digest()
+    return hashlib.blake2b(text.encode(), digest_size=16, key=_SEED).digest()
 
 
 def choose(ranks: Collection[bytes], sizes: Mapping[str, int], listed: HeldOut) -> dict[bytes, str]:

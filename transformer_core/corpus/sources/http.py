@@ -70,11 +70,12 @@ def download(url: str, path: Path, pause_seconds: float, otherwise: str) -> None
 
 def _fetch_rest(url: str, part: Path, version: Path) -> None:
     """Request the rest and append it, or request the whole file if the part has no version. Returns only if the file is complete."""
-    size = part.stat().st_size if part.exists() and version.exists() else 0
+    mark = version.read_text(encoding="utf-8") if version.exists() else ""
+    size = part.stat().st_size if mark and part.exists() else 0
     # Identity: a server may compress the body, and ranges of it would not be ranges of the file.
     headers = {"Accept-Encoding": "identity"}
     if size:
-        headers |= {"Range": f"bytes={size}-", "If-Range": version.read_text(encoding="utf-8")}
+        headers |= {"Range": f"bytes={size}-", "If-Range": mark}
     with requests.get(url, stream=True, timeout=(_CONNECT_SECONDS, _READ_SECONDS), headers=headers) as answer:
         found = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
         whole = int(found[2]) if found else 0
@@ -88,8 +89,10 @@ def _fetch_rest(url: str, part: Path, version: Path) -> None:
             raise requests.exceptions.InvalidHeader("another range than requested")
         with part.open("ab" if goes_on else "wb") as file:
             if not goes_on:
-                _note_version(answer, version)
                 size, whole = 0, answer.raw.length_remaining or 0
+                etag = answer.headers.get("ETag", "")  # A weak one (W/"...") does not promise the same bytes.
+                mark = etag if etag.startswith('"') else answer.headers.get("Last-Modified", "")
+                version.write_text(mark, encoding="utf-8")
             with tqdm(initial=size, total=whole or None, unit="B", unit_scale=True, desc=part.stem, leave=False, disable=None) as bar:
                 # As sent: some servers mark a .gz file as compressed in transit, and `iter_content` would unpack it.
                 for chunk in answer.raw.stream(_CHUNK_BYTES, decode_content=False):
@@ -97,13 +100,3 @@ def _fetch_rest(url: str, part: Path, version: Path) -> None:
                     bar.update(len(chunk))
         if part.stat().st_size < whole:  # A server may send less than requested.
             raise requests.exceptions.ChunkedEncodingError(f"the answer ended before byte {whole:,}")
-
-
-def _note_version(answer: requests.Response, version: Path) -> None:
-    """Store the version of a file that begins. A weak ETag ("W/...") is not used: it does not promise the same bytes."""
-    etag = answer.headers.get("ETag", "")
-    mark = etag if etag.startswith('"') else answer.headers.get("Last-Modified", "")
-    if mark:
-        version.write_text(mark, encoding="utf-8")
-    else:
-        version.unlink(missing_ok=True)

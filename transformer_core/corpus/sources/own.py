@@ -255,16 +255,13 @@ def _measure(parts: Iterable[_Sides], candidates: dict[str, Candidates]) -> Size
 
 def _check_cells(table: Path) -> None:
     """Check that all rows of a table of the two sides alone have two cells: a tab inside a sentence would make a wrong pair."""
-    counts = (row.count(b"\t") + 1 for row in file_lines(table))
-    first = list(islice(counts, 2))
-    if min(first, default=2) > 2:
-        return  # It has other columns too, of which some rows may have fewer.
-    for number, cells in enumerate(chain(first, counts), start=1):
+    for number, row in enumerate(file_lines(table), start=1):
+        cells = row.count(b"\t") + 1
+        if number == 1 and cells > 2:
+            return  # It has other columns too, of which some rows may have fewer.
         if cells != 2:
-            raise UserError(
-                f"{table}:{number}: {cells} columns instead of 2",
-                "Look for a tab inside a sentence, or for one that is missing.",
-            )
+            remedy = "Look for a tab inside a sentence, or for one that is missing."
+            raise UserError(f"{table}:{number}: {cells} columns instead of 2", remedy)
 
 
 def _check_enough(source_file: Path, wanted: int, different: int) -> None:

@@ -120,13 +120,8 @@ def _shards(parts: Iterable[EncodedPairs]) -> Iterator[EncodedPairs]:
 
 def _encode(subword: Subword, max_tokens: int | None, source: Path, target: Path, chunk: Chunk) -> EncodedPairs:
     """Encode a chunk of the text of two files; workers apply it."""
-    sources = subword.encode_clean(_lines(chunk.source, source, chunk.first))
-    targets = subword.encode_clean(_lines(chunk.target, target, chunk.first))
+    sources, targets = (
+        subword.encode_clean([decode_line(line, path, number) for number, line in enumerate(lines, start=chunk.first)])
+        for path, lines in ((source, chunk.source), (target, chunk.target))
+    )
     return EncodedPairs.of(sources, targets, chunk.first, subword.vocab_size, max_tokens)
-
-
-def _lines(text: bytes, path: Path, first: int) -> list[str]:
-    try:
-        return text.decode().split("\n")[:-1]
-    except UnicodeDecodeError:  # One by one, so that the error names the line.
-        return [decode_line(line, path, number) for number, line in enumerate(text.split(b"\n")[:-1], start=first)]
