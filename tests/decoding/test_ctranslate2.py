@@ -16,7 +16,7 @@ import torch
 from tests.decoding.parity import TIE, WordsOnly, differences, forced_log_probabilities, given_not_empty, made_up_pairs, padded
 from tests.models.on_disk import VOCAB, with_drawn_norms, write_model
 from tests.refusals import refused
-from transformer_core.config import CTRANSLATE2_KEYS, Decode, Penalty
+from transformer_core.config import CTRANSLATE2_KEYS, PAPER_SEARCH, Penalty
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import EOS, PAD
 from transformer_core.decoding import ctranslate2 as engine_module
@@ -25,7 +25,7 @@ from transformer_core.decoding.ctranslate2 import CTranslate2Engine
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.export.ctranslate2 import export_model
-from transformer_core.files import read_json, write_json
+from transformer_core.files import read_json
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 
@@ -101,11 +101,7 @@ def test_forced_log_probabilities_equal_ours(changes: dict[str, Any], tmp_path: 
 
 def test_what_is_exported_translates_pieces_of_a_text_as_they_are(model: WordsOnly, engine: CTranslate2Engine, tmp_path: Path) -> None:
     """As a user does it who has the exported directory, CTranslate2 and SentencePiece, with the search of the model."""
-    source = write_model(model, tmp_path / "model")
-    own = Decode(
-        engine="torch", precision="float32", shortlist=False, beam=3, penalty="power", alpha=1.4, max_extra=MAX_EXTRA, batch_tokens=4096
-    )
-    write_json(source / "config.json", read_json(source / "config.json") | {"decode": own.model_dump()})
+    source = write_model(model, tmp_path / "model", decode=PAPER_SEARCH.model_copy(update={"beam": 3, "alpha": 1.4}))
     export_model(model, source, tmp_path / "out")
     subword = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "out/spm.model"))
     line = "the dog sees a cat"

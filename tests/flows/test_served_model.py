@@ -21,14 +21,12 @@ from flows.cluster.group import free_port
 from flows.process.paths import AVERAGED
 from flows.record.served_model import Refused, ServedTranslator
 from tests.flows import servers
-from tests.flows.publishing import LINES, publish_in
-from transformer_core.config import Decode
+from tests.flows.publishing import LINES, publish_in, set_search
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
 from transformer_core.decoding.translator import Hypothesis, Translator
 from transformer_core.errors import configuration_error
-from transformer_core.files import read_json, write_json
 
 pytestmark = pytest.mark.slow  # About a minute: the server starts in 20 seconds, and answers almost 200 requests.
 
@@ -178,8 +176,7 @@ def test_an_engine_that_will_never_work_is_no_reason_to_try_again(
 
 def test_a_request_is_searched_as_the_model_was_scored_where_it_says_nothing(model_directory: Path, tmp_path: Path) -> None:
     directory = Path(shutil.copytree(model_directory, tmp_path / "model"))
-    own = Decode(engine="torch", precision="float64", shortlist=False, beam=2, penalty="power", alpha=1.5, max_extra=3, batch_tokens=4096)
-    write_json(directory / "config.json", read_json(directory / "config.json") | {"decode": own.model_dump()})
+    set_search(directory, precision="float64", beam=2, penalty="power", alpha=1.5, max_extra=3)
     served, context = ServedTranslator(), PythonModelContext({"model": str(directory)}, {})
     served.load_context(context)
     translator = Translator.load(directory, precision="float64")
@@ -229,9 +226,7 @@ def test_predict_and_a_file_give_the_same_text_from_the_command_line(server: Ser
     assert json.loads(done.stdout.splitlines()[-1])["predictions"] == expected
 
     lines = "".join(f"{line}\n" for line in TEXTS).encode()
-    done_file = subprocess.run(
-        [sys.executable, "-m", "flows.translate", MODEL, "--beam", "4"], input=lines, capture_output=True, check=False
-    )
+    done_file = subprocess.run([sys.executable, "-m", "flows.translate", MODEL], input=lines, capture_output=True, check=False)
     assert (done_file.returncode, done_file.stderr) == (0, b"")
     assert done_file.stdout.decode().split("\n")[:-1] == expected
 
