@@ -5,13 +5,13 @@
 
 All use the same weights and the same sentences, beam 4, penalty |Y|^0.6, at most 50 tokens more than the source, from token ids to text;
 tokens a second are those of the best outputs, end tokens included.
-- Ours is `Translator.translate_tokens`: in float32 and bf16, and with the stopping rule of the others (patience 1). It searches for
-  the best output alone; stage decode searches for the K best, which takes longer (docs/decoding.md).
+- Ours is `Translator.translate_tokens`, in float32 and bf16. It searches for the best output alone; stage decode searches for the K best,
+  which takes longer (docs/decoding.md).
 - CTranslate2 computes in float32 or int8; all sentences are one call of it.
 - Hugging Face is `generate` in bf16: Marian for a post-norm model, M2M100 for pre-norm. It is left out if these cannot hold the model.
-Each gets the batch size and the threads that are fastest for it: all for one batch or one, and with CTranslate2 and ours on a CPU one for
-each of several batches at once. Runs before the first round make these choices, and are the warm-up too. With a GPU all use it. An engine
-whose library is missing is left out.
+Each gets the batch size and the threads that are fastest for it: all for one batch or one, and with CTranslate2 on a CPU one for each
+of several batches at once. Runs before the first round make these choices, and are the warm-up too. With a GPU all use it. An engine whose
+library is missing is left out.
 
 The speed of an engine depends on the number of its steps, so a random model is no basis: its outputs end at once or never. Without --model
 the weights are those of a base-sized copier: it outputs the source token by token and ends where the source ends, with high probability, so
@@ -99,8 +99,8 @@ class Contender:
 
         if one_by_one:
             return fastest([Choice(BATCHES[0], 1, threads), Choice(BATCHES[0], 1, 1)], rate)
-        # Hugging Face has one batch at a time, and more threads do not always make it faster. So has a GPU.
-        alone = self.engine.startswith("Hugging Face") or DEVICE == "cuda"
+        # Only CTranslate2 on a CPU has several batches at a time; more threads do not always make the others faster.
+        alone = DEVICE == "cuda" or not self.engine.startswith("CTranslate2")
         several = 1 if alone else threads
         best = fastest([Choice(tokens, several, 1) for tokens in BATCHES], rate)
         return fastest([best, Choice(best.batch_tokens, 1, threads)], rate)

@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from transformer_core.config import DecodingPrecision
+from transformer_core.config import Precision
 from transformer_core.corpus.tokens.subword import EOS, PAD, Subword
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.translator import Translator, batches_of
@@ -61,14 +61,12 @@ def translate(
     return time.perf_counter() - began, outputs
 
 
-def _ours(directory: Path, precision: DecodingPrecision, patience: float | None = None) -> Translate:
+def _ours(directory: Path, precision: Precision) -> Translate:
     loaded = Translator.load(directory, precision=precision)
-    search = replace(SEARCH, patience=patience)
 
     def translate(sources: Sequence[list[int]], choice: Choice) -> list[Output]:
         torch.set_num_threads(choice.threads)
-        translator = replace(loaded, replicas=(loaded.model,) * (choice.at_once - 1))
-        return [(best.text, best.tokens) for best, *_ in translator.translate_tokens(sources, search, choice.batch_tokens)]
+        return [(best.text, best.tokens) for best, *_ in loaded.translate_tokens(sources, SEARCH, choice.batch_tokens)]
 
     return translate
 
@@ -138,7 +136,6 @@ def hugging_face_decoder(directory: Path, search: Search = SEARCH) -> Translate:
 ENGINES: dict[str, Callable[[Path], Translate]] = {
     "ours, float32": partial(_ours, precision="float32"),
     "ours, bf16": partial(_ours, precision="bf16"),
-    "ours, float32, patience 1": partial(_ours, precision="float32", patience=1.0),
     "CTranslate2, float32": partial(_ctranslate2, compute_type="float32"),
     "CTranslate2, int8": partial(_ctranslate2, compute_type="int8"),
     "Hugging Face, bf16": hugging_face_decoder,

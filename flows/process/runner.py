@@ -37,7 +37,7 @@ _MEMORY = {
     "decode": "decode.batch_tokens or decode.beam",
 }
 # Sections of params.yaml that dvc.yaml names for a stage, where they are not the one of its name.
-SECTIONS = {"local_files": ("download",), "train": ("model", "train")}
+SECTIONS = {"local_files": ("download",), "train": ("model", "train"), "average": ("average", "decode")}
 _PR_SET_PDEATHSIG = 1
 _WATCH_SECONDS = 0.5
 

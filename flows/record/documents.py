@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from flows.process.paths import AVERAGED, CHECKPOINTS, CLEAN, DECODED, MANIFEST, PUBLISHED, RAW, TRAINING_METRICS, require, rerun_remedy
-from transformer_core.config import Name, Params, PositiveInt, Quantity, Section, Total, check_document
+from transformer_core.config import Decode, Name, Params, PositiveInt, Quantity, Section, Total, check_document
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport
 from transformer_core.corpus.sources.manifest import Manifest
 from transformer_core.errors import configuration_error
@@ -50,6 +50,7 @@ class _Model(Needed):
     """A model's config.json, for readers that do not load the model; `models.directory.read_config` checks all of it."""
 
     training: _Trained
+    decode: Decode | None = None
 
 
 class _Speed(Needed):

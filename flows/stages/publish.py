@@ -27,7 +27,7 @@ from flows.record.registry import EVALUATION, address_of, card, decide, register
 from flows.record.sending import sync
 from flows.record.server import connect, find_training, reaching, run_link, ui_command
 from flows.record.tasks import Task, read_scores, task_of
-from transformer_core.config import MOST_EXTRA, Params, tracking_uri
+from transformer_core.config import MOST_EXTRA, PAPER_SEARCH, Decode, Params, tracking_uri
 from transformer_core.errors import UserError, writing
 from transformer_core.evaluation.metrics import read_aligned
 from transformer_core.evaluation.verdict import with_verdict
@@ -46,7 +46,8 @@ def run(params: Params) -> str:
     Raises `UserError`: as `read_manifest`; 69, MLflow is unreachable. Scores and report exist all the same.
     """
     paths.require(paths.MANIFEST, MODEL_CONFIG, paths.DECODED / paths.HYPOTHESES, paths.SCORES, paths.REPORT, paths.SENTENCES)
-    manifest, made_by = read_manifest(params), read_output(MODEL_CONFIG)["training"]
+    manifest, config = read_manifest(params), read_output(MODEL_CONFIG)
+    made_by, own = config["training"], PAPER_SEARCH if config.get("decode") is None else Decode(**config["decode"])
     task = task_of(manifest["target"])
     scores = read_scores(task)
     hypotheses, references, sources = read_aligned(
@@ -62,7 +63,7 @@ def run(params: Params) -> str:
         link = run_link(uri, training)
         if experiment := os.environ.get(DVC_EXPERIMENT):
             return _recorded(experiment, name, training, _summary(scores, task, uri, link))
-        model = log_model(client, uri, params, training, made_by["updates"])
+        model = log_model(client, uri, own, training, made_by["updates"])
         score_model(client, training.info.run_id, str(model.model_id), task)
         tags = version_tags(scores, task, training)
         version = register(client, name, model.model_uri, str(model.model_id), training.info.run_id, tags)
@@ -129,9 +130,12 @@ def journal_from_tables(fingerprint: str, params: Params, identity: str) -> None
         journal.end()
 
 
-def log_model(client: MlflowClient, uri: str, params: Params, training: Run, updates: int) -> ModelInfo:
-    """Log the model directory as a pyfunc in the training's run, whose end is kept, also after a publish that was killed here."""
-    search = params.decode.model_dump(include={"beam", "alpha", "penalty", "max_extra", "engine", "shortlist"})
+def log_model(client: MlflowClient, uri: str, own: Decode, training: Run, updates: int) -> ModelInfo:
+    """Log the model directory, whose search is `own`, as a pyfunc in the training's run.
+
+    The end of the run is kept, also after a publish that was killed here.
+    """
+    search = own.model_dump(include={"beam", "alpha", "penalty", "max_extra", "engine", "shortlist"})
     search["max_extra"] = min(search["max_extra"], MOST_EXTRA)  # The server would refuse every request that does not set it.
     mlflow.set_tracking_uri(uri)
     mlflow.start_run(run_id=training.info.run_id)

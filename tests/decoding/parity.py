@@ -3,7 +3,6 @@
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -24,22 +23,9 @@ _WORDS = range(EOS + 1, EOS + 13)
 _TIMES = (0, 1, 1, 1, 1, 1, 1, 2)
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A sentence whose best outputs differ.
-
-    Attributes:
-        number: of the sentence, from 0.
-        kind: a tie is a difference of scores below `TIE` and what `given_not_empty` does to it; an output without an end token is cut, and
-            has no score to compare.
-        ours: score of our output by our model.
-        theirs: that of the other one.
-    """
-
-    number: int
-    kind: Literal["tie", "ours is better", "theirs is better", "theirs is cut"]
-    ours: float
-    theirs: float
+# How the best outputs of a sentence differ. A tie is a difference of scores below `TIE` and what `given_not_empty` does to it; an output
+# without an end token is cut, and has no score to compare.
+Kind = Literal["tie", "ours is better", "theirs is better", "theirs is cut"]
 
 
 def differences(
@@ -48,22 +34,22 @@ def differences(
     ours: Sequence[Sequence[Finished]],
     theirs: Sequence[Sequence[Finished]],
     settings: Search,
-) -> list[Difference]:
-    """Where the best outputs of two searches differ, and which is better by the probability that our model gives either.
-
-    Args:
-        sources: token ids with an end token.
-        ours: for each source its outputs, best first.
-        theirs: the same of the other search.
-        settings: of the search, for its length penalty.
-    """
-    found = []
-    for number, (source, (mine, *_), (other, *_)) in enumerate(zip(sources, ours, theirs, strict=True)):
-        if mine.tokens != other.tokens:
-            scores = [_score(model, source, one.tokens, settings) for one in (mine, other)]
-            shares = [1 / length_penalty(float(len(one.tokens)), settings.alpha, settings.penalty) for one in (mine, other)]
-            tie = TIE + given_not_empty(model, source, settings) * abs(shares[0] - shares[1])
-            found.append(Difference(number, _kind(*scores, tie, cut=other.tokens[-1] != EOS), *scores))
+) -> list[Kind]:
+    """Compare the best outputs of two searches, by the probability that our model gives either; the kind of each that differs."""
+    found: list[Kind] = []
+    for source, (mine, *_), (other, *_) in zip(sources, ours, theirs, strict=True):
+        if mine.tokens == other.tokens:
+            continue
+        shares = [1 / length_penalty(float(len(one.tokens)), settings.alpha, settings.penalty) for one in (mine, other)]
+        outputs = zip((mine, other), shares, strict=True)
+        scores = [forced_log_probabilities(model, source, one.tokens).sum().item() * share for one, share in outputs]
+        tie = TIE + given_not_empty(model, source, settings) * abs(shares[0] - shares[1])
+        if other.tokens[-1] != EOS:
+            found.append("theirs is cut")
+        elif abs(scores[0] - scores[1]) < tie:
+            found.append("tie")
+        else:
+            found.append("ours is better" if scores[0] > scores[1] else "theirs is better")
     return found
 
 
@@ -72,19 +58,6 @@ def given_not_empty(model: TranslationModel, source: Sequence[int], settings: Se
     if settings.patience is None or settings.beam == 1:
         return 0.0
     return -math.log1p(-forced_log_probabilities(model, source, [EOS]).exp().item())
-
-
-def _score(model: TranslationModel, source: Sequence[int], output: Sequence[int], settings: Search) -> float:
-    log_probability = forced_log_probabilities(model, source, output).sum().item()
-    return log_probability / length_penalty(float(len(output)), settings.alpha, settings.penalty)
-
-
-def _kind(ours: float, theirs: float, tie: float, cut: bool) -> Literal["tie", "ours is better", "theirs is better", "theirs is cut"]:
-    if cut:
-        return "theirs is cut"
-    if abs(ours - theirs) < tie:
-        return "tie"
-    return "ours is better" if ours > theirs else "theirs is better"
 
 
 @torch.inference_mode()

@@ -1,7 +1,6 @@
 """Training text translated shard by shard: the bytes after an interruption, what is translated again, and what `nearest` picks."""
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,23 +64,6 @@ def test_the_translations_are_those_of_the_model_in_the_order_of_the_text(tmp_pa
     assert [(pair.source.decode(), pair.target.decode()) for pair in translated(tmp_path, teacher)] == [
         (text, hypotheses[0].text) for text, hypotheses in zip(TEXTS, whole, strict=True)
     ]
-
-
-def test_after_an_interruption_the_bytes_are_the_same_and_finished_shards_are_not_translated_again(
-    tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    undisturbed = translated(tmp_path / "undisturbed", teacher)
-
-    def ends_in_the_third_shard() -> Iterator[Pair[bytes]]:
-        yield from PAIRS[:15]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(CorpusTranslator(Shards(tmp_path / "again"), ("en", "de"))(SETTINGS, teacher, ends_in_the_third_shard()))
-    calls = counted_lines(monkeypatch)
-    assert translated(tmp_path / "again", teacher) == undisturbed
-    assert calls == [6, 2]
-    assert {path.name for path in (tmp_path / "again").iterdir()} == {path.name for path in (tmp_path / "undisturbed").iterdir()}
 
 
 def test_a_changed_text_translates_its_shard_again_and_a_damaged_shard_is_made_again(

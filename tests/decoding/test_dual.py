@@ -1,6 +1,5 @@
-"""Dual conditional cross-entropy: against its formula by `transformer-core score`'s numbers, and after an interruption."""
+"""Dual conditional cross-entropy: against its formula by `transformer-core score`'s numbers, and from finished shards."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,25 +41,16 @@ def test_a_score_is_the_difference_of_the_cross_entropies_and_their_mean(models:
         assert score == pytest.approx(abs(forward - backward) + (forward + backward) / 2, abs=1e-5)
 
 
-def test_scores_after_an_interruption_are_the_same_and_a_pair_that_is_too_long_is_the_worst(
+def test_a_pair_that_is_too_long_is_the_worst_and_finished_shards_are_not_scored_again(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dual_cross_entropy, "PAIRS_PER_SHARD", 5)
     pairs = [*PAIRS, Pair("the dog " * 400, "der Hund"), Pair("", "der Hund")]
-    whole = list(DualScores(models, Shards(tmp_path / "whole"), ("en", "de"))(iter(pairs)))
+    whole = list(DualScores(models, Shards(tmp_path), ("en", "de"))(iter(pairs)))
     assert whole[-2:] == [float("inf")] * 2
     assert max(whole[:-2]) < float("inf")
-
-    def ends() -> Iterator[Pair[str]]:
-        yield from pairs[:7]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(DualScores(models, Shards(tmp_path / "again"), ("en", "de"))(ends()))
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "again").iterdir()}
-    assert len(kept) == 1
-    assert list(DualScores(models, Shards(tmp_path / "again"), ("en", "de"))(iter(pairs))) == whole
-    assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
+    monkeypatch.delattr(dual_cross_entropy, "score_tokens")
+    assert list(DualScores(models, Shards(tmp_path), ("en", "de"))(iter(pairs))) == whole
 
 
 def test_models_in_the_wrong_places_are_refused(models: Path, tmp_path: Path) -> None:

@@ -66,10 +66,27 @@ def wanted(directory: Path, tmp_path: Path, size: Any = SMALL, models: int = 1, 
 
 
 @pytest.mark.parametrize(("options", "reason"), [*MISSING, *DIFFERENT])
-def test_auto_is_pytorch_elsewhere_and_says_why(options: dict[str, Any], reason: str, directory: Path, tmp_path: Path) -> None:
-    choice = choose("auto", wanted(directory, tmp_path, **options))
-    assert choice.engine == "torch"
+def test_auto_is_pytorch_elsewhere_and_says_why_and_a_name_is_followed_or_refused(
+    options: dict[str, Any], reason: str, directory: Path, tmp_path: Path
+) -> None:
+    asked, missing = wanted(directory, tmp_path, **options), (options, reason) in MISSING
+    choice = choose("auto", asked)
+    assert choice.engine == choose("torch", asked).engine == "torch"
     assert reason in choice.reason
+    in_int8 = replace(asked, precision="int8")
+    for name, request in (("ctranslate2", asked), ("auto", in_int8)) if missing and "precision" not in options else ():
+        with refused(78, "(engine ctranslate2|precision int8): ") as error:
+            choose(name, request)  # type: ignore[arg-type]
+        assert reason in error.value.message
+    if not missing:
+        assert choose("ctranslate2", asked).engine == choose("auto", in_int8).engine == "ctranslate2"
+
+
+def test_pytorch_has_no_int8_and_ctranslate2_no_bf16(directory: Path) -> None:
+    with refused(78, r"^precision int8: the engine torch has none\. Take the engine ctranslate2, or another precision\.$"):
+        load("torch", DecodingRequest([directory], POWER, "int8"))
+    with refused(78, "engine ctranslate2: CTranslate2 is used in float32 and int8, and not in bf16"):
+        choose("ctranslate2", DecodingRequest([directory], POWER, "bf16"))
 
 
 def test_auto_is_pytorch_on_a_gpu(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,34 +95,6 @@ def test_auto_is_pytorch_on_a_gpu(directory: Path, monkeypatch: pytest.MonkeyPat
     assert choose("auto", asked) == Choice("torch", "there is a GPU")
     assert choose("auto", replace(asked, precision="int8")) == Choice("ctranslate2", "the one with int8")
     assert choose("auto", replace(asked, device=torch.device("cpu"))).engine == "ctranslate2"
-
-
-@pytest.mark.parametrize(("options", "reason"), MISSING)
-def test_ctranslate2_is_refused_by_name_where_it_cannot_do_what_is_asked(
-    options: dict[str, Any], reason: str, directory: Path, tmp_path: Path
-) -> None:
-    asked = wanted(directory, tmp_path, **options)
-    with refused(78, "engine ctranslate2: ") as error:
-        choose("ctranslate2", asked)
-    assert reason in error.value.message
-    assert choose("torch", asked).engine == "torch"
-
-
-@pytest.mark.parametrize("options", [options for options, _ in DIFFERENT], ids=str)
-def test_ctranslate2_is_taken_by_name_where_it_differs(options: dict[str, Any], directory: Path, tmp_path: Path) -> None:
-    assert choose("ctranslate2", wanted(directory, tmp_path, **options)).engine == "ctranslate2"
-
-
-@pytest.mark.parametrize(("options", "reason"), [(options, reason) for options, reason in MISSING if "precision" not in options])
-def test_int8_is_ctranslate2_or_refused(options: dict[str, Any], reason: str, directory: Path, tmp_path: Path) -> None:
-    asked = wanted(directory, tmp_path, **options, precision="int8")
-    with refused(78, "precision int8: ") as error:
-        choose("auto", asked)
-    assert reason in error.value.message
-    for different, _ in DIFFERENT:
-        assert choose("auto", wanted(directory, tmp_path, **different, precision="int8")).engine == "ctranslate2"
-    with refused(78, r"^precision int8: the engine torch has none\. Take the engine ctranslate2, or another precision\.$"):
-        load("torch", replace(asked, models=[directory]))
 
 
 @pytest.mark.parametrize("search", [POWER, replace(POWER, beam=1)], ids=["beam 4", "greedy"])

@@ -14,10 +14,10 @@ from flows.record.server import connect, find_training
 from flows.stages import publish
 from tests.models.on_disk import SMALL, write_model
 from transformer_core import recipes
-from transformer_core.config import load_params
+from transformer_core.config import PAPER_SEARCH, load_params
 from transformer_core.corpus.text import write_lines
 from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER
-from transformer_core.files import write_json
+from transformer_core.files import read_json, write_json
 from transformer_core.models.directory import Training
 from transformer_core.models.transformer import Transformer
 
@@ -41,7 +41,13 @@ def random_model(folder: Path) -> Path:
     """A model directory in `folder`, complete as stage average leaves it."""
     torch.manual_seed(9)  # Of the first dozen one whose translations differ from line to line.
     training = Training(fingerprint=FINGERPRINT, updates=3, target_tokens=1000, seconds=1.0)
-    return write_model(Transformer(SMALL, 60), folder / "averaged", LINES, training)
+    return write_model(Transformer(SMALL, 60), folder / "averaged", LINES, training, PAPER_SEARCH)
+
+
+def set_search(directory: Path, **changes: object) -> None:
+    """Give a model directory the paper's search, with changes, in place of its own."""
+    config = directory / "config.json"
+    write_json(config, read_json(config) | {"decode": PAPER_SEARCH.model_dump() | changes})
 
 
 def before_publish(model_directory: Path) -> None:

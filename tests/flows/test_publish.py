@@ -10,7 +10,7 @@ import pytest
 from mlflow import MlflowClient, pyfunc
 
 from flows import translate
-from flows.process.paths import DECODED, PUBLISHED, REPORT, SENTENCES
+from flows.process.paths import AVERAGED, DECODED, PUBLISHED, REPORT, SENTENCES
 from flows.record import server
 from flows.record.documents import MODEL_CONFIG
 from flows.record.journal import DESCRIPTION, JOURNALS, Journal, position_file, read_events
@@ -19,7 +19,7 @@ from flows.record.sending import sync
 from flows.record.server import PARENT_TAG, connect, experiment_id, registered
 from flows.stages import publish
 from tests.clone import ROOT
-from tests.flows.publishing import FINGERPRINT, LINES, before_publish, points, training
+from tests.flows.publishing import FINGERPRINT, LINES, before_publish, points, set_search, training
 from tests.refusals import refused
 from transformer_core.config import Params, load_params
 from transformer_core.corpus.text import write_lines
@@ -126,7 +126,8 @@ def test_a_file_is_translated_with_the_search_that_was_published_unless_options_
     model_directory: Path, params: Params
 ) -> None:
     """A parser's trees need more tokens than `translate` allows of its own accord; samples are drawn without a beam."""
-    publish.run(params.model_copy(update={"decode": params.decode.model_copy(update={"beam": 2, "max_extra": 3})}))
+    set_search(AVERAGED, beam=2, max_extra=3)
+    publish.run(params)
     Path("in.en").write_text("".join(f"{line}\n" for line in LINES[:4]), encoding="utf-8")
     command = ["tatoeba-en-de/1", "in.en", "--engine", "torch", "--out", "out.de"]
     translator = Translator.load(model_directory)
@@ -139,7 +140,8 @@ def test_a_file_is_translated_with_the_search_that_was_published_unless_options_
 
 
 def test_a_search_that_the_server_would_refuse_is_published_within_its_bounds(params: Params) -> None:
-    publish.run(params.model_copy(update={"decode": params.decode.model_copy(update={"max_extra": 2_000})}))
+    set_search(AVERAGED, max_extra=2_000)
+    publish.run(params)
     served = pyfunc.load_model("models:/tatoeba-en-de/1")
     assert len(served.predict(LINES[:2])) == 2
 

@@ -21,7 +21,7 @@ from flows.cluster.group import free_port
 from flows.process.paths import AVERAGED
 from flows.record.served_model import Refused, ServedTranslator
 from tests.flows import servers
-from tests.flows.publishing import LINES, publish_in
+from tests.flows.publishing import LINES, publish_in, set_search
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.ctranslate2 import CTranslate2Engine
@@ -91,12 +91,16 @@ def test_nbest_lists_and_scores_can_be_requested(server: Server) -> None:
 
 
 def test_a_request_can_name_the_engine(server: Server) -> None:
-    """A request for text alone has CTranslate2 without being asked for; greedy text is the same in both."""
+    """With `auto` a request for text alone has CTranslate2; greedy text is the same in both."""
     engine = CTranslate2Engine.load(AVERAGED, threads=1)
     theirs = engine.translate_tokens([engine.subword.encode(text) for text in TEXTS], Search(3), 4_096)
     answered = server.predictions(TEXTS, engine="ctranslate2", scores=True, beam=3)
-    assert [one["text"] for one in answered] == [ranked[0].text for ranked in theirs] == server.predictions(TEXTS, beam=3)
-    assert server.predictions(TEXTS, beam=1) == server.predictions(TEXTS, beam=1, engine="torch") == server.wanted(TEXTS, {"beam": 1})
+    assert [one["text"] for one in answered] == [ranked[0].text for ranked in theirs] == server.predictions(TEXTS, beam=3, engine="auto")
+    assert (
+        server.predictions(TEXTS, beam=1, engine="auto")
+        == server.predictions(TEXTS, beam=1, engine="torch")
+        == server.wanted(TEXTS, {"beam": 1})
+    )
 
 
 BAD = {
@@ -131,7 +135,7 @@ def test_invalid_requests_are_refused_in_one_short_line_and_the_server_continues
 
 def test_a_request_for_which_the_memory_does_not_suffice_can_be_tried_again_and_the_server_lives_on(server: Server) -> None:
     served = ServedTranslator()
-    served.directory = Path(AVERAGED)
+    served.load_context(PythonModelContext({"model": str(AVERAGED)}, {}))
     served.translator = replace(server.translator, model=Mock(most_positions=None, device="cpu", start=lambda *_: bytes(1 << 58)))
     with pytest.raises(Refused) as caught:
         served.predict(PythonModelContext({}, {}), TEXTS[:1], {"engine": "torch"})
@@ -168,6 +172,17 @@ def test_an_engine_that_will_never_work_is_no_reason_to_try_again(
     assert "libcublas" in caught.value.serialize_as_json()
     with pytest.raises(Refused, match=r"inputs\[0\]: character 3 is a lone surrogate"):
         served.predict(context, ["A \ud83d"])
+
+
+def test_a_request_is_searched_as_the_model_was_scored_where_it_says_nothing(model_directory: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(model_directory, tmp_path / "model"))
+    set_search(directory, precision="float64", beam=2, penalty="power", alpha=1.5, max_extra=3)
+    served, context = ServedTranslator(), PythonModelContext({"model": str(directory)}, {})
+    served.load_context(context)
+    translator = Translator.load(directory, precision="float64")
+    wanted, other = (translator.translate(TEXTS, Search(2, alpha, "power", max_extra=3)) for alpha in (1.5, 0.0))
+    assert served.predict(context, TEXTS) == [ranked[0].text for ranked in wanted]
+    assert served.predict(context, TEXTS, {"alpha": 0.0}) == [ranked[0].text for ranked in other]
 
 
 def test_all_requests_have_one_translator_which_keeps_the_memory_of_captured_steps(
@@ -211,9 +226,7 @@ def test_predict_and_a_file_give_the_same_text_from_the_command_line(server: Ser
     assert json.loads(done.stdout.splitlines()[-1])["predictions"] == expected
 
     lines = "".join(f"{line}\n" for line in TEXTS).encode()
-    done_file = subprocess.run(
-        [sys.executable, "-m", "flows.translate", MODEL, "--beam", "4"], input=lines, capture_output=True, check=False
-    )
+    done_file = subprocess.run([sys.executable, "-m", "flows.translate", MODEL], input=lines, capture_output=True, check=False)
     assert (done_file.returncode, done_file.stderr) == (0, b"")
     assert done_file.stdout.decode().split("\n")[:-1] == expected
 

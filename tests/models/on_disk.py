@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from tests.corpus.encoded import learnt_subword
+from transformer_core.config import Decode
 from transformer_core.models.architectures import build
 from transformer_core.models.directory import ModelConfig, Training, Vocabulary, save_model
 from transformer_core.models.translation import TranslationModel
@@ -17,7 +18,13 @@ SMALL = TransformerSize(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dr
 UNTRAINED = Training(fingerprint="0", updates=0, target_tokens=0, seconds=0.0)
 
 
-def write_model(model: TranslationModel, directory: Path, text: Sequence[str] = TEXT, training: Training = UNTRAINED) -> Path:
+def write_model(
+    model: TranslationModel,
+    directory: Path,
+    text: Sequence[str] = TEXT,
+    training: Training = UNTRAINED,
+    decode: Decode | None = None,
+) -> Path:
     """Write the directory of a model over a vocabulary of its size, learnt from `text` (`VOCAB` for `TEXT`), and return it."""
     vocabulary = directory.parent / "spm.model"
     subword = learnt_subword(text, vocabulary, vocab_size=len(model.output_weight))
@@ -27,6 +34,7 @@ def write_model(model: TranslationModel, directory: Path, text: Sequence[str] = 
         source="en",
         target="de",
         training=training,
+        decode=decode,
     )
     save_model(directory, dict(model.state_dict()), config, vocabulary)
     return directory

@@ -126,26 +126,20 @@ def test_weights_of_fp16_are_finite_though_their_sum_overflows() -> None:
     check_finite({"embedding": torch.full((300, 300), 1.0, dtype=torch.float16)}, Path("model.safetensors"))
 
 
-WRONG = [
-    ('"d_ff": 16', f'"d_ff": {10**30}', f"model.transformer.d_ff: must be less than or equal to 1000000000, got {10**30}"),
-    ('"layers": 1', '"layers": 0', "model.transformer.layers: must be greater than 0, got 0"),
-    ('"neighbourhood": null', '"neighbourhood": -1', "model.transformer.neighbourhood: must be greater than 0, got -1"),
-    ('"dropout": 0.1', '"dropout": 2', "model.transformer.dropout: must be less than 1, got 2"),
-    ('"d_ff": 16', '"d_ff": "x"', "model.transformer.d_ff: must be a valid integer"),
-    ('"d_ff": 16', '"d_ff": 16, "d_fff": 1', "model.transformer.d_fff: unknown key"),
-    ('"d_ff": 16,', "", "model.transformer.d_ff: missing"),
-    ('"dropout": 0.1', '"dropout": []', "model.transformer.dropout: must be a valid number, got []"),
-    ('"norm": "post"', '"norm": "both"', "model.transformer.norm: must be 'post' or 'pre', got 'both'"),
-    ('"architecture": "transformer"', '"architecture": "x"', "model: Input tag 'x' found using 'architecture' does not match"),
-    ('"averaged": 1', '"averaged": {}', "averaged: must be a valid integer, got {}"),
-    ('"source": "en"', '"source": 3', "source: must be a valid string, got 3"),
-]
-
-
-def test_a_wrong_config_is_one_line(directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ('"d_ff": 16', f'"d_ff": {10**30}', "model.transformer.d_ff"),
+        ('"dropout": 0.1', '"dropout": 2', "model.transformer.dropout"),
+        ('"d_ff": 16', '"d_ff": 16, "d_fff": 1', "model.transformer.d_fff"),
+        ('"d_ff": 16,', "", "model.transformer.d_ff"),
+        ('"architecture": "transformer"', '"architecture": "x"', "model"),
+        ('"source": "en"', '"source": 3', "source"),
+    ],
+)
+def test_a_wrong_config_is_one_line_that_names_file_and_key(old: str, new: str, key: str, directory: Path) -> None:
     config = directory / "config.json"
     text = config.read_text()
-    for old, new, line in WRONG:
-        assert old in text
-        config.write_text(text.replace(old, new))
-        assert refusal(directory).startswith(f"{config}: {line}")
+    assert old in text
+    config.write_text(text.replace(old, new))
+    assert refusal(directory).startswith(f"{config}: {key}: ")

@@ -263,7 +263,7 @@ def logsumexp(logits: Tensor) -> Tensor:
 
 
 def top_logits(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` largest logits of each row and their columns, both (R, count); about three times as fast as topk on a CPU.
+    """Return the `count` largest logits of each row and their columns, both (R, count), in one pass over the row; topk takes several.
 
     A row is folded into blocks of equally spaced columns, with size and number of blocks about equal if V allows it. The `count` largest
     logits are in the `count` blocks with the largest maxima or among the columns left over in folding, so topk is applied only to these.
