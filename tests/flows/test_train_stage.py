@@ -315,20 +315,3 @@ def test_nodes_that_do_not_train_along_and_a_warm_up_longer_than_the_training_ar
     warning = f"train.warmup: 40 updates, but the training has 1: {reached}. Lower it, or raise train.updates."
     nodes = "machine.nodes: 2 is for python -m flows.pipeline; this training runs on this machine alone"
     assert lines.index(warning) < lines.index(nodes) < next(number for number, line in enumerate(lines) if line.startswith("training "))
-
-
-def test_bpe_dropout_trains_on_more_tokens_and_leaves_validation_as_it_is(place: Path) -> None:
-    """Two updates of all pairs each, at a rate too low to change the weights, so that the scores of valid are equal."""
-    found = {}
-    for probability in (0, 0.4):
-        for made in ("data", "models", "results"):
-            shutil.rmtree(place / made, ignore_errors=True)
-        plain = prepare("bpe", bpe_dropout=probability, tokens_per_update=10_000, learning_rate_factor=1e-30)
-        ended = stage_here("train")
-        assert ended.returncode == 0, ended.stderr
-        config = json.loads((place / "models/checkpoints/config.json").read_text(encoding="utf-8"))
-        metrics = json.loads((place / "results/training/metrics.json").read_text(encoding="utf-8"))
-        found[probability] = config["training"]["target_tokens"] / (2 * plain), metrics["valid_nll"]
-    assert found[0][0] == 1
-    assert found[0.4][0] > 1.05
-    assert found[0][1] == found[0.4][1]
