@@ -12,7 +12,6 @@ from torch import Tensor
 
 from transformer_core.corpus.tokens.batches import BatchPlan
 from transformer_core.corpus.tokens.binary import Pairs
-from transformer_core.models.attention import _Parts
 from transformer_core.models.precision import can_compile
 from transformer_core.models.transformer import LONGEST_OF_SHORT, Transformer
 from transformer_core.presets import TransformerSize
@@ -110,17 +109,6 @@ def test_copies_in_low_precision_have_the_gradients_of_autocast(changes: dict[st
     copies.add_gradients(buffer.gradients)
     for name, weight in model.named_parameters():
         assert torch.equal(weight.grad, expected[name]), name
-
-
-def test_gradients_of_parts_that_lie_side_by_side_are_not_copied() -> None:
-    whole = torch.randn(1, 5, 12)
-    one, two = whole.split([4, 8], dim=-1)
-    together, _ = _Parts.backward(None, one, two)
-    assert torch.equal(together, whole)
-    assert together.data_ptr() == whole.data_ptr()
-    for parts in ((two, one), (one.clone(), two), (one.contiguous(), two.contiguous()), (one, one)):
-        joined, _ = _Parts.backward(None, *parts)
-        assert torch.equal(joined, torch.cat(parts, dim=-1))
 
 
 @pytest.mark.parametrize(
