@@ -6,7 +6,6 @@ from tests.refusals import refused
 from transformer_core import recipes
 from transformer_core.config import Download, Params, load_params, validate_document
 from transformer_core.errors import UserError
-from transformer_core.presets import TABLE_3
 
 pytestmark = pytest.mark.usefixtures("empty_directory")
 
@@ -116,52 +115,17 @@ def test_bpe_dropout_is_refused_where_params_say_that_the_subwords_are_not_bpe()
 def test_r_drop_is_refused_without_dropout() -> None:
     text = WHOLE.replace("  r_drop: 0\n", "  r_drop: 5\n")
     assert loaded(text).train.r_drop == 5
+    without = text.replace("  preset: tiny", "  preset: tiny\n  dropout: 0")
     remedy = "It compares two passes, which are equal without dropout. Set model.dropout, for example to 0.1."
-    for model in ("tiny\n  dropout: 0", "table3/D-dropout0.0"):
-        without = text.replace("  preset: tiny", f"  preset: {model}")
-        assert refusal(without) == f": train.r_drop: must be 0 where the model has no dropout, got 5. {remedy}"
-    assert loaded(text.replace("  preset: tiny", "  preset: tiny\n  dropout: 0\n  relu_dropout: 0.1")).train.r_drop == 5
+    assert refusal(without) == f": train.r_drop: must be 0 where the model has no dropout, got 5. {remedy}"
+    assert loaded(without.replace("  dropout: 0", "  relu_dropout: 0.1")).train.r_drop == 5
 
 
-def test_settings_that_are_seldom_meant_are_named() -> None:
-    def warned(text: str, *changes: tuple[str, str]) -> list[str]:
-        for old, new in changes:
-            assert text.count(f"{old}\n") == 1
-            text = text.replace(f"{old}\n", f"{new}\n")
-        return loaded(text).warnings
-
-    assert warned(WHOLE) == []
-    cooled = (
-        "train.warmup: 800 updates, but the training has 1,050 with train.cooldown 0.9: the learning rate reaches 36% of its highest value"
-    )
-    assert warned(WHOLE, ("  warmup: 400", "  warmup: 800"), ("  cooldown: 0", "  cooldown: 0.9")) == [
-        f"{cooled}. Lower it, or raise train.updates."
-    ]
-    after = "if train.patience ends the training, 750 updates after the best one, it averages later checkpoints only"
-    waiting = ("  patience: 0", "  patience: 3")
-    assert warned(WHOLE, waiting) == [f"average.of: last: {after}. Set best, and train.keep_best: 5 and train.patience: 4 or more."]
-    assert warned(WHOLE, waiting, ("  of: last", "  of: best"), ("  keep_best: 0", "  keep_best: 5"), ("  count: 5", "  count: 4")) == []
-    for of, every, saved in (("last", 50, 2), ("best", 200, 2)):
-        soon = (("  patience: 0", "  patience: 1"), ("  validate_every: 250", f"  validate_every: {every}"))
-        few = (*soon, ("  of: last", f"  of: {of}"), ("  keep_best: 0", "  keep_best: 5"))
-        end = f"train.patience: 1 can end the training after update {2 * every}, with {saved} checkpoints to average"
-        assert warned(WHOLE, *few) == [f"{end}, and average.count asks for 5. Raise train.patience or lower average.count."]
-        assert warned(WHOLE, *few, ("  count: 5", "  count: 2")) == []
-    parser = recipes.read("icon-parsing")
-    assert warned(parser) == []
-    assert warned(parser, ("  max_extra: 300", "  max_extra: 299")) == [
-        "decode.max_extra: a tree with more than 299 tokens beyond its sentence's is cut. The paper has 300 (6.3)."
-    ]
-
-
-def test_a_row_of_table_3_about_label_smoothing_needs_that_label_smoothing() -> None:
-    for row, smoothing in ((name, row.label_smoothing) for name, row in TABLE_3.items() if row.label_smoothing != 0.1):
-        text = WHOLE.replace("  preset: tiny", f"  preset: {row}")
-        assert refusal(text) == (
-            f": train.label_smoothing: must be {smoothing} with model.preset {row}, got 0.1. "
-            f"A preset sets no key of train; the recipe of the row does: transformer-core recipe {row}"
-        )
-        assert loaded(text.replace("label_smoothing: 0.1", f"label_smoothing: {smoothing}")).train.label_smoothing == smoothing
+def test_a_warm_up_that_the_cooldown_cuts_off_is_named() -> None:
+    text = WHOLE.replace("  warmup: 400", "  warmup: 800").replace("  cooldown: 0", "  cooldown: 0.9")
+    assert loaded(WHOLE).train.warning == ""
+    told = "the learning rate reaches 36% of its highest value. Lower it, or raise train.updates."
+    assert loaded(text).train.warning == f"train.warmup: 800 updates, but the training has 1,050 with train.cooldown 0.9: {told}"
 
 
 def test_a_whole_number_is_a_number_and_machine_may_be_left_out_and_sections_are_frozen() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from flows.process.child import GRACE_SECONDS
 from flows.process.settings import settings_of_run
 from tests.clone import ROOT
 from transformer_core import cli, recipes
@@ -106,6 +107,10 @@ def test_every_setting_is_described_with_its_value_in_two_recipes() -> None:
         for section in set(described) - {"model", "machine"}:
             for key, values in described[section].items():
                 assert parse_yaml(values[place], key) == document[section][key], (recipe, section, key)
+
+
+def test_the_page_of_clusters_has_the_seconds_in_which_a_training_must_save() -> None:
+    assert set(map(float, re.findall(r"has\s+(\d+)\s+seconds\s+to\s+save", text_of("docs/cluster.md")))) == {GRACE_SECONDS}
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 
 from tests.refusals import refused
-from transformer_core.config import WITHOUT_DROPOUT, Model
-from transformer_core.presets import BASE, PRESETS, ConvolutionalSize, RecurrentSize, resolve
+from transformer_core.config import Model
+from transformer_core.presets import BASE, ConvolutionalSize, RecurrentSize, resolve
 
 RECURRENT, CONVOLUTIONAL = ({"preset": "tiny", "architecture": name} for name in ("recurrent", "convolutional"))
 
@@ -13,7 +13,7 @@ RECURRENT, CONVOLUTIONAL = ({"preset": "tiny", "architecture": name} for name in
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"preset": "bas"}, "preset: no preset of the architecture transformer is called 'bas'. Nearest: base, student-base."),
+        ({"preset": "bas"}, "preset: no preset of the architecture transformer is called 'bas'. Did you mean base?"),
         ({"preset": "base", "d_model": 511}, "d_model: must be even, got 511"),
         ({"preset": "base", "heads": 3}, "heads: 3 heads do not divide d_model 512. Set model.d_k or choose a divisor."),
         ({"preset": "base", "most_positions": 9}, "most_positions: needs model.positions learned, got sinusoidal. Leave the key out."),
@@ -26,11 +26,6 @@ RECURRENT, CONVOLUTIONAL = ({"preset": "tiny", "architecture": name} for name in
 def test_sizes_that_cannot_be_built_are_refused(settings: dict[str, object], message: str) -> None:
     with refused(78, re.escape(f"model.{message}")):
         resolve(Model.model_validate(settings))
-
-
-def test_one_preset_has_no_dropout_which_params_know_by_its_name() -> None:
-    without = [name for sizes in PRESETS.values() for name, size in sizes.items() if not size.dropout]
-    assert without == [WITHOUT_DROPOUT]
 
 
 def test_keys_override_the_preset_one_by_one() -> None:

@@ -83,8 +83,8 @@ def test_the_recipe_of_the_papers_parser_has_its_numbers() -> None:
     assert (decode.penalty, decode.beam, decode.alpha, decode.max_extra) == ("wu", 21, 0.3, 300)
 
 
-def test_only_the_recipe_that_repeats_another_papers_stop_warns() -> None:
-    assert [name for name in recipes.names() if params_of(name).warnings] == ["multi30k-wu2021"]
+def test_every_recipe_reaches_its_highest_learning_rate() -> None:
+    assert [name for name in recipes.names() if params_of(name).train.warning] == []
 
 
 def test_a_name_cannot_lead_out_of_the_package() -> None:

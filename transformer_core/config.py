@@ -83,11 +83,6 @@ CTRANSLATE2_KEYS = frozenset({
 Penalty = Literal["wu", "power"]
 Measure = Literal["nll", "perplexity", "accuracy", "bleu", "f1"]
 _SPECIAL = frozenset({"<pad>", "<unk>", "<s>", "</s>"})
-# The row's value is read from its name: presets.py, which also has it, imports this module.
-_SMOOTHING_ROW = re.compile(r"table3/D-smoothing(\d\.\d)")
-WITHOUT_DROPOUT = "table3/D-dropout0.0"  # The only preset without dropout.
-# `decode.max_extra` of the paper's parsers (6.3).
-_EXTRA_FOR_TREES = 300
 # Types of errors of pydantic, of a section and of a tagged union.
 _UNKNOWN_KEY = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 _MISSING_KEY = frozenset({"missing", "missing_argument"})
@@ -367,28 +362,6 @@ class Params(Section):
     publish: Publish
     machine: Machine = Machine()
 
-    @property
-    def warnings(self) -> list[str]:
-        """Warnings about settings that are allowed but probably mistakes."""
-        train, average, decode = self.train, self.average, self.decode
-        lines = [train.warning] if train.warning else []
-        # If patience ends the training, the best validation was this number of updates earlier.
-        waited = train.patience * train.validate_every
-        if average.of == "last" and waited > (average.count - 1) * train.save_every:
-            after = f"if train.patience ends the training, {waited:,} updates after the best one, it averages later checkpoints only"
-            longer = f" and train.patience: {average.count - 1} or more" if train.patience + 1 < average.count else ""
-            lines.append(f"average.of: last: {after}. Set best, and train.keep_best: {average.count}{longer}.")
-        # The training ends earliest if the first validation is the best one.
-        earliest = waited + train.validate_every
-        saved = earliest // (train.save_every if average.of == "last" else train.validate_every)
-        if train.patience and saved < average.count:
-            end = f"{train.patience} can end the training after update {earliest:,}, with {saved} checkpoints to average"
-            lines.append(f"train.patience: {end}, and average.count asks for {average.count}. Raise train.patience or lower average.count.")
-        if self.download.task == "parsing" and decode.max_extra < _EXTRA_FOR_TREES:
-            cut = f"a tree with more than {decode.max_extra} tokens beyond its sentence's is cut"
-            lines.append(f"decode.max_extra: {cut}. The paper has {_EXTRA_FOR_TREES} (6.3).")
-        return lines
-
 
 def load_params(path: Path = PARAMS_FILE) -> Params:
     """Read and check a params file. Raises `UserError` (78), with a line for each fault that names file and key."""
@@ -596,8 +569,7 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
         fault = f"must be 0 where bpe.type is {params.bpe.type}, got {train.bpe_dropout}"
         yield "train.bpe_dropout", fault, "Only BPE has merges to leave out."
     model = params.model
-    dropout = float(model.preset != WITHOUT_DROPOUT) if model.dropout is None else model.dropout
-    if train.r_drop and not (dropout or model.attention_dropout or model.relu_dropout):
+    if train.r_drop and model.dropout == 0 and not (model.attention_dropout or model.relu_dropout):
         remedy = "It compares two passes, which are equal without dropout. Set model.dropout, for example to 0.1."
         yield "train.r_drop", f"must be 0 where the model has no dropout, got {train.r_drop:g}", remedy
     if binarize.max_tokens > min(train.tokens_per_microbatch, train.tokens_per_update):
@@ -618,11 +590,6 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
         yield "decode.precision", "must not be int8 with decode.engine torch, which has none", "Set decode.engine: ctranslate2."
     if params.decode.engine == "ctranslate2":
         yield from _not_in_ctranslate2(params)
-    preset = model.preset
-    row = _SMOOTHING_ROW.fullmatch(preset)  # A preset does not set train.label_smoothing.
-    if row is not None and train.label_smoothing != float(row[1]):
-        remedy = f"A preset sets no key of train; the recipe of the row does: transformer-core recipe {preset}"
-        yield "train.label_smoothing", f"must be {row[1]} with model.preset {preset}, got {train.label_smoothing}", remedy
     if download.source == TREES:
         yield "download.source", f"must be a language, trees can be the target alone, got {TREES!r}", ""
     measure, instead = ("f1", "bleu") if download.task == "translation" else ("bleu", "f1")

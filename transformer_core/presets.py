@@ -1,11 +1,10 @@
 """Presets, the sizes of models by name: base and big, all rows of the paper's Table 3, small ones, and baselines."""
 
-import difflib
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from transformer_core.config import Model, PositiveInt, Probability
-from transformer_core.errors import configuration_error
+from transformer_core.errors import configuration_error, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -209,9 +208,8 @@ def resolve(model: Model) -> ModelSize:
     """
     presets = PRESETS[model.architecture]
     if model.preset not in presets:
-        near = difflib.get_close_matches(model.preset, [name for name in presets if name not in TABLE_3_ALIASES], n=3, cutoff=0.4)
         message = f"model.preset: no preset of the architecture {model.architecture} is called {model.preset!r}"
-        raise configuration_error(message, f"Nearest: {', '.join(near)}." if near else f"There are: {', '.join(presets)}.")
+        raise configuration_error(message, did_you_mean(model.preset, presets, f"There are: {', '.join(presets)}."))
     preset = presets[model.preset]
     overrides = {key: value for key, value in model.model_dump(exclude={"preset", "architecture"}).items() if value is not None}
     foreign = sorted(overrides.keys() - {field.name for field in fields(preset)})

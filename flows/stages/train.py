@@ -66,8 +66,8 @@ _OUTPUT_SCORES = {"translation": _OutputScore("bleu", corpus_bleu, 50), "parsing
 def run(params: Params) -> str:
     """Train here, or through torchrun if several devices, of this machine or of several, train together."""
     _check_data(params)
-    for warning in params.warnings:
-        echo(warning, sys.stderr)
+    if params.train.warning:
+        echo(params.train.warning, sys.stderr)
     group, state = NodeGroup.from_environment(), state_of(fingerprint_of(params))
     if group is None and (params.machine.nodes or 1) > 1:
         alone = "is for python -m flows.pipeline; this training runs on this machine alone"

@@ -16,10 +16,10 @@ def add_to(commands: Commands) -> None:
     new = add_command(
         commands,
         "new",
-        "make a project for the installed package: params.yaml, dvc.yaml, corpora/, ...",
+        "make a project for the installed package: params.yaml, dvc.yaml, corpora/ and others",
         "transformer-core new my-project",
     )
-    new.add_argument("folder", metavar="DIR", type=Path, help="folder of the project; existing files are kept")
+    new.add_argument("folder", metavar="DIR", type=Path, help="folder of the project; existing files are kept, except in installed/")
     new.set_defaults(run=run_new)
     recipe = add_command(commands, "recipe", "list the recipes, or write one as params.yaml", "transformer-core recipe multi30k")
     recipe.add_argument("name", metavar="NAME", nargs="?", help="recipe to write (default: list all recipes)")

@@ -40,7 +40,7 @@ def add_to(commands: Commands) -> None:
         metavar="N",
         type=positive_int,
         default=4096,
-        help="size of a batch: its sentences times the longest one; bounds memory (default: 4096)",
+        help="most tokens of a side in a batch, padding included; bounds memory (default: 4096)",
     )
     parser.add_argument("--max-input", metavar="N", type=positive_int, help="a sentence has at most N tokens (default: 1024)")
     add_device_argument(parser)
