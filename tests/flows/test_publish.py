@@ -157,6 +157,22 @@ def test_publishing_again_is_the_next_version_under_the_same_alias(params: Param
     assert str(client.get_model_version_by_alias("synthetic-en-de", "champion").version) == "2"
 
 
+@pytest.mark.parametrize("killed_in", ["decide", "card", "write_json"])
+def test_a_publish_that_was_killed_after_it_had_registered_the_model_goes_on_with_that_version(
+    killed_in: str, params: Params, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publish, killed_in, killed)
+        with pytest.raises(KeyboardInterrupt):
+            publish.run(params)
+    assert publish.run(params) == "models:/synthetic-en-de@champion: version 1, the first version"
+    assert len(client.search_model_versions("name = 'synthetic-en-de'")) == 1
+    assert client.get_registered_model("synthetic-en-de").aliases.keys() == {"champion"}
+
+
 def test_each_logged_model_leads_to_its_version_and_has_the_scores_which_the_run_has_once(params: Params, client: MlflowClient) -> None:
     for version in (1, 2):
         publish.run(params)
