@@ -185,21 +185,6 @@ def test_each_logged_model_leads_to_its_version_and_has_the_scores_which_the_run
         assert scores.items() >= {"bleu": 86.41, "chrf": 90.0, "ter": 9.0, "train/loss": 2.5}.items()
 
 
-def test_a_training_that_was_begun_again_and_stopped_is_not_that_of_the_model(
-    params: Params, client: MlflowClient, mlflow_store: str
-) -> None:
-    trained_here()
-    sync(mlflow_store)
-    finished = training(client)
-    stopped = Journal(FINGERPRINT)
-    stopped.metrics(1, {"loss": 9.0}, context="train")
-    stopped.end("KILLED")
-    sync(mlflow_store)
-    publish.run(params)
-    assert read_json(PUBLISHED)["run_id"] == finished.info.run_id
-    assert sorted(run.info.status for run in client.search_runs([experiment_id(client)])) == ["FINISHED", "KILLED"]
-
-
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_of_two_trainings_with_one_fingerprint_the_model_names_its_own(elsewhere: bool, params: Params, client: MlflowClient) -> None:
     """As after train.updates was changed and changed back, or in two clones with one record. One from elsewhere is filled from tables."""
