@@ -157,7 +157,7 @@ def test_publishing_again_is_the_next_version_under_the_same_alias(params: Param
     assert str(client.get_model_version_by_alias("synthetic-en-de", "champion").version) == "2"
 
 
-@pytest.mark.parametrize("killed_in", ["decide", "card", "write_json"])
+@pytest.mark.parametrize("killed_in", ["decide", pytest.param("card", marks=pytest.mark.slow), "write_json"])
 def test_a_publish_that_was_killed_after_it_had_registered_the_model_goes_on_with_that_version(
     killed_in: str, params: Params, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +173,7 @@ def test_a_publish_that_was_killed_after_it_had_registered_the_model_goes_on_wit
     assert client.get_registered_model("synthetic-en-de").aliases.keys() == {"champion"}
 
 
+@pytest.mark.slow
 def test_each_logged_model_leads_to_its_version_and_has_the_scores_which_the_run_has_once(params: Params, client: MlflowClient) -> None:
     for version in (1, 2):
         publish.run(params)
