@@ -86,6 +86,12 @@ def register(client: MlflowClient, name: str, model_uri: str, model_id: str, run
     return version
 
 
+def undecided(client: MlflowClient, name: str, run_id: str, tags: Mapping[str, str]) -> ModelVersion | None:
+    """Return the version of a run that a publish has registered with these tags and, because it was killed, not finished."""
+    versions = client.search_model_versions(f"name = '{name}'")
+    return next((one for one in versions if one.run_id == run_id and one.tags == tags), None)
+
+
 def decide(
     client: MlflowClient, new: ModelVersion, task: Task, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> Decision:
@@ -96,7 +102,7 @@ def decide(
         return Decision("", f"its {task.score} is 0.00")
     best = best_ever(client, new, task)
     if best is None:
-        if CHAMPION in client.get_registered_model(new.name).aliases:
+        if str(client.get_registered_model(new.name).aliases.get(CHAMPION, new.version)) != str(new.version):
             return Decision(CHALLENGER, f"no earlier version was scored on these references in this way and has kept its {task.outputs}")
         first = int(new.version) == 1
         return Decision(CHAMPION, "the first version" if first else "no earlier version to compare with, and no champion")

@@ -23,7 +23,7 @@ from flows.process import paths
 from flows.record.documents import MODEL_CONFIG, read_manifest, read_output
 from flows.record.journal import BEFORE_RESULT, DESCRIPTION, FROM_TABLES, SCORES_STEP, Journal, journal_beside, journal_of, position_file
 from flows.record.lineage import describe_training, training_description, training_name
-from flows.record.registry import EVALUATION, address_of, card, decide, register
+from flows.record.registry import EVALUATION, address_of, card, decide, register, undecided
 from flows.record.sending import sync
 from flows.record.server import connect, find_training, reaching, run_link, ui_command
 from flows.record.tasks import Task, read_scores, task_of
@@ -63,13 +63,13 @@ def run(params: Params) -> str:
         link = run_link(uri, training)
         if experiment := os.environ.get(DVC_EXPERIMENT):
             return _recorded(experiment, name, training, _summary(scores, task, uri, link))
-        model = log_model(client, uri, own, training, made_by["updates"])
-        score_model(client, training.info.run_id, str(model.model_id), task)
         tags = version_tags(scores, task, training)
-        version = register(client, name, model.model_uri, str(model.model_id), training.info.run_id, tags)
+        version = undecided(client, name, training.info.run_id, tags)
+        if version is None:
+            model = log_model(client, uri, own, training, made_by["updates"])
+            score_model(client, training.info.run_id, str(model.model_id), task)
+            version = register(client, name, model.model_uri, str(model.model_id), training.info.run_id, tags)
         decision = decide(client, version, task, sources, hypotheses, references)
-        for key, value in decision.tags().items():
-            client.set_model_version_tag(name, version.version, key, value)
         # For what is kept: the alias may later be that of another version.
         address, numbered = address_of(version, decision.alias), address_of(version, "")
         page = with_verdict(paths.REPORT.read_text(encoding="utf-8"), numbered, decision.alias, decision.reason)
@@ -77,8 +77,10 @@ def run(params: Params) -> str:
         client.update_model_version(name, version.version, card(numbered, decision, training_name(params), scores, manifest))
         if decision.alias:
             client.set_registered_model_alias(name, decision.alias, version.version)
-    published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": f"models:/{numbered}"}
-    write_json(paths.PUBLISHED, {**published, **decision.tags()})
+        published = {"name": name, "version": str(version.version), "run_id": training.info.run_id, "model_uri": f"models:/{numbered}"}
+        write_json(paths.PUBLISHED, {**published, **decision.tags()})
+        for key, value in decision.tags().items():  # At the end: `undecided` finds a version without them.
+            client.set_model_version_tag(name, version.version, key, value)
     print(_summary(scores, task, uri, link))
     return f"models:/{address}: version {version.version}{'' if decision.alias else ', no alias'}, {decision.reason}"
 

@@ -62,8 +62,12 @@ class Scene:
     def kill(self, *lines: str, share: float = 0.8) -> Ended:
         """``kill -9`` of one of the processes whose command line has the words of one of these lines."""
 
+        def there() -> list[psutil.Process]:
+            return [one for line in lines for one in self.home.processes(line)]
+
         def action() -> None:
-            found = [one for line in lines for one in self.home.processes(line)]
+            wait_for(lambda: there() or self.home.has_ended())  # Ranks begin seconds after their stage.
+            found = there()
             self.struck = bool(found)
             with suppress(psutil.NoSuchProcess, IndexError):
                 self.random.choice(found).kill()

@@ -60,14 +60,6 @@ def test_a_resumed_run_records_each_dataset_once() -> None:
     assert [[value["name"] for value in event["values"]] for event in events("inputs")] == [["tiny train"], ["tiny valid"]]
 
 
-def test_the_numbering_of_samples_continues_in_a_resumed_run() -> None:
-    first = Journal("run")
-    assert first.next_step("system/cpu") == 0
-    first.metrics(0, {"system/cpu": 50.0})
-    first.metrics(700, {"loss": 1.0})
-    assert Journal("run", resumed=True).next_step("system/cpu") == 1
-
-
 def test_a_training_that_is_resumed_on_another_machine_is_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Journal("run")
     first.metrics(1, {"loss": 1.0})

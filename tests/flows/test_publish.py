@@ -159,6 +159,23 @@ def test_publishing_again_is_the_next_version_under_the_same_alias(params: Param
     assert str(client.get_model_version_by_alias("tatoeba-en-de", "champion").version) == "2"
 
 
+@pytest.mark.parametrize("killed_in", ["decide", pytest.param("card", marks=pytest.mark.slow), "write_json"])
+def test_a_publish_that_was_killed_after_it_had_registered_the_model_goes_on_with_that_version(
+    killed_in: str, params: Params, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publish, killed_in, killed)
+        with pytest.raises(KeyboardInterrupt):
+            publish.run(params)
+    assert publish.run(params) == "models:/tatoeba-en-de@champion: version 1, the first version"
+    assert len(client.search_model_versions("name = 'tatoeba-en-de'")) == 1
+    assert client.get_registered_model("tatoeba-en-de").aliases.keys() == {"champion"}
+
+
+@pytest.mark.slow
 def test_each_logged_model_leads_to_its_version_and_has_the_scores_which_the_run_has_once(params: Params, client: MlflowClient) -> None:
     for version in (1, 2):
         publish.run(params)
@@ -169,21 +186,6 @@ def test_each_logged_model_leads_to_its_version_and_has_the_scores_which_the_run
         assert json.loads(newest.tags["mlflow.modelVersions"]) == [{"name": "tatoeba-en-de", "version": version}]
         scores = {metric.key: metric.value for metric in newest.metrics or []}
         assert scores.items() >= {"bleu": 86.41, "chrf": 90.0, "ter": 9.0, "train/loss": 2.5}.items()
-
-
-def test_a_training_that_was_begun_again_and_stopped_is_not_that_of_the_model(
-    params: Params, client: MlflowClient, mlflow_store: str
-) -> None:
-    trained_here()
-    sync(mlflow_store)
-    finished = training(client)
-    stopped = Journal(FINGERPRINT)
-    stopped.metrics(1, {"loss": 9.0}, context="train")
-    stopped.end("KILLED")
-    sync(mlflow_store)
-    publish.run(params)
-    assert read_json(PUBLISHED)["run_id"] == finished.info.run_id
-    assert sorted(run.info.status for run in client.search_runs([experiment_id(client)])) == ["FINISHED", "KILLED"]
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

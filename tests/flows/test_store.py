@@ -71,6 +71,7 @@ def text_of(file: Path) -> str:
         return "\n".join(connection.iterdump())
 
 
+@pytest.mark.slow
 def test_a_record_that_cannot_grow_is_one_line_without_a_traceback(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", ON_A_FULL_DISK], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.stdout.startswith(f"MLflow at {URI} is unreachable: ")
@@ -78,6 +79,7 @@ def test_a_record_that_cannot_grow_is_one_line_without_a_traceback(tmp_path: Pat
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_processes_that_create_the_record_at_once_find_the_same_one(tmp_path: Path) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     processes = [subprocess.Popen([sys.executable, "-c", AT_ONCE], cwd=tmp_path, text=True, **pipes) for _ in range(2)]

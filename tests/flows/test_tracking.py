@@ -111,16 +111,6 @@ def test_a_resumed_run_is_running_until_it_ends(client: MlflowClient, mlflow_sto
     assert len(all_runs(client)) == 1
 
 
-def test_a_training_forced_again_is_a_second_run_which_is_found_first(client: MlflowClient, mlflow_store: str) -> None:
-    for loss in (1.0, 0.9):
-        journal = Journal("f00d")
-        journal.metrics(1, {"loss": loss})
-        journal.end()
-        sync(mlflow_store)
-    assert len(all_runs(client)) == 2
-    assert points(client) == [(1, 0.9)]
-
-
 @pytest.mark.parametrize(("ended", "status"), [("", "KILLED"), ("KILLED", "KILLED"), ("FAILED", "FAILED")])
 def test_a_training_begun_again_without_a_saved_state_is_a_run_of_its_own(
     client: MlflowClient, mlflow_store: str, ended: str, status: str

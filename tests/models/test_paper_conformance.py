@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.models.test_architectures import VOCAB, tokens
+from tests.models.test_architectures import VOCAB
 from transformer_core.models.architectures import parameters_by_part
 from transformer_core.models.attention import MultiHeadAttention, attention_weights
 from transformer_core.models.embeddings import Dropout, TokenEmbedding, sinusoidal_positions
@@ -102,22 +102,6 @@ def test_3_1_every_sub_layer_is_normalised_after_its_residual_and_no_norm_follow
     norms = [name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)]
     assert len(norms) == 2 * 2 + 2 * 3
     assert all(".round_" in name for name in norms)
-
-
-def test_pre_norm_is_an_option_with_a_norm_at_the_end_of_both_stacks() -> None:
-    torch.manual_seed(2)
-    built = Transformer(replace(SIZE, norm="pre"), VOCAB).double().eval()
-    layer = built.encoder[0]
-    x = torch.randn(2, 5, 16, dtype=torch.float64)
-    read = layer.round_attention.norm(x)
-    attended = x + layer.self_attention(*layer.self_attention.project(read), None)
-    expected = attended + layer.feed_forward(layer.round_feed_forward.norm(attended))
-    assert torch.allclose(layer(Stream.of(x), None).residual, expected, atol=1e-12)
-    source = tokens(2, 5)
-    for out in (built.encode(source, source > 0), built(source, source > 0, source)):
-        # A fresh norm has gain 1 and bias 0: mean 0 and variance 1 over D, up to its epsilon of 1e-5.
-        assert torch.allclose(out.mean(dim=-1), torch.zeros(2, 5, dtype=torch.float64), atol=1e-12)
-        assert torch.allclose(out.var(dim=-1, unbiased=False), torch.ones(2, 5, dtype=torch.float64), atol=1e-3)
 
 
 def test_3_2_1_attention_of_one_query_is_the_formula_by_hand() -> None:
