@@ -19,7 +19,7 @@ COMPONENTS = {
         {"config"},
         {"presets"},
         {"corpus", "models"},
-        {"export"},
+        {"export", "pictures"},
         {"training", "decoding", "evaluation"},
         {"recipes", "doctor", "data_plan"},
         {"project"},

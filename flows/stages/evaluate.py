@@ -18,12 +18,9 @@ from flows.record.journal import DESCRIPTION, NAME, REFERENCES, SCORES_STEP, SOU
 from flows.record.lineage import datasets, lineage
 from flows.record.tasks import PARSING, TRANSLATION, Task, score_table, task_of
 from transformer_core.config import TREES, Machine, Params
-from transformer_core.corpus.text import read_lines
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation import metrics, parsing
-from transformer_core.evaluation.attention import attention_maps, keeps_weights
-from transformer_core.evaluation.attention_figures import choose_sentence
-from transformer_core.evaluation.frequency import f1_by_frequency
+from transformer_core.evaluation.attention import attention_maps, choose_sentence, keeps_weights
 from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing, render_sentences
 from transformer_core.files import read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model, read_config
@@ -117,7 +114,6 @@ def _translated(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequenc
         },
         shares=metrics.output_shares(sources, hypotheses, references),
         by_length=metrics.bleu_by_group(metrics.length_labels(sources), hypotheses, references),
-        by_frequency=by_frequency(hypotheses, references, paths.CLEAN / f"train.{target}", params.bpe.lowercase),
         examples=metrics.choose_examples(scores, right, params.evaluate.examples),
         sentence_scores=scores,
         right=right,
@@ -136,14 +132,6 @@ def _parsed(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequence[st
         sentence_scores=scores,
         right=right,
     )
-
-
-def by_frequency(hypotheses: Sequence[str], references: Sequence[str], training: Path, lowercase: bool) -> list[metrics.GroupScore]:
-    """Return F1 of words by their occurrences in a file of the training; all lowercased if the model outputs lowercase text."""
-    if lowercase:
-        hypotheses, references = ([line.lower() for line in lines] for lines in (hypotheses, references))
-    lines = read_lines(training)
-    return f1_by_frequency(hypotheses, references, (line.lower() for line in lines) if lowercase else lines)
 
 
 def attention_of(sources: Sequence[str], hypotheses: Sequence[str]) -> Attended | str:

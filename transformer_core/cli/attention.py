@@ -4,12 +4,12 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_core.cli.arguments import Commands, add_command, add_device_argument, chosen_device, positive_int
-from transformer_core.corpus.text import normalise
-from transformer_core.errors import UserError, configuration_error
+from transformer_core.errors import configuration_error
 from transformer_core.files import write_text
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformer_core.models.translation import TranslationModel
 
 _KINDS = ("encoder", "decoder", "cross")  # As in evaluation.attention, which imports torch.
-_NUMBERS, _WORD = "attention.json", "word.svg"
+_NUMBERS = "attention.json"
 
 
 def add_to(commands: Commands) -> None:
@@ -42,39 +42,26 @@ def add_to(commands: Commands) -> None:
         metavar="DIR",
         type=Path,
         required=True,
-        help=f"folder for encoder.png, decoder.png, cross.png, {_NUMBERS}; with --word, {_WORD}",
+        help=f"folder for encoder.png, decoder.png, cross.png, {_NUMBERS}",
     )
     parser.add_argument(
         "--kind", choices=_KINDS, help="self-attention of encoder or decoder, or attention to the source (default: all three)"
     )
     parser.add_argument("--layers", metavar="N,...", type=_numbers, help="layers, counted from 1 as in the paper (default: all)")
     parser.add_argument("--heads", metavar="N,...", type=_numbers, help="heads, counted from 1 (default: all)")
-    parser.add_argument(
-        "--word",
-        metavar="W",
-        type=_sentence,
-        help="draw what this word of the source attends to, in one encoder layer (default: the last but one)",
-    )
-    parser.add_argument(
-        "--occurrence", metavar="N", type=positive_int, help="number of the occurrence, if --word occurs several times (default: 1)"
-    )
     add_device_argument(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write a picture for each kind of attention and the numbers; print the translation if none was given, and the files' names."""
-    from transformer_core.corpus.tokens.subword import EOS
     from transformer_core.decoding.translator import load_for_decoding
     from transformer_core.evaluation.attention import attention_maps
 
-    _check_options(arguments)
     model, subword = load_for_decoding(arguments.model, device=chosen_device(arguments.device))
     source = _tokens(model, subword, arguments.source, "SOURCE_SENTENCE")
     if len(source) == 1:
         raise configuration_error("SOURCE_SENTENCE: no text")
-    if arguments.word is not None:
-        return _draw_word(arguments, attention_maps(model, subword, source, [EOS]))
     target = _translated(model, source) if arguments.target is None else _tokens(model, subword, arguments.target, "TARGET_SENTENCE")
     maps = attention_maps(model, subword, source, target)
     kinds = _chosen_kinds(arguments.kind, maps)
@@ -90,75 +77,26 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_options(arguments: argparse.Namespace) -> None:
-    """Raise `UserError` (78) for options that exclude each other."""
-    if arguments.word is None:
-        if arguments.occurrence is not None:
-            raise configuration_error("--occurrence: needs --word")
-    elif arguments.kind not in (None, "encoder"):
-        raise configuration_error(f"--word: shows the encoder's self-attention, and --kind is {arguments.kind}")
-    elif arguments.layers is not None and len(arguments.layers) > 1:
-        raise configuration_error(f"--word: shows one layer, and --layers names {len(arguments.layers)}")
-    elif arguments.target is not None:
-        raise configuration_error("--word: shows how the source is read, which needs no TARGET_SENTENCE")
-
-
-def _draw_word(arguments: argparse.Namespace, maps: "AttentionMaps") -> int:
-    """Write the picture of the attention of one word, and print its path."""
-    from transformer_core.evaluation.attention_figures import shown_layer, word_figure
-    from transformer_core.evaluation.words import words_of
-
-    if "encoder" not in maps.weights:
-        raise configuration_error("--word: this model has no encoder attention", f"It has: {', '.join(maps.weights)}.")
-    layers, count = maps.weights["encoder"].shape[:2]
-    (layer,) = _chosen("layers", arguments.layers or [shown_layer(layers)], layers)
-    heads = _chosen("heads", arguments.heads, count)
-    place = _place([word.text for word in words_of(maps.source)], arguments.word, arguments.occurrence or 1)
-    figure = word_figure(maps, place, layer, heads, alone=True)
-    file = arguments.out / _WORD
-    try:
-        write_text(file, figure.svg)
-    except OSError as error:
-        raise _not_writable(arguments.out, error) from None
-    print(f"{file}: what “{figure.word}” attends to (layer {layer} of {layers}; heads {_listed(heads)})")
-    return 0
-
-
-def _place(words: list[str], wanted: str, occurrence: int) -> int:
-    """Return the index of an occurrence (from 1) of the wanted word. Raises `UserError` (78): no such word or occurrence."""
-    places = [place for place, word in enumerate(words) if word == normalise(wanted)]
-    if not places:
-        unknown = "; <unk> is what the vocabulary lacks" if "<unk>" in words else ""
-        raise configuration_error(f"--word: {wanted!r} is not a word of the sentence", f"Its words: {' '.join(words)}{unknown}")
-    if occurrence > len(places):
-        times = "once" if len(places) == 1 else f"{len(places)} times"
-        raise configuration_error(f"--occurrence: {occurrence} requested, but {wanted!r} is in the sentence {times}")
-    return places[occurrence - 1]
-
-
 def _write(maps: "AttentionMaps", kinds: "Sequence[Kind]", layers: Sequence[int], heads: Sequence[int], folder: Path) -> list[str]:
     """Write the pictures and the numbers, after all are drawn, and return the files' names."""
-    from transformer_core.evaluation.attention_figures import readable
-    from transformer_core.evaluation.heat_maps import find_fonts, heat_maps, save_png
+    from transformer_core.evaluation.attention_picture import attention_picture, fonts_of
+    from transformer_core.pictures.drawing import save
 
-    pieces = [*maps.source, *maps.read, *maps.predicted]
-    fonts = find_fonts([*pieces, *map(readable, pieces)])
+    fonts = fonts_of(maps)
     chosen = {kind: maps.layers(kind, layers) for kind in kinds}
-    figures = {f"{kind}.png": heat_maps(maps, kind, own, heads, fonts) for kind, own in chosen.items() if own}
+    figures = {
+        f"{kind}.png": attention_picture(maps, kind, [*product(own, heads)], len(heads), fonts) for kind, own in chosen.items() if own
+    }
     try:
         for name, figure in figures.items():
-            save_png(figure, folder / name)
+            save(figure, folder / name)
         write_text(folder / _NUMBERS, json.dumps(maps.document(kinds, layers, heads), ensure_ascii=False, allow_nan=False) + "\n")
     except OSError as error:
-        raise _not_writable(folder, error) from None
+        raise configuration_error(f"--out: {folder} cannot be written to ({error.strerror})") from None
     if fonts.missing:
         remedy = f"{_NUMBERS} has these characters; install a font such as Noto Sans CJK to draw them."
         print(f"no installed font draws {' '.join(fonts.missing)}: the pictures show boxes. {remedy}", file=sys.stderr)
     return [*figures, _NUMBERS]
-
-
-def _not_writable(folder: Path, error: OSError) -> UserError:
-    return configuration_error(f"--out: {folder} cannot be written to ({error.strerror})")
 
 
 def _tokens(model: "TranslationModel", subword: "Subword", sentence: str, name: str) -> list[int]:

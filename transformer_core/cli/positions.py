@@ -8,7 +8,7 @@ from transformer_core.cli.arguments import Commands, add_command, positive_int
 from transformer_core.errors import configuration_error
 
 if TYPE_CHECKING:
-    from transformer_core.evaluation.positions import Encodings
+    from transformer_core.pictures.positions import Encodings
 
 _D_MODEL, _POSITIONS = 512, 100
 
@@ -37,13 +37,13 @@ def add_to(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw the picture; print its path and content."""
-    from transformer_core.evaluation.figures import save_svg
-    from transformer_core.evaluation.positions import position_figure
+    from transformer_core.pictures.drawing import save
+    from transformer_core.pictures.positions import position_figure
 
     sides = _encodings(arguments)
     figure = position_figure(sides)
     try:
-        save_svg(figure, arguments.out)
+        save(figure, arguments.out)
     except OSError as error:
         raise configuration_error(f"--out: {arguments.out} cannot be written ({error.strerror})") from None
     positions, d_model = sides[0].values.shape
@@ -52,8 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _encodings(arguments: argparse.Namespace) -> "list[Encodings]":
-    from transformer_core.evaluation.positions import encodings_of, sinusoids
     from transformer_core.models.directory import load_model
+    from transformer_core.pictures.positions import encodings_of, sinusoids
 
     if arguments.model is None:
         return [sinusoids(arguments.positions or _POSITIONS, arguments.d_model or _D_MODEL)]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import isnan
+from statistics import median_low
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,8 @@ from transformer_core.models.translation import TranslationModel
 Kind = Literal["encoder", "decoder", "cross"]
 
 _DECIMALS = 6
+# Numbers of pieces of a sentence, end token included: the range of lengths to choose, and the limit of a readable picture.
+FEW_PIECES, MANY_PIECES, MOST_PIECES = 8, 20, 24
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,22 @@ class AttentionMaps:
                 for head in heads
             ],
         }
+
+
+def choose_sentence(lengths: Sequence[tuple[int, int]]) -> int | None:
+    """Choose the sentence to show: the first whose number of source pieces is nearest to the median, which is limited to 8..20.
+
+    Args:
+        lengths: numbers of pieces of each source and of its translation, end tokens included.
+
+    Returns:
+        The sentence's index, or None if no sentence has from 2 to 24 pieces on both sides.
+    """
+    fitting = [place for place, pair in enumerate(lengths) if all(2 <= length <= MOST_PIECES for length in pair)]
+    if not fitting:
+        return None
+    wanted = min(max(median_low(source for source, _ in lengths), FEW_PIECES), MANY_PIECES)
+    return min(fitting, key=lambda place: abs(lengths[place][0] - wanted))
 
 
 def keeps_weights(model: TranslationModel) -> bool:

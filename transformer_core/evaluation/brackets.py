@@ -6,7 +6,7 @@ this, PYEVALB, has had no release since 2018.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,17 @@ def corpus_f1(outputs: Sequence[str], golds: Sequence[str]) -> float:
 
 def spans(tree: Tree) -> Counter[tuple[str, int, int]]:
     """Return the brackets, as label, index of the first word and index after the last; words that are left out have no index."""
-    found: Counter[tuple[str, int, int]] = Counter()
+    return Counter(span for span in _constituents(tree) if span is not None)
+
+
+def differing(tree: Tree, beside: Tree) -> list[bool]:
+    """Return for each constituent, in the order in which they end, whether it counts and `beside`, over the same words, lacks it."""
+    known = spans(beside)
+    return [span is not None and span not in known for span in _constituents(tree)]
+
+
+def _constituents(tree: Tree) -> Iterator[tuple[str, int, int] | None]:
+    """Yield the bracket of each constituent, in the order in which they end; None for one that is left out."""
     starts: list[int] = []
     place = 0
     for kind, node in events(tree):
@@ -59,9 +69,9 @@ def spans(tree: Tree) -> Counter[tuple[str, int, int]]:
             place += counted(node.label) is not None
         elif kind == "open":
             starts.append(place)
-        elif (start := starts.pop()) < place and (label := counted(node.label)) is not None:
-            found[(label, start, place)] += 1
-    return found
+        else:
+            start, label = starts.pop(), counted(node.label)
+            yield None if label is None or start == place else (label, start, place)
 
 
 def counted(label: str) -> str | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from transformer_core.evaluation.charts import Chart, line_chart
 from transformer_core.evaluation.comparison import FEW_LINES, SideBySide
 from transformer_core.evaluation.pages import page
 from transformer_core.evaluation.significance import SIGNIFICANT
+from transformer_core.pictures.curves import Chart, line_chart
 
 # Title, note, measure, and whether the scale is logarithmic, of each curve by its name in MLflow. One that neither run has is left out.
 CURVES = {

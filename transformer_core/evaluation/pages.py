@@ -8,23 +8,30 @@ from __future__ import annotations
 from difflib import SequenceMatcher
 from functools import cache
 from typing import Any
+from unicodedata import category
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from transformer_core.evaluation.figures import COLOURS, SANS
-from transformer_core.evaluation.frequency import without_punctuation
+# Colours for a light and for a dark screen, by the name of their CSS variable.
+COLOURS = {
+    "card": ("#ffffff", "#1c2027"),
+    "ink": ("#1d2129", "#e6e8ec"),
+    "muted": ("#5b6472", "#a0a8b5"),
+    "rule": ("#dfe1e6", "#343a45"),
+    "first": ("#1f5fbf", "#7fb0ff"),
+}
 
 
 def page(template: str, **content: Any) -> str:
     """Return a template filled with its content."""
-    return _environment().get_template(template).render(colours=COLOURS, sans=SANS, differences=differences, **content)
+    return _environment().get_template(template).render(colours=COLOURS, differences=differences, **content)
 
 
 @cache
 def _environment() -> Environment:
     templates = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     templates.loader = PackageLoader("transformer_core.evaluation", "templates")
-    templates.filters.update(grouped=grouped, duration=duration, words=words, setting=setting, in_rows_of=in_rows_of)
+    templates.filters.update(grouped=grouped, duration=duration, words=words, setting=setting)
     return templates
 
 
@@ -38,6 +45,16 @@ def differences(text: str, other: str) -> list[tuple[str, bool]]:
     blocks = SequenceMatcher(a=list(map(without_punctuation, own)), b=list(map(without_punctuation, others)), autojunk=False).get_opcodes()
     runs = [(space.join(own[start:end]), kind != "equal") for kind, start, end, _, _ in blocks if end > start]
     return [part for run in runs for part in ((space, False), run)][1:]
+
+
+def without_punctuation(word: str) -> str:
+    """Return a word without the punctuation around it; punctuation alone stays as it is."""
+    start, end = 0, len(word)
+    while start < end and category(word[start]).startswith("P"):
+        start += 1
+    while start < end and category(word[end - 1]).startswith("P"):
+        end -= 1
+    return word[start:end] or word
 
 
 def grouped(number: float) -> str:
@@ -65,8 +82,3 @@ def setting(value: Any) -> str:
     if value is None or value == []:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def in_rows_of(count: int, most: int) -> int:
-    """Return how many of `count` figures stand in a row, at most `most`: if possible as many in each row."""
-    return next((size for size in range(min(count, most), 1, -1) if count % size == 0), min(count, most))

@@ -1,42 +1,31 @@
-"""The report of a run: one self-contained HTML file with charts and figures as SVG, and one with all sentences of the test set.
+"""The report of a run: one self-contained HTML file with its pictures, and one with all sentences of the test set.
 
-All text from the data is escaped. A content security policy in the head forbids loading anything, and any script but that of the page of
-sentences. The same `Report` gives the same bytes.
+All text from the data is escaped. A content security policy in the head forbids scripts and loading anything. The same `Report` gives the
+same bytes.
 """
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from importlib import resources
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer_core.corpus.text import length_in_words
 from transformer_core.corpus.trees import leaves, read_tree, repaired
-from transformer_core.evaluation.attention_figures import (
-    LayerFigures,
-    WordFigure,
-    cross_figures,
-    encoder_figures,
-    encoder_words,
-    opacity,
-    shown_layer,
-    word_figure,
-)
-from transformer_core.evaluation.charts import length_charts, training_charts
+from transformer_core.evaluation.attention_picture import attention_picture, fonts_of
+from transformer_core.evaluation.brackets import differing
 from transformer_core.evaluation.metrics import EXACT, Example, GroupScore, OutputShares, Scores
 from transformer_core.evaluation.moses_bleu import COUNT_TITLES
 from transformer_core.evaluation.pages import page
 from transformer_core.evaluation.parsing import ParsingScores
-from transformer_core.evaluation.tree_figures import tree_figure
 from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER
-from transformer_core.evaluation.words import choose_word
+from transformer_core.pictures.curves import length_charts, training_charts
+from transformer_core.pictures.drawing import as_image
+from transformer_core.pictures.trees import tree_figure
 
 if TYPE_CHECKING:
-    from transformer_core.evaluation.attention import AttentionMaps
+    from transformer_core.evaluation.attention import AttentionMaps, Kind
 
 # Number of examples shown of each rank; the others are folded away, and so are all that are exactly right.
 EXAMPLES_SHOWN = 2
@@ -51,8 +40,8 @@ MOSES_BLEU = {
 }
 # The name on the tile of each BLEU that a corpus asks for.
 TILES = {"multi30k_lower": "Lowercased BLEU"}
-# Weights on the scale of the attention figures.
-WEIGHTS_NAMED = (0.05, 0.1, 0.25, 0.5, 1)
+# Heads in a row of a picture, and the number of pieces up to which so many fit.
+HEADS_ACROSS, FEW_PIECES = 4, 15
 
 
 @dataclass(frozen=True)
@@ -130,12 +119,10 @@ class Report(RunReport):
     Attributes:
         scores: scores by split; the headline shows "test".
         shares: shares of outputs of the test set that are wrong whatever the reference.
-        by_frequency: F1 of words by their occurrences in the training.
     """
 
     scores: Mapping[str, Scores]
     shares: OutputShares
-    by_frequency: Sequence[GroupScore]
 
 
 @dataclass(frozen=True)
@@ -160,34 +147,28 @@ def render_parsing(report: ParsingReport) -> str:
     for example in report.examples:
         gold = read_tree(report.references[example.index])
         found = repaired(report.hypotheses[example.index], leaves(gold)).tree
-        both, same = {"Gold tree": (gold, found), "The model's tree": (found, gold)}, {"Gold tree and the model's": (gold, found)}
-        drawn[example.index] = {title: tree_figure(*pair, title) for title, pair in (both if example.score < 100 else same).items()}
+        pairs = {"Gold tree": (gold, found), "The model's tree": (found, gold)}
+        if example.score == 100:
+            pairs = {"Gold tree and the model's": (gold, found)}
+        drawn[example.index] = {title: as_image(tree_figure(tree, differing(tree, other)), title) for title, (tree, other) in pairs.items()}
     return _rendered("parsing.html", "F1", report, drawn=drawn)
 
 
 def render_sentences(report: RunReport, metric: str) -> str:
-    """Return a table of all sentences, which a small script in the page sorts and filters; without scripts it is a plain table.
-
-    `metric` is the name of the sentences' own scores, chrF2 or F1. The content security policy allows this script alone, by its hash.
-    """
-    code = resources.files("transformer_core.evaluation").joinpath("templates", "sentences.js").read_text(encoding="utf-8")
-    digest = b64encode(sha256(code.encode()).digest()).decode()
+    """Return a table of all sentences; `metric` is the name of the sentences' own scores, chrF2 or F1."""
     lengths = map(length_in_words, report.sources)
     rows = zip(report.right, report.sentence_scores, lengths, report.sources, report.references, report.hypotheses, strict=True)
-    return page("sentences.html", manifest=report.manifest, metric=metric, rows=rows, script=code, digest=digest)
+    return page("sentences.html", manifest=report.manifest, metric=metric, rows=rows)
 
 
 def _rendered(template: str, score: str, report: RunReport, **own: object) -> str:
-    layers, word = ([], None) if isinstance(report.attention, str) else figures_of(report.attention.maps, report.manifest["source"])
     return page(
         template,
         report=report,
         place=VERDICT_PLACEHOLDER,
         charts=training_charts(report.updates, report.validation, score),
         length_charts=length_charts(report.cleaning),
-        attention=layers,
-        word=word,
-        scale=[(weight, opacity(weight)) for weight in WEIGHTS_NAMED],
+        attention=[] if isinstance(report.attention, str) else layer_pictures(report.attention.maps),
         examples={rank: list(group) for rank, group in groupby(report.examples, key=lambda example: example.rank)},
         shown=EXAMPLES_SHOWN,
         exact_rank=EXACT,
@@ -199,10 +180,23 @@ def _rendered(template: str, score: str, report: RunReport, **own: object) -> st
     )
 
 
-def figures_of(maps: AttentionMaps, language: str) -> tuple[list[LayerFigures], tuple[WordFigure, str] | None]:
-    """Return the figures of layers and, if the encoder has attention, the figure of one source word and the reason for its choice."""
-    if "encoder" not in maps.weights:
-        return cross_figures(maps), None
-    layer = shown_layer(len(maps.weights["encoder"]))
-    place, why = choose_word(*encoder_words(maps, layer), language)
-    return [encoder_figures(maps), *cross_figures(maps)], (word_figure(maps, place, layer), why)
+class LayerPicture(NamedTuple):
+    """The heads of a layer as an HTML element; layers count from 1, as in the paper."""
+
+    kind: Kind
+    layer: int
+    layers: int
+    image: str
+
+
+def layer_pictures(maps: AttentionMaps) -> list[LayerPicture]:
+    """Draw all heads of the encoder's last layer but one, as the paper shows 5 of 6, and of the last attention to the source."""
+    fonts = fonts_of(maps)
+    across = HEADS_ACROSS if len(maps.source) <= FEW_PIECES else HEADS_ACROSS // 2
+    pictures = []
+    for kind in (kind for kind in maps.weights if kind != "decoder"):
+        layers, heads = maps.weights[kind].shape[:2]
+        layer = max(1, layers - 1) if kind == "encoder" else layers
+        figure = attention_picture(maps, kind, [(layer, head) for head in range(1, heads + 1)], across, fonts)
+        pictures.append(LayerPicture(kind, layer, layers, as_image(figure, f"Attention of layer {layer}, {heads} heads")))
+    return pictures

@@ -1,0 +1,113 @@
+"""Curves: measures of a training over its updates, and the sentence lengths of a corpus."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from transformer_core.pictures.drawing import FIRST, MUTED, RULE, SECOND, as_image, new_figure
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_WIDTH, _HEIGHT, _TEXT = 500, 330, 8  # Pixels, points.
+SHARE_SHOWN = 0.995
+MOST_PLACES = 240  # Points of a curve; of more the mean of neighbours is drawn.
+
+
+class Chart(NamedTuple):
+    """A drawn chart as an HTML element, which is empty without values to draw."""
+
+    title: str
+    note: str
+    image: str
+
+
+def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence[Mapping[str, float]], score: str) -> list[Chart]:
+    """Draw perplexity, the score of outputs (named `score`), loss, learning rate, gradient norm and speed over the updates."""
+    import pandas as pd
+
+    training, validated = (pd.DataFrame(rows).set_index("update") if len(rows) else pd.DataFrame() for rows in (updates, validation))
+
+    def column(rows: pd.DataFrame, name: str) -> pd.Series[float]:
+        return rows[name] if len(rows) else pd.Series(dtype=float)
+
+    both = {"training": column(training, "perplexity"), "validation": column(validated, "perplexity")}
+    of_subword = "exp of the mean negative log-likelihood of a subword; lower is better. Logarithmic scale."
+    of_part = "Greedy outputs for a part of valid: lower than a beam's of the averaged model."
+    return [
+        line_chart("Perplexity", of_subword, both, "perplexity", logarithmic=True),
+        line_chart(f"{score} while training", of_part, {"validation": column(validated, "score")}, score),
+        line_chart("Training loss", "Label-smoothed cross-entropy of a target token.", {"loss": column(training, "loss")}, "nats a token"),
+        line_chart("Learning rate", "Rises during the warmup, then falls.", {"learning rate": column(training, "learning_rate")}, "rate"),
+        line_chart(
+            "Gradient",
+            "Its mean norm since the last record. A spike marks unstable updates.",
+            {"norm": column(training, "gradient_norm")},
+            "norm",
+        ),
+        line_chart(
+            "Speed", "Target tokens a second, all devices together.", {"tokens/s": column(training, "tokens_per_second")}, "tokens a second"
+        ),
+    ]
+
+
+def length_charts(cleaning: Mapping[str, Any]) -> list[Chart]:
+    """Draw the number of training sentences by number of words, before and after cleaning, for each language."""
+    import pandas as pd
+
+    charts = []
+    for language, counts in cleaning["lengths_in"].items():
+        before, after = pd.Series(counts, dtype=float), pd.Series(cleaning["lengths_out"][language], dtype=float)
+        shown = int((before.cumsum() < SHARE_SHOWN * before.sum()).sum()) + 1
+        note = f"Training sentences by their words; the longest {100 - 100 * SHARE_SHOWN:.1f}% are not drawn."
+        series = {"before cleaning": before[:shown], "after": after[:shown]}
+        charts.append(line_chart(f"Sentence lengths, {language}", note, series, "sentences", unit="words"))
+    return charts
+
+
+def line_chart(
+    title: str, note: str, series: Mapping[str, pd.Series[float]], measure: str = "", logarithmic: bool = False, unit: str = "update"
+) -> Chart:
+    """Return the chart of `line_figure` with its title and a note."""
+    figure = line_figure(series, measure, logarithmic, unit)
+    return Chart(title, note, "" if figure is None else as_image(figure, f"{title} by {unit}"))
+
+
+def line_figure(series: Mapping[str, pd.Series[float]], measure: str, logarithmic: bool = False, unit: str = "update") -> Figure | None:
+    """Draw at most two series of values, labelled by `measure`, over updates or words; None without a value to draw.
+
+    A linear axis starts at 0, or below at the smallest value; a logarithmic one starts at the smallest value. Values that cannot be drawn
+    (not finite, or not above 0 on a logarithmic scale) are left out.
+    """
+    import pandas as pd
+
+    drawable = {name: values[np.isfinite(values) & ((values > 0) | (not logarithmic))] for name, values in series.items()}
+    drawable = {name: values for name, values in drawable.items() if len(values)}
+    if not drawable:
+        return None
+    figure = new_figure(_WIDTH, _HEIGHT)
+    figure.set_layout_engine("constrained")
+    axes = figure.subplots()
+    for (name, values), colour in zip(drawable.items(), (FIRST, SECOND), strict=False):
+        size = math.ceil(len(values) / MOST_PLACES)
+        places = pd.DataFrame({"x": values.index, "y": values.to_numpy()}).groupby(np.arange(len(values)) // size).mean()
+        last = f"{name}, at the end {values.iloc[-1]:,.4g}" if unit == "update" else name
+        axes.plot(places.x, places.y, color=colour, label=last, marker="o" if len(places) == 1 else "")
+    if logarithmic:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=min(0.0, *(float(values.min()) for values in drawable.values())))
+    axes.set_xlim(left=0)
+    axes.set_xlabel(unit, fontsize=_TEXT, color=MUTED)
+    axes.set_ylabel(measure, fontsize=_TEXT, color=MUTED)
+    axes.tick_params(which="both", length=0, labelsize=_TEXT, labelcolor=MUTED)
+    axes.grid(axis="y", which="both", color=RULE)
+    axes.set_axisbelow(True)
+    axes.spines[:].set_visible(False)
+    axes.legend(frameon=False, fontsize=_TEXT)
+    return figure
