@@ -235,14 +235,14 @@ class Trainer:
     def _go_back(self) -> None:
         """Restore the weights of the newest state before the skipped updates, and continue with the next batches.
 
-        Raises `UserError` (78): no such state exists, or the weights were restored less than `_UPDATES_BETWEEN_RETURNS` before.
+        Raises `UserError` (78): no such state exists, or the weights were restored within the last `_UPDATES_BETWEEN_RETURNS`.
         """
         in_row = self.progress.skipped_in_row
         self._read_totals(leave=0)
         self._wait_for_writes()
         state = next((state for state in self._directory.states() if not state["progress"]["skipped_in_row"]), None)
         since = self.progress.update - self.progress.went_back
-        if state is None or (self.progress.went_back and since < _UPDATES_BETWEEN_RETURNS):
+        if state is None or (self.progress.went_back and since <= _UPDATES_BETWEEN_RETURNS):
             message = f"training: the loss or a gradient was not finite in {in_row} updates in a row before update {self.progress.update:,}"
             raise configuration_error(message, "Lower train.learning_rate_factor or lengthen train.warmup; skipped.csv names the lines.")
         self._updater.restore(state)
