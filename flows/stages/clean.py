@@ -19,9 +19,10 @@ def run(params: Params) -> str:
         report = cleaned_by_models(params, folder) if params.clean.score_by else cleaned(params, folder)
     dropped = ", ".join(f"{rule} {count:,}" for rule, count in report.dropped.items() if count)
     left, weighted = report.pairs_out - report.by_weights, f"; {report.pairs_out:,} with their weights" if report.by_weights else ""
-    off = "; rule foreign is off: valid and test have no letters" if params.clean.drop_foreign and "foreign" not in report.dropped else ""
-    counts = f"{CLEAN / CLEANING_REPORT}{off}"
-    return f"{CLEAN}: {left:,} of {report.pairs_in:,} training pairs (dropped: {dropped or 'none'}){weighted}; counts in {counts}"
+    counts = f"counts in {CLEAN / CLEANING_REPORT}"
+    if params.clean.drop_foreign and "foreign" not in report.dropped:
+        counts += "; rule foreign is off: a side of valid and test has no letters"
+    return f"{CLEAN}: {left:,} of {report.pairs_in:,} training pairs (dropped: {dropped or 'none'}){weighted}; {counts}"
 
 
 def cleaned(params: Params, folder: Path, scores: PairScores | None = None) -> CleaningReport:

@@ -265,6 +265,13 @@ def test_the_tags_of_a_corpus_hide_nothing_from_cleaning_and_are_symbols(place: 
     assert stage_here("bpe").returncode == 0
 
 
+def test_a_rule_that_validation_and_test_turn_off_is_said(place: Path, prepared: Path) -> None:
+    take(prepared, "download")
+    for split in ("valid", "test"):
+        write_pairs(place / f"data/raw/{split}.en", place / f"data/raw/{split}.de", [("1 + 1", "2")])
+    assert stage_here("clean").stdout.endswith("; rule foreign is off: a side of valid and test has no letters\n")
+
+
 def test_a_vocabulary_from_elsewhere_must_have_the_symbols_and_the_size_of_this_one(place: Path, prepared: Path) -> None:
     take(prepared, "clean")
     set_params(bpe={"init_from": "first", "user_symbols": ["<bt>"]})

@@ -34,7 +34,7 @@ _INVISIBLE = [0xAD, 0x061C, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *ran
 _REMOVED = dict.fromkeys((*_CONTROLS, *_INVISIBLE))
 # First words of the names of letters in Unicode, of scripts that are written without spaces between words.
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
-_FIRST_WITHOUT_SPACES = "\u0e01"
+_PERHAPS_WITHOUT_SPACES = re.compile("[\u0e01-\u1fff\u2e80-\U0010ffff]")
 _MOST_IN_A_WORD = 5
 _ENTITY = re.compile(r"&(?:[a-zA-Z]\w{1,7}|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 
@@ -68,7 +68,9 @@ def is_unspaced(character: str) -> bool:
 
 def lacks_spaces(text: str) -> bool:
     """Return whether a text has no spaces between words. Segmented text of scripts without spaces has spaces and few characters a word."""
-    return max(text, default="") >= _FIRST_WITHOUT_SPACES and sum(map(is_unspaced, text)) > _MOST_IN_A_WORD * len(text.split())
+    if text.isascii() or not _PERHAPS_WITHOUT_SPACES.search(text):
+        return False
+    return sum(map(is_unspaced, text)) > _MOST_IN_A_WORD * len(text.split())
 
 
 def length_in_words(text: str) -> int:
@@ -192,11 +194,14 @@ class Chunk:
 
 def read_chunks(source: Path, target: Path) -> Iterator[Chunk]:
     """Yield two aligned files in chunks of `PAIRS_PER_CHUNK` pairs: the tasks of workers. Raises `UserError` (65): as `aligned`."""
-    pairs = aligned(read_raw_lines(source), read_raw_lines(target), source, target)
+    sides = read_raw_lines(source), read_raw_lines(target)
     first = 1
-    while some := list(islice(pairs, PAIRS_PER_CHUNK)):
-        yield Chunk(first, [pair.source for pair in some], [pair.target for pair in some])
-        first += len(some)
+    while any(lines := [list(islice(side, PAIRS_PER_CHUNK)) for side in sides]):
+        if len(lines[0]) != len(lines[1]):
+            left, right = (first - 1 + len(some) + sum(1 for _ in side) for some, side in zip(lines, sides, strict=True))
+            raise unequal_sides(source, target, left, right)
+        yield Chunk(first, *lines)
+        first += len(lines[0])
 
 
 def splits_of(folder: Path, ending: str = "") -> list[str]:

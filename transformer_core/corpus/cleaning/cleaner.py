@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from transformer_core.config import TREES, Clean
 from transformer_core.corpus.cleaning.report import CLEANING_REPORT, CleaningReport, SplitReport
-from transformer_core.corpus.cleaning.rules import EvaluationSide, digests_of, repeated, rules
+from transformer_core.corpus.cleaning.rules import EvaluationSide, digests_of, repeated, rules, words_in
 from transformer_core.corpus.text import (
     REPAIRS,
     WEIGHTS,
@@ -23,7 +23,6 @@ from transformer_core.corpus.text import (
     Pair,
     decode_line,
     has_entity,
-    length_in_words,
     normalise,
     read_chunks,
     read_lines,
@@ -188,7 +187,7 @@ class _Work:
             if pair is None:
                 continue
             bare = Pair(without_tag(pair.source, self.tags), pair.target)
-            words = length_in_words(bare.source), length_in_words(bare.target)
+            words = words_in(bare.source), words_in(bare.target)
             part.words[index] = min(words[0], LONGEST_COUNTED), min(words[1], LONGEST_COUNTED)
             part.tally.entities += has_entity(pair.source) + has_entity(pair.target)
             rule = next((name for name, drops in asked.items() if drops(bare, words)), None)
