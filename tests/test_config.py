@@ -17,6 +17,7 @@ COVERAGE = "a number of at least 0.98 and at most 1"
 SYMBOLS = "a list of different texts without white space, none of them a special token"
 FACTOR = "Did you mean 'learning_rate_factor'?"
 FEWER = "Keep more checkpoints or average fewer."
+ENGINE = "Set decode.engine: ctranslate2."
 LIST = "Set average.shortlist, for example to 100."
 WORST = "The two models of clean.score_by find the worst pairs."
 TOO_FEW = "give fewer checkpoints than average.count (5). Save more often or average fewer."
@@ -79,6 +80,11 @@ FAULTS = [
     ("  validate_every: 250", "  validate_every: 240", ": train.validate_every: must be a multiple of train.save_every (50), got 240"),
     ("train:\n  init_from:", "train:\n  init_from: parent", f": bpe.init_from: missing, train.init_from starts from parent. {BOTH}"),
     ("bpe:\n  init_from:", "bpe:\n  init_from: models/averaged", f": bpe.init_from: must be {PRETRAINED}, got 'models/averaged'"),
+    (
+        "  precision: float32",
+        "  precision: int8",
+        f": decode.precision: must not be int8 with decode.engine torch. {ENGINE}",
+    ),
     ("  shortlist: false", "  shortlist: true", f": decode.shortlist: must be false where average.shortlist is 0, got true. {LIST}"),
     ("drop_worst: 0", "drop_worst: 0.1", f": clean.drop_worst: must be 0 where clean.score_by is null, got 0.1. {WORST}"),
     ("score_by:", "score_by: both", f": clean.drop_worst: must be above 0 where clean.score_by is both, got 0. {WORST}"),
