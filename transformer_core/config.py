@@ -587,7 +587,7 @@ def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:
     if params.decode.shortlist and not average.shortlist:
         yield "decode.shortlist", "must be false where average.shortlist is 0, got true", "Set average.shortlist, for example to 100."
     if params.decode.precision == "int8" and params.decode.engine == "torch":
-        yield "decode.precision", "must not be int8 with decode.engine torch, which has none", "Set decode.engine: ctranslate2."
+        yield "decode.precision", "must not be int8 with decode.engine torch", "Set decode.engine: ctranslate2."
     if params.decode.engine == "ctranslate2":
         yield from _not_in_ctranslate2(params)
     if download.source == TREES:

@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 
 from tests.models.test_architectures import SIZES as EVERY
 from tests.models.test_architectures import VOCAB, built
-from tests.refusals import refused
 from transformer_core.corpus.tokens.subword import BOS, EOS
 from transformer_core.decoding import scoring
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.scoring import perplexity, score_tokens
-from transformer_core.decoding.translator import check_length
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize
 
@@ -124,13 +122,6 @@ def test_low_precision_is_summed_in_float32(model: TranslationModel) -> None:
     numbers = torch.tensor([found for each in rough for found in each], dtype=torch.float64)
     assert (numbers.bfloat16().double() != numbers).double().mean() > 0.9
     assert numbers.tolist() == pytest.approx([found for each in exact for found in each], abs=0.3)
-
-
-def test_more_tokens_than_learned_positions_are_refused_by_name() -> None:
-    check_length([4] * 12, 12, "a.de:3")
-    with refused(65, r"a\.de:3: 13 tokens, but this model has learned 12 positions\. Split the sentence\."):
-        check_length([4] * 13, 12, "a.de:3")
-    check_length([4] * 10_000, None, "a.de:3")
 
 
 def test_perplexity_is_the_exponential_of_the_mean() -> None:

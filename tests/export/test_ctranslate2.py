@@ -108,17 +108,6 @@ def test_what_is_no_export_is_kept(directory: Path, tmp_path: Path) -> None:
     assert refusal(directory, tmp_path / "file") == f"{tmp_path / 'file'}: {remedy}"
 
 
-def test_an_export_that_fails_leaves_nothing(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object, output_dir: str) -> None:
-        (Path(output_dir) / "model.bin").touch()
-        raise OSError("disk full")
-
-    monkeypatch.setattr(ctranslate2.specs.TransformerSpec, "save", fail)
-    with pytest.raises(OSError, match="disk full"):
-        export(directory, tmp_path / "out")
-    assert names(tmp_path) == ["model", "spm.model"]
-
-
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the kept exports, which does not exist yet."""

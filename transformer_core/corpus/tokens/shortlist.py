@@ -93,7 +93,7 @@ def align(pairs: Callable[[], Iterable[tuple[TokenIds, TokenIds]]], vocab_size: 
         text, forward, backward = (str(Path(folder) / name) for name in ("pairs", "forward", "backward"))
         with Path(text).open("w", encoding="ascii") as file:
             for source, target in pairs():
-                occurrences += np.bincount(np.asarray(target, np.int64), minlength=vocab_size)
+                np.add.at(occurrences, np.asarray(target, np.int64), 1)
                 file.write(f"{' '.join(_words(source))} ||| {' '.join(_words(target))}\n")
         systran_align.generate_alignment_probabilities(text, forward, backward, favor_diagonal=True, optimize_tension=True)
         probabilities, again = systran_align.Aligner(forward, backward), iter(pairs())
