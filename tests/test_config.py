@@ -39,6 +39,11 @@ FAULTS = [
     ("  validate_every: 250", "  validate_every: 240", "train.validate_every: must be a multiple of train.save_every (50), got 240"),
     ("train:\n  init_from:", "train:\n  init_from: parent", "bpe.init_from: missing, train.init_from starts from parent."),
     ("bpe:\n  init_from:", "bpe:\n  init_from: models/a", "bpe.init_from: must be the name of a folder in pretrained/, got 'models/a'"),
+    (
+        "  precision: float32",
+        "  precision: int8",
+        "decode.precision: must not be int8 with decode.engine torch. Set decode.engine: ctranslate2.",
+    ),
     ("  shortlist: false", "  shortlist: true", "decode.shortlist: must be false where average.shortlist is 0, got true."),
     ("drop_worst: 0", "drop_worst: 0.1", "clean.drop_worst: must be 0 where clean.score_by is null, got 0.1."),
     ("score_by:", "score_by: both", "clean.drop_worst: must be above 0 where clean.score_by is both, got 0."),

@@ -74,9 +74,12 @@ def test_a_name_is_defined_in_the_file_or_folder_that_it_links() -> None:
 
 
 def test_a_file_of_code_that_a_page_names_exists() -> None:
+    checked = 0
     for page in set(PAGES) - {"CHANGELOG.md"}:
         for name in re.findall(r"(?<![\w/.])(?:transformer_core|flows|tests|benchmarks)/[\w/-]+\.\w+", text_of(page)):
             assert "NAME" in name or name in FILES, (page, name)
+            checked += 1
+    assert checked > 50
 
 
 def test_the_settings_in_the_commands_of_a_page_suit_their_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,8 +117,8 @@ def test_the_page_of_clusters_has_the_seconds_in_which_a_training_must_save() ->
 
 
 def test_every_page_is_in_the_index() -> None:
-    indexed = {target.partition("#")[0] for _, target in links("docs/index.md")}
-    assert {Path(page).name for page in PAGES if page.startswith("docs/")} - {"index.md"} <= indexed
+    indexed = {target.partition("#")[0] for _, target in links("docs/index.md") if not target.startswith("../")}
+    assert {Path(page).name for page in PAGES if page.startswith("docs/")} - {"index.md"} == indexed
 
 
 def test_every_command_has_its_line_in_the_usage_and_no_other_is_named() -> None:
