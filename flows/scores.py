@@ -1,18 +1,44 @@
 """`python -m flows.scores`: the scores of the last run as a table (`dvc metrics show` prints them in one line of 200 columns)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
+from flows.process import paths
 from flows.process.runner import reports_errors
-from flows.record.tasks import read_scores, score_table
+from flows.record.documents import read_output
+from flows.record.tasks import TRANSLATION, read_scores, score_table, task_scored
 from transformer_core.cli.arguments import Parser
+from transformer_core.corpus.text import normalise, read_lines
+
+EXAMPLES = 3
 
 
 @reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the scores of the last run. The exit code is 65 if no run has been scored, or if the file of the scores is damaged."""
-    Parser(prog="python -m flows.scores", description=main.__doc__).parse_args(arguments)
-    print(score_table(read_scores()))
+    """Print the scores of the last run, and of a translation its first sentences of the test set.
+
+    The exit code is 65 if no run has been scored, or if a file of it is missing or damaged.
+    """
+    Parser(prog="python -m flows.scores", description="Print the scores of the last run.").parse_args(arguments)
+    scores = read_scores()
+    print(score_table(scores))
+    if task_scored(scores) is TRANSLATION:
+        print(*examples(), sep="\n")
     return 0
+
+
+def examples() -> Iterator[str]:
+    """Yield the first sentences of the test set, each with its translation and reference."""
+    manifest = read_output(paths.MANIFEST)
+    files = {
+        "source": paths.RAW / f"test.{manifest['source']}",
+        "translation": paths.DECODED / paths.HYPOTHESES,
+        "reference": paths.RAW / f"test.{manifest['target']}",
+    }
+    paths.require(*files.values())
+    for lines in islice(zip(*map(read_lines, files.values()), strict=False), EXAMPLES):
+        yield ""
+        yield from (f"{name:<13}{normalise(line)}" for name, line in zip(files, lines, strict=True))
 
 
 if __name__ == "__main__":

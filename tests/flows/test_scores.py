@@ -2,15 +2,17 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from flows.process.paths import SCORES
+from flows.process.paths import DECODED, MANIFEST, RAW, SCORES
 from flows.scores import main
+from tests.flows.publishing import MANIFEST as ENTRY
 from transformer_core.errors import ExitCode
-from transformer_core.files import write_json
+from transformer_core.files import write_json, write_text
 
-pytestmark = pytest.mark.usefixtures("empty_directory")
+pytestmark = pytest.mark.usefixtures("translated")
 
 FIGURES = {
     "bleu": 38.4, "bleu_low": 36.91, "bleu_high": 40.02, "chrf": 64.21, "ter": 42.0, "paper_bleu": 39.5,
@@ -19,6 +21,15 @@ FIGURES = {
     "corpus": "multi30k", "lines": 1000, "references_sha256": "0" * 64, "copied": 0.2, "empty": 0.0, "over_long": 1.3,
     "valid": {"bleu": 39.0, "bleu_low": 37.5, "bleu_high": 40.5, "chrf": 65.0, "ter": 41.5, "paper_bleu": 40.1},
 }  # fmt: skip
+
+
+@pytest.fixture
+def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with a test set of four lines and their translations."""
+    monkeypatch.chdir(tmp_path)
+    write_json(MANIFEST, ENTRY)
+    for file, word in ((RAW / "test.en", "line"), (RAW / "test.de", "Zeile"), (DECODED / "test.hyp", "Reihe")):
+        write_text(file, "".join(f"{word} {number}\n" for number in range(1, 5)))
 
 
 def test_scores_of_both_splits_are_under_their_names(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +43,8 @@ def test_scores_of_both_splits_are_under_their_names(capsys: pytest.CaptureFixtu
     assert lines[4] == "The paper's BLEU: 40.10 on valid, 39.50 on test, multi-bleu|nrefs:1|case:mixed|tok:moses-de"
     assert lines[5] == "Outputs for test: 0.2% copies, 0.0% empty, 1.3% over-long"
     assert len({len(line) for line in lines[:3]}) == 1
+    assert lines[7:11] == ["", "source       line 1", "translation  Reihe 1", "reference    Zeile 1"]
+    assert len(lines) == 7 + 3 * 4 + 1
 
 
 def test_a_reader_that_leaves_ends_it_quietly() -> None:
