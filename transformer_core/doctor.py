@@ -69,11 +69,9 @@ def _torch() -> Iterator[Finding]:
     if torch.cuda.is_available():
         gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
         yield Finding("cuda", "ok", ", ".join(f"{gpu.name} {gpu.total_memory / _GIB:.0f} GiB" for gpu in gpus))
-        if torch.cuda.get_device_capability(0) < AMPERE:
-            yield Finding("compiler", "warning", "no kernels are compiled for a GPU before Ampere: training is slower")
-        elif not can_compile(torch.device("cuda", 0)):
-            missing = "no C compiler, headers of Python or Triton: training is slower"
-            yield Finding("compiler", "warning", missing, "Install gcc and python3-dev.")
+        if not can_compile(torch.device("cuda", 0)):
+            remedy = "" if torch.cuda.get_device_capability(0) < AMPERE else "Install gcc and python3-dev."  # Triton needs Ampere.
+            yield Finding("compiler", "warning", "kernels are not compiled: training is slower", remedy)
     elif shutil.which("nvidia-smi") or torch.cuda.device_count():  # The count needs no working CUDA.
         built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
         remedy = "Look at the output of nvidia-smi and install the torch that fits the driver, or use the CPU."
