@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 MOST_WORDS = 10  # Of a sentence.
-VOCABULARY = 2000, 3000  # Each word of a sentence is among so many of its language's most frequent words.
+VOCABULARY = 2500, 4000  # Each word of a sentence is among so many of its language's most frequent words.
 HELD_OUT = 1000  # Pairs of valid, and of test.
 WORD = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 Pair = tuple[str, str]

@@ -27,7 +27,7 @@ FAULTS = [
     ("  precision: auto", "  precision: half", "train.precision: must be 'auto', 'bf16', 'fp16', 'float32' or 'float64', got 'half'"),
     ("  drop_copies: true", "  drop_copies: yes", "clean.drop_copies: must be a valid boolean, got 'yes'"),
     ("  user_symbols: []", "  user_symbols: [</s>]", "bpe.user_symbols: must be a list of different texts without white space"),
-    ("  preset: tiny", "  preset: tiny\n  dropout: 1.5", "model.dropout: must be less than 1, got 1.5"),
+    ("  dropout: 0", "  dropout: 1.5", "model.dropout: must be less than 1, got 1.5"),
     ("  preset: tiny", "  preset: tiny\n  convolutions: [[1, 0, 1]]", "model.convolutions.0.1: must be greater than 0, got 0"),
     ("  name: tatoeba-en-de", "  name: it's", 'publish.name: must be a name without / : \' and ", got "it\'s"'),
     ("  pools: {}", "  pools: {train: 3}", "machine.pools.train: must be a valid string, got 3"),
@@ -35,13 +35,13 @@ FAULTS = [
     ("  target: de", "  target: en", "download.target: must differ from download.source, got 'en'"),
     ("  keep: 5", "  keep: 2", "average.count: must be at most train.keep (2), got 5. Keep more checkpoints or average fewer."),
     ("  of: last", "  of: best", "average.count: must be at most train.keep_best (0), got 5. Keep more checkpoints or average fewer."),
-    ("  updates: 1050", "  updates: 200", f"train.save_every: 200 updates in steps of 50 {TOO_FEW}"),
+    ("  updates: 3000", "  updates: 200", f"train.save_every: 200 updates in steps of 50 {TOO_FEW}"),
     ("  validate_every: 250", "  validate_every: 240", "train.validate_every: must be a multiple of train.save_every (50), got 240"),
     ("train:\n  init_from:", "train:\n  init_from: parent", "bpe.init_from: missing, train.init_from starts from parent."),
     ("bpe:\n  init_from:", "bpe:\n  init_from: models/a", "bpe.init_from: must be the name of a folder in pretrained/, got 'models/a'"),
     (
-        "  precision: float32",
-        "  precision: int8",
+        "  engine: ctranslate2\n  precision: float32",
+        "  engine: torch\n  precision: int8",
         "decode.precision: must not be int8 with decode.engine torch. Set decode.engine: ctranslate2.",
     ),
     ("  shortlist: false", "  shortlist: true", "decode.shortlist: must be false where average.shortlist is 0, got true."),
@@ -52,9 +52,9 @@ FAULTS = [
     ("  target: de", "  target: tree", "train.best_by: the task is parsing (download.target tree), which has no bleu."),
 ]
 NOT_YAML = [
-    ("\twarmup: 400", ":38: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
-    ("  warmup: [", ":40: not valid YAML (expected ',' or ']', but got ':')"),
-    ("  warmup: 1\n  warmup: 2", ':39: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
+    ("\twarmup: 400", ":40: not valid YAML (found character '\\t' that cannot start any token). Indent with spaces."),
+    ("  warmup: [", ":42: not valid YAML (expected ',' or ']', but got ':')"),
+    ("  warmup: 1\n  warmup: 2", ':41: not valid YAML (found duplicate key "warmup"). Remove one of them.'),
 ]
 
 
@@ -118,19 +118,18 @@ def test_bpe_dropout_is_refused_where_params_say_that_the_subwords_are_not_bpe()
 
 
 def test_r_drop_is_refused_without_dropout() -> None:
-    text = WHOLE.replace("  r_drop: 0\n", "  r_drop: 5\n")
-    assert loaded(text).train.r_drop == 5
-    without = text.replace("  preset: tiny", "  preset: tiny\n  dropout: 0")
+    without = WHOLE.replace("  r_drop: 0\n", "  r_drop: 5\n")
     remedy = "It compares two passes, which are equal without dropout. Set model.dropout, for example to 0.1."
     assert refusal(without) == f": train.r_drop: must be 0 where the model has no dropout, got 5. {remedy}"
+    assert loaded(without.replace("  dropout: 0", "  dropout: 0.1")).train.r_drop == 5
     assert loaded(without.replace("  dropout: 0", "  relu_dropout: 0.1")).train.r_drop == 5
 
 
 def test_a_warm_up_that_the_cooldown_cuts_off_is_named() -> None:
-    text = WHOLE.replace("  warmup: 400", "  warmup: 800").replace("  cooldown: 0", "  cooldown: 0.9")
+    text = WHOLE.replace("  warmup: 400", "  warmup: 2000").replace("  cooldown: 0.5", "  cooldown: 0.9")
     assert loaded(WHOLE).train.warning == ""
-    told = "the learning rate reaches 36% of its highest value. Lower it, or raise train.updates."
-    assert loaded(text).train.warning == f"train.warmup: 800 updates, but the training has 1,050 with train.cooldown 0.9: {told}"
+    told = "the learning rate reaches 42% of its highest value. Lower it, or raise train.updates."
+    assert loaded(text).train.warning == f"train.warmup: 2,000 updates, but the training has 3,000 with train.cooldown 0.9: {told}"
 
 
 def test_a_whole_number_is_a_number_and_machine_may_be_left_out_and_sections_are_frozen() -> None:
