@@ -193,6 +193,7 @@ def _baseline(name: str) -> CommentedMap:
     )
     document["model"].insert(0, "architecture", baseline.architecture)
     document["model"].update(baseline.settings)
+    document["decode"]["engine"] = "torch"  # CTranslate2 has Transformers alone.
     document["publish"]["name"] = f"{name}-en-de"
     return document
 
