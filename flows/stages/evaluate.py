@@ -23,6 +23,7 @@ from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation import metrics, parsing
 from transformer_core.evaluation.attention import attention_maps, keeps_weights
 from transformer_core.evaluation.attention_figures import choose_sentence
+from transformer_core.evaluation.bleu import as_outputs
 from transformer_core.evaluation.frequency import f1_by_frequency
 from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing, render_sentences
 from transformer_core.files import read_numbers, sha256_of, write_json, write_text
@@ -95,7 +96,7 @@ def gather(params: Params) -> Report | ParsingReport:
         path = paths.RAW / f"{split}.{target}"
         if not params.evaluate.allow_tokenised:
             metrics.refuse_tokenised(path, right)
-        if warning := metrics.other_form(path, right):
+        if warning := metrics.unlike_outputs(path, right):
             echo(warning, sys.stderr)
     return _translated(common, others, params)
 
@@ -106,7 +107,8 @@ def splits_beside_test(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _translated(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequence[str]]], params: Params) -> Report:
-    sources, hypotheses, references = (common[name] for name in ("sources", "hypotheses", "references"))
+    sources, hypotheses = common["sources"], common["hypotheses"]
+    references, _ = as_outputs(common["references"])
     target, named = common["manifest"]["target"], common["manifest"].get("metrics", [])
     scores = metrics.sentence_chrf(hypotheses, references)
     # White space counts as stage clean writes it: a model never outputs two spaces, or the carriage return of a reference.
@@ -116,7 +118,7 @@ def _translated(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequenc
         # The references of test decide on the tokens of all sets, as in stage publish, so that one signature holds for all.
         scores={
             split: metrics.score(outputs, expected, target, named, references)
-            for split, (outputs, expected) in {"test": (hypotheses, references), **others}.items()
+            for split, (outputs, expected) in {"test": (hypotheses, common["references"]), **others}.items()
         },
         shares=metrics.output_shares(sources, hypotheses, references),
         by_length=metrics.bleu_by_group(metrics.length_labels(sources), hypotheses, references),

@@ -13,7 +13,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import estimate_ci
 
-from transformer_core.evaluation.bleu import bleu_metric, ter_metric
+from transformer_core.evaluation.bleu import NORMALISED, as_outputs, bleu_metric, ter_metric
 
 RESAMPLES = 1000
 SEED = 12345  # sacreBLEU's default.
@@ -56,7 +56,7 @@ class Comparison:
 
 
 def compare_systems(baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> Comparison:
-    """Compare BLEU (`bleu_metric`) of two systems' translations of the same sentences.
+    """Compare BLEU (`bleu_metric`) of two systems' translations of the same sentences; the references are normalised (`as_outputs`).
 
     Raises:
         ValueError: the three differ in length or are empty.
@@ -96,6 +96,7 @@ def _comparisons(
 ) -> list[Comparison]:
     if not len(baseline) == len(candidate) == len(references) > 0:
         raise ValueError(f"{len(baseline)} and {len(candidate)} hypotheses for {len(references)} references")
+    references, changed = as_outputs(references)
     comparisons = []
     for name, metric in metrics.items():
         first, second = (_statistics(metric, outputs, references) for outputs in (baseline, candidate))
@@ -107,7 +108,7 @@ def _comparisons(
         signature = metric.get_signature()
         signature.update("seed", str(SEED))
         signature.update("bs", RESAMPLES)
-        comparisons.append(Comparison(name, score, other, other - score, p_value, str(signature)))
+        comparisons.append(Comparison(name, score, other, other - score, p_value, f"{signature}{NORMALISED if changed else ''}"))
     return comparisons
 
 
