@@ -226,7 +226,7 @@ def for_dvc(scores: Mapping[str, Any], report: Report | ParsingReport, task: Tas
     """
     training = read_output(paths.TRAINING_METRICS)
     own = [name.replace("-", "_") for name in report.manifest.get("metrics", [])]
-    test = {name: scores[name] for name in (*task.published, *own)}
+    test = {name: scores[name] for name in (*task.published, *own) if name in scores}
     valid, last = {task.key: scores["valid"][task.key]}, {"perplexity": round(training["valid_perplexity"], 2)}
     further = {name: {key: of_split[key] for key in (task.key, *own)} for name, of_split in scores.get("tests", {}).items()}
     return {**test, "valid": valid, "last_checkpoint": last, **further, "minutes": training["minutes"]}
@@ -257,8 +257,8 @@ def _moses_bleu(scores: metrics.Scores | parsing.ParsingScores) -> dict[str, flo
 
 
 def _rounded(scores: object, names: Sequence[str]) -> dict[str, float]:
-    """Return scores in percent, rounded to two decimals."""
-    return {name: round(getattr(scores, name), 2) for name in names}
+    """Return scores in percent, rounded to two decimals, without those that were not computed."""
+    return {name: round(score, 2) for name in names if (score := getattr(scores, name)) is not None}
 
 
 def write_groups(path: Path, column: str, groups: Sequence[metrics.GroupScore]) -> None:
@@ -298,10 +298,12 @@ def record(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task
             f"**{task.headline(scores)}** ({scores['signature']}). The report is among the artifacts.",
         }
     )
-    journal.metrics(SCORES_STEP, {name: scores[name] for name in (*scores["valid"], *task.shares)})
+    journal.metrics(
+        SCORES_STEP, {name: scores[name] for name in dict.fromkeys((*task.scores, *scores["valid"], *task.shares)) if name in scores}
+    )
     journal.metrics(training["updates"], scores["valid"], context="valid")
     for name, of_split in scores.get("tests", {}).items():
-        journal.metrics(SCORES_STEP, {key: of_split[key] for key in scores["valid"]}, context=name)
+        journal.metrics(SCORES_STEP, {key: of_split[key] for key in of_split if key != "lines"}, context=name)
     for path in (paths.REPORT, paths.SENTENCES, *hypotheses, paths.BY_LENGTH, paths.BY_PHENOMENON):
         journal.artifact(path)
     for side, folder in (("source", SOURCES), ("target", REFERENCES)):

@@ -304,3 +304,13 @@ def test_references_that_differ_in_white_space_alone_are_scored_as_they_are() ->
     references = ["Ein Mann  fährt Rad.\r", "Zwei Hunde."]
     assert as_outputs(references) == (references, 0)
     assert unlike_outputs(Path("ref.de"), references) is None
+
+
+def test_ter_is_left_out_where_a_line_would_take_many_seconds() -> None:
+    words = " ".join(f"Wort{number}" for number in range(201))
+    for longer in ([words, "Ja."], ["Nein.", "Ja."]), (["Nein.", "Ja."], [words, "Ja."]):
+        scores = score(*longer, "de")
+        assert (scores.ter, scores.ter_low, scores.ter_high) == (None, None, None)
+        assert [one.metric for one in compare_scores(longer[0], *longer)] == ["BLEU", "chrF2"]
+    short = words.rsplit(" ", 1)[0]
+    assert score([short], [short], "de").ter == 0

@@ -433,3 +433,13 @@ def test_the_report_draws_the_gold_tree_beside_the_models(parsed: Path) -> None:
     assert (sentences.count('class="exact"'), "<mark>" in sentences) == (1, False)
     # First the sentence whose NP was cut off and took in the verb, then the one whose noun went to the VP: of each the gold tree first.
     assert re.findall(r'class="differs"[^>]*>(\w+)<', html) == ["NP", "VP", "NP", "NP", "VP", "NP", "VP"]
+
+
+def test_a_set_with_a_line_too_long_for_ter_has_none(here: Path, params: Params, capsys: pytest.CaptureFixture[str]) -> None:
+    write_lines(here / "data/raw/test.de", ["Haus " * 201, *TARGET[1:]])
+    run(params)
+    scores = read_json(SCORES)
+    assert "ter" not in scores
+    assert "ter" in scores["valid"]
+    assert re.search(r"^test .* -$", capsys.readouterr().out, re.MULTILINE)
+    assert "no TER: a line has more than 200 words" in (here / "results/report.html").read_text(encoding="utf-8")

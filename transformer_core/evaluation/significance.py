@@ -13,7 +13,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import estimate_ci
 
-from transformer_core.evaluation.bleu import NORMALISED, as_outputs, bleu_metric, ter_metric
+from transformer_core.evaluation.bleu import NORMALISED, as_outputs, bleu_metric, has_ter, ter_metric
 
 RESAMPLES = 1000
 SEED = 12345  # sacreBLEU's default.
@@ -65,8 +65,10 @@ def compare_systems(baseline: Sequence[str], candidate: Sequence[str], reference
 
 
 def compare_scores(baseline: Sequence[str], candidate: Sequence[str], references: Sequence[str]) -> list[Comparison]:
-    """Compare BLEU, chrF2 and TER, in this order; arguments and errors as in `compare_systems`."""
-    metrics = {"BLEU": bleu_metric(references, force=True), "chrF2": CHRF(), "TER": ter_metric(references)}
+    """Compare BLEU, chrF2 and, unless a line is too long (`has_ter`), TER, in this order; arguments and errors as in `compare_systems`."""
+    metrics: dict[str, Metric] = {"BLEU": bleu_metric(references, force=True), "chrF2": CHRF()}
+    if has_ter(baseline, candidate, references):
+        metrics["TER"] = ter_metric(references)
     return _comparisons(metrics, baseline, candidate, references)
 
 
