@@ -80,6 +80,8 @@ def read_scores(task: Task | None = None, root: Path = Path()) -> dict[str, Any]
 def _schema(task: Task) -> type[BaseModel]:
     """Return the schema of what readers need of scores.json. It is made once: Python never frees a class that pydantic has made."""
     numbers: dict[str, Any] = dict.fromkeys((task.key, f"{task.key}_low", f"{task.key}_high", *task.columns), Quantity)
+    if "ter" in numbers:
+        numbers["ter"] = (Quantity, 0)  # Absent if a line is too long for it.
     of_test: dict[str, Any] = dict.fromkeys(task.shares, Quantity)
     of_test |= {"corpus": Name, "lines": Total, "signature": str, "references_sha256": str}
     of_test |= dict.fromkeys(COUNT_TITLES, (Quantity, 0)) | {f"{name}_signature": (str, "") for name in COUNT_TITLES}
@@ -97,7 +99,9 @@ def score_table(scores: Mapping[str, Any]) -> str:
     splits = {"valid": scores["valid"], **tests}
     for split, of_split in splits.items():
         interval = f"{of_split[f'{task.key}_low']:.2f}-{of_split[f'{task.key}_high']:.2f}"
-        others = "".join(f"{of_split[key]:>{width}.2f}" for key, (_, width) in task.columns.items())
+        others = "".join(
+            f"{of_split[key]:>{width}.2f}" if key in of_split else f"{'-':>{width}}" for key, (_, width) in task.columns.items()
+        )
         rows.append(f"{split:<30}{of_split[task.key]:>8.2f}{interval:>15}{others}")
     lines = ", ".join(f"{of_split['lines']:,} line{'s' * (of_split['lines'] != 1)} of {split}" for split, of_split in tests.items())
     rows.append(f"{task.score}: {scores['signature']}, {lines}")

@@ -21,6 +21,7 @@ from transformer_core.config import TREES, Machine, Params
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.evaluation import metrics, parsing
 from transformer_core.evaluation.attention import attention_maps, choose_sentence, keeps_weights
+from transformer_core.evaluation.bleu import as_outputs
 from transformer_core.evaluation.report import Attended, Lineage, ParsingReport, Report, render, render_parsing, render_sentences
 from transformer_core.files import read_numbers, sha256_of, write_json, write_text
 from transformer_core.models.directory import SUBWORD, load_model, read_config
@@ -89,7 +90,7 @@ def gather(params: Params) -> Report | ParsingReport:
         path = paths.RAW / f"{split}.{target}"
         if not params.evaluate.allow_tokenised:
             metrics.refuse_tokenised(path, right)
-        if warning := metrics.other_form(path, right):
+        if warning := metrics.unlike_outputs(path, right):
             echo(warning, sys.stderr)
     return _translated(common, others, params)
 
@@ -100,7 +101,8 @@ def splits_beside_test(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _translated(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequence[str]]], params: Params) -> Report:
-    sources, hypotheses, references = (common[name] for name in ("sources", "hypotheses", "references"))
+    sources, hypotheses = common["sources"], common["hypotheses"]
+    references, _ = as_outputs(common["references"])
     target, named = common["manifest"]["target"], common["manifest"].get("metrics", [])
     scores = metrics.sentence_chrf(hypotheses, references)
     # White space counts as stage clean writes it: a model never outputs two spaces, or the carriage return of a reference.
@@ -110,7 +112,7 @@ def _translated(common: Mapping[str, Any], others: Mapping[str, Sequence[Sequenc
         # The references of test decide on the tokens of all sets, as in stage publish, so that one signature holds for all.
         scores={
             split: metrics.score(outputs, expected, target, named, references)
-            for split, (outputs, expected) in {"test": (hypotheses, references), **others}.items()
+            for split, (outputs, expected) in {"test": (hypotheses, common["references"]), **others}.items()
         },
         shares=metrics.output_shares(sources, hypotheses, references),
         by_length=metrics.bleu_by_group(metrics.length_labels(sources), hypotheses, references),
@@ -206,7 +208,7 @@ def for_dvc(scores: Mapping[str, Any], report: Report | ParsingReport, task: Tas
     """
     training = read_output(paths.TRAINING_METRICS)
     own = [name.replace("-", "_") for name in report.manifest.get("metrics", [])]
-    test = {name: scores[name] for name in (*task.published, *own)}
+    test = {name: scores[name] for name in (*task.published, *own) if name in scores}
     valid, last = {task.key: scores["valid"][task.key]}, {"perplexity": round(training["valid_perplexity"], 2)}
     further = {name: {key: of_split[key] for key in (task.key, *own)} for name, of_split in scores.get("tests", {}).items()}
     return {**test, "valid": valid, "last_checkpoint": last, **further, "minutes": training["minutes"]}
@@ -237,8 +239,8 @@ def _moses_bleu(scores: metrics.Scores | parsing.ParsingScores) -> dict[str, flo
 
 
 def _rounded(scores: object, names: Sequence[str]) -> dict[str, float]:
-    """Return scores in percent, rounded to two decimals."""
-    return {name: round(getattr(scores, name), 2) for name in names}
+    """Return scores in percent, rounded to two decimals, without those that were not computed."""
+    return {name: round(score, 2) for name in names if (score := getattr(scores, name)) is not None}
 
 
 def write_groups(path: Path, column: str, groups: Sequence[metrics.GroupScore]) -> None:
@@ -277,10 +279,12 @@ def record(scores: Mapping[str, Any], report: Report | ParsingReport, task: Task
             f"**{task.headline(scores)}** ({scores['signature']}). The report is among the artifacts.",
         }
     )
-    journal.metrics(SCORES_STEP, {name: scores[name] for name in (*scores["valid"], *task.shares)})
+    journal.metrics(
+        SCORES_STEP, {name: scores[name] for name in dict.fromkeys((*task.scores, *scores["valid"], *task.shares)) if name in scores}
+    )
     journal.metrics(training["updates"], scores["valid"], context="valid")
     for name, of_split in scores.get("tests", {}).items():
-        journal.metrics(SCORES_STEP, {key: of_split[key] for key in scores["valid"]}, context=name)
+        journal.metrics(SCORES_STEP, {key: of_split[key] for key in of_split if key != "lines"}, context=name)
     for path in (paths.REPORT, paths.SENTENCES, *hypotheses, paths.BY_LENGTH):
         journal.artifact(path)
     for side, folder in (("source", SOURCES), ("target", REFERENCES)):

@@ -178,13 +178,13 @@ def version_tags(scores: Mapping[str, Any], task: Task, training: Run) -> dict[s
 def log_scores(client: MlflowClient, training: Run, scores: Mapping[str, Any], task: Task) -> None:
     """Log scores of the test set as metrics of the training."""
     now = time.time_ns() // 1_000_000
-    changed = [name for name in task.published if training.data.metrics.get(name) != scores[name]]
+    changed = [name for name in task.published if name in scores and training.data.metrics.get(name) != scores[name]]
     client.log_batch(training.info.run_id, metrics=[Metric(name, scores[name], now, SCORES_STEP) for name in changed])
 
 
 def score_model(client: MlflowClient, run_id: str, model_id: str, task: Task) -> None:
     """Give a logged model the run's scores of the test set; MLflow gives it only the metrics of its own step, the last update."""
-    last = [client.get_metric_history(run_id, name)[-1] for name in task.published]
+    last = [history[-1] for name in task.published if (history := client.get_metric_history(run_id, name))]
     of_model = [Metric(score.key, score.value, score.timestamp, score.step, model_id=model_id, run_id=run_id) for score in last]
     client.log_batch(run_id, metrics=of_model)
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.clone import DATA
 from tests.evaluation.test_significance import SYSTEMS, sacrebleu_scores, systems, wmt17
 from tests.refusals import refused
-from transformer_core.evaluation.bleu import corpus_bleu
+from transformer_core.corpus.text import normalise
+from transformer_core.evaluation.bleu import as_outputs, corpus_bleu
 from transformer_core.evaluation.metrics import (
     ALIKE,
     EXACT,
@@ -29,6 +30,7 @@ from transformer_core.evaluation.metrics import (
     read_aligned,
     refuse_tokenised,
     score,
+    unlike_outputs,
 )
 from transformer_core.evaluation.significance import compare_scores
 
@@ -262,3 +264,42 @@ def test_the_error_names_the_first_line_the_share_and_the_remedy() -> None:
         "data/raw/test.de:3: looks tokenised (67% of the lines do), but BLEU needs detokenised text. "
         "Detokenise the corpus, or set evaluate.allow_tokenised: true."
     )
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "Die Donau\u00addampf\u00adschiff\u00adfahrt beginnt am Morgen.",
+        "\u200fذهب الولد إلى المدرسة\u200f في الصباح.",  # noqa: RUF001
+        "הילד\u200f הלך\u200e אל בית\u200f הספר.",
+        "ខ្ញុំ\u200bចូលចិត្ត\u200bអាន\u200bសៀវភៅ\u200bនៅ\u200bសាលា",
+        "Er sagte: \u0084Heute regnet es in Berlin\u0093.",
+        "Das Mu\u0308ller-Haus steht in Mu\u0308nchen.",
+    ],
+    ids=["soft hyphens", "Arabic marks", "Hebrew marks", "Khmer spaces", "cp1252 quotes", "decomposed"],
+)
+def test_a_perfect_translation_scores_100_whatever_characters_its_reference_has(reference: str) -> None:
+    outputs, references = [normalise(reference)] * 2, [reference] * 2
+    scores = score(outputs, references, "de")
+    assert (scores.bleu, scores.chrf, scores.ter) == pytest.approx((100, 100, 0))
+    assert corpus_bleu(outputs, references) == pytest.approx(100)
+    assert [one.candidate for one in compare_scores(outputs, outputs, references)] == pytest.approx([100, 100, 0])
+    signatures = [scores.bleu_signature, scores.chrf_signature, *(one.signature for one in compare_scores(outputs, outputs, references))]
+    assert all(signature.endswith("|ref:normalised") for signature in signatures)
+    assert "ref.de: 2 of 2 lines" in str(unlike_outputs(Path("ref.de"), references))
+
+
+def test_references_that_differ_in_white_space_alone_are_scored_as_they_are() -> None:
+    references = ["Ein Mann  fährt Rad.\r", "Zwei Hunde."]
+    assert as_outputs(references) == (references, 0)
+    assert unlike_outputs(Path("ref.de"), references) is None
+
+
+def test_ter_is_left_out_where_a_line_would_take_many_seconds() -> None:
+    words = " ".join(f"Wort{number}" for number in range(201))
+    for longer in ([words, "Ja."], ["Nein.", "Ja."]), (["Nein.", "Ja."], [words, "Ja."]):
+        scores = score(*longer, "de")
+        assert (scores.ter, scores.ter_low, scores.ter_high) == (None, None, None)
+        assert [one.metric for one in compare_scores(longer[0], *longer)] == ["BLEU", "chrF2"]
+    short = words.rsplit(" ", 1)[0]
+    assert score([short], [short], "de").ter == 0

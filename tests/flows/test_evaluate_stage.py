@@ -364,13 +364,14 @@ def test_the_report_has_all_settings_and_what_it_was_made_from(here: Path, param
 
 
 @pytest.mark.usefixtures("here")
-def test_references_in_another_unicode_form_are_warned_of(params: Params, capsys: pytest.CaptureFixture[str]) -> None:
+def test_references_in_another_unicode_form_are_normalised_and_named(params: Params, capsys: pytest.CaptureFixture[str]) -> None:
     run(params)
-    assert "NFC" not in capsys.readouterr().err
+    assert "normalised" not in capsys.readouterr().err
     write_lines(Path("data/raw/test.de"), (normalize("NFD", f"{line} ü") for line in TARGET))
     run(params)
-    warning = "data/raw/test.de: 3 of 3 lines are not in Unicode form NFC, which all translations have: scores are too low"
-    assert warning in capsys.readouterr().err.split("\n")
+    note = "data/raw/test.de: 3 of 3 lines have characters that no translation has; they are normalised to be scored"
+    assert read_json(SCORES)["signature"].endswith("|ref:normalised")
+    assert note in capsys.readouterr().err.split("\n")
 
 
 def test_tokenised_references_are_scored_if_allowed(here: Path, params: Params) -> None:
@@ -417,3 +418,13 @@ def test_the_report_draws_the_gold_tree_beside_the_models(parsed: Path) -> None:
     assert (sentences.count('class="exact"'), "<mark>" in sentences) == (1, False)
     # First the sentence whose NP was cut off and took in the verb, then the one whose noun went to the VP: of each the gold tree first.
     assert re.findall(r'class="differs"[^>]*>(\w+)<', html) == ["NP", "VP", "NP", "NP", "VP", "NP", "VP"]
+
+
+def test_a_set_with_a_line_too_long_for_ter_has_none(here: Path, params: Params, capsys: pytest.CaptureFixture[str]) -> None:
+    write_lines(here / "data/raw/test.de", ["Haus " * 201, *TARGET[1:]])
+    run(params)
+    scores = read_json(SCORES)
+    assert "ter" not in scores
+    assert "ter" in scores["valid"]
+    assert re.search(r"^test .* -$", capsys.readouterr().out, re.MULTILINE)
+    assert "no TER: a line has more than 200 words" in (here / "results/report.html").read_text(encoding="utf-8")

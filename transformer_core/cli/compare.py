@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the comparison; warn on standard error if the references look tokenised."""
     from transformer_core.config import TREES
     from transformer_core.evaluation.comparison import scores_table, sentences_text, side_by_side
-    from transformer_core.evaluation.metrics import looks_tokenised, read_aligned
+    from transformer_core.evaluation.metrics import looks_tokenised, read_aligned, unlike_outputs
 
     sources = [arguments.source] if arguments.source else []
     references, a, b, *source = read_aligned(arguments.ref, arguments.a, arguments.b, *sources)
@@ -46,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         _check_trees(arguments.ref, references)
     elif looks_tokenised(references):
         print(f"{arguments.ref}: looks tokenised; compare these scores only with each other.", file=sys.stderr)
+    if not trees and (note := unlike_outputs(arguments.ref, references)):
+        print(note, file=sys.stderr)
     compared = side_by_side(a, b, references, source[0] if source else None, trees)
     if arguments.json:
         text = json.dumps(compared.document(), indent=2, ensure_ascii=False)

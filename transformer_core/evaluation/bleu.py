@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.ter import TER
 
-from transformer_core.corpus.text import is_unspaced, lacks_spaces
+from transformer_core.corpus.text import is_unspaced, lacks_spaces, normalise, with_single_spaces
 
+# Added to the signature of a score whose references were normalised.
+NORMALISED = "|ref:normalised"
+# TER takes 9 seconds for a line of 400 words and 17 for one of 800.
+MOST_TER_WORDS = 200
 _LINES_LOOKED_AT = 1000
 # Chinese text has few characters of other scripts without spaces, and half of Japanese text is kana.
 _CHINESE_SHARE = 0.9
@@ -38,13 +42,29 @@ def ter_metric(references: Sequence[str]) -> TER:
     return TER(normalized=spaceless, asian_support=spaceless)
 
 
+def as_outputs(references: Sequence[str]) -> tuple[list[str], int]:
+    """Return the references with the characters that an output can have, and the number of lines changed.
+
+    All training text is normalised, so no output has a soft hyphen or a direction mark, for example. A line that `normalise` changes in
+    white space alone is kept.
+    """
+    lines = [kept if (kept := normalise(line)) != with_single_spaces(line) else line for line in references]
+    return lines, sum(line != reference for line, reference in zip(lines, references, strict=True))
+
+
+def has_ter(*texts: Sequence[str]) -> bool:
+    """Return whether TER is computed: only if no line has more than `MOST_TER_WORDS` words."""
+    return all(len(line.split()) <= MOST_TER_WORDS for lines in texts for line in lines)
+
+
 def references_lack_spaces(references: Sequence[str]) -> bool:
     """Return whether references have no spaces between words."""
     return lacks_spaces(_sample(references))
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Return BLEU in percent, see `bleu_metric`."""
+    """Return BLEU in percent, see `bleu_metric`; the references are normalised (`as_outputs`)."""
+    references, _ = as_outputs(references)
     found: float = bleu_metric(references).corpus_score(hypotheses, [references]).score
     return found
 

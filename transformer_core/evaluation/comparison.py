@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from transformer_core.corpus.trees import bracketed, leaves, linearised, read_tree, repaired
+from transformer_core.evaluation.bleu import as_outputs
 from transformer_core.evaluation.metrics import sentence_chrf
 from transformer_core.evaluation.parsing import compare_parsers, sentence_f1
 from transformer_core.evaluation.significance import RESAMPLES, SIGNIFICANT, Comparison, compare_scores
@@ -70,8 +71,8 @@ def side_by_side(
         scores_a, scores_b = sentence_f1(a, references), sentence_f1(b, references)
         method = f"by approximate randomisation, {RESAMPLES:,} trials: more than chance."
     else:
-        scores, of_sentences = compare_scores(a, b, references), "chrF2"
-        scores_a, scores_b = sentence_chrf(a, references), sentence_chrf(b, references)
+        scores, of_sentences, (expected, _) = compare_scores(a, b, references), "chrF2", as_outputs(references)
+        scores_a, scores_b = sentence_chrf(a, expected), sentence_chrf(b, expected)
         method = f"by paired bootstrap, {RESAMPLES:,} resamples: more than chance. A lower TER is better."
     by_gain = sorted(range(len(references)), key=lambda index: scores_a[index] - scores_b[index])
 

@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from unicodedata import is_normalized
 
 import numpy as np
+from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.chrf import CHRF
 
 from transformer_core.corpus.text import length_in_words, read_lines, unequal_sides, with_single_spaces
 from transformer_core.errors import UserError
-from transformer_core.evaluation.bleu import bleu_metric, references_lack_spaces, ter_metric
+from transformer_core.evaluation.bleu import NORMALISED, as_outputs, bleu_metric, has_ter, references_lack_spaces, ter_metric
 from transformer_core.evaluation.moses_bleu import CORPUS_COUNTS, MosesBleu, paper_bleu
 from transformer_core.evaluation.significance import intervals
 
@@ -45,6 +45,7 @@ class Scores:
         hypothesis_tokens: number of BLEU's tokens of all hypotheses; `reference_tokens` that of the references.
         brevity_penalty: factor of BLEU; 1.0 is none.
         length_ratio: ratio of the tokens of the hypotheses to those of the references.
+        ter: None if a line is too long for it (`has_ter`), as are its interval and signature.
         moses_bleu: BLEU of Moses' tokens by the count's name: `paper_bleu`, and those that the corpus asks for.
     """
 
@@ -54,9 +55,9 @@ class Scores:
     chrf: float
     chrf_low: float
     chrf_high: float
-    ter: float
-    ter_low: float
-    ter_high: float
+    ter: float | None
+    ter_low: float | None
+    ter_high: float | None
     precisions: tuple[float, ...]
     hypothesis_tokens: int
     reference_tokens: int
@@ -65,7 +66,7 @@ class Scores:
     lines: int
     bleu_signature: str
     chrf_signature: str
-    ter_signature: str
+    ter_signature: str | None
     moses_bleu: Mapping[str, MosesBleu]
 
 
@@ -134,12 +135,12 @@ def refuse_tokenised(path: Path, references: Sequence[str]) -> None:
         )
 
 
-def other_form(path: Path, references: Sequence[str]) -> str | None:
-    """Return a warning if references are not in Unicode's form NFC, which all outputs have; None if they are."""
-    count = sum(not is_normalized("NFC", line) for line in references)
+def unlike_outputs(path: Path, references: Sequence[str]) -> str | None:
+    """Return a note on the references that are normalised to be scored (`as_outputs`); None if there are none."""
+    _, count = as_outputs(references)
     if not count:
         return None
-    return f"{path}: {count:,} of {len(references):,} lines are not in Unicode form NFC, which all translations have: scores are too low"
+    return f"{path}: {count:,} of {len(references):,} lines have characters that no translation has; they are normalised to be scored"
 
 
 def score(
@@ -147,7 +148,8 @@ def score(
 ) -> Scores:
     """Return corpus BLEU (`bleu_metric`), chrF2 with sacreBLEU's defaults, TER (`ter_metric`), their intervals, and BLEU of Moses' tokens.
 
-    Moses splits words at spaces, so the paper's BLEU is left out for text without them.
+    References are normalised (`as_outputs`); if that changes one, the signatures end with `NORMALISED`. Moses splits words at spaces, so
+    the paper's BLEU is left out for text without them.
 
     Args:
         language: language of the sentences; used only by the BLEU of Moses' tokens.
@@ -157,9 +159,14 @@ def score(
     Raises:
         ValueError: the two differ in length (sacreBLEU would silently truncate the longer one) or are empty.
     """
-    deciding = references if deciding is None else deciding
+    references, changed = as_outputs(references)
+    deciding, mark = references if deciding is None else deciding, NORMALISED if changed else ""
     metric, chrf_metric, edits_metric = bleu_metric(deciding), CHRF(), ter_metric(deciding)
-    found = intervals({"bleu": bleu_metric(deciding, force=True), "chrf": chrf_metric, "ter": edits_metric}, hypotheses, references)
+    scored: dict[str, Metric] = {"bleu": bleu_metric(deciding, force=True), "chrf": chrf_metric}
+    if has_ter(hypotheses, references):
+        scored["ter"] = edits_metric
+    found = intervals(scored, hypotheses, references)
+    ter = found.get("ter")
     bleu = metric.corpus_score(hypotheses, [references])
     return Scores(
         bleu=bleu.score,
@@ -168,18 +175,18 @@ def score(
         chrf=found["chrf"].score,
         chrf_low=found["chrf"].low,
         chrf_high=found["chrf"].high,
-        ter=found["ter"].score,
-        ter_low=found["ter"].low,
-        ter_high=found["ter"].high,
+        ter=ter.score if ter else None,
+        ter_low=ter.low if ter else None,
+        ter_high=ter.high if ter else None,
         precisions=tuple(bleu.precisions),
         hypothesis_tokens=bleu.sys_len,
         reference_tokens=bleu.ref_len,
         brevity_penalty=bleu.bp,
         length_ratio=bleu.ratio,
         lines=len(hypotheses),
-        bleu_signature=str(metric.get_signature()),
-        chrf_signature=str(chrf_metric.get_signature()),
-        ter_signature=str(edits_metric.get_signature()),
+        bleu_signature=f"{metric.get_signature()}{mark}",
+        chrf_signature=f"{chrf_metric.get_signature()}{mark}",
+        ter_signature=f"{edits_metric.get_signature()}{mark}" if ter else None,
         moses_bleu={
             **({} if references_lack_spaces(deciding) else {"paper_bleu": paper_bleu(hypotheses, references, language)}),
             **{name.replace("-", "_"): CORPUS_COUNTS[name](hypotheses, references, language) for name in named},
