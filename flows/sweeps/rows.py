@@ -62,8 +62,6 @@ def table2_rows(scale: int) -> list[Row]:
     """
     engine = {"decode.engine": "torch"}
     return [Row(name, {"model": _scaled(model, resolve(Model(**model)), scale)}, engine) for name, model in _TABLE_2.items()]
-        Row(name, {"model": _scaled(model, resolve(Model(**model)), scale)}, {"decode.engine": "torch"}) for name, model in _TABLE_2.items()
-    ]
 
 
 def grid_rows(settings: Sequence[str]) -> list[Row]:
