@@ -187,5 +187,7 @@ def test_a_baselines_recipe_is_the_default_with_another_model() -> None:
     default = params_of("tatoeba")
     for name in recipes.BASELINES:
         params = params_of(name)
-        assert params.model_copy(update={"model": default.model, "publish": default.publish}) == default, name
+        same = {"model": default.model, "publish": default.publish, "decode": default.decode}
+        assert params.model_copy(update=same) == default, name
+        assert params.decode == default.decode.model_copy(update={"engine": "torch"}), name
         assert params.model.architecture != "transformer", name

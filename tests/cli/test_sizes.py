@@ -113,7 +113,9 @@ def test_an_estimate_has_the_devices_and_the_price_of_all_machines_and_both_pass
     of_one = ("  price_per_hour:", "  price_per_hour: 3"), ("  devices:", "  devices: 2"), ("  nodes:", "  nodes: 2")
     write_params(tmp_path, "tatoeba", *of_one)
     here = document("estimate", "--rate", "1")  # machine.nodes are those of a work pool.
-    write_params(tmp_path, "tatoeba", *of_one, ("pools: {}", "pools: {train: gpu}"), ("r_drop: 0", "r_drop: 5"))
+    write_params(
+        tmp_path, "tatoeba", *of_one, ("pools: {}", "pools: {train: gpu}"), ("r_drop: 0", "r_drop: 5"), ("  dropout: 0", "  dropout: 0.1")
+    )
     there, given = document("estimate", "--rate", "1"), document("estimate", "--rate", "1", "--devices", "3", "--price", "1")
     for found, devices, price in ((here, 2, 3), (there, 4, 6), (given, 3, 1)):
         assert (found["devices"], found["cost"]) == (devices, pytest.approx(price * found["hours"]))

@@ -222,7 +222,7 @@ def test_a_validation_that_does_not_fit_the_memory_is_named_before_the_first_upd
     prepare("bpe")
     monkeypatch.setattr(fails, allocate)
     ended = stage_here("train")
-    said = "a validation does not fit the memory of this cpu beside micro-batches of 640 tokens. Lower train.tokens_per_microbatch"
+    said = "a validation does not fit the memory of this cpu beside micro-batches of 320 tokens. Lower train.tokens_per_microbatch"
     assert ended.stderr.splitlines()[-1].startswith(said)
     assert ended.returncode == 78
     assert not list(place.glob(".state/*/state-*.pt"))
