@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.evaluation.drawn import Drawn
 
 from tests.cli.conftest import SIZE, Call
-from tests.evaluation.drawn import Drawn
 from tests.models.on_disk import VOCAB, write_model
 from transformer_core.models.architectures import build
 

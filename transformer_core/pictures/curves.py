@@ -103,6 +103,7 @@ def line_figure(series: Mapping[str, pd.Series[float]], measure: str, logarithmi
     else:
         axes.set_ylim(bottom=min(0.0, *(float(values.min()) for values in drawable.values())))
     axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter("{x:,.10g}")
     axes.set_xlabel(unit, fontsize=_TEXT, color=MUTED)
     axes.set_ylabel(measure, fontsize=_TEXT, color=MUTED)
     axes.tick_params(which="both", length=0, labelsize=_TEXT, labelcolor=MUTED)
