@@ -236,6 +236,7 @@ def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
         ({"shares": OutputShares(0, 0, 0)}, "No translation of the test set is copied from the source, empty or over-long."),
         ({"attention": "This model keeps no attention weights."}, "This model keeps no attention weights."),
         ({"hypotheses": ["", *HYPOTHESES[1:]]}, "(empty)"),
+        ({"decoding": {"test": {**a_report().decoding["test"], "cut_off": 2}}}, "2 outputs of test reached the maximum length"),
         ({"cost": None}, "All stages took 4 min 15 s, without those"),
         ({"updates": [], "validation": []}, "No values."),
         ({"settings": {"bpe": {"lowercase": True}}}, "The model outputs lowercase text (bpe.lowercase)."),
