@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 
 from tests.cli.conftest import SIZE, Call
-from tests.evaluation.drawn import Drawn
 from tests.models.on_disk import VOCAB, write_model
 from transformer_core.models.architectures import build
 
@@ -57,36 +56,8 @@ def test_a_recurrent_model_has_one_map(call: Call, tmp_path: Path) -> None:
     assert names(tmp_path / "a") == ["attention.json", "cross.png"]
 
 
-def figure_of(file: Path) -> tuple[list[str], list[str]]:
-    """Words of the left column, the chosen one marked by a star, and the lines in words."""
-    drawn = Drawn(file.read_text(encoding="utf-8"))
-    left = [text for text in drawn.texts if "text-anchor: end" in text.style]
-    return [f"{text.text}{'*' if text.name == 'chosen' else ''}" for text in left], [line.hover for line in drawn.lines if line.hover]
-
-
-def test_a_word_is_shown_by_lines_in_the_last_layer_but_one(call: Call, tmp_path: Path) -> None:
-    done = call("attention", "--model", "transformer", "--out", "a", "--word", "sees", "the dog sees a cat")
-    assert done == (0, "a/word.svg: what “sees” attends to (layer 1 of 2; heads 1, 2)\n", "")
-    assert names(tmp_path / "a") == ["word.svg"]
-    words, lines = figure_of(tmp_path / "a/word.svg")
-    assert words == ["the", "dog", "sees*", "a", "cat", "</s>"]
-    for head in (1, 2):
-        weights = [float(line.rsplit(", ", 1)[1]) for line in lines if line.startswith(f"head {head}: \u2068sees\u2069")]
-        assert sum(weights) == pytest.approx(1, abs=0.05)  # Six weights rounded to 0.01, those below 0.011 not drawn.
-
-
-def test_of_a_word_that_stands_twice_the_first_is_shown_or_the_one_named(call: Call, tmp_path: Path) -> None:
-    for more, starred in (((), ["the*", "dog", "the", "cat"]), (("--occurrence", "2"), ["the", "dog", "the*", "cat"])):
-        chosen = ("--word", "the", "--layers", "2", "--heads", "2", "--kind", "encoder", *more)
-        done = call("attention", "--model", "transformer", "--out", "a", *chosen, "the dog the cat")
-        assert done.out == "a/word.svg: what “the” attends to (layer 2 of 2; heads 2)\n"
-        words, lines = figure_of(tmp_path / "a/word.svg")
-        assert words == [*starred, "</s>"]
-        assert {line.split(":")[0] for line in lines} == {"head 2"}
-
-
 def test_characters_that_no_font_draws_are_named_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer_core.evaluation.heat_maps._drawn_by", lambda _: set("▁thedog</s>"))
+    monkeypatch.setattr("transformer_core.pictures.drawing._drawn_by", lambda _: set("▁thedog</s>"))
     done = call("attention", "--model", "transformer", "--out", "a", "the dog", "der Hund")
     assert done.code == 0
     assert done.err.startswith("no installed font draws H n r u ·: the pictures show boxes.")
@@ -122,22 +93,6 @@ def test_of_a_model_whose_numbers_overflow_the_weights_are_null_and_there_is_no_
         ("--model convolutional a", 78, "this model keeps no attention weights"),
         ("--model learned 'the house the house the house'", 65, "tokens, but this model has learned 6 positions. Split the sentence."),
         ("--model learned a 'the house the house the house'", 65, "TARGET_SENTENCE: "),
-        ("--word it 'the dog sees'", 78, "--word: 'it' is not a word of the sentence. Its words: the dog sees </s>"),
-        (
-            "--word ⌘ 'the ⌘ dog'",
-            78,
-            "'⌘' is not a word of the sentence. Its words: the <unk> dog </s>; <unk> is what the vocabulary lacks",
-        ),
-        ("--word do 'the dog'", 78, "--word: 'do' is not a word of the sentence"),
-        ("--word dog --occurrence 2 'the dog'", 78, "--occurrence: 2 requested, but 'dog' is in the sentence once"),
-        ("--word dog --occurrence 0 'the dog'", 78, "argument --occurrence: must be a whole number"),
-        ("--occurrence 1 'the dog'", 78, "--occurrence: needs --word"),
-        ("--word dog --kind cross 'the dog'", 78, "--word: shows the encoder's self-attention"),
-        ("--word dog --layers 1,2 'the dog'", 78, "--word: shows one layer, and --layers names 2"),
-        ("--word dog --layers 3 'the dog'", 78, "--layers: 3 requested, but the model has 2"),
-        ("--word dog --heads 3 'the dog'", 78, "--heads: 3 requested, but the model has 2"),
-        ("--word dog 'the dog' 'der Hund'", 78, "--word: shows how the source is read"),
-        ("--model recurrent --word dog 'the dog'", 78, "--word: this model has no encoder attention. It has: cross."),
         ("--model nowhere a", 65, "nowhere/config.json: no such file"),
     ],
 )
@@ -148,9 +103,8 @@ def test_what_cannot_be_shown_is_one_line_and_leaves_nothing(arguments: str, cod
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize("arguments", [("the dog", "der Hund"), ("--word", "dog", "the dog")], ids=["maps", "word"])
-def test_a_folder_that_cannot_be_made_is_named(arguments: tuple[str, ...], call: Call, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(call: Call, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("mine", encoding="utf-8")
-    done = call("attention", "--model", "transformer", "--out", "a", *arguments)
+    done = call("attention", "--model", "transformer", "--out", "a", "the dog", "der Hund")
     assert done.refusal() == (78, "--out: a cannot be written to (File exists)")
     assert (tmp_path / "a").read_text(encoding="utf-8") == "mine"

@@ -15,6 +15,7 @@ from tests.models.on_disk import TEXT
 from tests.refusals import refused
 from transformer_core.corpus.tokens.subword import BOS, Subword
 from transformer_core.evaluation.attention import AttentionMaps, Kind, attention_maps
+from transformer_core.evaluation.attention_picture import attention_picture, fonts_of
 from transformer_core.models.architectures import build
 from transformer_core.models.embeddings import sinusoidal_positions
 from transformer_core.models.layers import Stream
@@ -177,3 +178,19 @@ def test_a_document_has_the_chosen_maps_and_is_json(subword: Subword) -> None:
     ]
     assert np.array(document["attention"][1]["weights"]) == pytest.approx(maps.of("cross", 2, 4), abs=1e-6)
     assert (document["source"], document["target_read"], document["target_predicted"]) == (maps.source, maps.read, maps.predicted)
+
+
+def test_a_picture_shows_the_weights_of_each_chosen_head_with_their_pieces(subword: Subword) -> None:
+    maps, shown = maps_of(SIZE, subword), [(layer, head) for layer in (1, 2) for head in (1, 2, 3, 4)]
+    dog, hund = ["the", "dog", "sees", "a", "cat", "</s>"], ["der", "Hund", "sieht", "eine", "Katze"]
+    labels = {"encoder": (dog, dog), "decoder": (["<s>", *hund], ["<s>", *hund]), "cross": ([*hund, "</s>"], dog)}
+    for kind in get_args(Kind):
+        figure = attention_picture(maps, kind, shown, 4, fonts_of(maps))
+        *panels, _ = figure.axes  # The last is the scale of colours.
+        assert [panel.get_title() for panel in panels] == [f"layer {layer}, head {head}" for layer, head in shown]
+        for panel, (layer, head) in zip(panels, shown, strict=True):
+            np.testing.assert_array_equal(panel.images[0].get_array(), maps.weights[kind][layer - 1, head - 1])
+            rows, columns = ([tick.get_text() for tick in axis.get_ticklabels()] for axis in (panel.yaxis, panel.xaxis))
+            assert tuple("".join(pieces).replace("·", "") for pieces in (rows, columns)) == tuple(map("".join, labels[kind]))
+    headings = [attention_picture(maps, kind, shown, 4, fonts_of(maps)).texts[0].get_text().split("\n")[2:] for kind in get_args(Kind)]
+    assert headings == [["the dog sees a cat"], ["der Hund sieht eine Katze"], ["the dog sees a cat", "der Hund sieht eine Katze"]]

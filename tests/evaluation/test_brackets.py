@@ -5,11 +5,9 @@ import tracemalloc
 
 import pytest
 
-from tests.evaluation.drawn import Drawn
-from transformer_core.corpus.trees import leaves, linearised, read_tree, repaired
+from transformer_core.corpus.trees import linearised, read_tree
 from transformer_core.evaluation.brackets import bracket_counts, corpus_f1
 from transformer_core.evaluation.parsing import compare_parsers, f1_by_group, score, sentence_f1
-from transformer_core.evaluation.tree_figures import tree_figure
 
 THIS = "(S (A (P this)) (B (Q is) (A (R a) (T test))))"
 # Of EVALB's sample (sample.gld, sample.tst, sample.rsl): the other tree and its published matched, gold and test brackets. Left out are the
@@ -143,24 +141,3 @@ def test_a_better_parser_is_significantly_better_and_an_equal_one_is_not() -> No
     assert (same.difference, same.p_value) == (0, 1)
     one_off = [wrong[0], *right[1:]]
     assert not compare_parsers(one_off, right, golds).significant
-
-
-def test_of_two_drawn_trees_the_constituents_that_the_other_lacks_are_marked() -> None:
-    gold = read_tree(GIVE)
-    found = repaired("(S (NP XX )NP (VP XX (PP XX (NP XX XX )NP )PP )VP XX )S", leaves(gold)).tree
-    drawn, other = Drawn(tree_figure(gold, found, "Gold tree")), Drawn(tree_figure(found, gold, "The model's tree"))
-    assert [text.text for text in drawn.texts if text.name] == ["PRT"]
-    assert [text.text for text in other.texts if text.name] == ["PP"]
-    places = {text.text: text for text in drawn.texts}
-    words = [places[word] for word in ("We", "gave", "up", "the", "plan", ".")]
-    assert len({word.y for word in words}) == 1
-    assert [word.x for word in words] == sorted(word.x for word in words)
-    assert all(0 < text.x < drawn.width and 0 < text.y < drawn.height for text in drawn.texts)
-    assert places["S"].y < places["VP"].y < places["PRT"].y < places["RP"].y < places["up"].y
-    assert len(drawn.lines) == len(drawn.texts) - len(words) - 1  # A line down to each tag and each constituent but the root.
-
-
-def test_a_chinese_character_has_the_room_of_two_letters() -> None:
-    trees = [read_tree(f"(S (NN {first}) (NN {second}))") for first, second in (("abcdefghijkl", "abcd"), ("自然语言处理", "模型"))]
-    latin, chinese = (Drawn(tree_figure(tree, tree, "A tree")) for tree in trees)
-    assert [(text.x, text.y) for text in chinese.texts] == [(text.x, text.y) for text in latin.texts]

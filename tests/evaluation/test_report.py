@@ -2,22 +2,20 @@ import math
 import re
 import shutil
 import subprocess
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.pictures.svg import pictures_of
 from transformer_core.evaluation.attention import AttentionMaps
-from transformer_core.evaluation.attention_figures import cross_figures, encoder_figures, word_figure
-from transformer_core.evaluation.charts import training_charts
-from transformer_core.evaluation.frequency import f1_by_frequency
 from transformer_core.evaluation.metrics import (
     Example,
     GroupScore,
@@ -28,12 +26,12 @@ from transformer_core.evaluation.metrics import (
     score,
     sentence_chrf,
 )
-from transformer_core.evaluation.pages import differences, duration, in_rows_of
-from transformer_core.evaluation.report import Attended, Lineage, Report, render, render_sentences
+from transformer_core.evaluation.pages import differences, duration
+from transformer_core.evaluation.report import Attended, Lineage, Report, layer_pictures, render, render_sentences
 from transformer_core.evaluation.verdict import VERDICT_PLACEHOLDER, with_verdict
 
 ATTACK = '<script>alert(\'x\')</script><img src=https://example.org/x.png onerror="alert(1)"> & "quoted"'
-VOID = {"meta", "br", "wbr", "input"}
+VOID = {"meta", "br", "wbr", "img"}
 SOURCES = ["A man rides.", "Two dogs play in the snow.", "The woman has not read the book."]
 REFERENCES = ["Ein Mann fährt.", "Zwei Hunde spielen im Schnee.", "Die Frau hat das Buch nicht gelesen."]
 HYPOTHESES = ["Ein Mann fährt.", "Zwei Hunde spielen im Eis.", "Die Frau liest ein Buch."]
@@ -123,7 +121,6 @@ def a_report() -> Report:
         scores={"test": score(HYPOTHESES, REFERENCES, "de"), "valid": score(REFERENCES, REFERENCES, "de")},
         shares=OutputShares(copied=0.5, empty=0.0, over_long=2.0),
         by_length=bleu_by_group(length_labels(SOURCES), HYPOTHESES, REFERENCES),
-        by_frequency=f1_by_frequency(HYPOTHESES, REFERENCES, REFERENCES),
         examples=choose_examples(sentence_chrf(HYPOTHESES, REFERENCES), RIGHT, 3),
         sentence_scores=sentence_chrf(HYPOTHESES, REFERENCES),
         right=RIGHT,
@@ -175,23 +172,25 @@ def test_the_page_is_one_document_that_loads_nothing_and_runs_nothing() -> None:
     page = Page(the_page())
     assert the_page().startswith('<!DOCTYPE html>\n<html lang="en">')
     assert [tag for tag, _ in page.elements].count("main") == 1
-    assert not {tag for tag, _ in page.elements} & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
+    assert not {tag for tag, _ in page.elements} & {"script", "link", "iframe", "object", "embed", "base", "form"}
     assert {value for _, attributes in page.elements for name, value in attributes.items() if name == "href"} == {"sentences.html"}
-    assert not {name for _, attributes in page.elements for name in attributes if name == "src" or name.startswith("on")}
+    assert not {name for _, attributes in page.elements for name in attributes if name.startswith("on")}
+    assert all(attributes.get("src", "data:").startswith("data:") for _, attributes in page.elements)
     assert "url(" not in page.text_of("style")
     assert "@import" not in page.text_of("style")
     policies = [attributes["content"] for _, attributes in page.elements if attributes.get("http-equiv") == "Content-Security-Policy"]
-    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
 
 
 def test_hostile_text_changes_no_element_and_is_shown_as_it_is() -> None:
-    calm, hostile = Page(the_page()), Page(render(attacked(a_report())))
+    html = render(attacked(a_report()))
+    calm, hostile = Page(the_page()), Page(html)
     assert {tag for tag, _ in hostile.elements} == {tag for tag, _ in calm.elements}
     assert not {name for _, attributes in hostile.elements for name in attributes if name.startswith("on")}
     # Corpus (title, heading, table), licence, origin, group, setting, commit, output, devices, two sides of a dropped pair, the
     # machine, three of three examples and of the sentence looked at.
     assert hostile.all_text().count(ATTACK) == 13 + 9 + 3
-    assert {"<b>", "</svg>", "&amp;", "·<i>"} <= set(hostile.texts_of("text"))
+    assert {"<b>", "</svg>", "&amp;", "·<i>"} <= {text for _, texts in pictures_of(html) for text in texts}
 
 
 def test_the_same_report_gives_the_same_bytes() -> None:
@@ -224,7 +223,6 @@ def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
         "Exactly right: 1 of 3 sentences (33.33%). Of the others:",
         f"{report.scores['test'].ter_low:.1f} to {report.scores['test'].ter_high:.1f}; lower is better",
         f"test{''.join(f'{precision:.1f}' for precision in report.scores['test'].precisions)}1618",
-        "F1 of words by how often the training's target side has them",
     ):
         assert fact in text
 
@@ -238,6 +236,8 @@ def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
         ({"shares": OutputShares(0, 0, 0)}, "No translation of the test set is copied from the source, empty or over-long."),
         ({"attention": "This model keeps no attention weights."}, "This model keeps no attention weights."),
         ({"hypotheses": ["", *HYPOTHESES[1:]]}, "(empty)"),
+        ({"decoding": {"test": {**a_report().decoding["test"], "cut_off": 2}}}, "2 outputs of test reached the maximum length"),
+        ({"cost": None}, "All stages took 4 min 15 s, without those"),
         ({"updates": [], "validation": []}, "No values."),
         ({"settings": {"bpe": {"lowercase": True}}}, "The model outputs lowercase text (bpe.lowercase)."),
         ({"settings": {"train": {"init_from": "first"}}}, "It started from the weights of pretrained/first. Its weights are the mean of 5"),
@@ -250,17 +250,19 @@ def test_the_page_says_what_is_special(other: dict[str, Any], said: str) -> None
         other = {"decoding": {**a_report().decoding, **other["decoding"]}}
     html = page_with(**other)
     assert said in text_of(html)
-    assert 'class="heads' not in html
+    assert pictures_of(html) == []
 
 
-def test_every_chart_says_in_words_what_it_shows() -> None:
-    html = the_page()
-    charts = [part.split("</svg>")[0] for part in html.split("<svg")[1:] if 'role="img"' in part.split(">")[0]]
-    # Curves, lengths of two languages, bars of a bucket of length, two of frequency and two stages, heads of three
-    # layers, one word.
-    assert len(charts) == 6 + 2 + 1 + 2 + 2 + 3 * 3 + 1
-    assert all("aria-label=" in chart for chart in charts)
-    assert "<title>Perplexity by update: training, at the end 1.124; validation, at the end 3.333</title>" in html
+def test_every_picture_has_a_description() -> None:
+    curves = ["Perplexity", "BLEU while training", "Training loss", "Learning rate", "Gradient", "Speed"]
+    assert [alt for alt, _ in pictures_of(the_page())] == [
+        *(f"{curve} by update" for curve in curves),
+        "Attention of layer 1, 3 heads", "Attention of layer 2, 3 heads",
+        "Sentence lengths, en by words", "Sentence lengths, de by words",
+    ]  # fmt: skip
+    bars = [attributes for tag, attributes in Page(the_page()).elements if tag == "svg"]
+    assert len(bars) == 1 + 2  # A bucket of length and two stages.
+    assert all(attributes["aria-label"] for attributes in bars)
 
 
 def test_examples_keep_their_white_space_and_words_that_differ_are_marked_or_characters_of_text_without_spaces() -> None:
@@ -284,47 +286,26 @@ def test_durations_are_in_words(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_every_head_of_the_chosen_layers_has_a_figure_with_all_pieces() -> None:
-    html = the_page()
-    sections = {name: html.split(f'<div class="heads {name}" style="--across: 3">')[1:] for name in ("encoder", "cross")}
-    assert [len(re.findall(r"Head \d", section.split("</div>")[0])) for section in (*sections["encoder"], *sections["cross"])] == [3, 3, 3]
-    assert Page(sections["encoder"][0].split("</figure>")[0] + "</figure>").texts_of("text") == ["Two", "dog", "·s", "</s>"] * 2
-    assert Page(sections["cross"][0].split("</figure>")[0] + "</figure>").texts_of("text") == [
-        "Zwei", "Hunde", "</s>", "Two", "dog", "·s", "</s>",
-    ]  # fmt: skip
-    assert "Encoder self-attention, layer 1 of 2" in html
-    assert html.index("Decoder to source, layer 2 of 2") < html.index("<summary>Decoder to source, layer 1 of 2")
+def test_every_head_of_the_chosen_layers_has_a_heat_map_with_all_pieces() -> None:
+    encoder, cross = (Counter(texts) for alt, texts in pictures_of(the_page()) if alt.startswith("Attention"))
+    assert encoder.items() >= {**{f"layer 1, head {head}": 1 for head in (1, 2, 3)}, "Two": 6, "dog": 6, "·s": 6, "</s>": 6}.items()
+    assert cross.items() >= {"layer 2, head 3": 1, "Zwei": 3, "Hunde": 3, "Two": 3, "dog": 3, "·s": 3, "</s>": 6}.items()
+    assert "Encoder self-attention, layer 1 of 2" in the_page()
+    assert "Decoder to source, layer 2 of 2" in the_page()
 
 
-def word_section(html: str) -> str:
-    (section,) = re.findall(r'<figure class="word">.*?</figure>', html, re.DOTALL)
-    return str(section)
+def test_layers_are_chosen_as_in_the_paper_and_a_recurrent_model_has_one_heat_map() -> None:
+    six = a_sentence(["▁a", "</s>"], ["▁b", "</s>"], layers=6, heads=1)
+    one = replace(six, weights={"cross": six.weights["cross"][:1]})
+    chosen = [[(picture.kind, picture.layer) for picture in layer_pictures(maps)] for maps in (six, one)]
+    assert chosen == [[("encoder", 5), ("cross", 6)], [("cross", 1)]]
 
 
-@pytest.mark.parametrize(
-    ("source", "word", "why"),
-    [
-        (["▁The", "▁dog", "s", "▁lo", "st", "▁it", "</s>"], "it", "the first pronoun of the sentence"),
-        # All pieces weigh the same, so the word of two weighs most, and "The" is the first word for which that is another.
-        (["▁The", "▁dog", "s", "</s>"], "The", "the word whose heads give, on average, the greatest weight to one other word"),
-    ],
-)
-def test_one_word_has_lines_to_all_words_in_the_colours_of_the_heads(source: list[str], word: str, why: str) -> None:
-    html = page_with(attention=Attended(0, a_sentence(source, ["▁Er", "</s>"])))
-    assert f"What “{word}” attends to, encoder layer 1 of 2" in html
-    assert f"It is {why}." in html
-    section = word_section(html)
-    words = ["The", "dogs", *(["lost", "it"] if word == "it" else []), "</s>"]
-    assert Page(section).texts_of("text") == ["head 1", "head 2", "head 3", *words, *words]
-    assert Page(section).texts_of("title").count(f"head 3: \u2068{word}\u2069 ← \u2068dogs\u2069, {2 / len(source):.2f}") == 1
-    assert len(set(re.findall(r"stroke: (#\w{6})", section))) == 3
-
-
-def test_a_recurrent_model_has_heat_maps_alone() -> None:
-    maps = a_sentence(["▁a", "</s>"], ["▁b", "</s>"])
-    html = page_with(attention=Attended(0, replace(maps, weights={"cross": maps.weights["cross"][:1, :1]})))
-    assert 'class="word"' not in html
-    assert ("Decoder to source, layer 1 of 1" in html, "Encoder self-attention" in html) == (True, False)
+def test_characters_that_xml_lacks_do_not_break_a_picture() -> None:
+    pieces = ["\x01", "\0", "\ufffe", "\x1b[0m", "]]>", "&lt;", "🙂", "</s>"]
+    for picture in layer_pictures(a_sentence(pieces, pieces)):
+        ((_, texts),) = pictures_of(picture.image)
+        assert {"·\ufffd", "·\ufffd[0m", "·]]>", "·&lt;", "·🙂"} <= set(texts)
 
 
 def test_stages_have_their_times_or_came_from_the_cache() -> None:
@@ -362,17 +343,6 @@ def test_a_corpus_with_a_count_of_its_own_has_a_tile() -> None:
     assert f"<b>{scores['test'].moses_bleu['multi30k_lower'].score:.2f}</b>Lowercased BLEU" in page_with(scores=scores)
 
 
-def test_what_a_report_has_not_is_not_on_its_page() -> None:
-    with_all, without = text_of(the_page()), text_of(page_with(cost=None, by_frequency=[]))
-    for part in ("and cost", "F1 of words"):
-        assert (part in with_all, part in without) == (True, False)
-
-
-@pytest.mark.parametrize(("count", "most", "across"), [(8, 4, 4), (8, 2, 2), (6, 4, 3), (4, 4, 4), (5, 4, 4), (1, 4, 1), (16, 4, 4)])
-def test_figures_stand_in_even_rows_where_they_can(count: int, most: int, across: int) -> None:
-    assert in_rows_of(count, most) == across
-
-
 @pytest.mark.parametrize(("alias", "title"), [("champion", "Champion"), ("challenger", "Challenger"), ("", "No alias")])
 def test_the_verdict_takes_its_place_at_the_top(alias: str, title: str) -> None:
     html = with_verdict(the_page(), f"{ATTACK}/1", alias, "+1.20 BLEU, p = 0.0010")
@@ -399,23 +369,6 @@ def test_a_model_that_has_learnt_nothing_is_announced_in_red() -> None:
 
 def test_a_translation_that_is_the_reference_stands_once() -> None:
     assert the_page().count("Translation, word for word the reference") == the_page().count(">Ein Mann fährt.</dd>") == 1
-
-
-TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))
-NUMBER = st.floats(width=32) | st.sampled_from([0.0, math.nan, math.inf])
-
-
-@settings(max_examples=15)  # The figures take some 200 ms.
-@given(pieces=st.lists(TEXT, min_size=2, max_size=30), number=NUMBER)
-def test_whatever_the_data_holds_the_figures_are_svg_with_places_that_are_numbers(pieces: list[str], number: float) -> None:
-    maps = a_sentence(pieces, [*pieces, "</s>"], layers=1, heads=2)
-    maps.weights["encoder"][0, 1] = number
-    update = {"update": 200.0, "perplexity": number, "loss": number, "learning_rate": 0.0, "gradient_norm": number}
-    charts = training_charts([{**update, "tokens_per_second": 0.0}] * 2, [{**update, "score": number}], "BLEU")
-    heads = [*encoder_figures(maps).heads, *cross_figures(maps)[0].heads]
-    for svg in [*(chart.svg for chart in charts if chart.svg), *(head.svg for head in heads), word_figure(maps, 0, 1).svg]:
-        for element in ElementTree.fromstring(svg).iter():
-            assert not re.search("nan|inf", " ".join(element.get(name, "") for name in ("d", "x", "y", "transform", "viewBox")))
 
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -452,21 +405,3 @@ def shown(html: str, frame: str, folder: Path) -> str:
     seen = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "CONSOLE" not in seen.stderr
     return seen.stdout
-
-
-SORTED = """<!DOCTYPE html><iframe src="report.html"></iframe><script>onload = () => {
-  const page = frames[0].document, find = (name) => page.getElementById(name);
-  const lines = () => [...page.querySelectorAll("tbody tr:not([hidden])")].map((row) => row.cells[0].textContent).join(" ");
-  const button = page.querySelectorAll("th button")[2], seen = [lines()];
-  for (const act of [
-    () => button.click(), () => button.click(), () => find("wrong").click(),
-    () => { find("search").value = "SNOW"; find("search").dispatchEvent(new Event("input")); },
-  ]) { act(); seen.push(lines()); }
-  document.body.append("lines: " + seen.join(", ") + "; " + find("count").textContent);
-}</script>"""
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to look at the page with")
-def test_the_page_of_sentences_can_be_sorted_and_filtered(tmp_path: Path) -> None:
-    """As they are; by the words of the source, 3, 6 and 7, up and down; without the exact first; the one with snow."""
-    assert "lines: 1 2 3, 1 2 3, 3 2 1, 3 2, 2; 1 of 3 sentences" in shown(render_sentences(a_report(), "chrF2"), SORTED, tmp_path)

@@ -41,7 +41,7 @@ MOSES_BLEU = {
 # The name on the tile of each BLEU that a corpus asks for.
 TILES = {"multi30k_lower": "Lowercased BLEU"}
 # Heads in a row of a picture, and the number of pieces up to which so many fit.
-HEADS_ACROSS, FEW_PIECES = 4, 15
+HEADS_ACROSS, FEW_PIECES = 4, 14
 
 
 @dataclass(frozen=True)

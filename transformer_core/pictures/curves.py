@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-_WIDTH, _HEIGHT, _TEXT = 500, 330, 8  # Pixels, points.
+_WIDTH, _HEIGHT, _TEXT = 400, 265, 8  # Pixels, points.
 SHARE_SHOWN = 0.995
 MOST_PLACES = 240  # Points of a curve; of more the mean of neighbours is drawn.
 
@@ -85,6 +85,7 @@ def line_figure(series: Mapping[str, pd.Series[float]], measure: str, logarithmi
     (not finite, or not above 0 on a logarithmic scale) are left out.
     """
     import pandas as pd
+    from matplotlib.ticker import LogFormatter
 
     drawable = {name: values[np.isfinite(values) & ((values > 0) | (not logarithmic))] for name, values in series.items()}
     drawable = {name: values for name, values in drawable.items() if len(values)}
@@ -100,9 +101,12 @@ def line_figure(series: Mapping[str, pd.Series[float]], measure: str, logarithmi
         axes.plot(places.x, places.y, color=colour, label=last, marker="o" if len(places) == 1 else "")
     if logarithmic:
         axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(LogFormatter())
     else:
         axes.set_ylim(bottom=min(0.0, *(float(values.min()) for values in drawable.values())))
     axes.set_xlim(left=0)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,.10g}")
     axes.set_xlabel(unit, fontsize=_TEXT, color=MUTED)
     axes.set_ylabel(measure, fontsize=_TEXT, color=MUTED)
     axes.tick_params(which="both", length=0, labelsize=_TEXT, labelcolor=MUTED)

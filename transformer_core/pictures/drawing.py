@@ -6,6 +6,7 @@ The same input gives the same bytes. matplotlib is imported only when needed, be
 from __future__ import annotations
 
 import logging
+import re
 import unicodedata
 import warnings
 from base64 import b64encode
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 INK, MUTED, RULE, FIRST, SECOND = "#1d2129", "#5b6472", "#dfe1e6", "#1f5fbf", "#b4470b"
 DOTS_PER_INCH = 100
 _HASH_SALT = "transformer-core"  # Of the ids in an SVG file, which would otherwise be random.
+_NOT_IN_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _SPECIAL = frozenset({"<unk>", "<s>", "</s>", SPACE_MARK})
 _FONT, _DRAWS_BOXES = "DejaVu Sans", "Last Resort"  # Both are part of matplotlib; the latter draws placeholder boxes.
 
@@ -53,7 +55,8 @@ def as_image(figure: Figure, label: str) -> str:
     """Return a figure as an HTML element that holds it as SVG; the browser chooses the fonts of its texts. `label` describes it."""
     file = BytesIO()
     _write(figure, file, "svg", "none")
-    return f'<img src="data:image/svg+xml;base64,{b64encode(file.getvalue()).decode()}" alt="{escape(label)}">'
+    svg = _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", file.getvalue().decode())
+    return f'<img src="data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}" alt="{escape(label)}">'
 
 
 def _write(figure: Figure, file: IO[bytes], form: str, texts: str) -> None:

@@ -11,37 +11,34 @@ from transformer_core.pictures.drawing import INK, MUTED, RULE, SECOND, columns_
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Pixels: approximate width of a letter, gap between words, distance of rows, and the margin, which leaves room for a label such as WHADVP
-# above a narrow word. Points of labels.
-_LETTER, _GAP, _ROW, _MARGIN = 8.0, 12.0, 36.0, 24.0
+# Pixels: approximate widths of a letter and of a bold capital, gap between words, distance of rows, margin. Points of labels.
+_LETTER, _CAPITAL, _GAP, _ROW, _MARGIN = 8.0, 10.0, 12.0, 36.0, 26.0
 _POINTS, _TAG_POINTS = 9, 7
 
 
 def tree_figure(tree: Tree, marked: Sequence[bool]) -> Figure:
     """Draw a tree; `marked` has for each constituent, in the order in which they end, whether its label has another colour."""
     marks = iter(marked)
-    depth = deepest = 0
-    for kind, _ in events(tree):
-        depth += {"open": 1, "word": 0, "close": -1}[kind]
-        deepest = max(deepest, depth)
+    widths, deepest = _layout(tree)
     bottom = _ROW * deepest
-    width = 2 * _MARGIN - _GAP + sum(_width(node) + _GAP for kind, node in events(tree) if kind == "word")
+    width = 2 * _MARGIN - _GAP + sum(width + _GAP for width in widths)
     height = bottom + 2 * _MARGIN
     figure = new_figure(width, height)
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height - _MARGIN, -_MARGIN))
     axes.axis("off")
     style: dict[str, Any] = {"ha": "center", "va": "center", "parse_math": False}
     stack: list[list[tuple[float, float]]] = [[]]  # For each open constituent the positions of its parts.
-    right = _MARGIN
+    right, of_words = _MARGIN, iter(widths)
     for kind, node in events(tree):
         if kind == "open":
             stack.append([])
             continue
         if kind == "word":
-            x, y = right + _width(node) / 2, bottom
+            wide = next(of_words)
+            x, y = right + wide / 2, bottom
             axes.text(x, y, node.label, fontsize=_TAG_POINTS, color=MUTED, **style)
             axes.text(x, y + _ROW / 2, node.word, fontsize=_POINTS, color=INK, **style)
-            right += _width(node) + _GAP
+            right += wide + _GAP
         else:
             parts = stack.pop()
             x, y = (parts[0][0] + parts[-1][0]) / 2, _ROW * (len(stack) - 1)
@@ -52,5 +49,17 @@ def tree_figure(tree: Tree, marked: Sequence[bool]) -> Figure:
     return figure
 
 
-def _width(word: Tree) -> float:
-    return _LETTER * max(columns_of(word.word), columns_of(word.label))
+def _layout(tree: Tree) -> tuple[list[float], int]:
+    """Return the width of each word, with the labels above it that have no other word, and the greatest number of labels above one."""
+    widths: list[float] = []
+    starts: list[int] = []
+    deepest = 0
+    for kind, node in events(tree):
+        if kind == "word":
+            widths.append(_LETTER * max(columns_of(node.word), columns_of(node.label)))
+        elif kind == "open":
+            starts.append(len(widths))
+            deepest = max(deepest, len(starts))
+        elif starts.pop() == len(widths) - 1:
+            widths[-1] = max(widths[-1], _CAPITAL * columns_of(node.label))
+    return widths, deepest

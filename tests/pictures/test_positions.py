@@ -11,11 +11,11 @@ import torch
 from matplotlib.figure import Figure
 
 from tests.refusals import refused
-from transformer_core.evaluation.figures import save_svg
-from transformer_core.evaluation.positions import encodings_of, position_figure, products, sinusoids, spread
 from transformer_core.models.architectures import build
 from transformer_core.models.embeddings import LearnedPositions
 from transformer_core.models.transformer import Transformer
+from transformer_core.pictures.drawing import save
+from transformer_core.pictures.positions import encodings_of, position_figure, products, sinusoids, spread
 from transformer_core.presets import ConvolutionalSize, TransformerSize
 
 SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
@@ -109,7 +109,7 @@ def test_the_caption_stands_below_the_panels_and_within_the_figure() -> None:
 
 def test_the_file_needs_no_other_and_is_the_same_each_time(tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
-        save_svg(position_figure([sinusoids(20, 16)]), tmp_path / name)
+        save(position_figure([sinusoids(20, 16)]), tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     root = ElementTree.parse(tmp_path / "a.svg").getroot()
     links = [value for element in root.iter() for name, value in element.attrib.items() if name.endswith("href")]
