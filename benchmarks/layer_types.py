@@ -103,7 +103,6 @@ class LayerType(NamedTuple):
         path: exact longest path in theory, from the number of positions and the kernel or neighbourhood.
         sizes: kernels or neighbourhoods whose paths are measured.
         size: kernel or neighbourhood of the layer that is timed as a whole.
-        memory: theoretical exponents of peak memory in n, of a forward pass and of training.
         one_way: whether it reads earlier positions only; paths are then those to an output from itself and the inputs before it.
     """
 
@@ -111,7 +110,6 @@ class LayerType(NamedTuple):
     path: Callable[[int, int], int]
     sizes: tuple[int, ...] = (0,)
     size: int = 0
-    memory: tuple[int, int] = (1, 1)
     one_way: bool = False
 
 
@@ -121,7 +119,7 @@ def contiguous_path(n: int, k: int) -> int:
 
 
 LAYERS = {
-    "self-attention": LayerType(attention, lambda _, __: 1, memory=(1, 2)),
+    "self-attention": LayerType(attention, lambda _, __: 1),
     # The first layer reaches r - 1 positions where a window is moved inward, each other layer the shorter side of a window.
     "restricted self-attention": LayerType(attention, lambda n, r: 1 + max(0, -(-(n - r) // ((r - 1) // 2))), (8, 16), NEIGHBOURS),
     "recurrent": LayerType(recurrence, lambda n, _: n, one_way=True),

@@ -1,9 +1,8 @@
 """Table 1 of the paper, measured: the cost of each layer type, and its longest path: ``python benchmarks/layers.py``.
 
 Measured are FLOPs and time of the operations that Table 1 counts, over n, d, and k or r, with the exponents of a least-squares line through
-the logarithms; time and peak memory of whole layers over n; the longest chain of operations in the autograd graph; and the number of layers
-until each output has a gradient to each input. Writes every point into --table, draws time, memory and paths into --plot and prints the
-tables of docs/layers.md.
+the logarithms; time of whole layers over n; the longest chain of operations in the autograd graph; and the number of layers until each
+output has a gradient to each input. Writes every point into --table, draws time and paths into --plot and prints the exponents.
 """
 
 import bisect
@@ -12,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from graphlib import TopologicalSorter
-from itertools import accumulate
 from pathlib import Path
 from timeit import Timer
 from typing import Any
@@ -24,19 +22,13 @@ from common import ROOT, command_line, in_turn, markdown, svg_figure
 from layer_types import COUNTED, LAYERS, Counted, LayerType, Run, Sizes, recurrence, whole
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.flop_counter import FlopCounterMode
 
 WIDTH = 512  # Of the layers that are timed as a whole.
-MEMORY_WIDTH = 256
 PATH_WIDTH = 4  # Only the gradients of these layers are used.
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
-MEMORY_LENGTHS = (512, 1024, 2048, 4096)
 PATH_LENGTHS = (8, 16, 32, 64, 128)
-TOLERANCE = 0.15
 LEAST_SECONDS = 0.02
-MEMORY = ("MB, forward", "MB, training")
-DIGITS = {"ms of the whole layer": 1, MEMORY[0]: 1, MEMORY[1]: 1, "operations in sequence": 0, "longest path": 0}  # In the printed tables.
 
 Row = dict[str, Any]
 
@@ -50,10 +42,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    rows = [*costs(options.rounds), *layer_times(options.rounds), *memory(), *depths(PATH_LENGTHS), *paths(PATH_LENGTHS)]
+    rows = [*costs(options.rounds), *layer_times(options.rounds), *depths(PATH_LENGTHS), *paths(PATH_LENGTHS)]
     table = pd.DataFrame(rows).astype({"theory": "Int64"})
     table.to_csv(options.table, index=False, float_format="%.6g", lineterminator="\n")
-    print("\n\n".join(f"{title}:\n\n{markdown(frame)}" for title, frame in summaries(table).items()))
+    fits = exponents(table)
+    numbers = {column: fits[column].map("{:.2f}".format) for column in ("theory", "FLOPs", "ms")}
+    print(markdown(fits.assign(**numbers)))
     draw(table, options.plot)
 
 
@@ -116,36 +110,6 @@ def timed(rows: Sequence[Row], runs: Sequence[tuple[Run, bool]], rounds: int) ->
     return [
         {**row, "value": statistics.median(own), "least": min(own), "most": max(own)} for row, own in zip(rows, times.values(), strict=True)
     ]
-
-
-def memory() -> list[Row]:
-    """Return the peak memory of whole layers, forward and in training, beside weights and inputs, in float32, in MB."""
-    rows, runs = [], []
-    for name, layer, sizes in over_n(MEMORY_LENGTHS, MEMORY_WIDTH):
-        run = whole(layer.build, sizes, 1, torch.float32)
-        rows += [row(measure, name, "n", sizes, 0, sizes.n**power) for measure, power in zip(MEMORY, layer.memory, strict=True)]
-        runs += [torch.no_grad()(run), with_backward(run)]
-    return [{**own, "value": peak / 2**20} for own, peak in zip(rows, peaks(runs), strict=True)]
-
-
-def with_backward(run: Run) -> Callable[[], None]:
-    """Return a forward and a backward pass as training has it; gradients of weights are part of the memory."""
-    return lambda: run().sum().backward()
-
-
-def peaks(runs: Sequence[Callable[[], object]]) -> list[int]:
-    """Return the greatest number of bytes of PyTorch's allocator that each run holds at a time."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        for run in runs:
-            with record_function("run"):
-                run()
-    changes: list[list[int]] = []
-    for event in sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
-        if event.name() == "run":
-            changes.append([])
-        elif event.name() == "[memory]" and changes:
-            changes[-1].append(event.nbytes())
-    return [max(accumulate(own)) for own in changes]
 
 
 def depths(lengths: Sequence[int]) -> list[Row]:
@@ -225,69 +189,32 @@ def recurrent_path(n: int) -> int:
 
 
 def exponents(table: pd.DataFrame) -> pd.DataFrame:
-    """Return measured and theoretical exponents of FLOPs, time and memory: slopes of least-squares lines through the logarithms.
+    """Return measured and theoretical exponents of FLOPs and time: slopes of least-squares lines through the logarithms.
 
-    The theory is fitted as the measurement is: exact where the formula has one term. Of memory, the increase at each doubling of n is
-    fitted, so that the part that does not depend on n cancels.
+    The theory is fitted as the measurements are: exact where the formula has one term.
     """
+    costs = table[table["measure"].isin(["FLOPs", "ms"])]
     rows = []
-    fitted = table[table["measure"].isin(["FLOPs", "ms", *MEMORY])]
-    for (measure, layer, variable), points in fitted.groupby(["measure", "layer", "variable"], sort=False):
-        sizes, values = points[variable], points[["theory", "value"]].astype(float)
-        if measure in MEMORY:
-            sizes, values = sizes[1:], values.diff()[1:]
-        theory, value = np.polyfit(np.log(sizes), np.log(values), 1)[0]
-        over = f"{points[variable].min()}-{points[variable].max()}"
-        rows.append({"measure": measure, "layer": layer, "variable": variable, "over": over, "theory": theory, "fitted": value})
+    for (layer, variable), points in costs.groupby(["layer", "variable"], sort=False):
+        sizes = points[variable]
+        fits = {measure: exponent(own[variable], own["value"]) for measure, own in points.groupby("measure")}
+        over, theory = f"{sizes.min()}-{sizes.max()}", exponent(sizes, points["theory"])
+        rows.append({"layer": layer, "variable": variable, "over": over, "theory": theory, **fits})
     return pd.DataFrame(rows)
 
 
-def summaries(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the tables of docs/layers.md by their titles."""
-    fits = exponents(table)
-    tables = {"exponents": cost_exponents(fits)}
-    for measure, digits in DIGITS.items():
-        tables[measure] = by_length(table[table["measure"] == measure], digits)
-    for measure in MEMORY:
-        own = fits[fits["measure"] == measure]
-        tables[measure]["exponent"] = own["fitted"].map("{:.2f}".format).to_numpy()
-        tables[measure]["theory"] = own["theory"].map("{:.0f}".format).to_numpy()
-    return tables
-
-
-def cost_exponents(fits: pd.DataFrame) -> pd.DataFrame:
-    """Return the exponents of FLOPs and of time beside those of the theory."""
-    keys = ["layer", "variable", "over", "theory"]
-    flop, ms = (fits[fits["measure"] == measure].rename(columns={"fitted": measure})[[*keys, measure]] for measure in ("FLOPs", "ms"))
-    both = flop.merge(ms, on=keys, validate="one_to_one")
-    within = (both["ms"] - both["theory"]).abs() <= TOLERANCE * both["theory"]
-    letter = both["layer"].str.startswith("restricted").map({True: "r", False: "k"})
-    both["variable"] = both["variable"].where(both["variable"] != "size", letter)
-    numbers = {column: both[column].map("{:.2f}".format) for column in ("theory", "FLOPs", "ms")}
-    return both.assign(**numbers, **{"time within 15%": within.map({True: "yes", False: "no"})})
-
-
-def by_length(points: pd.DataFrame, digits: int) -> pd.DataFrame:
-    """Return a row for each layer, with its kernel or neighbourhood, and a column for each length.
-
-    A path that differs from the theory has the theory's in brackets.
-    """
-    label = points["layer"] + points["size"].map(lambda size: f", {size}" if size else "")
-    text = points["value"].map(f"{{:,.{digits}f}}".format)
-    if (points["measure"] == "longest path").all():
-        text += points["theory"].map(" ({:,.0f})".format).where(points["value"] != points["theory"], "")
-    shown = pd.DataFrame({"layer": label, "n": points["n"].map("n = {:,}".format), "text": text})
-    return shown.pivot(index="layer", columns="n", values="text").loc[label.unique(), shown["n"].unique()].reset_index()
+def exponent(sizes: pd.Series, values: pd.Series) -> float:
+    """Return the slope of a line through the logarithms."""
+    return float(np.polyfit(np.log(sizes), np.log(values.astype(float)), 1)[0])
 
 
 def draw(table: pd.DataFrame, path: Path) -> None:
-    """Draw time, memory of training, and longest path over n, a line for each layer."""
+    """Draw time and longest path over n, a line for each layer."""
     drawn = {
         "ms of the whole layer": f"CPU time of a layer, ms (d = {WIDTH})",
-        MEMORY[1]: f"peak memory in training, MB (d = {MEMORY_WIDTH})",
         "longest path": "longest path, layers or steps",
     }
-    with svg_figure(path, panels=3, size=(12, 4.6)) as (figure, panels):
+    with svg_figure(path, panels=2, size=(9, 4.6)) as (figure, panels):
         for panel, (measure, title) in zip(panels, drawn.items(), strict=True):
             own = table[table["measure"] == measure]
             for (name, layer), marker in zip(LAYERS.items(), "osD^vx", strict=True):
@@ -300,7 +227,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
             panel.minorticks_off()
             panel.yaxis.set_major_formatter("{x:,.0f}")
             panel.grid(alpha=0.3)
-        figure.legend(*panels[0].get_legend_handles_labels(), frameon=False, ncols=6, loc="outside lower center")
+        figure.legend(*panels[0].get_legend_handles_labels(), frameon=False, ncols=3, loc="outside lower center")
 
 
 if __name__ == "__main__":
