@@ -1,10 +1,9 @@
-"""Speed on a GPU beside others, all in one process: ``python benchmarks/gpu.py {train,decode,profile} [base] [big]``.
+"""Speed on a GPU beside others, all in one process: ``python benchmarks/gpu.py {train,decode} [base] [big]``.
 
 - train: our trainer, Hugging Face's Marian, and torch.nn.Transformer with compiled layers, on the same updates of random pairs with
   lengths as in WMT, each update one batch, in bf16. Kernels are generated and the allocator is warmed before the clock runs.
 - decode: our translator and Hugging Face's `generate`, in bf16, on sentences that a base-sized copier translates: together, in batches of
   several sizes, by beam search and greedily, and one by one.
-- profile: the kernels on which our training and our decoding spend the GPU's time.
 MFU is defined in training.py. Each part prints tables and writes raw figures to --json.
 """
 
@@ -29,8 +28,8 @@ from peers.copier import write_copier
 from peers.decoders import SEARCH, Choice, hugging_face_decoder
 from peers.job import Job, Training
 from peers.matmul import rate as product_rate
-from torch.profiler import ProfilerActivity, profile
-from training import SEED, Setting, cut, flops, plan, random_pairs, random_split
+from training import Choice as Alternatives
+from training import Setting, flops, job_of, plan, random_pairs, random_split
 
 from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.decoding.translator import Translator
@@ -49,14 +48,12 @@ SETTINGS = {
 RANK = Rank(0, 1, DEVICE)
 SENTENCES = 2_000
 ALONE = 20
-PROFILED_BATCH = 16_384  # Source tokens.
-TOP, KEPT = 16, 60  # Kernels that are printed, and that are written to --json.
 
 
 def main() -> None:
     """Run one part."""
     parser = command_line(__doc__)
-    parser.add_argument("part", choices=["train", "decode", "profile"])
+    parser.add_argument("part", choices=["train", "decode"])
     parser.add_argument("settings", nargs="*", default=["base", "big"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--updates", type=int, default=20, help="of a round")
@@ -69,7 +66,7 @@ def main() -> None:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, transformers {transformers.__version__}, ", end="")
     print(f"best 4096 x 4096 bf16 product: {product / 1e12:,.0f} TFLOP/s", flush=True)
     with TemporaryDirectory() as folder:
-        rows = {"train": train, "decode": decode, "profile": profiled}[options.part](options, Path(folder), product)
+        rows = {"train": train, "decode": decode}[options.part](options, Path(folder), product)
     if options.json:
         write_json(options.json, {"gpu": torch.cuda.get_device_name(), "product_flops_per_second": product, "rows": rows})
 
@@ -79,7 +76,8 @@ def train(options: argparse.Namespace, folder: Path, product: float) -> list[dic
     rows = []
     for name in options.settings:
         setting = SETTINGS[name]
-        split, job = job_of(setting, options.updates, folder / name)
+        split = random_split(setting, options.updates, folder / name)
+        job = job_of(setting, split, plan(setting, split, 1, options.updates), Alternatives(1, "sdpa", 1))
         pairs = [pair for update in job.updates for batch in update for pair in batch]
         source_tokens, target_tokens = (int(side.lengths[pairs].sum()) for side in (split.source, split.target))
         work = float(flops(setting, pd.Series([source_tokens]), pd.Series([target_tokens])).iloc[0])
@@ -117,24 +115,6 @@ def train(options: argparse.Namespace, folder: Path, product: float) -> list[dic
             del run
         print(markdown(pd.DataFrame(table)), flush=True)
     return rows
-
-
-def job_of(setting: Setting, updates: int, folder: Path) -> tuple[BinarizedSplit, Job]:
-    """Write and open a split of random pairs; return it and the job to train on them, each update one batch."""
-    folder.mkdir()
-    split = random_split(setting, updates, folder)
-    size = setting.size
-    job = Job(
-        **{name: getattr(size, name) for name in ("layers", "d_model", "d_ff", "heads", "dropout")},
-        vocab_size=setting.vocab_size,
-        tokens_per_update=setting.tokens_per_update,
-        tokens_per_microbatch=setting.tokens_per_update,
-        seed=SEED,
-        updates=[cut(split, pairs, 1) for pairs in plan(setting, split, 1, updates)],
-        threads=1,
-        attention="sdpa",
-    )
-    return split, job
 
 
 def _ours(job: Job, split: BinarizedSplit) -> Callable[[Any], Training]:
@@ -214,45 +194,6 @@ def _decoded(translate: Any, sources: list[list[int]], tokens: int) -> tuple[flo
     outputs = translate(sources, Choice(tokens, 1, 1))
     torch.cuda.synchronize()
     return time.perf_counter() - began, sum(count for _, count in outputs), torch.cuda.max_memory_allocated()
-
-
-def profiled(options: argparse.Namespace, folder: Path, _: float) -> list[dict[str, Any]]:
-    """Print the kernels of training and of decoding."""
-    rows = []
-    for name in options.settings:
-        split, job = job_of(SETTINGS[name], 8, folder / name)
-        run = _ours(job, split)
-        run(job.updates)
-        rows += kernels(f"training, {name}", partial(run, job.updates))
-    write_copier(BASE, SETTINGS["base"].vocab_size, folder / "copier" / "model")
-    translator = Translator.load(folder / "copier" / "model", precision="bf16")
-    sources = [source for source, _ in random_pairs(SETTINGS["base"], 1_000)]
-    translator.translate_tokens(sources[:100], SEARCH, PROFILED_BATCH)
-    return rows + kernels("decoding, beam 4", partial(translator.translate_tokens, sources, SEARCH, PROFILED_BATCH))
-
-
-def kernels(what: str, run: Callable[[], object]) -> list[dict[str, Any]]:
-    """Print and return the kernels that take most of the GPU's time, and the share of the time in which it works."""
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        began = time.perf_counter()
-        run()
-        torch.cuda.synchronize()
-        seconds = time.perf_counter() - began
-    own = [event for event in profiler.key_averages() if event.self_device_time_total > 0 and event.device_type.name == "CUDA"]
-    busy = sum(event.self_device_time_total for event in own) / 1e6
-    rows = [
-        {
-            "share of the GPU's time, %": f"{event.self_device_time_total / busy / 1e4:.1f}",
-            "ms": f"{event.self_device_time_total / 1e3:.1f}",
-            "calls": event.count,
-            "kernel": event.key[:110],
-        }
-        for event in sorted(own, key=lambda event: -event.self_device_time_total)[:KEPT]
-    ]
-    print(f"{what}: {seconds:.3f} s under the profiler, the GPU works {busy:.3f} s of it, {sum(event.count for event in own):,} kernels")
-    print(markdown(pd.DataFrame(rows[:TOP])), flush=True)
-    return [{"what": what, "seconds": seconds, "busy_seconds": busy, **row} for row in rows]
 
 
 if __name__ == "__main__":

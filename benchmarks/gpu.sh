@@ -1,5 +1,5 @@
 #!/bin/sh
-# What needs a GPU, on a machine that has one: sh benchmarks/gpu.sh [check] [train] [decode] [profile], by default all four.
+# What needs a GPU, on a machine that has one: sh benchmarks/gpu.sh [check] [train] [decode], by default all three.
 # check: the tests marked gpu or kernel. The others are the parts of benchmarks/gpu.py. Tables are printed; raw figures go to benchmarks/results/.
 # Without .venv the interpreter is $PYTHON, which needs torch 2.11 or later, sentencepiece, safetensors and tqdm; for check pytest,
 # pytest-timeout and hypothesis, for the others pandas, psutil and transformers. Wheels that benchmarks/gpu-wheels.sh has collected are installed
@@ -23,7 +23,7 @@ name=$("$python" -c 'if True:
         sys.exit("benchmarks/gpu.sh: no GPU here")
     print(torch.cuda.get_device_name().lower().replace(" ", "-"))') || exit 1
 mkdir -p benchmarks/results
-[ $# -gt 0 ] || set -- check train decode profile
+[ $# -gt 0 ] || set -- check train decode
 failed=""
 for part; do
     case $part in

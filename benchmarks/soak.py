@@ -11,8 +11,7 @@
 
 Every few seconds a sample is appended to a CSV: of each process its memory (USS, what only this process uses), its file handles and
 threads, and of each folder its size. The table has a row for each process that lived in at least half of the samples, and for each folder.
-The first part of the time, the warm-up, is left out, and the rest is cut into blocks. A line is fitted to their medians by least squares.
-The first and the last median are the other figures of the table.
+The first part of the time, the warm-up, is left out, and the rest is cut into blocks. A line is fitted to their medians.
 """
 
 import argparse
@@ -23,11 +22,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
-from itertools import cycle
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -53,7 +49,7 @@ WARM_UP = 0.25
 BLOCKS = 20
 LOOPBACK = "127.0.0.1"
 REPEATED = 100  # Sentences that are sent again and again; half of all requests.
-CLIENTS = 5  # An odd number, so that each sends both kinds of sentences.
+CLIENTS = 5
 NEW_SEED_EVERY = 10  # Runs.
 TINY: dict[str, dict[str, object]] = {
     "bpe": {"vocab_size": 500},
@@ -65,18 +61,6 @@ TINY: dict[str, dict[str, object]] = {
 }
 
 
-@dataclass(frozen=True)
-class Slope:
-    """Slope of a fitted line with its 95% interval, in units an hour."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return "too few samples" if np.isnan(self.value) else f"{self.value:+.2f} ({self.low:+.2f} to {self.high:+.2f})"
-
-
 def levels(samples: pd.DataFrame) -> pd.DataFrame:
     """Return the medians of `BLOCKS` blocks of one subject's samples after the warm-up, of fewer blocks if there are fewer samples."""
     seconds = samples["seconds"]
@@ -85,43 +69,27 @@ def levels(samples: pd.DataFrame) -> pd.DataFrame:
     return kept.groupby(block)[["seconds", "megabytes", "handles", "threads"]].median()
 
 
-def fit(levels: pd.DataFrame) -> Slope:
-    """Fit a line to the megabytes of blocks; NaN with fewer than three."""
-    if len(levels) < 3:
-        return Slope(np.nan, np.nan, np.nan)
-    hours, megabytes = levels["seconds"].to_numpy() / 3600, levels["megabytes"].to_numpy()
-    x, y = hours - hours.mean(), megabytes - megabytes.mean()
-    slope = (x @ y) / (x @ x)
-    error = np.sqrt(((y - slope * x) ** 2).sum() / (len(x) - 2) / (x @ x))
-    margin = stats.t.ppf(0.975, len(x) - 2) * error
-    return Slope(slope, slope - margin, slope + margin)
+def slope(levels: pd.DataFrame) -> tuple[float, float]:
+    """Return the megabytes an hour of a line through at least three blocks, and half of its 95% interval."""
+    line = stats.linregress(levels["seconds"] / 3600, levels["megabytes"])
+    return line.slope, stats.t.ppf(0.975, len(levels) - 2) * np.nan_to_num(line.stderr)  # NaN if nothing changes.
 
 
 def table(samples: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each folder and each process that lived in at least half of the samples."""
+    """Return a row for each folder, which has no handles and threads, and each process that lived in at least half of the samples."""
     most = samples.groupby("subject").size().max()
     rows = []
     for subject, own in samples.groupby("subject", sort=False):
-        if len(own) < most / 2:
-            continue
         found = levels(own)
+        if len(own) < most / 2 or len(found) < 3:
+            continue
         first, last = found.iloc[0], found.iloc[-1]
-        rows.append(
-            {
-                "process or folder": subject,
-                "hours": f"{(own['seconds'].iloc[-1] - own['seconds'].iloc[0]) / 3600:.2f}",
-                "MB": f"{first['megabytes']:,.1f} to {last['megabytes']:,.1f}",
-                "MB an hour (95% interval)": fit(found),
-                "file handles": change(first["handles"], last["handles"]),
-                "threads": change(first["threads"], last["threads"]),
-            }
-        )
+        row = {"process or folder": subject, "hours": f"{np.ptp(own['seconds']) / 3600:.2f}"}
+        for column, form in (("megabytes", ",.1f"), ("handles", ".0f"), ("threads", ".0f")):
+            row[column] = f"{first[column]:{form}} to {last[column]:{form}}".replace("nan to nan", "")
+        value, margin = slope(found)
+        rows.append({**row, "megabytes an hour, 95%": f"{value:+.2f} ± {margin:.2f}"})
     return pd.DataFrame(rows)
-
-
-def change(first: float, last: float) -> str:
-    """Format the first and the last number; a folder has none."""
-    return "" if np.isnan(first) else f"{first:.0f} to {last:.0f}"
 
 
 def sample(roots: Sequence[psutil.Process], folders: Mapping[str, Path], seconds: float) -> pd.DataFrame:
@@ -142,12 +110,10 @@ def sample(roots: Sequence[psutil.Process], folders: Mapping[str, Path], seconds
 
 def program(command: Sequence[str]) -> str:
     """Return the name of what a command runs: a module of Python, a script or a program, and its first argument if that is a word."""
-    words = list(command)
-    if Path(words[0]).name.startswith("python"):
-        words = words[next((number for number, word in enumerate(words[1:], 1) if word == "-m" or not word.startswith("-")), 0) :]
-        words = words[1:] if words[0] == "-m" else words
-    argument = words[1] if len(words) > 1 and words[1].isalpha() else ""
-    return f"{Path(words[0]).name} {argument}".strip()
+    words = [Path(word).name for word in command if not word.startswith("-")]
+    if words[0].startswith("python"):
+        words = words[1:] or words
+    return " ".join(word for number, word in enumerate(words[:2]) if number == 0 or word.isalpha())
 
 
 def size_bytes(folder: Path) -> int:
@@ -160,15 +126,19 @@ def size_bytes(folder: Path) -> int:
     return total
 
 
-def watch(csv: Path, roots: Sequence[psutil.Process], folders: Mapping[str, Path], ended: threading.Event) -> None:
-    """Append samples to a CSV until an event, or until the first process has ended."""
-    began, head = time.monotonic(), True
-    while roots[0].is_running() and roots[0].status() != psutil.STATUS_ZOMBIE:
-        found = sample(roots, folders, time.monotonic() - began)
-        found.to_csv(csv, mode="w" if head else "a", header=head, index=False, float_format="%.3f")
-        head = False
-        if ended.wait(SECONDS_BETWEEN_SAMPLES):
-            break
+@contextmanager
+def watched(csv: Path, roots: Sequence[psutil.Process], folders: Mapping[str, Path]) -> Iterator[None]:
+    """Write samples to a CSV during the block."""
+    began = time.monotonic()
+    sample(roots, folders, 0.0).to_csv(csv, index=False, float_format="%.3f")
+
+    def watch(ended: threading.Event) -> None:
+        while not ended.wait(SECONDS_BETWEEN_SAMPLES):
+            found = sample(roots, folders, time.monotonic() - began)
+            found.to_csv(csv, mode="a", header=False, index=False, float_format="%.3f")
+
+    with in_background(watch, "watch", 10.0):
+        yield
 
 
 @contextmanager
@@ -221,19 +191,13 @@ def published_project(folder: Path) -> dict[str, str]:
 
 def training(options: argparse.Namespace) -> str:
     """Watch a training until it ends or the hours have passed; return what was done."""
-    ended = threading.Event()
-    timer = threading.Timer(options.hours * 3600, ended.set)
-    timer.daemon = True
-    timer.start()
-    if options.pid:
-        process = psutil.Process(options.pid)
-        watch(options.csv, [process], {".state": Path(process.cwd()) / ".state"}, ended)
-        return f"Training {options.pid}"
     with TemporaryDirectory() as temporary:
-        folders = {".state": Path(".state"), "temporary folder": Path(temporary)}
         command = [sys.executable, "-m", "flows.stages", "train"]
-        with running(command, Path.cwd(), STAGE_ENVIRONMENT | {"TMPDIR": temporary}, options.csv.with_suffix(".log")) as process:
-            watch(options.csv, [process], folders, ended)
+        environment, log = STAGE_ENVIRONMENT | {"TMPDIR": temporary}, options.csv.with_suffix(".log")
+        with nullcontext(psutil.Process(options.pid)) if options.pid else running(command, Path(), environment, log) as process:
+            folders = {".state": Path(process.cwd()) / ".state", "temporary folder": Path(temporary)}
+            with watched(options.csv, [process], folders), suppress(psutil.TimeoutExpired):
+                process.wait(options.hours * 3600)
     return "A training"
 
 
@@ -248,7 +212,7 @@ def served(options: argparse.Namespace) -> str:
         with running(command, project, environment, log) as server:
             wait_until_up(f"{address}/ping", log)
             folders = {".state": project / ".state", "temporary folder": folder / "tmp"}
-            with in_background(partial(watch, options.csv, [server], folders), "watch", 10.0):
+            with watched(options.csv, [server], folders):
                 asked, answers = ask(f"{address}/invocations", options.requests, time.monotonic() + options.hours * 3600)
     return f"{asked:,} requests; {len(answers)} sentences were repeated and got {len(set(answers.values()))} different answers"
 
@@ -262,34 +226,24 @@ def ask(url: str, count: int, deadline: float) -> tuple[int, dict[str, str]]:
     Raises:
         SystemExit: a repeated sentence got another answer than before.
     """
-    repeated = english_sentences("valid")[:REPEATED]
-    others = cycle(english_sentences("train"))
+    repeated, others = english_sentences("valid")[:REPEATED], english_sentences("train")
     answers: dict[str, str] = {}
-    lock, ended = threading.Lock(), threading.Event()
+    session = requests.Session()
 
-    def client(numbers: range) -> int:
-        done = 0
-        with requests.Session() as session:
-            for number in numbers:
-                if ended.is_set() or time.monotonic() > deadline:
-                    break
-                again = number % 2 == 1
-                with lock:
-                    sentence = repeated[number // 2 % REPEATED] if again else next(others)
-                response = session.post(url, json={"inputs": [sentence]}, timeout=START_SECONDS)
-                response.raise_for_status()
-                (answer,) = response.json()["predictions"]
-                if again and answers.setdefault(sentence, answer) != answer:
-                    raise SystemExit(f"{sentence!r}: first {answers[sentence]!r}, then {answer!r}")
-                done += 1
-        return done
+    def send(number: int) -> bool:
+        if time.monotonic() > deadline:
+            return False
+        again = number % 2 == 1
+        sentence = repeated[number // 2 % REPEATED] if again else others[number // 2 % len(others)]
+        response = session.post(url, json={"inputs": [sentence]}, timeout=START_SECONDS)
+        response.raise_for_status()
+        (answer,) = response.json()["predictions"]
+        if again and answers.setdefault(sentence, answer) != answer:
+            raise SystemExit(f"{sentence!r}: first {answers[sentence]!r}, then {answer!r}")
+        return True
 
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        clients = [pool.submit(client, range(first, count, CLIENTS)) for first in range(CLIENTS)]
-        try:
-            return sum(one.result() for one in as_completed(clients)), answers
-        finally:
-            ended.set()  # One has failed, or a signal has come.
+    with session, ThreadPoolExecutor(CLIENTS) as pool:
+        return sum(pool.map(send, range(count))), answers  # An exception cancels the requests that have not begun.
 
 
 def flows(options: argparse.Namespace) -> str:
@@ -317,7 +271,7 @@ def flows(options: argparse.Namespace) -> str:
                 subprocess.run([*prefect, *command], cwd=project, env=environment, check=True, stdout=sys.stderr)
             worker = running([*prefect, "worker", "start", "--pool", "local"], project, environment, folder / "worker.log")
             settings = temporary_settings({PREFECT_API_URL: api})
-            with worker as process, settings, in_background(partial(watch, options.csv, [server, process], folders), "watch", 10.0):
+            with worker as process, settings, watched(options.csv, [server, process], folders):
                 done = 0
                 while done < options.runs and time.monotonic() < deadline:
                     overrides = {"train.seed": done} if done % NEW_SEED_EVERY == NEW_SEED_EVERY - 1 else {}

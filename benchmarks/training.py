@@ -43,6 +43,7 @@ import torch
 from common import command_line, fastest, markdown, spread, write_report
 from numpy.typing import NDArray
 from peers.job import Job, take_reports
+from peers.matmul import rate as product_rate
 
 from transformer_core.config import Model
 from transformer_core.corpus.tokens.batches import BatchPlan
@@ -206,7 +207,7 @@ def measure(
     for contender in contenders:
         choices[contender] = choose(contender, partial(trial, contender))
     for number in range(1, options.rounds + 1):
-        products.append(fastest_product())
+        products.append(product_rate(torch.device("cpu")))
         yield [run(contender, choice, number, timed) for contender, choice in choices.items()]
 
 
@@ -238,17 +239,7 @@ def run_contender(
         ContenderFailed: a process of it failed.
     """
     processes = default_devices(choice.microbatches) if contender == OURS else 1
-    size, tokens = setting.size, setting.tokens_per_update
-    job = Job(
-        **{name: getattr(size, name) for name in ("layers", "d_model", "d_ff", "heads", "dropout")},
-        vocab_size=setting.vocab_size,
-        tokens_per_update=tokens,
-        tokens_per_microbatch=tokens // choice.microbatches,
-        seed=SEED,
-        updates=[cut(split, pairs, choice.microbatches) for pairs in plan],
-        threads=choice.threads or default_threads(processes),
-        attention=choice.attention,
-    )
+    job = job_of(setting, split, plan, replace(choice, threads=choice.threads or default_threads(processes)))
     reports = run_processes(contender, job, folder, processes)
     source_tokens, target_tokens = (sum(int(side.lengths[pairs].sum()) for pairs in plan) for side in (split.source, split.target))
     if any(report["target_tokens"] != target_tokens for report in reports):
@@ -269,6 +260,21 @@ def run_contender(
     }
 
 
+def job_of(setting: Setting, split: BinarizedSplit, plan: Sequence[NDArray[np.int64]], choice: Choice) -> Job:
+    """Return the job of training on the pairs of each update, with a known number of threads."""
+    assert choice.threads is not None
+    return Job(
+        **{name: getattr(setting.size, name) for name in ("layers", "d_model", "d_ff", "heads", "dropout")},
+        vocab_size=setting.vocab_size,
+        tokens_per_update=setting.tokens_per_update,
+        tokens_per_microbatch=setting.tokens_per_update // choice.microbatches,
+        seed=SEED,
+        updates=[cut(split, pairs, choice.microbatches) for pairs in plan],
+        threads=choice.threads,
+        attention=choice.attention,
+    )
+
+
 def run_processes(contender: Contender, job: Job, folder: Path, processes: int) -> list[dict[str, Any]]:
     """Run a job in the contender's environment and return the report of each process; its output is shown only if it fails."""
     job.write(folder)
@@ -280,13 +286,6 @@ def run_processes(contender: Contender, job: Job, folder: Path, processes: int) 
         print(done.stdout, file=sys.stderr)
         raise ContenderFailed(f"{contender.name} ended with exit code {done.returncode}, its output is above")
     return take_reports(folder)
-
-
-def fastest_product() -> float:
-    """Return the machine's best rate at 4096 x 4096 bf16 products, in FLOP/s."""
-    return float(
-        subprocess.run([sys.executable, "-m", "peers.matmul"], cwd=HERE, env=ON_CPU, check=True, stdout=subprocess.PIPE, text=True).stdout
-    )
 
 
 def random_split(setting: Setting, updates: int, folder: Path) -> BinarizedSplit:

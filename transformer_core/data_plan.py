@@ -46,7 +46,6 @@ class DataPlan:
 
     Attributes:
         disk: bytes by purpose; empty if the catalogue's entry does not give the size of the corpus.
-        disk_at_most: total bytes with DVC's cache, which may hold a copy of each output.
     """
 
     corpus: str
@@ -56,7 +55,6 @@ class DataPlan:
     pairs: int | None
     files: list[PlannedFile]
     disk: dict[str, int]
-    disk_at_most: int
 
 
 def plan_data(params: Params) -> DataPlan:
@@ -73,7 +71,6 @@ def plan_data(params: Params) -> DataPlan:
             reader.check_names(source)
     files = [file for split, sources in found.entry.sources.items() for source in sources for file in _files(split, source, reader)]
     size = found.entry.size
-    temporary, kept = _disk(params, size) if size else ({}, {})
     return DataPlan(
         corpus=found.entry.name,
         direction=reader.direction,
@@ -81,8 +78,7 @@ def plan_data(params: Params) -> DataPlan:
         note=found.entry.note,
         pairs=size.pairs if size else None,
         files=list(dict.fromkeys(files)),  # One archive may contain both sides; a translated text may have one side.
-        disk={**kept, **temporary},
-        disk_at_most=2 * sum(kept.values()) + sum(temporary.values()),
+        disk=_disk(params, size) if size else {},
     )
 
 
@@ -121,21 +117,16 @@ def _sum(digest: str | None, otherwise: str) -> str:
     return f"sha256 {digest[:12]}..." if digest else otherwise
 
 
-def _disk(params: Params, size: Size) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the bytes of temporary files and those of the stages' outputs, each by purpose."""
+def _disk(params: Params, size: Size) -> dict[str, int]:
+    """Return the bytes by purpose."""
     tokens = size.text_bytes / _BYTES_PER_TOKEN
     weights = _WEIGHT_BYTES * sum(parameters_by_part(resolve(params.model), params.bpe.vocab_size).values())
-    checkpoints = (params.train.keep + params.train.keep_best) * weights
-    temporary = {
+    return {
         "downloads, until data/raw is complete": size.download_bytes,
-        "text of data/clean while it is written": size.text_bytes,
-        "state of a running training, with its checkpoints": _STATES_KEPT * _STATE_PER_WEIGHT * weights + checkpoints,
-    }
-    kept = {
         "data/raw": size.text_bytes,
         "data/clean": size.text_bytes,
         "data/binarized": round(tokens * token_type(params.bpe.vocab_size).itemsize) + size.pairs * _OFFSET_BYTES_PER_PAIR,
-        "models/checkpoints": checkpoints,
+        "models/checkpoints": (params.train.keep + params.train.keep_best) * weights,
         "models/averaged": weights,
+        "state of a running training": _STATES_KEPT * _STATE_PER_WEIGHT * weights,
     }
-    return temporary, kept

@@ -1,7 +1,4 @@
-"""Speed of matrix products: ``python -m peers.matmul`` prints floating-point operations a second.
-
-The best of several seconds of products of two 4096 x 4096 bf16 matrices, on all cores or a GPU.
-"""
+"""Speed of products of two 4096 x 4096 bf16 matrices, on all cores or a GPU: the best of several seconds."""
 
 import torch
 
@@ -11,11 +8,6 @@ _SIZE = 4096
 _SECONDS = 4.0
 _LEAST = 4
 _AT_ONCE = 20  # On a GPU, where a wait for its end takes as long as a part of a product.
-
-
-def main() -> None:
-    """Print the rate of the fastest products."""
-    print(rate(torch.device("cpu")))
 
 
 def rate(device: torch.device) -> float:
@@ -29,7 +21,3 @@ def rate(device: torch.device) -> float:
             left @ right
         seconds.append(now(device) - began)
     return 2 * _SIZE**3 * products / min(seconds)
-
-
-if __name__ == "__main__":
-    main()

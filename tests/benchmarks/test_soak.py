@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 from benchmarks.common import DATA_STAGES, run_stages, write_params
-from benchmarks.soak import TINY, WARM_UP, ask, fit, levels, main, program, sample, table
+from benchmarks.soak import TINY, WARM_UP, ask, levels, main, program, sample, slope, table
 from tests.flows.publishing import publish_in, random_model
 from tests.serving import Quiet, serving
 
 SECONDS = np.arange(0, 7200, 5.0)
-COLUMNS = ["process or folder", "hours", "MB", "MB an hour (95% interval)", "file handles", "threads"]
+COLUMNS = ["process or folder", "hours", "megabytes", "handles", "threads", "megabytes an hour, 95%"]
 
 
 def memory(slope: float, seed: int) -> np.ndarray:
@@ -42,30 +42,20 @@ def samples(**subjects: list[float] | np.ndarray) -> pd.DataFrame:
     return pd.concat(parts)
 
 
-@pytest.mark.parametrize("slope", [0.0, 3.5])
-def test_the_interval_covers_a_known_slope_as_often_as_it_says(slope: float) -> None:
-    found = [fit(levels(samples(one=memory(slope, seed)))) for seed in range(200)]
-    assert np.mean([one.value for one in found]) == pytest.approx(slope, abs=0.1)
+@pytest.mark.parametrize("known", [0.0, 3.5])
+def test_the_interval_covers_a_known_slope_as_often_as_it_says(known: float) -> None:
+    found = [slope(levels(samples(one=memory(known, seed)))) for seed in range(200)]
+    assert np.mean([value for value, _ in found]) == pytest.approx(known, abs=0.1)
     # 95% of 200 is 190 with a standard deviation of 3.1. A fit to all single samples covers it in 70.
-    assert sum(one.low <= slope <= one.high for one in found) >= 190 - 4 * 3.1
+    assert sum(abs(value - known) <= margin for value, margin in found) >= 190 - 4 * 3.1
 
 
-def test_a_leak_of_a_few_megabytes_an_hour_is_seen() -> None:
-    assert fit(levels(samples(one=memory(10, seed=1)))).low > 0
-
-
-def test_the_table_has_what_lived_long_and_folders_without_handles() -> None:
-    seen = samples(server=[100.0] * 20, run=[50.0] * 9, **{".state": [1.0] * 20})
-    seen.loc[seen["subject"] == ".state", ["handles", "threads"]] = np.nan
-    rows = table(seen)
+def test_the_table_has_folders_and_what_lived_long() -> None:
+    rows = table(samples(server=[100.0] * 20, run=[50.0] * 9, **{".state": [1.0] * 20}))
     assert list(rows.columns) == COLUMNS
     assert rows["process or folder"].tolist() == ["server", ".state"]
-    assert rows["file handles"].tolist() == ["7 to 7", ""]
-    assert [str(slope) for slope in rows[COLUMNS[3]]] == ["+0.00 (+0.00 to +0.00)"] * 2
-
-
-def test_too_few_samples_have_no_slope() -> None:
-    assert table(samples(server=[1.0, 2.0]))[COLUMNS[3]].map(str).tolist() == ["too few samples"]
+    assert rows["handles"].tolist() == ["7 to 7"] * 2
+    assert rows[COLUMNS[-1]].tolist() == ["+0.00 ± 0.00"] * 2
 
 
 @pytest.mark.parametrize(
@@ -76,7 +66,6 @@ def test_too_few_samples_have_no_slope() -> None:
         ("python3.11 /venv/bin/mlflow models serve", "mlflow models"),
         ("python", "python"),
         ("/usr/bin/git gc --auto", "git gc"),
-        ("/bin/sh -c true", "sh"),
     ],
 )
 def test_a_process_is_named_after_what_it_runs(command: str, name: str) -> None:

@@ -114,5 +114,5 @@ def run_plan(arguments: argparse.Namespace) -> int:
         print("\nDisk, about:")
         for name, size in plan.disk.items():
             print(f"{in_bytes(size):>9}  {name}")
-        print(f"{in_bytes(plan.disk_at_most):>9}  at most, with DVC's cache of what it tracks")
+        print("DVC's cache may hold a second copy of data and models.")
     return 0

@@ -2,7 +2,7 @@
 
 import re
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -33,33 +33,20 @@ _FOR_FEW_PAIRS: dict[str, dict[str, float]] = {
 }
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """A baseline's short description, and the keys of its `model` section other than `preset: tiny`."""
-
-    words: str
-    architecture: str
-    settings: dict[str, str | bool] = field(default_factory=dict)
-
-
-BASELINES = {
-    "tatoeba-convolutional": Baseline("convolutions with attention in each decoder layer", "convolutional"),
-    "tatoeba-recurrent": Baseline("an LSTM encoder-decoder with a fixed vector between its halves", "recurrent", {"attention": "none"}),
-    "tatoeba-recurrent-additive": Baseline("an LSTM encoder-decoder with additive attention", "recurrent", {"attention": "additive"}),
-    "tatoeba-recurrent-dot": Baseline("an LSTM encoder-decoder with dot-product attention", "recurrent", {"attention": "dot"}),
-    "tatoeba-recurrent-forward": Baseline(
-        "a fixed vector from an encoder of one direction", "recurrent", {"attention": "none", "bidirectional": False}
-    ),
-    "tatoeba-recurrent-reversed": Baseline(
+# Of each baseline its short description, and the keys of its `model` section other than `preset: tiny`.
+BASELINES: dict[str, tuple[str, dict[str, str | bool]]] = {
+    "tatoeba-convolutional": ("convolutions with attention in each decoder layer", {"architecture": "convolutional"}),
+    "tatoeba-recurrent": ("an LSTM encoder-decoder with a fixed vector between its halves", {"attention": "none"}),
+    "tatoeba-recurrent-additive": ("an LSTM encoder-decoder with additive attention", {"attention": "additive"}),
+    "tatoeba-recurrent-dot": ("an LSTM encoder-decoder with dot-product attention", {"attention": "dot"}),
+    "tatoeba-recurrent-forward": ("a fixed vector from an encoder of one direction", {"attention": "none", "bidirectional": False}),
+    "tatoeba-recurrent-reversed": (
         "a fixed vector from the reversed source (Sutskever 2014)",
-        "recurrent",
         {"attention": "none", "bidirectional": False, "reverse_source": True},
     ),
-    "tatoeba-recurrent-cho": Baseline("a fixed vector read at every step (Cho 2014)", "recurrent", {"decoder": "cho"}),
-    "tatoeba-recurrent-bahdanau": Baseline(
-        "additive attention in the order of its paper (Bahdanau 2015)", "recurrent", {"decoder": "bahdanau"}
-    ),
-    "tatoeba-recurrent-luong": Baseline("dot attention with input feeding (Luong 2015)", "recurrent", {"decoder": "luong"}),
+    "tatoeba-recurrent-cho": ("a fixed vector read at every step (Cho 2014)", {"decoder": "cho"}),
+    "tatoeba-recurrent-bahdanau": ("additive attention in the order of its paper (Bahdanau 2015)", {"decoder": "bahdanau"}),
+    "tatoeba-recurrent-luong": ("dot attention with input feeding (Luong 2015)", {"decoder": "luong"}),
 }
 
 
@@ -187,12 +174,10 @@ def _changes(row: Table3Row, of: Table3Row) -> dict[str, object]:
 
 def _baseline(name: str) -> CommentedMap:
     """Return the recipe of a baseline: the default recipe with another model."""
-    baseline, document = BASELINES[name], _document("tatoeba")
-    document.yaml_set_start_comment(
-        f"Baseline on Tatoeba: {baseline.words}. The default\nrecipe with another model: same corpus, same updates."
-    )
-    document["model"].insert(0, "architecture", baseline.architecture)
-    document["model"].update(baseline.settings)
+    (words, settings), document = BASELINES[name], _document("tatoeba")
+    document.yaml_set_start_comment(f"Baseline on Tatoeba: {words}. The default\nrecipe with another model: same corpus, same updates.")
+    document["model"].insert(0, "architecture", "recurrent")
+    document["model"].update(settings)
     document["decode"]["engine"] = "torch"  # CTranslate2 has Transformers alone.
     document["publish"]["name"] = f"{name}-en-de"
     return document
