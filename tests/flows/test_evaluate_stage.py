@@ -14,6 +14,7 @@ from flows.process.runner import record_seconds
 from flows.record.journal import JOURNALS, Event, Journal, read_events
 from flows.stages.evaluate import attention_of, cost_of, gather, run
 from tests.clone import ROOT
+from tests.evaluation.test_report import a_report
 from tests.flows.stages import changed, stage_here
 from tests.models.on_disk import TEXT, VOCAB, write_model
 from tests.pictures.svg import pictures_of
@@ -39,27 +40,14 @@ HYPOTHESES = ["Ein Mann fährt mit dem Fahrrad durch die Stadt.", "Zwei Hunde sp
 
 def lay_out(root: Path) -> None:
     """Write the outputs of the stages before, three sentences a split."""
-    side = {"sha256": "0" * 64, "lines": 3}
-    split = {"pairs": 3, "files": {"en": side, "de": side}}
-    checked = {"pairs": 3, "empty": 0, "repaired": {"white_space": 0}}
-    speed = {"lines": 3, "seconds": 1.0, "target_tokens": 30, "tokens_per_second": 30.0}
+    report = a_report()
     documents: dict[str, Any] = {
-        "data/raw/manifest.json": {
-            "corpus": "tiny", "source": "en", "target": "de", "licence": None, "held_out": {}, "origin": [],
-            "splits": {"train": split, "valid": split, "test": split},
-        },
-        "data/clean/report.json": {
-            "pairs_in": 3, "dropped": {"empty": 0}, "repaired": {"white_space": 1}, "pairs_out": 3, "examples": {},
-            "entities": 0, "lengths_in": {"en": [0, 1, 2], "de": [0, 0, 3]}, "lengths_out": {"en": [0, 1, 2], "de": [0, 0, 3]},
-            "splits": {"valid": checked, "test": checked},
-        },
+        "data/raw/manifest.json": {**report.manifest, "corpus": "tiny"},
+        "data/clean/report.json": report.cleaning,
         "results/training/metrics.json": {
             "updates": 40, "parameters": 12_345, "valid_perplexity": 7.3891, "minutes": 2.5, "tokens_per_second": 50,
         },
-        "results/decode/statistics.json": {
-            "valid": speed, "test": speed, "engine": "torch", "beam": 4, "penalty": "wu", "alpha": 0.6,
-            "made": "2026-01-30", "machine": "Another CPU",
-        },
+        "results/decode/statistics.json": report.decoding,
     }  # fmt: skip
     for name, document in documents.items():
         write_json(root / name, document)
@@ -205,7 +193,7 @@ def test_the_journal_makes_a_child_run_of_the_training(params: Params) -> None:
 def test_another_beam_and_other_translations_are_other_runs_but_not_another_day_or_machine(here: Path, params: Params) -> None:
     run(params)
     statistics = here / "results/decode/statistics.json"
-    for old, new, runs in (("2026-01-30", "2026-01-31", 1), ("Another CPU", "A CPU", 1), ('"beam": 4', '"beam": 5', 2)):
+    for old, new, runs in (("2026-01-31", "2026-02-01", 1), ("AMD EPYC", "A CPU", 1), ('"beam": 4', '"beam": 5', 2)):
         write(statistics, statistics.read_text(encoding="utf-8").replace(old, new))
         run(params)
         assert len(list(JOURNALS.glob("evaluation-*.jsonl"))) == runs
@@ -287,7 +275,7 @@ def test_the_report_is_given_what_the_stages_before_left(here: Path, params: Par
     assert facts == {
         "examples": 2,
         "seconds": [12.3, None, 2.0],  # Of the training the model itself says so.
-        "decoded": ("2026-01-30", "Another CPU"),
+        "decoded": ("2026-01-31", "AMD EPYC"),
         "settings": (params.train.warmup, False),
         "versions": (version("torch"), version("sacrebleu")),
         "training": {"devices": "8 x cuda"},

@@ -15,7 +15,7 @@ from transformer_core.models.architectures import build
 from transformer_core.models.embeddings import LearnedPositions
 from transformer_core.models.transformer import Transformer
 from transformer_core.pictures.drawing import save
-from transformer_core.pictures.positions import encodings_of, position_figure, products, sinusoids, spread
+from transformer_core.pictures.positions import encodings_of, position_figure, sinusoids
 from transformer_core.presets import ConvolutionalSize, TransformerSize
 
 SIZE = TransformerSize(layers=1, d_model=16, d_ff=16, heads=2, d_k=8, d_v=8, dropout=0.0)
@@ -48,32 +48,24 @@ def test_the_values_drawn_are_those_of_the_papers_formula() -> None:
     np.testing.assert_allclose(heat_map.images[0].get_array(), by_hand(100, 512), rtol=0, atol=1e-12)
 
 
-def test_the_products_drawn_are_those_of_the_papers_formula_at_their_distance() -> None:
-    table = by_hand(40, 32)
-    lines = position_figure([sinusoids(40, 32)]).axes[1].get_lines()
-    assert [line.get_label() for line in lines] == [f"pos = {pos}" for pos in (0, 9, 19, 29, 39)]
-    for line, pos in zip(lines, (0, 9, 19, 29, 39), strict=True):
-        assert list(line.get_xdata()) == [other - pos for other in range(40)]
-        np.testing.assert_allclose(line.get_ydata(), [table[pos] @ table[other] for other in range(40)], rtol=0, atol=1e-11)
-
-
 @pytest.mark.parametrize("d_model", [2, 16, 512])
 def test_the_product_depends_on_the_distance_alone(d_model: int) -> None:
-    curves = products(sinusoids(100, d_model))
-    assert len(curves) == 5
-    assert spread(curves) < 1e-9
-    for curve in curves:
+    lines = position_figure([sinusoids(100, d_model)]).axes[1].get_lines()
+    assert [line.get_label() for line in lines] == [f"pos = {pos}" for pos in (0, 24, 49, 74, 99)]
+    for line, pos in zip(lines, (0, 24, 49, 74, 99), strict=True):
+        assert list(line.get_xdata()) == [other - pos for other in range(100)]
         # sin a sin b + cos a cos b = cos(a - b), summed over the pairs.
-        expected = [sum(math.cos(k / 10000 ** (2 * i / d_model)) for i in range(d_model // 2)) for k in curve.distances.tolist()]
-        np.testing.assert_allclose(curve.values, expected, rtol=0, atol=1e-9)
+        expected = [sum(math.cos(k / 10000 ** (2 * i / d_model)) for i in range(d_model // 2)) for k in line.get_xdata()]
+        np.testing.assert_allclose(line.get_ydata(), expected, rtol=0, atol=1e-9)
 
 
-def test_the_spread_is_the_greatest_difference_at_one_distance() -> None:
-    curves = products(encodings_of(learned(), 9)[0])
-    by_place = {(curve.position, k): value for curve in curves for k, value in zip(curve.distances.tolist(), curve.values, strict=True)}
-    differences = [abs(a - b) for (_, k), a in by_place.items() for (_, j), b in by_place.items() if j == k]
-    assert spread(curves) == pytest.approx(max(differences))
-    assert max(differences) > 1
+def test_the_caption_has_the_greatest_difference_at_one_distance() -> None:
+    encodings = encodings_of(learned(), 9)
+    products = encodings[0].values @ encodings[0].values.T
+    greatest = max(np.ptp([products[pos, pos + k] for pos in (0, 2, 4, 6, 8) if 0 <= pos + k < 9]) for k in range(-8, 9))
+    assert greatest > 1
+    assert f"at the same k two curves differ by up to {greatest:.3g}." in caption(position_figure(encodings[:1]))
+    assert "the curves of all pos lie on each other" in caption(position_figure([sinusoids(20, 16)]))
 
 
 def test_a_model_with_sinusoids_has_those_of_its_width() -> None:
@@ -90,11 +82,6 @@ def test_learned_positions_are_drawn_as_the_model_has_them_for_either_side() -> 
     for axes, side in zip(drawn, (model.source_positions, model.target_positions), strict=True):
         assert isinstance(side, LearnedPositions)
         np.testing.assert_array_equal(axes.images[0].get_array(), side.weight[:7].detach().double().numpy())
-
-
-def test_the_caption_says_whether_the_product_depends_on_the_distance_alone() -> None:
-    assert "it depends on k alone, so the curves of all pos lie on each other" in caption(position_figure([sinusoids(20, 16)]))
-    assert "Nothing makes PE(pos) · PE(pos + k) depend on k alone" in caption(position_figure(encodings_of(learned(), 9)))
 
 
 def test_the_caption_stands_below_the_panels_and_within_the_figure() -> None:
