@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from threading import Event
@@ -33,13 +33,15 @@ from flows.process.child import StageLog, terminate_children
 from flows.process.runner import reports_errors
 from flows.process.settings import check, own_settings
 from flows.record import server
+from flows.record.journal import NAME, SCORES_STEP, Journal, has_finished
+from flows.record.sending import background_sender
 from flows.record.summary import Outcome
 from flows.sweeps import table as tables
 from flows.sweeps.rows import Row, choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
 from flows.sweeps.workspace import Job, Repository, code_digest, job_of, run_job
 from transformer_core import recipes
 from transformer_core.cli.arguments import Parser, positive_int
-from transformer_core.config import PARAMS_FILE, Params, load_params, tracking_uri, validate_document
+from transformer_core.config import PARAMS_FILE, Machine, Params, load_params, tracking_uri, validate_document
 from transformer_core.corpus.sources.catalogue import find_entry
 from transformer_core.corpus.sources.fetching import lock_file, locked_sums
 from transformer_core.corpus.sources.translated import registered_models
@@ -72,6 +74,11 @@ class Sweep:
         words = "-".join([self.about.name, *self.about.settings])
         name = re.sub(r"[^\w.,=-]", "_", words, flags=re.ASCII)[:_LONGEST_NAME]
         return RESULTS / (name if name == words else f"{name}-{sha256(words.encode()).hexdigest()[:8]}")
+
+    @property
+    def identity(self) -> str:
+        """The name of the sweep's record: the same for the same jobs."""
+        return f"sweep-{self.about.name}-{sha256(' '.join(job.key for job in self.jobs).encode()).hexdigest()[:12]}"
 
 
 def plan(
@@ -110,7 +117,9 @@ def plan(
             jobs.append(job_of(row.name, document["train"]["seed"], document, digest))
     for corpus in {job.document["download"]["corpus"] for job in jobs}:
         _check_locked(corpus)
-    about = tables.About(name, recipe or PARAMS_FILE.name, scale, settings)
+    machine = load_params().machine
+    price = None if machine.price_per_hour is None else machine.price_per_hour * machine.training_nodes
+    about = tables.About(name, recipe or PARAMS_FILE.name, scale, settings, price)
     return Sweep(jobs, url, commit, about)
 
 
@@ -209,15 +218,36 @@ def job_task(job: Job, repository: Repository, stopping: Event) -> Task[[], Any]
 def write_table(planned: Sweep) -> str:
     """Write the table of the jobs with a result, and return its markdown."""
     # A result may be of another sweep, in which its row had another name.
-    results: list[dict[str, Any]] = [
-        {**read_json(job.result, "Remove it, then run the sweep again."), "row": job.row, "seed": job.seed}
-        for job in planned.jobs
-        if job.result.exists()
-    ]
-    table = tables.summarize(results, with_paper=planned.about.name == "table3")
+    results = [{**_result(job), "row": job.row, "seed": job.seed} for job in planned.jobs if job.result.exists()]
+    table = tables.beside_the_paper(tables.summarize(results), planned.about.name)
     text = tables.markdown(table, results, planned.about)
     tables.write(table, text, results[0]["score_name"], planned.folder)
     return text
+
+
+def _result(job: Job) -> dict[str, Any]:
+    result: dict[str, Any] = read_json(job.result, "Remove it, then run the sweep again.")
+    return result
+
+
+def record(planned: Sweep, machine: Machine) -> None:
+    """Record the sweep in MLflow: a run with the table, and a child run with the settings and figures of each job."""
+    journal = Journal(planned.identity)
+    journal.tags({NAME: f"sweep {planned.about.name}", "kind": "sweep"})
+    journal.parameters({name: str(value) for name, value in asdict(planned.about).items()})
+    for job in planned.jobs:
+        # With the sweep, because a journal has one parent and other sweeps may have the same job.
+        child = Journal(f"{planned.identity}-{job.key[:16]}", parent=planned.identity)
+        child.tags({NAME: job.name, "kind": "row"})
+        child.parameters(job.document)
+        figures = _result(job)
+        child.metrics(SCORES_STEP, {name: figures[name] for name in ("parameters", "minutes", "flops", *tables.FIGURES)})
+        child.end()
+    for file in sorted(planned.folder.iterdir()):
+        journal.artifact(file)
+    journal.end()
+    with background_sender(journal.path, tracking_uri(machine)):
+        pass
 
 
 @reports_errors
@@ -232,6 +262,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if any(job.result.exists() for job in planned.jobs):
         print(write_table(planned))
         print(f"{planned.folder}: table.csv, table.md, table.svg")
+    if not code and not has_finished(planned.identity):  # An earlier call may have been stopped before the record.
+        record(planned, load_params().machine)
     return code
 
 

@@ -237,6 +237,11 @@ def journal_beside(run: str, identity: str) -> Path:
     return JOURNALS / f"{run}.{sha256(identity.encode()).hexdigest()[:8]}.jsonl"
 
 
+def has_finished(run: str) -> bool:
+    """Return whether the journal of a run ends with the status FINISHED."""
+    return _status(list(read_events(JOURNALS / f"{run}.jsonl"))) == "FINISHED"
+
+
 def _put_aside(journal: Path) -> None:
     """Rename a journal, with its sender's position, for another run of the same name."""
     aside = _aside(journal)

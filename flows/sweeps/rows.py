@@ -1,6 +1,7 @@
 """Rows of a sweep, each a change to params.yaml."""
 
 import itertools
+import math
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from transformer_core.config import Model, Params, parse_yaml
 from transformer_core.errors import configuration_error, did_you_mean
 from transformer_core.presets import BASE, TABLE_3, ModelSize, TransformerSize, resolve
 
+_MOST_ROWS = 1_000
 _WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
 # The section `model` of each row of sweep table2: systems of the paper's Table 2 (the convolutional one in one width), and recurrent ones.
 _TABLE_2: dict[str, dict[str, Any]] = {
@@ -76,6 +78,11 @@ def grid_rows(settings: Sequence[str]) -> list[Row]:
         values.append([parse_yaml(value, key) for value in listed.split(",")])
     if len(set(keys)) < len(keys):
         raise configuration_error(f"{', '.join(keys)}: a key is given twice", "Name all of its values together: KEY=V1,V2")
+    for key, several in zip(keys, values, strict=True):
+        if any(several.count(value) > 1 for value in several):
+            raise configuration_error(f"{key}: a value is given twice", "Name each value once.")
+    if (count := math.prod(map(len, values))) > _MOST_ROWS:
+        raise configuration_error(f"{count:,} combinations of the values, at most {_MOST_ROWS:,} are trained", "Name fewer values.")
     if not keys:
         raise configuration_error("params: needs settings KEY=V1,V2,...", "For example: python -m flows.sweep params train.warmup=200,400")
     return [

@@ -24,18 +24,20 @@ class About:
     Attributes:
         scale: divisor of the paper's widths.
         settings: the grid of a sweep of params, as given.
+        price_per_hour: of all machines of a training; None for a table without costs.
     """
 
     name: str
     recipe: str
     scale: int
     settings: Sequence[str]
+    price_per_hour: float | None
 
 
-def summarize(results: Sequence[dict[str, Any]], with_paper: bool = False) -> "pd.DataFrame":
+def summarize(results: Sequence[dict[str, Any]]) -> "pd.DataFrame":
     """Return a line for each row, in the order of the results: means over seeds, and half the width of 95% intervals (Student's t).
 
-    The interval of a row with one seed is NaN. `with_paper` adds the figures of the same rows of the paper's Table 3.
+    The interval of a row with one seed is NaN.
     """
     import pandas as pd
     from scipy.stats import t  # type: ignore[import-untyped]
@@ -53,9 +55,15 @@ def summarize(results: Sequence[dict[str, Any]], with_paper: bool = False) -> "p
         table[name] = grouped[name].mean()
         quantile = t.ppf((1 + _CONFIDENCE) / 2, table["seeds"] - 1)
         table[f"{name}_interval"] = quantile * grouped[name].std() / table["seeds"] ** 0.5
-    table = table.reset_index()
-    if not with_paper:
+    return table.reset_index()
+
+
+def beside_the_paper(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
+    """Add the paper's figures of the same rows if the table is Table 3."""
+    if name != "table3":
         return table
+    import pandas as pd
+
     paper = pd.DataFrame(
         {"row": key.removeprefix("table3/"), "paper_parameters": row.millions, "paper_perplexity": row.perplexity, "paper_bleu": row.bleu}
         for key, row in TABLE_3.items()
@@ -65,33 +73,34 @@ def summarize(results: Sequence[dict[str, Any]], with_paper: bool = False) -> "p
 
 def markdown(table: "pd.DataFrame", results: Sequence[dict[str, Any]], about: About) -> str:
     """Return the table with a heading for corpus and training; Table 2 is followed by the paper's figures."""
-    score = results[0]["score_name"]
+    first = results[0]
     updates = sorted({result["updates"] for result in results})
     signatures = _each_once(result["signature"] for result in results)
     trained = " to ".join(f"{number:,}" for number in dict.fromkeys((updates[0], updates[-1])))
-    corpora = _each_once(result["corpus"] for result in results)
+    corpora = [result["corpus"] for result in results]
     smaller = f" Scaled down: every width of the paper is divided by {about.scale}." if about.scale > 1 else ""
     heading = (
         f"Sweep `{' '.join([about.name, *about.settings])}` of the recipe {about.recipe}, "
-        f"corpus {corpora}, {trained} updates.{smaller}\n"
+        f"corpus {_each_once(corpora)}, {trained} updates.{smaller}\n"
         "FLOPs count the products of one training (a multiplication and an addition are two). PPL is per subword, on valid. "
-        f"{score} is {signatures}. ± is half of a 95% interval over seeds (Student's t)."
+        f"{first['score_name']} is {signatures}. ± is half of a 95% interval over seeds (Student's t)."
     )
-    columns = {
-        "row": table["row"],
-        "seeds": table["seeds"],
-        "parameters (millions)": _formatted(table["parameters"] / 1e6, ".2f"),
-        "minutes": _formatted(table["minutes"], ".1f"),
-        "FLOPs": _formatted(table["flops"], ".1e"),
-    }
-    for name, title in zip(FIGURES, ("PPL valid", f"{score} valid", f"{score} test"), strict=True):
-        columns[title] = _formatted(table[name], ".2f") + _formatted(table[f"{name}_interval"], ".2f", " ± ")
-    if "paper_bleu" in table:
-        columns["paper: parameters"] = _formatted(table["paper_parameters"], ".0f")
-        columns["paper: PPL"] = _formatted(table["paper_perplexity"], ".2f")
-        columns["paper: BLEU"] = _formatted(table["paper_bleu"], ".1f")
-    lines = [[str(cell) for cell in cells] for cells in zip(*columns.values(), strict=True)]
-    return "\n\n".join([heading, markdown_table(list(columns), lines), *([_published()] if about.name == "table2" else [])]) + "\n"
+    columns = ["row", "seeds", "parameters (millions)", "minutes", "FLOPs"]
+    columns += [] if about.price_per_hour is None else ["cost"]
+    columns += ["PPL valid", f"{first['score_name']} valid", f"{first['score_name']} test"]
+    with_paper = "paper_bleu" in table
+    if with_paper:
+        columns += ["paper: parameters", "paper: PPL", "paper: BLEU"]
+    lines = []
+    for row in table.to_dict("records"):
+        cells = [row["row"], str(row["seeds"]), f"{row['parameters'] / 1e6:.2f}", f"{row['minutes']:.1f}", f"{row['flops']:.1e}"]
+        cells += [] if about.price_per_hour is None else [f"{row['minutes'] / 60 * about.price_per_hour:.2f}"]
+        cells += [_with_interval(row[name], row[f"{name}_interval"]) for name in FIGURES]
+        if with_paper:
+            cells += [_or_nothing(row["paper_parameters"], ".0f"), _or_nothing(row["paper_perplexity"], ".2f")]
+            cells += [_or_nothing(row["paper_bleu"], ".1f")]
+        lines.append(cells)
+    return "\n\n".join([heading, markdown_table(columns, lines), *([_published()] if about.name == "table2" else [])]) + "\n"
 
 
 def write(table: "pd.DataFrame", text: str, score: str, folder: Path) -> None:
@@ -116,9 +125,12 @@ def _published() -> str:
     return f"As published, on newstest2014 (Vaswani et al. 2017, Table 2; not comparable with the scores above):\n\n{body}"
 
 
-def _formatted(values: "pd.Series[float]", form: str, before: str = "") -> "pd.Series[str]":
-    """Return the values as text, which is empty for NaN."""
-    return values.map(lambda value: "" if value != value else f"{before}{value:{form}}")
+def _with_interval(mean: float, interval: float) -> str:
+    return f"{mean:.2f}" if interval != interval else f"{mean:.2f} ± {interval:.2f}"
+
+
+def _or_nothing(value: float, form: str) -> str:
+    return "" if value != value else format(value, form)
 
 
 def _plot(table: "pd.DataFrame", score: str, path: Path) -> None:

@@ -17,11 +17,12 @@ from dvc.repo import Repo
 
 from flows.process.child import StageLog
 from flows.process.runner import StageError
+from flows.record import sending
 from flows.record.sending import sync
-from flows.record.server import connect, experiment_id
+from flows.record.server import PARENT_TAG, connect, experiment_id
 from flows.sweep import Sweep, main, plan, write_table
 from flows.sweeps.rows import choose, document_of, grid_rows, scale_for, table2_rows, table3_rows
-from flows.sweeps.table import About, markdown, summarize, write
+from flows.sweeps.table import About, beside_the_paper, markdown, summarize, write
 from flows.sweeps.workspace import Job, Repository, environment, run_job
 from tests.clone import CORPUS, Clone, git, tiny_clone
 from tests.refusals import refused
@@ -105,6 +106,8 @@ WRONG = [
     (["params", "train.seed\n=1"], "'train.seed\\n=1' is not KEY=V1,V2"),
     (["params", "warmup=1"], "'warmup': no key of params.yaml"),
     (["params", "train.seed=1", "train.seed=2"], "train.seed, train.seed: a key is given twice"),
+    (["params", "train.warmup=200,0o310,400"], "train.warmup: a value is given twice"),
+    (["params", f"train.seed={','.join(map(str, range(101)))}", "train.warmup=1,2,3,4,5,6,7,8,9,10"], "1,010 combinations of the values"),
     (["params", "train.seed=[1"], "train.seed:1: not valid YAML"),
     (["params", "train.warmup=200,x"], "params.yaml: train.warmup: must be a valid integer, got 'x'"),
 ]
@@ -217,8 +220,8 @@ def test_means_and_intervals_are_those_of_students_t() -> None:
 
 def test_the_table_says_what_it_is_of_and_has_the_papers_figures(tmp_path: Path) -> None:
     results = [result("base", 1, 10.0), result("base", 2, 12.0), result("B-dk16", 1, 9.0)]
-    table = summarize(results, with_paper=True)
-    text = markdown(table, results, About("table3", "tatoeba", 4, ()))
+    table = beside_the_paper(summarize(results), "table3")
+    text = markdown(table, results, About("table3", "tatoeba", 4, (), None))
     assert "every width of the paper is divided by 4" in text
     assert "| base | 2 | 2.40 | 1.5 | 2.5e+13 | 5.00 ± 0.00 | 11.00 ± 12.71 | 11.00 ± 12.71 | 65 | 4.92 | 25.8 |" in text
     assert "| B-dk16 | 1 | 2.40 | 1.5 | 2.5e+13 | 5.00 | 9.00 | 9.00 | 58 | 5.16 | 25.1 |" in text
@@ -226,15 +229,16 @@ def test_the_table_says_what_it_is_of_and_has_the_papers_figures(tmp_path: Path)
     again = pd.read_csv(tmp_path / "out/table.csv")
     assert again["paper_perplexity"].tolist() == [4.92, 5.16]
     assert (tmp_path / "out/table.svg").read_text(encoding="utf-8").startswith("<?xml")
-    real = markdown(summarize(results), results, About("table2", "multi30k", 1, ()))
+    real = markdown(summarize(results), results, About("table2", "multi30k", 1, (), None))
     assert "| GNMT + RL | 24.6 | 39.92 | 2.3e19 | 1.4e20 |" in real
 
 
 def test_the_heading_names_all_corpora_and_numbers_of_updates() -> None:
     results = [result("a", 1, 10.0), {**result("b", 1, 12.0), "updates": 2000, "corpus": "d"}]
-    text = markdown(summarize(results), results, About("params", "multi30k", 1, ["train.updates=100,2000"]))
+    text = markdown(summarize(results), results, About("params", "multi30k", 1, ["train.updates=100,2000"], 2.0))
     assert "corpus c or d, 100" in text
     assert "100 to 2,000 updates." in text
+    assert "| a | 1 | 2.40 | 1.5 | 2.5e+13 | 0.05 |" in text  # 1.5 minutes at 2 an hour.
 
 
 @pytest.mark.usefixtures("clone")
@@ -255,7 +259,7 @@ def test_a_result_has_the_row_of_the_sweep_that_shows_it() -> None:
 
 def test_each_grid_has_a_folder_of_its_own() -> None:
     def folder_of(name: str, *settings: str) -> str:
-        return Sweep((), "", "", About(name, "multi30k", 1, settings)).folder.as_posix()
+        return Sweep((), "", "", About(name, "multi30k", 1, settings, None)).folder.as_posix()
 
     assert folder_of("table3") == "results/sweeps/table3"
     assert folder_of("params", "train.warmup=200,400", "train.seed=1") == "results/sweeps/params-train.warmup=200,400-train.seed=1"
@@ -266,6 +270,22 @@ def test_each_grid_has_a_folder_of_its_own() -> None:
 
 def test_rows_are_chosen_in_the_order_of_the_table() -> None:
     assert [row.name for row in choose(table3_rows(1), ["big", "base"])] == ["base", "big"]
+
+
+def test_each_sweep_is_recorded_once_with_all_its_rows(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All results are there, as after a stop before the record; the second sweep shares its row `base` with the first."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{clone.root}/mlflow.db")
+    monkeypatch.setattr(sending, "CLOSING_SECONDS", 300.0)  # A busy machine needs more than the few seconds of users to make the database.
+    for job in plan("table3", rows=["base", "B-dk16"]).jobs:
+        write_json(job.result, result(job.row, job.seed, 10.0))
+    for rows in ("base", "base,B-dk16", "base,B-dk16"):
+        assert main(["table3", "--rows", rows]) == 0
+    client = connect(f"sqlite:///{clone.root}/mlflow.db")
+    runs = client.search_runs([experiment_id(client)])
+    sweeps = [run.info.run_id for run in runs if run.data.tags["kind"] == "sweep"]
+    assert len(sweeps) == 2
+    rows_of = [[run.info.run_name for run in runs if run.data.tags.get(PARENT_TAG) == sweep] for sweep in sweeps]
+    assert sorted(map(sorted, rows_of)) == [["B-dk16, seed 1", "base, seed 1"], ["base, seed 1"]]
 
 
 STAGES = """
@@ -370,7 +390,11 @@ def test_a_sweep_that_is_killed_goes_on_with_what_is_missing_and_then_has_nothin
     trained = [run.data.tags["fingerprint"] for run in runs.pop("training")]
     assert len(trained) == len({*trained})
     assert len(trained) in (2, 3)  # C-N2 has one too, if it had begun.
-    assert {kind: len(found) for kind, found in runs.items()} == {"evaluation": 2}
+    assert {kind: len(found) for kind, found in runs.items()} == {"sweep": 1, "row": 2, "evaluation": 2}
+    sweep = runs["sweep"][0].info.run_id
+    assert {run.data.tags[PARENT_TAG] for run in runs["row"]} == {sweep}
+    assert all("score" in run.data.metrics for run in runs["row"])
+    assert {item.path for item in client.list_artifacts(sweep)} == {"table.csv", "table.md", "table.svg"}
 
     output = clone.run(*COMMAND)
     assert "2 trainings, 2 of them done, 0 to run" in output
