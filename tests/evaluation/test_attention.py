@@ -1,6 +1,5 @@
 """Attention weights of a pair against formulas written out here."""
 
-import math
 from dataclasses import replace
 from typing import get_args
 
@@ -15,7 +14,7 @@ from transformer_core.corpus.tokens.subword import BOS, Subword
 from transformer_core.evaluation.attention import AttentionMaps, Kind, attention_maps
 from transformer_core.evaluation.attention_picture import attention_picture, fonts_of
 from transformer_core.models.architectures import build
-from transformer_core.models.recurrent import AdditiveAttention, Recurrent
+from transformer_core.models.recurrent import Recurrent
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ConvolutionalSize, ModelSize, RecurrentSize, TransformerSize
 
@@ -95,31 +94,12 @@ def test_looking_changes_nothing(subword: Subword) -> None:
         assert torch.equal(model(source, source > 0, target), before)
 
 
-def test_an_additive_attention_is_bahdanaus_of_the_state_before(subword: Subword) -> None:
-    size = RecurrentSize(layers=2, d_model=16, dropout=0.1)
-    model = built(size, subword)
-    assert isinstance(model, Recurrent)
-    assert isinstance(model.attention, AdditiveAttention)
-    maps = maps_of(size, subword)
-    assert list(maps.weights) == ["cross"]
-    assert maps.weights["cross"].shape == (1, 1, len(maps.predicted), len(maps.source))
-    source, read = torch.tensor([subword.encode(TEXT[0])]), [BOS, *subword.encode(TEXT[2])[:-1]]
-    with torch.no_grad():
-        state = model.start(source, source > 0)
-        for row, token in enumerate(read):
-            asked = model.attention.of_state.weight @ state.hidden[-1][0][0]
-            keys = state.memory[0] @ model.attention.of_memory.weight.T
-            energies = [math.exp(float(model.attention.energy.weight[0] @ torch.tanh(asked + key))) for key in keys]
-            wanted = [energy / sum(energies) for energy in energies]
-            assert maps.of("cross", 1, 1)[row].tolist() == pytest.approx(wanted, abs=1e-6)
-            model.step(torch.tensor([token]), state)
-
-
 def test_a_luong_decoders_map_is_of_its_new_state_with_source_columns_in_order(subword: Subword) -> None:
     size = RecurrentSize(layers=1, d_model=16, dropout=0.1, attention="dot", decoder="luong", bidirectional=False, reverse_source=True)
     model = built(size, subword)
     assert isinstance(model, Recurrent)
     maps = maps_of(size, subword)
+    assert {kind: weights.shape for kind, weights in maps.weights.items()} == {"cross": (1, 1, len(maps.predicted), len(maps.source))}
     source, read = torch.tensor([subword.encode(TEXT[0])]), [BOS, *subword.encode(TEXT[2])[:-1]]
     with torch.no_grad():
         state = model.start(source, source > 0)

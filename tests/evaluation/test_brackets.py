@@ -1,6 +1,5 @@
 """Brackets by EVALB's rules: its published sample, pairs counted by hand, and whatever a model may write."""
 
-import random
 import tracemalloc
 
 import pytest
@@ -98,17 +97,6 @@ def test_f1_of_all_pairs_is_that_of_the_counts_by_hand() -> None:
     # Of no bracket, and the one that was cut off.
     assert scores.malformed == pytest.approx(100 * 3 / len(BY_HAND))
     assert sentence_f1(outputs, golds)[0] == 100
-
-
-def test_random_outputs_have_a_score() -> None:
-    chance = random.Random(1)
-    symbols = ["(S", ")S", "(NP", ")NP", "(VP", ")VP", "XX", "(", ")", "()", "⁇", "dog", "((", "(TOP", ")TOP", "\u2028"]
-    outputs = [" ".join(chance.choices(symbols, k=chance.randrange(60))) for _ in range(300)]
-    golds = [chance.choice([DOG, GIVE, SAID, ASIDE]) for _ in outputs]
-    scores = score(outputs, golds)
-    assert 0 < scores.f1 < 60
-    assert scores.lines == 300
-    assert scores.malformed > 90
 
 
 def test_resamples_of_many_sentences_need_little_memory() -> None:

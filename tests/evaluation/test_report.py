@@ -61,9 +61,6 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.texts.append((self._open[-1] if self._open else "", data))
 
-    def text_of(self, element: str) -> str:
-        return "".join(self.texts_of(element))
-
     def texts_of(self, element: str) -> list[str]:
         return [text for tag, text in self.texts if tag == element]
 
@@ -176,8 +173,8 @@ def test_the_page_is_one_document_that_loads_nothing_and_runs_nothing() -> None:
     assert {value for _, attributes in page.elements for name, value in attributes.items() if name == "href"} == {"sentences.html"}
     assert not {name for _, attributes in page.elements for name in attributes if name.startswith("on")}
     assert all(attributes.get("src", "data:").startswith("data:") for _, attributes in page.elements)
-    assert "url(" not in page.text_of("style")
-    assert "@import" not in page.text_of("style")
+    (style,) = page.texts_of("style")
+    assert not re.search(r"url\(|@import", style)
     policies = [attributes["content"] for _, attributes in page.elements if attributes.get("http-equiv") == "Content-Security-Policy"]
     assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
 
@@ -197,34 +194,11 @@ def test_the_same_report_gives_the_same_bytes() -> None:
     assert render(a_report()) == the_page()
 
 
-def test_the_page_says_what_was_trained_on_what_and_how_it_scores() -> None:
-    report = a_report()
-    text = text_of(the_page())
-    for fact in (
-        "Translation en → de, trained on tiny-corpus",
-        "A Transformer of 3,412,992 parameters learnt from 28,973 sentence pairs in 1,200 updates (4,668,000 target tokens, 4 min 12 s)",
-        "Its weights are the mean of 5 checkpoints.",
-        f"{report.scores['test'].bleu:.2f}",
-        report.scores["test"].bleu_signature,
-        "BLEU of Moses' tokens (of German, with compounds split at hyphens), is "
-        f"{report.scores['test'].moses_bleu['paper_bleu'].score:.2f} on test",
-        report.scores["test"].moses_bleu["paper_bleu"].signature,
-        "dropped: too long270.09%",
-        "training-fingerprint",
-        "vocabulary-hash",
-        "git_commit0123456789ab",
-        "torch2.13.0",
-        "device8 x cuda",
-        "data/rawraw-hash.dir",
-        "vocab_size2000init_fromnone",
-        "on 2026-01-31 (AMD EPYC). All stages took 4 min 15 s and cost 1.50, without those whose outputs came from a cache.",
-        "all4 min 15 s",
-        "cost1.50",
-        "Exactly right: 1 of 3 sentences (33.33%). Of the others:",
-        f"{report.scores['test'].ter_low:.1f} to {report.scores['test'].ter_high:.1f}; lower is better",
-        f"test{''.join(f'{precision:.1f}' for precision in report.scores['test'].precisions)}1618",
-    ):
-        assert fact in text
+def test_the_text_of_the_page_is_that_of_the_file() -> None:
+    """After a change of the page: write its text there again, and read the difference."""
+    lines = [" ".join(text.split()) for tag, text in Page(the_page()).texts if tag != "style" and text.strip()]
+    text = re.sub(r"(version|sacremoses|sacrebleu):[\w.]+", r"\1:x", "\n".join(lines))
+    assert text == Path(__file__).with_name("report.txt").read_text(encoding="utf-8").rstrip("\n")
 
 
 @pytest.mark.parametrize(
@@ -290,8 +264,6 @@ def test_every_head_of_the_chosen_layers_has_a_heat_map_with_all_pieces() -> Non
     encoder, cross = (Counter(texts) for alt, texts in pictures_of(the_page()) if alt.startswith("Attention"))
     assert encoder.items() >= {**{f"layer 1, head {head}": 1 for head in (1, 2, 3)}, "Two": 6, "dog": 6, "·s": 6, "</s>": 6}.items()
     assert cross.items() >= {"layer 2, head 3": 1, "Zwei": 3, "Hunde": 3, "Two": 3, "dog": 3, "·s": 3, "</s>": 6}.items()
-    assert "Encoder self-attention, layer 1 of 2" in the_page()
-    assert "Decoder to source, layer 2 of 2" in the_page()
 
 
 def test_layers_are_chosen_as_in_the_paper_and_a_recurrent_model_has_one_heat_map() -> None:
@@ -306,13 +278,6 @@ def test_characters_that_xml_lacks_do_not_break_a_picture() -> None:
     for picture in layer_pictures(a_sentence(pieces, pieces)):
         ((_, texts),) = pictures_of(picture.image)
         assert {"·\ufffd", "·\ufffd[0m", "·]]>", "·&lt;", "·🙂"} <= set(texts)
-
-
-def test_stages_have_their_times_or_came_from_the_cache() -> None:
-    text = text_of(the_page())
-    assert "downloadcachedtrain4 min 12 s" in text
-    assert "Cached: DVC had the outputs" in text
-    assert "Cached: DVC had" not in page_with(seconds={"train": 252.0})
 
 
 def test_most_examples_of_a_rank_are_folded_away() -> None:
@@ -391,17 +356,12 @@ def test_the_page_is_no_wider_than_the_window(width: int, tmp_path: Path) -> Non
         by_length=[GroupScore(long, 1, 0.0)],
         attention=Attended(0, a_sentence(pieces, pieces)),
     )
-    for html in (render(report), render_sentences(report, "chrF2")):
-        assert f"widest: {width}<" in shown(html, FRAME.format(width=width), tmp_path)
-
-
-def shown(html: str, frame: str, folder: Path) -> str:
-    """A page with the report in a frame, as Chromium has it in the end; no error was logged."""
-    (folder / "report.html").write_text(html, encoding="utf-8")
-    (folder / "frame.html").write_text(frame, encoding="utf-8")
+    (tmp_path / "frame.html").write_text(FRAME.format(width=width), encoding="utf-8")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files"]
-    options += ["--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
-    command = [str(CHROMIUM), *options, (folder / "frame.html").as_uri()]
-    seen = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert "CONSOLE" not in seen.stderr
-    return seen.stdout
+    options += ["--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    command = [str(CHROMIUM), *options, (tmp_path / "frame.html").as_uri()]
+    for html in (render(report), render_sentences(report, "chrF2")):
+        (tmp_path / "report.html").write_text(html, encoding="utf-8")
+        seen = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        assert "CONSOLE" not in seen.stderr
+        assert f"widest: {width}<" in seen.stdout

@@ -80,10 +80,6 @@ def test_whatever_was_measured_the_pictures_are_well_formed(number: float) -> No
     assert ("Perplexity" in drawn) == (math.isfinite(number) and number > 0)
 
 
-def test_a_training_without_records_has_charts_without_pictures() -> None:
-    assert [chart.image for chart in training_charts([], [], "BLEU")] == [""] * 6
-
-
 def test_hostile_text_of_a_picture_is_escaped() -> None:
     image = line_chart('"><b>', "", {"<i>&": pd.Series([1.0, 2.0])}).image
     ((alt, texts),) = pictures_of(image)

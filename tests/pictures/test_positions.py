@@ -2,8 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from tests.refusals import refused
 from transformer_core.models.architectures import build
 from transformer_core.models.embeddings import LearnedPositions
 from transformer_core.models.transformer import Transformer
-from transformer_core.pictures.drawing import save
 from transformer_core.pictures.positions import encodings_of, position_figure, sinusoids
 from transformer_core.presets import ConvolutionalSize, TransformerSize
 
@@ -92,16 +89,6 @@ def test_the_caption_stands_below_the_panels_and_within_the_figure() -> None:
         assert text.y0 >= 0
         assert text.x1 <= figure.bbox.x1
         assert all(text.y1 < axes.get_tightbbox().y0 for axes in figure.axes)
-
-
-def test_the_file_needs_no_other_and_is_the_same_each_time(tmp_path: Path) -> None:
-    for name in ("a.svg", "b.svg"):
-        save(position_figure([sinusoids(20, 16)]), tmp_path / name)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    root = ElementTree.parse(tmp_path / "a.svg").getroot()
-    links = [value for element in root.iter() for name, value in element.attrib.items() if name.endswith("href")]
-    assert any(link.startswith("data:image/png") for link in links)
-    assert all(link.startswith(("#", "data:")) for link in links)
 
 
 def test_a_model_without_positions_is_refused() -> None:

@@ -12,19 +12,10 @@ from unicodedata import category
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-# Colours for a light and for a dark screen, by the name of their CSS variable.
-COLOURS = {
-    "card": ("#ffffff", "#1c2027"),
-    "ink": ("#1d2129", "#e6e8ec"),
-    "muted": ("#5b6472", "#a0a8b5"),
-    "rule": ("#dfe1e6", "#343a45"),
-    "first": ("#1f5fbf", "#7fb0ff"),
-}
-
 
 def page(template: str, **content: Any) -> str:
     """Return a template filled with its content."""
-    return _environment().get_template(template).render(colours=COLOURS, differences=differences, **content)
+    return _environment().get_template(template).render(differences=differences, **content)
 
 
 @cache

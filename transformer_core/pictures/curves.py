@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT, _TEXT = 400, 265, 8  # Pixels, points.
 SHARE_SHOWN = 0.995
 MOST_PLACES = 240  # Points of a curve; of more the mean of neighbours is drawn.
+# Title, note and measure of the charts of one column of updates.csv.
+_BY_UPDATE = {
+    "loss": ("Training loss", "Label-smoothed cross-entropy of a target token.", "nats a token"),
+    "learning_rate": ("Learning rate", "Rises during the warmup, then falls.", "rate"),
+    "gradient_norm": ("Gradient", "Its mean norm since the last record. A spike marks unstable updates.", "norm"),
+    "tokens_per_second": ("Speed", "Target tokens a second, all devices together.", "tokens a second"),
+}
 
 
 class Chart(NamedTuple):
@@ -31,28 +38,16 @@ def training_charts(updates: Sequence[Mapping[str, float]], validation: Sequence
     """Draw perplexity, the score of outputs (named `score`), loss, learning rate, gradient norm and speed over the updates."""
     import pandas as pd
 
-    training, validated = (pd.DataFrame(rows).set_index("update") if len(rows) else pd.DataFrame() for rows in (updates, validation))
+    def column(rows: Sequence[Mapping[str, float]], name: str) -> pd.Series[float]:
+        return pd.Series([row[name] for row in rows], [row["update"] for row in rows], dtype=float)
 
-    def column(rows: pd.DataFrame, name: str) -> pd.Series[float]:
-        return rows[name] if len(rows) else pd.Series(dtype=float)
-
-    both = {"training": column(training, "perplexity"), "validation": column(validated, "perplexity")}
+    both = {"training": column(updates, "perplexity"), "validation": column(validation, "perplexity")}
     of_subword = "exp of the mean negative log-likelihood of a subword; lower is better. Logarithmic scale."
     of_part = "Greedy outputs for a part of valid: lower than a beam's of the averaged model."
     return [
         line_chart("Perplexity", of_subword, both, "perplexity", logarithmic=True),
-        line_chart(f"{score} while training", of_part, {"validation": column(validated, "score")}, score),
-        line_chart("Training loss", "Label-smoothed cross-entropy of a target token.", {"loss": column(training, "loss")}, "nats a token"),
-        line_chart("Learning rate", "Rises during the warmup, then falls.", {"learning rate": column(training, "learning_rate")}, "rate"),
-        line_chart(
-            "Gradient",
-            "Its mean norm since the last record. A spike marks unstable updates.",
-            {"norm": column(training, "gradient_norm")},
-            "norm",
-        ),
-        line_chart(
-            "Speed", "Target tokens a second, all devices together.", {"tokens/s": column(training, "tokens_per_second")}, "tokens a second"
-        ),
+        line_chart(f"{score} while training", of_part, {"validation": column(validation, "score")}, score),
+        *(line_chart(title, note, {measure: column(updates, key)}, measure) for key, (title, note, measure) in _BY_UPDATE.items()),
     ]
 
 
@@ -105,13 +100,11 @@ def line_figure(series: Mapping[str, pd.Series[float]], measure: str, logarithmi
     else:
         axes.set_ylim(bottom=min(0.0, *(float(values.min()) for values in drawable.values())))
     axes.set_xlim(left=0)
-    for axis in (axes.xaxis, axes.yaxis):
+    for axis, label in ((axes.xaxis, unit), (axes.yaxis, measure)):
+        axis.set_label_text(label, fontsize=_TEXT, color=MUTED)
         axis.set_major_formatter("{x:,.10g}")
-    axes.set_xlabel(unit, fontsize=_TEXT, color=MUTED)
-    axes.set_ylabel(measure, fontsize=_TEXT, color=MUTED)
     axes.tick_params(which="both", length=0, labelsize=_TEXT, labelcolor=MUTED)
     axes.grid(axis="y", which="both", color=RULE)
-    axes.set_axisbelow(True)
     axes.spines[:].set_visible(False)
     axes.legend(frameon=False, fontsize=_TEXT)
     return figure

@@ -131,7 +131,6 @@ def _draw_products(axes: Axes, encodings: Encodings, curves: Sequence[Products])
         axes.plot(curve.distances, curve.values, linewidth=width, label=f"pos = {curve.position}")
     _label(axes, _PRODUCT, encodings, "distance k")
     axes.grid(color="0.9")
-    axes.set_axisbelow(True)
     axes.legend(fontsize=_POINTS, frameon=False)
 
 
