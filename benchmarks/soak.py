@@ -80,15 +80,15 @@ def table(samples: pd.DataFrame) -> pd.DataFrame:
     most = samples.groupby("subject").size().max()
     rows = []
     for subject, own in samples.groupby("subject", sort=False):
-        found = levels(own)
-        if len(own) < most / 2 or len(found) < 3:
+        if len(own) < most / 2:
             continue
+        found = levels(own)
         first, last = found.iloc[0], found.iloc[-1]
         row = {"process or folder": subject, "hours": f"{np.ptp(own['seconds']) / 3600:.2f}"}
         for column, form in (("megabytes", ",.1f"), ("handles", ".0f"), ("threads", ".0f")):
             row[column] = f"{first[column]:{form}} to {last[column]:{form}}".replace("nan to nan", "")
-        value, margin = slope(found)
-        rows.append({**row, "megabytes an hour, 95%": f"{value:+.2f} ± {margin:.2f}"})
+        line = "{:+.2f} ± {:.2f}".format(*slope(found)) if len(found) > 2 else "too few samples"
+        rows.append({**row, "megabytes an hour, 95%": line})
     return pd.DataFrame(rows)
 
 

@@ -56,6 +56,7 @@ def test_the_table_has_folders_and_what_lived_long() -> None:
     assert rows["process or folder"].tolist() == ["server", ".state"]
     assert rows["handles"].tolist() == ["7 to 7"] * 2
     assert rows[COLUMNS[-1]].tolist() == ["+0.00 ± 0.00"] * 2
+    assert table(samples(server=[1.0, 2.0]))[COLUMNS[-1]].tolist() == ["too few samples"]
 
 
 @pytest.mark.parametrize(
