@@ -307,7 +307,7 @@ def test_the_recipe_of_a_student_learns_from_the_translations_of_its_teacher(clo
     )
     clone.run("dvc", "repro", "evaluate")
     text = [(clone.root / f"data/raw/train.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")]
-    translate = ("-m", "transformer_core.cli", "translate", "--model", str(teacher), "--beam", "4", "--penalty", "power")
+    translate = ("-m", "transformer_core.cli", "translate", "--model", str(teacher), "--engine", "auto", "--penalty", "power")
     again = clone.run(sys.executable, *translate, stdin="\n".join(text[0][:3]) + "\n").splitlines()
     assert text[1][:3] == again[:3]
     config = read_json(clone.root / "models/averaged/config.json")["model"]

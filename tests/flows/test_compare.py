@@ -111,7 +111,7 @@ def test_a_page_is_written_with_the_curves_of_both_trainings(compare: Compare, t
     file = tmp_path / "new/compared.html"
     assert compare("abc123", "def456", "--html", str(file)).rstrip("\n").split("\n\n")[-1] == f"Page: {file}"
     html = file.read_text(encoding="utf-8")
-    assert "Perplexity of valid by update: A, at the end 9; B, at the end 5" in html
+    assert 'alt="Perplexity of valid by update"' in html
     assert "evaluation-2" in html
 
 
