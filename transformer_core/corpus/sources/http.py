@@ -93,10 +93,16 @@ def _fetch_rest(url: str, part: Path, version: Path) -> None:
                 etag = answer.headers.get("ETag", "")  # A weak one (W/"...") does not promise the same bytes.
                 mark = etag if etag.startswith('"') else answer.headers.get("Last-Modified", "")
                 version.write_text(mark, encoding="utf-8")
-            with tqdm(initial=size, total=whole or None, unit="B", unit_scale=True, desc=part.stem, leave=False, disable=None) as bar:
-                # As sent: some servers mark a .gz file as compressed in transit, and `iter_content` would unpack it.
-                for chunk in answer.raw.stream(_CHUNK_BYTES, decode_content=False):
-                    file.write(chunk)
-                    bar.update(len(chunk))
+            try:
+                with tqdm(initial=size, total=whole or None, unit="B", unit_scale=True, desc=part.stem, leave=False, disable=None) as bar:
+                    # As sent: some servers mark a .gz file as compressed in transit, and `iter_content` would unpack it.
+                    for chunk in answer.raw.stream(_CHUNK_BYTES, decode_content=False):
+                        file.write(chunk)
+                        bar.update(len(chunk))
+            except BaseException:
+                if not mark:  # The next request is for the whole file.
+                    part.unlink()
+                    version.unlink()
+                raise
         if part.stat().st_size < whole:  # A server may send less than requested.
             raise requests.exceptions.ChunkedEncodingError(f"the answer ended before byte {whole:,}")
