@@ -111,7 +111,7 @@ def main() -> None:
     for name, chosen in splits.items():
         chosen.sort(key=lambda pair: sha256("\t".join(pair).encode()).digest())
         text = "".join(f"{english}\t{german}\n" for english, german in chosen)
-        (arguments.folder / f"{name}.tsv.xz").write_bytes(lzma.compress(text.encode(), preset=9))
+        (arguments.folder / f"{name}.tsv.xz").write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
         print(f"{name}: {len(chosen):,} pairs")
     test, train = ([words(english) for english, _ in splits[name]] for name in ("test", "train"))
     print(f"{near(test, set(train)):.0%} of the test sources are within one word of a training source")
