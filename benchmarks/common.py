@@ -17,6 +17,7 @@ from transformer_core import recipes
 from transformer_core.config import parse_yaml, yaml_text
 from transformer_core.corpus.sources.catalogue import PACKAGED_ENTRIES
 from transformer_core.corpus.sources.formats import file_lines
+from transformer_core.pictures.drawing import save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -108,7 +109,6 @@ def run_stages(stages: Sequence[str], folder: Path) -> None:
 @contextmanager
 def svg_figure(path: Path, panels: int = 1, size: tuple[float, float] = (9, 4.2)) -> Iterator[tuple["Figure", list[Any]]]:
     """Yield a figure and its panels side by side, then write it; the same drawing makes the same file."""
-    import matplotlib
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
@@ -116,6 +116,4 @@ def svg_figure(path: Path, panels: int = 1, size: tuple[float, float] = (9, 4.2)
     yield figure, axes
     for panel in axes:
         panel.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(exist_ok=True)
-    with matplotlib.rc_context({"svg.hashsalt": "benchmarks"}):
-        figure.savefig(path, metadata={"Date": None})
+    save(figure, path)
