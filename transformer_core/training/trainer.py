@@ -108,6 +108,7 @@ class Trainer:
         self._window = LogWindow()
         self._clock_began = self._window_began = time.monotonic()
         self._stopping = False
+        self._compared_after = -1  # The update after which the ranks' weights were compared last.
         self.progress = Progress()
 
     def resume(self) -> bool:
@@ -333,7 +334,8 @@ class Trainer:
 
         Exit code 69, so that the training is tried again: the last saved state is from before, and a device may have failed.
         """
-        if self._rank.world_size > 1:
+        if self._rank.world_size > 1 and self._compared_after != self.progress.update:
+            self._compared_after = self.progress.update
             found = {f"the checksum of the weights after update {self.progress.update:,}": weights_checksum(self._model)}
             remedy = "Run it again to go on from the last save. If it comes again, test the devices."
             self._rank.check_agreement(found, remedy, ExitCode.UNAVAILABLE)
