@@ -1,7 +1,7 @@
 """The layer types of Table 1, and the operations that it counts of each.
 
-Self-attention, restricted self-attention, the recurrent and the contiguous convolutional layer are those of the models; dilated and
-separable convolutions, which no model here has, are made of PyTorch's.
+Self-attention, the recurrent and the contiguous convolutional layer are those of the models; dilated and separable convolutions, which no
+model here has, are made of PyTorch's. The paper's restricted self-attention is an outlook, and is not measured.
 """
 
 from collections.abc import Callable
@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from transformer_core.models.attention import Neighbourhood, SelfAttention, restricted_attention, scaled_dot_product_attention
+from transformer_core.models.attention import SelfAttention, scaled_dot_product_attention
 from transformer_core.models.convolutional import Convolutional
 from transformer_core.models.embeddings import Dropout
+from transformer_core.models.ops.padded_attention import fused
 from transformer_core.models.recurrent import Recurrent
 from transformer_core.presets import ConvolutionalSize, RecurrentSize, TransformerSize
 
 HEAD = 64  # d_k of both of the paper's models: twice the width is twice as many heads.
-KERNEL, NEIGHBOURS = 3, 16  # Of the layers that are timed as a whole.
+KERNEL = 3  # Of the layers that are timed as a whole.
 
 
 class Layer(nn.Module):
@@ -34,16 +35,11 @@ class Layer(nn.Module):
         return self.function(self.module, x)
 
 
-def neighbours(n: int, r: int) -> Neighbourhood | None:
-    """Return the encoder's neighbourhoods in a sentence of n tokens; r = 0 is all positions."""
-    return Neighbourhood.centred(torch.ones(1, n, dtype=torch.bool), r) if r else None
-
-
-def attention(d: int, r: int, _: int = 0) -> Layer:
-    """Return self-attention of the Transformer, over r positions around each one or, with r = 0, over all."""
+def attention(d: int, *_: int) -> Layer:
+    """Return self-attention of the Transformer."""
     head = min(HEAD, d)
     size = TransformerSize(layers=1, d_model=d, d_ff=d, heads=d // head, d_k=head, d_v=head, dropout=0.0)
-    return Layer(SelfAttention(size), lambda module, x: module(*module.project(x), neighbours(x.shape[1], r)))
+    return Layer(SelfAttention(size), lambda module, x: module(*module.project(x), None))
 
 
 def recurrence(d: int, *_: int) -> Layer:
@@ -88,7 +84,7 @@ Run = Callable[[], Tensor]
 
 
 class Sizes(NamedTuple):
-    """Positions n, width d, and the kernel k or the neighbourhood r of the layers that have one."""
+    """Positions n, width d, and the kernel k of the layers that have one."""
 
     n: int
     d: int
@@ -99,10 +95,10 @@ class LayerType(NamedTuple):
     """A row of Table 1.
 
     Attributes:
-        build: makes the layer from d, the kernel or neighbourhood, and the number of the layer in its stack.
-        path: exact longest path in theory, from the number of positions and the kernel or neighbourhood.
-        sizes: kernels or neighbourhoods whose paths are measured.
-        size: kernel or neighbourhood of the layer that is timed as a whole.
+        build: makes the layer from d, the kernel, and the number of the layer in its stack.
+        path: exact longest path in theory, from the number of positions and the kernel.
+        sizes: kernels whose paths are measured.
+        size: kernel of the layer that is timed as a whole.
         one_way: whether it reads earlier positions only; paths are then those to an output from itself and the inputs before it.
     """
 
@@ -120,8 +116,6 @@ def contiguous_path(n: int, k: int) -> int:
 
 LAYERS = {
     "self-attention": LayerType(attention, lambda _, __: 1),
-    # The first layer reaches r - 1 positions where a window is moved inward, each other layer the shorter side of a window.
-    "restricted self-attention": LayerType(attention, lambda n, r: 1 + max(0, -(-(n - r) // ((r - 1) // 2))), (8, 16), NEIGHBOURS),
     "recurrent": LayerType(recurrence, lambda n, _: n, one_way=True),
     "convolution, contiguous": LayerType(contiguous, contiguous_path, (3, 5), KERNEL),
     # L layers reach k^L - 1 positions.
@@ -136,12 +130,10 @@ def whole(build: Build, sizes: Sizes, batch: int, dtype: torch.dtype) -> Run:
 
 
 def products(sizes: Sizes, batch: int, dtype: torch.dtype) -> Run:
-    """Return a run of self-attention without its projections, over all positions, or over r if `sizes` has one."""
+    """Return a run of self-attention without its projections."""
     query, key, value = torch.randn(3, batch, sizes.d // HEAD, sizes.n, HEAD, dtype=dtype)
-    near = neighbours(sizes.n, sizes.size)
-    if near is None:
-        return partial(scaled_dot_product_attention, query, key, value, None, Dropout(0.0))
-    return partial(restricted_attention, query, key, value, near, Dropout(0.0))
+    attend = scaled_dot_product_attention if torch.is_grad_enabled() else fused
+    return partial(attend, query, key, value, None, Dropout(0.0))
 
 
 class Counted(NamedTuple):
@@ -184,13 +176,10 @@ def _by_channel(s: Sizes) -> int:
 
 
 COUNTED = {
-    # No tensor of this and of restricted attention is larger than 16 MB: from 32 MB on, glibc takes memory from the system for each call
+    # No tensor of this is larger than 16 MB: from 32 MB on, glibc takes memory from the system for each call
     # and gives it back, which takes as long as the products (docs/layers.md).
     "self-attention, weights kept": Counted(products, _all_pairs, Sizes(512, 256), (256, 512, 1024), (128, 256, 512, 1024), gradients=True),
     "self-attention, fused": Counted(products, _all_pairs, Sizes(1024, 512), (512, 1024, 2048), (128, 256, 512, 1024)),
-    "restricted self-attention": Counted(
-        products, _by_channel, Sizes(512, 128, 16), (256, 512, 1024, 2048), (64, 128, 256, 512), (16, 32, 64)
-    ),
     # Sentences side by side share the reading of the weights; at d = 1024 these are larger than the cache of most machines.
     "recurrent": Counted(partial(whole, recurrence), lambda s: s.n * s.d**2, Sizes(64, 512), (32, 64, 128, 256), (128, 256, 512), batch=16),
     "convolution, contiguous": convolution(contiguous),

@@ -93,7 +93,7 @@ def fits(model: TranslationModel) -> bool:
     if not isinstance(model, Transformer):
         return False
     size = model.size
-    return size.tied == "all" and size.neighbourhood is None and size.d_k == size.d_v == size.d_model // size.heads
+    return size.tied == "all" and size.d_k == size.d_v == size.d_model // size.heads
 
 
 def converted(model: Transformer) -> Any:

@@ -11,10 +11,11 @@ from tests.decoding.parity import WordsOnly, differences, made_up_pairs, padded
 from tests.models.on_disk import SMALL, VOCAB
 from transformer_core.corpus.tokens.subword import PAD
 from transformer_core.decoding import beam as beam_module
-from transformer_core.decoding import graphs, hypotheses
+from transformer_core.decoding import hypotheses
 from transformer_core.decoding.beam import Search, beam_search
-from transformer_core.decoding.translator import prepare
 from transformer_core.models.architectures import build
+from transformer_core.models.ops import decoding_graphs as graphs
+from transformer_core.models.ops.choice import prepare_for_decoding
 
 pytestmark = pytest.mark.gpu
 SOURCES = [source for source, _ in made_up_pairs(60, seed=3_000)]
@@ -37,7 +38,7 @@ def test_in_bf16_nearly_all_outputs_are_those_of_a_cpu(beam: int, model: WordsOn
     search, tokens = Search(beam, 0.6, "power", max_extra=6), padded(SOURCES)
     expected = beam_search(model, tokens, tokens != PAD, search)
     there, tokens = deepcopy(model).to("cuda", torch.bfloat16), tokens.cuda()
-    prepare(there)
+    prepare_for_decoding(there)
     found = beam_search(there, tokens, tokens != PAD, search)
     same = sum(ours[0].tokens == theirs[0].tokens for ours, theirs in zip(found, expected, strict=True))
     assert same >= 0.85 * len(SOURCES)  # A model of this size has many ties.

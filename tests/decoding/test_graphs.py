@@ -11,10 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.decoding.parity import WordsOnly, made_up_pairs, padded
 from transformer_core.corpus.tokens.subword import EOS, PAD
-from transformer_core.decoding import graphs, hypotheses
+from transformer_core.decoding import hypotheses
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished
 from transformer_core.decoding.sampling import Sampling, sample
+from transformer_core.models.ops import decoding_graphs as graphs
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
 

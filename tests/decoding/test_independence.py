@@ -12,7 +12,7 @@ from transformer_core.config import Precision
 from transformer_core.corpus.tokens.subword import PAD
 from transformer_core.decoding.beam import Search, beam_search
 from transformer_core.decoding.hypotheses import Finished
-from transformer_core.decoding.translator import prepare
+from transformer_core.models.ops.choice import prepare_for_decoding
 from transformer_core.models.precision import low_precision, weights_dtype
 
 SEARCH = Search(4, 0.6, "power", max_extra=6)
@@ -28,7 +28,7 @@ def model_of(weights: dict[str, torch.Tensor], precision: Precision) -> WordsOnl
     """As `load_for_decoding` makes it."""
     model = learnt(updates=0)
     model.load_state_dict(weights)
-    prepare(model.to(low_precision(model.device, precision) or weights_dtype(precision)))
+    prepare_for_decoding(model.to(low_precision(model.device, precision) or weights_dtype(precision)))
     return model
 
 

@@ -15,8 +15,9 @@ from tests.models.test_architectures import SIZES, built, tokens
 from tests.refusals import refused
 from transformer_core.decoding.beam import Search
 from transformer_core.decoding.sampling import Sampling
-from transformer_core.decoding.translator import Hypothesis, Translator, batches_of, prepare
+from transformer_core.decoding.translator import Hypothesis, Translator, batches_of
 from transformer_core.models.architectures import build
+from transformer_core.models.ops.choice import prepare_for_decoding
 from transformer_core.models.translation import TranslationModel
 from transformer_core.presets import ModelSize
 
@@ -48,7 +49,7 @@ def log_probabilities(model: TranslationModel, source: Tensor, target: Tensor) -
 def test_a_model_prepared_for_decoding_computes_the_same(size: ModelSize) -> None:
     model, steps = built(size), (tokens(3, 9), tokens(6, 5))
     before = log_probabilities(model, *steps)
-    prepare(model)
+    prepare_for_decoding(model)
     torch.testing.assert_close(log_probabilities(model, *steps), before, rtol=0, atol=1e-12)
 
 

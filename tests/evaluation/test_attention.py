@@ -57,7 +57,7 @@ def test_a_head_whose_queries_are_zero_attends_to_all_alike(subword: Subword) ->
         assert [(list(maps.weights)[row // 2], row % 2, head) for row, head in np.argwhere(alike)] == [(kind, 1, 2)]
 
 
-@pytest.mark.parametrize("size", [SIZE, replace(SIZE, norm="pre"), replace(SIZE, neighbourhood=3)], ids=["paper", "pre-norm", "neighbours"])
+@pytest.mark.parametrize("size", [SIZE, replace(SIZE, norm="pre")], ids=["paper", "pre-norm"])
 def test_every_row_sums_to_one_and_no_position_looks_ahead(size: TransformerSize, subword: Subword) -> None:
     maps = maps_of(size, subword)
     assert tuple(maps.weights) == get_args(Kind)
@@ -67,12 +67,6 @@ def test_every_row_sums_to_one_and_no_position_looks_ahead(size: TransformerSize
         assert weights.sum(axis=3) == pytest.approx(1, abs=1e-6)
     ahead = np.triu(np.ones(maps.weights["decoder"].shape[2:], dtype=bool), 1)
     assert not maps.weights["decoder"][:, :, ahead].any()
-
-
-def test_a_neighbourhood_is_all_that_self_attention_sees(subword: Subword) -> None:
-    maps = maps_of(replace(SIZE, neighbourhood=3), subword)
-    assert ((maps.weights["encoder"] > 0).sum(axis=3) == 3).all()
-    assert (maps.weights["cross"] > 0).all()
 
 
 def test_pieces_say_what_is_read_and_what_is_predicted(subword: Subword) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transformer_core.models.packing import Packed
+from transformer_core.models.ops.packed import Packed
 from transformer_core.models.transformer import LONGEST_OF_SHORT
 
 pytest.importorskip("triton", reason="needs Triton: make test-kernels")
@@ -62,7 +62,7 @@ def drawn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 @pytest.mark.parametrize("width", [512, 1024])
 def test_residual_and_norm(compiled: list[Any], width: int) -> None:
-    from transformer_core.models.layer_kernels import residual
+    from transformer_core.models.ops.layer_kernels import residual
 
     norm = nn.LayerNorm(width)
     for y, layer, dropout in ((drawn(9, width), norm, 0.1), (drawn(9, width), None, 0.1), (None, norm, 0.0)):
@@ -72,7 +72,7 @@ def test_residual_and_norm(compiled: list[Any], width: int) -> None:
 
 
 def test_gradient_of_relu(compiled: list[Any]) -> None:
-    from transformer_core.models.layer_kernels import linear_relu
+    from transformer_core.models.ops.layer_kernels import linear_relu
 
     linear_relu(drawn(9, 1024), nn.Linear(1024, 4096, dtype=torch.bfloat16)).sum().backward()
     assert len(compiled) == 1
@@ -80,7 +80,7 @@ def test_gradient_of_relu(compiled: list[Any]) -> None:
 
 @pytest.mark.parametrize("longest", [16, 64, LONGEST_OF_SHORT])
 def test_attention_within_short_sentences(compiled: list[Any], longest: int) -> None:
-    from transformer_core.models.short_attention import short_attention
+    from transformer_core.models.ops.short_attention import short_attention
 
     sentences = Packed(torch.empty(0), torch.empty(0), torch.tensor([0, longest], dtype=torch.int32), longest)
     for causal in (False, True):
@@ -91,7 +91,7 @@ def test_attention_within_short_sentences(compiled: list[Any], longest: int) -> 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_of_hypotheses(compiled: list[Any], dtype: torch.dtype) -> None:
     from transformer_core.models.attention import _MOST, _WIDEST
-    from transformer_core.models.decoding_attention import decoding_attention
+    from transformer_core.models.ops.decoding_attention import decoding_attention
 
     for hypotheses in (4, _MOST):
         query, slots = drawn(2, 8, hypotheses, _WIDEST, dtype=dtype), drawn(2, 8, 96, _WIDEST, dtype=dtype)
@@ -101,7 +101,7 @@ def test_attention_of_hypotheses(compiled: list[Any], dtype: torch.dtype) -> Non
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_loss(compiled: list[Any], dtype: torch.dtype) -> None:
-    from transformer_core.training.loss_kernel import gradient_in_place
+    from transformer_core.models.ops.loss_kernel import gradient_in_place
 
     gradient_in_place(drawn(3, 37_000, dtype=dtype), torch.zeros(3, dtype=torch.long), 0.1)
     assert len(compiled) == 1

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tests.models.test_packing import SIZE, VOCAB, found, pairs_of
 from transformer_core.models.attention import bias_of
-from transformer_core.models.packing import Packed
+from transformer_core.models.ops.packed import Packed
 from transformer_core.models.transformer import Transformer
 from transformer_core.training.loader import make_batch, make_packed_batch
 
@@ -29,7 +29,7 @@ LOW = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16  # The interpre
 def test_residual_and_norm_in_one_kernel_have_their_gradients(
     adds: bool, norm: bool, dropout: float, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from transformer_core.models import layer_kernels
+    from transformer_core.models.ops import layer_kernels
 
     monkeypatch.setattr(layer_kernels, "_PROGRAMS", 7)  # Each has several rows, and some have more than others.
     torch.manual_seed(0)
@@ -55,7 +55,7 @@ def test_residual_and_norm_in_one_kernel_have_their_gradients(
 
 @pytest.mark.parametrize("width", [48, 520])
 def test_linear_map_and_relu_have_their_gradients(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformer_core.models import layer_kernels
+    from transformer_core.models.ops import layer_kernels
 
     monkeypatch.setattr(layer_kernels, "_RELU_PROGRAMS", 3)
     torch.manual_seed(0)
@@ -73,7 +73,7 @@ def test_linear_map_and_relu_have_their_gradients(width: int, monkeypatch: pytes
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_within_short_sentences_has_its_gradients(causal: bool, width: int) -> None:
     """With a side that is empty, as in filling, and with queries, keys and values that are parts of one tensor."""
-    from transformer_core.models.short_attention import short_attention
+    from transformer_core.models.ops.short_attention import short_attention
 
     torch.manual_seed(0)
     heads, lengths = 2, ([5, 17, 0, 1, 30], [7, 3, 4, 1, 29])
@@ -109,7 +109,7 @@ def packed_of(lengths: list[int]) -> Packed:
 @pytest.mark.parametrize("hypotheses", [1, 4, 20])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (LOW, 0.01)])
 def test_attention_of_hypotheses_is_pytorchs(hypotheses: int, dtype: torch.dtype, tolerance: float) -> None:
-    from transformer_core.models.decoding_attention import decoding_attention
+    from transformer_core.models.ops.decoding_attention import decoding_attention
 
     torch.manual_seed(0)
     query, key, value = (torch.randn(5, 3, count, 24, device=DEVICE, dtype=dtype) for count in (hypotheses, 200, 200))
@@ -125,7 +125,7 @@ def test_attention_of_hypotheses_is_pytorchs(hypotheses: int, dtype: torch.dtype
 @pytest.mark.parametrize("vocabulary", [5, 2_000, 37_000])
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_loss_and_its_gradient_are_pytorchs(vocabulary: int, label_smoothing: float) -> None:
-    from transformer_core.training.loss_kernel import gradient_in_place
+    from transformer_core.models.ops.loss_kernel import gradient_in_place
 
     torch.manual_seed(0)
     logits = torch.randn(6, vocabulary, device=DEVICE) * 3
@@ -146,8 +146,7 @@ def test_packed_layers_with_kernels_have_the_outputs_and_gradients_of_padded_one
     model = Transformer(replace(SIZE, **changes), VOCAB).to(DEVICE)  # type: ignore[arg-type]
     pairs = pairs_of([(7, 9), (3, 4), (12, 5)])
     padded = found(model, make_batch(pairs).to(DEVICE))
-    model.use_kernels()
     with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE.type == "cuda"):
-        packed = found(model, make_packed_batch(pairs).to(DEVICE))
+        packed = found(model, make_packed_batch(pairs).to(DEVICE), kernels=True)
     for ours, theirs in zip(packed, padded, strict=True):
         assert (ours - theirs).norm() < (0.02 if DEVICE.type == "cuda" else 1e-5) * theirs.norm()

@@ -12,13 +12,15 @@ from torch import Tensor
 
 from transformer_core.corpus.tokens.batches import BatchPlan
 from transformer_core.corpus.tokens.binary import Pairs
-from transformer_core.models.precision import can_compile
-from transformer_core.models.transformer import LONGEST_OF_SHORT, Transformer
+from transformer_core.models.ops.choice import can_pack, prepare_for_training
+from transformer_core.models.ops.low_copies import LowCopies
+from transformer_core.models.ops.packed import PackedBatch
+from transformer_core.models.ops.packed_transformer import LONGEST_OF_SHORT, PackedTransformer
+from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
-from transformer_core.training.devices import can_pack
-from transformer_core.training.loader import Batch, PackedBatch, make_batch, make_packed_batch, packed_shape
+from transformer_core.training.loader import Batch, make_batch, make_packed_batch, packed_shape
 from transformer_core.training.loss import cross_entropy
-from transformer_core.training.update import LowCopies, ReductionBuffer
+from transformer_core.training.update import ReductionBuffer
 
 SIZE = TransformerSize(layers=2, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.0)
 VOCAB = 30
@@ -31,10 +33,10 @@ def pairs_of(lengths: list[tuple[int, int]], seed: int = 0) -> Pairs:
     return Pairs(np.arange(len(lengths)), *sides)
 
 
-def found(model: Transformer, batch: Batch | PackedBatch) -> tuple[Tensor, Tensor]:
+def found(model: Transformer, batch: Batch | PackedBatch, kernels: bool = False) -> tuple[Tensor, Tensor]:
     """Outputs at the target tokens, and the gradients of the smoothed loss."""
     model.zero_grad()
-    decoded = batch.decoded(model)
+    decoded = PackedTransformer(model, kernels)(batch) if isinstance(batch, PackedBatch) else batch.decoded(model)
     cross_entropy(decoded, model.output_weight, batch.targets, 0.1).objective.backward()
     return decoded.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
@@ -87,8 +89,8 @@ def test_the_papers_recipe_needs_few_shapes_and_little_filling(ranks: int) -> No
 
 def test_twice_is_every_sentence_again() -> None:
     batch = make_packed_batch(pairs_of([(3, 5), (7, 2), (1, 1)]))
-    model = Transformer(SIZE, VOCAB).double()
-    once, again = batch.decoded(model).expand(2, -1, -1).flatten(0, 1), batch.twice().decoded(model)
+    packed = PackedTransformer(Transformer(SIZE, VOCAB).double(), kernels=False)
+    once, again = packed(batch).expand(2, -1, -1).flatten(0, 1), packed(batch.twice())
     assert torch.allclose(once, again, rtol=0, atol=1e-12)
 
 
@@ -100,7 +102,7 @@ def test_copies_in_low_precision_have_the_gradients_of_autocast(changes: dict[st
     with torch.autocast("cpu", torch.bfloat16):
         found(model, batch)
     expected = {name: weight.grad for name, weight in model.named_parameters()}
-    copies = LowCopies(model, torch.bfloat16)
+    copies = LowCopies(PackedTransformer(model, kernels=False), torch.bfloat16)
     others = [weight for weight in model.parameters() if all(weight is not one for one in copies.originals)]
     buffer = ReductionBuffer([*copies.originals, *others], CPU)
     with torch.autocast("cpu", torch.bfloat16):
@@ -112,12 +114,12 @@ def test_copies_in_low_precision_have_the_gradients_of_autocast(changes: dict[st
 
 
 @pytest.mark.parametrize(
-    "changes", [{"neighbourhood": 4}, {"attention_dropout": 0.1}, {"d_v": 4}, {"d_k": 4, "d_v": 4}, {"d_k": 512, "d_v": 512}]
+    "changes", [{"attention_dropout": 0.1}, {"d_v": 4}, {"d_k": 4, "d_v": 4}, {"d_k": 512, "d_v": 512}]
 )
 def test_what_flash_attention_cannot_do_is_padded(changes: dict[str, object]) -> None:
-    assert Transformer(SIZE, VOCAB).can_pack
-    assert not Transformer(replace(SIZE, **changes), VOCAB).can_pack  # type: ignore[arg-type]
-    assert not can_pack(CPU, "bf16")
+    assert can_pack(SIZE)
+    assert not can_pack(replace(SIZE, **changes))  # type: ignore[arg-type]
+    assert prepare_for_training(Transformer(SIZE, VOCAB), CPU, "bf16").packed is None
 
 
 @pytest.mark.gpu
@@ -125,17 +127,17 @@ def test_what_flash_attention_cannot_do_is_padded(changes: dict[str, object]) ->
 def test_packed_gradients_on_a_gpu_are_those_of_a_padded_batch_in_float32(longest: int) -> None:
     """By the kernel for short sentences or FlashAttention and by generated kernels, in bf16: as near as the padded batch in bf16 is."""
     device = torch.device("cuda")
-    assert can_pack(device, "bf16")
-    assert can_compile(device)
     torch.manual_seed(0)
     model = Transformer(replace(SIZE, d_model=128, d_ff=256, d_k=64, d_v=64), VOCAB).to(device)
     pairs = pairs_of([(int(a), int(b)) for a, b in np.random.default_rng(1).integers(1, longest, (40, 2))])
+    ops = prepare_for_training(model, device, "bf16")
+    assert ops.packed is not None
+    assert ops.captures
     exact = found(model, make_batch(pairs).to(device))
     with torch.autocast("cuda", torch.bfloat16):
         padded = found(model, make_batch(pairs).to(device))
-        model.use_kernels()
-        packed = found(model, make_packed_batch(pairs, 20 * longest).to(device))
-        again = found(model, make_packed_batch(pairs, 20 * longest).to(device))
+        packed = found(model, make_packed_batch(pairs, 20 * longest).to(device), kernels=True)
+        again = found(model, make_packed_batch(pairs, 20 * longest).to(device), kernels=True)
     for want, rounded, ours, repeated in zip(exact, padded, packed, again, strict=True):
         error, bound = ((one[: len(want)].float() - want).norm() / want.norm() for one in (ours, rounded))
         assert error < max(0.02, 1.5 * bound)

@@ -15,7 +15,7 @@ from tests.models.test_architectures import VOCAB
 from transformer_core.models.architectures import parameters_by_part
 from transformer_core.models.attention import MultiHeadAttention, attention_weights
 from transformer_core.models.embeddings import Dropout, TokenEmbedding, sinusoidal_positions
-from transformer_core.models.layers import DecoderLayer, FeedForward, Stream
+from transformer_core.models.layers import DecoderLayer, FeedForward
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import BASE, BIG, TABLE_3, TransformerSize
 from transformer_core.training.loss import cross_entropy
@@ -98,7 +98,7 @@ def test_3_1_every_sub_layer_is_normalised_after_its_residual_and_no_norm_follow
     x = torch.randn(2, 5, 16, dtype=torch.float64)
     attended = layer.round_attention.norm(x + layer.self_attention(*layer.self_attention.project(x), None))
     expected = layer.round_feed_forward.norm(attended + layer.feed_forward(attended))
-    assert torch.allclose(layer(Stream.of(x), None).residual, expected, atol=1e-12)
+    assert torch.allclose(layer(x, None), expected, atol=1e-12)
     norms = [name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)]
     assert len(norms) == 2 * 2 + 2 * 3
     assert all(".round_" in name for name in norms)
@@ -141,7 +141,7 @@ def test_5_4_dropout_falls_on_the_sub_layers_output_before_it_is_added() -> None
     layer = DecoderLayer(replace(SIZE, dropout=0.5)).round_feed_forward
     x, y = torch.full((1, 400, 16), 10.0), torch.ones(1, 400, 16)
     layer.norm = nn.Identity()  # type: ignore[assignment]
-    assert set(layer.after(Stream.of(x), y).residual.flatten().tolist()) == {10.0, 12.0}
+    assert set(layer(x, lambda _: y).flatten().tolist()) == {10.0, 12.0}
 
 
 def test_table_3_parameter_counts_round_to_the_papers() -> None:

@@ -30,15 +30,18 @@ from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs, open_sp
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.subword import Subword
 from transformer_core.errors import Interrupted, UserError
+from transformer_core.models.ops import choice
+from transformer_core.models.ops import gradient_graphs as graphs_module
+from transformer_core.models.ops.gradient_graphs import GradientGraphs
+from transformer_core.models.ops.packed import PackedBatch
+from transformer_core.models.ops.packed_transformer import PackedTransformer
 from transformer_core.models.transformer import Transformer
 from transformer_core.presets import TransformerSize
-from transformer_core.training import graphs as graphs_module
 from transformer_core.training import trainer as trainer_module
 from transformer_core.training import update as update_module
 from transformer_core.training.checkpoint import StateDirectory, checkpoint_files, state_files, update_of
 from transformer_core.training.devices import Rank, process_group
-from transformer_core.training.graphs import GradientGraphs
-from transformer_core.training.loader import Batch, PackedBatch, make_batch, shares
+from transformer_core.training.loader import Batch, make_batch, shares
 from transformer_core.training.loss import Loss, cross_entropy
 from transformer_core.training.records import Observer, UpdateRecord
 from transformer_core.training.trainer import Trainer
@@ -528,13 +531,6 @@ def test_a_training_with_more_updates_has_the_checkpoints_of_a_straight_one(spli
     assert kept[0] == kept[1]
 
 
-class Packing(Transformer):
-    """Trains on packed batches as a GPU does, without kernels of its own."""
-
-    def use_kernels(self) -> None:
-        pass
-
-
 def test_graphs_of_all_shapes_are_captured_before_the_first_update_and_further_shapes_take_the_plain_path(
     split: BinarizedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -552,15 +548,16 @@ def test_graphs_of_all_shapes_are_captured_before_the_first_update_and_further_s
     monkeypatch.setattr(update_module, "cross_entropy", without_filling)
     monkeypatch.setattr(GradientGraphs, "_captured", record)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    for name in ("can_pack", "can_compile"):
-        monkeypatch.setattr(trainer_module, name, lambda *_: True)
+    for name in ("packs", "can_compile"):
+        monkeypatch.setattr(choice, name, lambda *_: True)
+    monkeypatch.setattr(choice, "PackedTransformer", lambda model, _: PackedTransformer(model, kernels=False))
     settings = SETTINGS.model_copy(update={"precision": "bf16", "tokens_per_update": 600, "tokens_per_microbatch": 300})
     found = []
     for most in (1, 256):
         monkeypatch.setattr(graphs_module, "_MOST_GRAPHS", most)
         captured.clear()
         seed_everything(SETTINGS.seed, 0, 0)
-        model = Packing(STILL, VOCAB)
+        model = Transformer(STILL, VOCAB)
         trainer = trainer_of(model, split, tmp_path / str(most), settings)
         trainer.check_memory()
         shapes = {batch.shape for batch in captured}

@@ -16,14 +16,14 @@ from transformer_core.config import PAPER_SEARCH, DecodingPrecision
 from transformer_core.corpus.tokens.shortlist import SHORTLIST, Shortlist
 from transformer_core.corpus.tokens.subword import PAD, Subword, TokenIds, padded
 from transformer_core.decoding.beam import Search, beam_search
-from transformer_core.decoding.graphs import graphed
 from transformer_core.decoding.hypotheses import Finished, StepModel
 from transformer_core.decoding.sampling import Sampling, sample
 from transformer_core.decoding.shortlist import Shortlisted
 from transformer_core.errors import UserError, configuration_error
-from transformer_core.models.attention import MultiHeadAttention, SelfAttention
 from transformer_core.models.directory import CONFIG, MODEL_FILES, SUBWORD, ModelConfig, load_model, read_config
-from transformer_core.models.precision import can_compile, choose_kernels, low_precision, precision_name, weights_dtype
+from transformer_core.models.ops.choice import prepare_for_decoding
+from transformer_core.models.ops.decoding_graphs import graphed
+from transformer_core.models.precision import choose_kernels, low_precision, precision_name, weights_dtype
 from transformer_core.models.translation import DecoderState, TranslationModel
 
 BATCH_TOKENS = PAPER_SEARCH.batch_tokens
@@ -297,21 +297,8 @@ def load_for_decoding(
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     choose_kernels(device)
     model, subword = load_with_subword(directory)
-    prepare(model.to(device, low_precision(device, precision) or weights_dtype(precision)))
+    prepare_for_decoding(model.to(device, low_precision(device, precision) or weights_dtype(precision)))
     return model, subword
-
-
-def prepare(model: TranslationModel) -> None:
-    """Prepare a model for decoding only.
-
-    The three projections of each self-attention become one product. On a GPU attention gets a kernel if one can be compiled.
-    """
-    compiles = model.device.type == "cuda" and model.output_weight.dtype != torch.float64 and can_compile(model.device)
-    for module in list(model.modules()):
-        if isinstance(module, SelfAttention):
-            module.fuse()
-        if isinstance(module, MultiHeadAttention):
-            module.has_kernel = module.narrow and compiles
 
 
 def _together(models: Sequence[TranslationModel]) -> Decoder:

@@ -1,7 +1,7 @@
 """Attention weights of a model for a sentence pair: the data of the paper's Figures 3 to 5."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import isnan
 from statistics import median_low
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from transformer_core.corpus.tokens.subword import BOS, Subword
 from transformer_core.errors import configuration_error
-from transformer_core.models.attention import MultiHeadAttention
+from transformer_core.models.attention import MultiHeadAttention, attention_weights
+from transformer_core.models.embeddings import Dropout
 from transformer_core.models.layers import DecoderLayer, EncoderLayer
 from transformer_core.models.recurrent import Recurrent
 from transformer_core.models.transformer import Transformer
@@ -126,9 +127,26 @@ def _transformer_weights(model: Transformer, source: Tensor, read: Tensor) -> di
         "cross": [layer.cross_attention for layer in decoder],
     }
     with ExitStack() as stack:
-        recorded = {kind: [stack.enter_context(one.recording()) for one in each] for kind, each in attentions.items()}
+        recorded = {kind: [stack.enter_context(_recording(attention)) for attention in each] for kind, each in attentions.items()}
         model(source, torch.ones_like(source, dtype=torch.bool), read)
         return {kind: torch.cat([calls[0] for calls in layers]) for kind, layers in recorded.items()}
+
+
+@contextmanager
+def _recording(attention: MultiHeadAttention) -> Iterator[list[Tensor]]:
+    """Record the weights (B, H, T, S) of each call within the block, before dropout."""
+    weights: list[Tensor] = []
+    attend = attention.attend
+
+    def recorded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
+        weights.append(attention_weights(query, key, mask))
+        return attend(query, key, value, mask, dropout)
+
+    attention.attend = recorded
+    try:
+        yield weights
+    finally:
+        attention.attend = attend
 
 
 def _recurrent_weights(model: Recurrent, source: Tensor, read: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_core.models.convolutional import Convolutional
+from transformer_core.models.ops.choice import prepare_for_training
 from transformer_core.models.recurrent import Bahdanau, Cho, Luong, Recurrent
 from transformer_core.models.transformer import Transformer
 from transformer_core.models.translation import TranslationModel
@@ -71,7 +72,7 @@ def cost_of_training(size: ModelSize, vocab_size: int, length: int) -> Cost:
     # The counter does not count fused attention on a CPU, so gradients are on, nor oneDNN's recurrent layers, so the model is float64.
     with FlopCounterMode(display=False) as counter, torch.enable_grad():
         model.double().project(model(sentences, sentences > 0, sentences))
-    model.float()
+    prepare_for_training(model.float(), torch.device("cpu"), "bf16")
     more, less = (_saved_bytes(model, sentences.expand(count, -1)) for count in (3, 1))
     return Cost(_TRAINING_PASSES * counter.get_total_flops() / length, parameters * _BYTES_A_PARAMETER, (more - less) / (2 * length))
 

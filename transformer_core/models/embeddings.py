@@ -44,7 +44,7 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, d_model: int) -> None:
         super().__init__()
         self.register_buffer("_table", sinusoidal_positions(256, d_model), persistent=False)
-        self._replaced: list[Tensor] = []  # Captured graphs may still read them; together they are smaller than the table.
+        self._replaced: list[Tensor] = []  # Work that is replayed on a GPU may still read them; together they are smaller than the table.
 
     def forward(self, first: int, count: int) -> Tensor:
         """Return the encodings of `count` positions from `first` on: (count, D)."""
@@ -54,10 +54,6 @@ class SinusoidalPositions(nn.Module):
             self._replaced.append(table)
             table = self._table = sinusoidal_positions(2 * end, table.shape[1], table.dtype).to(table.device)
         return table[first:end]
-
-    def at(self, positions: Tensor, end: int) -> Tensor:
-        """Return the encodings of positions, (n,), all below `end`: (n, D)."""
-        return self(0, end)[positions]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SinusoidalPositions":
         """Recompute the table when the model is cast: float32 cast to float64 would keep the precision of float32."""
@@ -78,10 +74,6 @@ class LearnedPositions(nn.Module):
     def forward(self, first: int, count: int) -> Tensor:
         """Return the vectors of `count` positions from `first` on: (count, D)."""
         return self.weight[first : first + count]
-
-    def at(self, positions: Tensor, _: int) -> Tensor:
-        """Return the vectors of positions, (n,): (n, D)."""
-        return functional.embedding(positions, self.weight)
 
 
 class Dropout(nn.Module):

@@ -1,23 +1,19 @@
 """The encoder-decoder (paper 3.1, Figure 1): whole targets for training, one step at a time for decoding."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from transformer_core.models.attention import KeysAndValues, Neighbourhood, Segments, Visible, bias_of
+from transformer_core.models.attention import KeysAndValues, bias_of
 from transformer_core.models.embeddings import LearnedPositions, SinusoidalPositions, TokenEmbedding
-from transformer_core.models.layers import DecoderLayer, EncoderLayer, FeedForward, Residual, Stream
-from transformer_core.models.packing import Packed
+from transformer_core.models.layers import DecoderLayer, EncoderLayer, normed
 from transformer_core.models.translation import TranslationModel, as_autocast
 from transformer_core.presets import TransformerSize
 
-LONGEST_OF_SHORT = 128  # Tokens of a sentence: one program of the kernel for short sentences holds all of its scores.
-_WIDEST_OF_SHORT = 64  # Its d_k: a block of a wider one needs more shared memory than an Ada GPU has.
-_WIDTHS = range(8, 257, 8)  # Of FlashAttention.
-_ROOM = 8  # Number of target positions by which the buffers of keys and values grow.
+_ROOM = 8  # Number of target positions by which the cached keys and values grow.
 
 
 @dataclass
@@ -33,20 +29,16 @@ class TransformerState:
         mask: (B, 1, 1, S), True at real source tokens.
         past: keys and values of the target so far for each layer, (B, H, C, d): C slots, of which the first `used` are written.
         seen: (B, K, C), True at the slots that a hypothesis sees.
-        positions: (C,) target position of each slot.
         used: number of slots written so far.
         position: number of target positions decoded so far.
-        cursor: the same two numbers less one step, in tensors that each step advances, and the encodings of positions; see `fix`.
     """
 
     encoded: list[KeysAndValues]
     mask: Tensor
     past: list[KeysAndValues]
     seen: Tensor
-    positions: Tensor
     used: int = 0
     position: int = 0
-    cursor: "Cursor | None" = None
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None) -> None:
         if sentences is not None:
@@ -57,46 +49,26 @@ class TransformerState:
             self.mask = self.mask.index_select(0, sentences)
         self.seen = self.seen.flatten(0, 1).index_select(0, hypotheses).unflatten(0, (len(self.mask), -1))
 
-    def fix(self, positions: int, encodings: Callable[[int], Tensor]) -> None:
-        """Reserve slots for so many more positions: until then no step moves a tensor, and a step that was captured can be replayed.
-
-        `encodings` is that of the model.
-        """
-        hypotheses, device = self.seen.shape[1], self.seen.device
-        capacity = -(-(self.used + positions * hypotheses) // _ROOM) * _ROOM
-        self._enlarge(capacity - self.seen.shape[2])
-        slots = torch.arange(self.used - hypotheses, self.used, device=device)
-        self.cursor = Cursor(
-            slots, torch.full((1,), self.position - 1, device=device), encodings(self.position + (capacity - self.used) // hypotheses)
-        )
-
-    def open(self, hypotheses: int) -> slice | Tensor:
-        """Reserve slots for the next position of this many hypotheses per sentence; each hypothesis sees its own slot."""
-        slots: slice | Tensor = slice(self.used, self.used + hypotheses)
-        place: int | Tensor = self.position
+    def open(self, hypotheses: int) -> slice:
+        """Return slots for the next position of this many hypotheses per sentence; each hypothesis sees its own slot."""
+        slots = slice(self.used, self.used + hypotheses)
         self.used, self.position = self.used + hypotheses, self.position + 1
-        if self.cursor is not None:
-            slots, place = self.cursor.slots.add_(hypotheses), self.cursor.place.add_(1)
-        elif self.used > self.seen.shape[2]:
-            self._enlarge(max(self.used - self.seen.shape[2], _ROOM * hypotheses))
+        if self.used > self.seen.shape[2]:
+            self.enlarge(max(self.used - self.seen.shape[2], _ROOM * hypotheses))
         self.seen[:, :, slots] = torch.eye(hypotheses, dtype=torch.bool, device=self.seen.device)
-        self.positions[slots] = place
         return slots
 
-    def _enlarge(self, room: int) -> None:
+    def enlarge(self, room: int) -> None:
+        """Add so many slots to each sentence."""
         # Padded with zeros, since unseen slots are multiplied by a weight of 0.
         self.past = [KeysAndValues(*(functional.pad(part, (0, 0, 0, room)) for part in layer)) for layer in self.past]
         self.seen = functional.pad(self.seen, (0, room))
-        self.positions = functional.pad(self.positions, (0, room))
 
 
-@dataclass(frozen=True)
-class Cursor:
-    """Where a step is, in tensors: its slots (K,), its target position (1,), and encodings of positions (P, D)."""
-
-    slots: Tensor
-    place: Tensor
-    encodings: Tensor
+def write(past: KeysAndValues, slots: slice | Tensor, newest: KeysAndValues) -> KeysAndValues:
+    """Write keys and values of the newest position, (B, H, K, d), into these slots of a layer; return those of all slots."""
+    past.key[:, :, slots], past.value[:, :, slots] = newest
+    return past
 
 
 class Transformer(TranslationModel):
@@ -106,7 +78,6 @@ class Transformer(TranslationModel):
 
     Attributes:
         size: the architecture.
-        can_pack: whether `packed` gives the same as `forward` in training.
     """
 
     def __init__(self, size: TransformerSize, vocab_size: int) -> None:
@@ -119,9 +90,6 @@ class Transformer(TranslationModel):
         self.encoder = nn.ModuleList(EncoderLayer(size) for _ in range(size.depths[0]))
         self.decoder = nn.ModuleList(DecoderLayer(size) for _ in range(size.depths[1]))
         self.encoder_norm, self.decoder_norm = (nn.LayerNorm(size.d_model) if size.norm == "pre" else None for _ in range(2))
-        # FlashAttention has neither a neighbourhood nor values of another width, and torch's has no dropout of packed sentences.
-        self.can_pack = size.neighbourhood is None and size.attention_dropout == 0 and size.d_k == size.d_v and size.d_k in _WIDTHS
-        self._has_kernels = False
 
     @property
     def output_weight(self) -> Tensor:
@@ -129,115 +97,61 @@ class Transformer(TranslationModel):
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
         memory = self.encode(source, source_mask)
-        x = self._embed_target(target, 0)
-        # Biases are computed once, not per layer.
-        visible, mask = self._earlier(x), bias_of(source_mask[:, None, None, :], x.dtype)
-        stream = Stream.of(x)
-        for layer in self._decoder_layers():
-            stream = layer(stream, visible, layer.cross_attention.keys_and_values(memory), mask)
-        return _normed(stream.residual, self.decoder_norm)
-
-    def packed(self, source: Packed, target: Packed) -> Tensor:
-        """Return the same as `forward` for sentences without padding: (n, D), a row for each target token."""
-        short = self._has_kernels and max(source.longest, target.longest) <= LONGEST_OF_SHORT
-        x, visible = Stream.of(self._enter_packed(source, self.embedding, self.source_positions)), Segments(source, source, short=short)
-        for layer in self.encoder:
-            x = layer(x, visible)
-        memory = _normed(x.residual, self.encoder_norm)
-        x = Stream.of(self._enter_packed(target, self.target_embedding or self.embedding, self.target_positions))
-        visible, of_source = Segments(target, target, causal=True, short=short), Segments(target, source, short=short)
-        for layer in self._decoder_layers():
-            x = layer(x, visible, layer.cross_attention.keys_and_values(memory), of_source)
-        return _normed(x.residual, self.decoder_norm)[0]
-
-    def use_kernels(self) -> None:
-        """Have `packed` use the kernels of this package, which need Triton."""
-        self._has_kernels = self.size.d_k <= _WIDEST_OF_SHORT
-        for module in self.modules():
-            if isinstance(module, Residual | FeedForward):
-                module.has_kernel = True
-
-    def _enter_packed(self, sentences: Packed, embedding: TokenEmbedding, positions: nn.Module | None) -> Tensor:
-        """Return the input of a stack, (1, n, D)."""
-        embedded = embedding(sentences.tokens[None])
-        if isinstance(positions, SinusoidalPositions | LearnedPositions):
-            embedded = embedded + positions.at(sentences.positions, sentences.longest)
-        entered: Tensor = self.dropout(as_autocast(embedded))
-        return entered
+        x, length = self._embed_target(target, 0), target.shape[1]
+        # Each position sees itself and the positions before it (paper 3.2.3). Biases are computed once, not per layer.
+        earlier = bias_of(torch.ones(length, length, dtype=torch.bool, device=x.device).tril(), x.dtype)
+        mask = bias_of(source_mask[:, None, None, :], x.dtype)
+        for layer in self.decoder_layers():
+            x = layer(x, earlier, layer.cross_attention.keys_and_values(memory), mask)
+        return normed(x, self.decoder_norm)
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """Encode (B, S) token ids and their mask to (B, S, D)."""
-        x = self._enter(self.embedding(source), self.source_positions, 0)
-        r = self.size.neighbourhood
-        visible: Visible = bias_of(source_mask[:, None, None, :], x.dtype) if r is None else Neighbourhood.centred(source_mask, r)
-        stream = Stream.of(x)
+        x = self._embed(self.embedding, source, self.source_positions, 0)
+        mask = bias_of(source_mask[:, None, None, :], x.dtype)
         for layer in self.encoder:
-            stream = layer(stream, visible)
-        return _normed(stream.residual, self.encoder_norm)
+            x = layer(x, mask)
+        return normed(x, self.encoder_norm)
 
     def start(self, source: Tensor, source_mask: Tensor) -> TransformerState:
         """Encode (B, S) sources and project the keys and values of every decoder layer."""
         memory = self.encode(source, source_mask)
         # Contiguous by head: otherwise each step's products with a few queries would copy them.
-        projected = [layer.cross_attention.keys_and_values(memory) for layer in self._decoder_layers()]
+        projected = [layer.cross_attention.keys_and_values(memory) for layer in self.decoder_layers()]
         encoded = [KeysAndValues(layer.key.contiguous(), layer.value.contiguous()) for layer in projected]
         past = [KeysAndValues(layer.key[:, :, :0], layer.value[:, :, :0]) for layer in encoded]
-        seen = source_mask.new_zeros(len(source), 1, 0)
-        return TransformerState(encoded, source_mask[:, None, None, :], past, seen, torch.zeros(0, dtype=torch.long, device=source.device))
+        return TransformerState(encoded, source_mask[:, None, None, :], past, seen=source_mask.new_zeros(len(source), 1, 0))
 
     def decode(self, tokens: Tensor, state: TransformerState) -> Tensor:
         slots = state.open(len(tokens) // len(state.mask))
-        if state.cursor is None:
-            x = self._embed_target(tokens[:, None], state.position - 1)
-        else:
-            embedded = (self.target_embedding or self.embedding)(tokens[:, None])
-            x = as_autocast(embedded + state.cursor.encodings[state.cursor.place])
+        return self.decode_embedded(self._embed_target(tokens[:, None], state.position - 1), state, slots)
+
+    def decode_embedded(self, x: Tensor, state: TransformerState, slots: slice | Tensor) -> Tensor:
+        """Decode the position whose slots were opened last, given its embedded tokens (B*K, 1, D): (B*K, D)."""
         x = x.view(len(state.mask), -1, self.d_model)
-        visible = state.seen[:, None]
-        if self.size.neighbourhood is not None:
-            visible = visible & (state.positions >= state.position - self.size.neighbourhood)
         # Computed once per step, not per layer.
-        visible, mask = bias_of(visible, x.dtype), bias_of(state.mask, x.dtype)
-        stream = Stream.of(x)
-        for layer, past, encoded in zip(self._decoder_layers(), state.past, state.encoded, strict=True):
-            stream = layer(stream, visible, encoded, mask, past, slots)
-        return _normed(stream.residual, self.decoder_norm).flatten(0, 1)
+        seen, mask = bias_of(state.seen[:, None], x.dtype), bias_of(state.mask, x.dtype)
+        for layer, past, encoded in zip(self.decoder_layers(), state.past, state.encoded, strict=True):
+            x = layer(x, seen, encoded, mask, partial(write, past, slots))
+        return normed(x, self.decoder_norm).flatten(0, 1)
 
-    def encodings(self, count: int) -> Tensor:
-        """Return what is added to the embeddings of the first target positions, (count, D) or as many as the model has learned."""
-        if self.target_positions is None:
-            return self.output_weight.new_zeros(count, self.d_model)
-        encodings: Tensor = self.target_positions(0, count)
-        return encodings
-
-    def _earlier(self, x: Tensor) -> Visible:
-        """Return the bias or neighbourhood of a whole target, (B, T, D): each position sees itself and positions before it."""
-        length = x.shape[1]
-        if self.size.neighbourhood is not None:
-            return Neighbourhood.before(length, self.size.neighbourhood, x.device)
-        return bias_of(torch.ones(length, length, dtype=torch.bool, device=x.device).tril(), x.dtype)
+    def decoder_layers(self) -> list[DecoderLayer]:
+        """Return the layers of the decoder."""
+        return [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]
 
     def _embed_target(self, target: Tensor, first: int) -> Tensor:
-        embedding = self.target_embedding or self.embedding
-        return self._enter(embedding(target), self.target_positions, first)
+        return self._embed(self.target_embedding or self.embedding, target, self.target_positions, first)
 
-    def _enter(self, embedded: Tensor, positions: nn.Module | None, first: int) -> Tensor:
-        """Return the input of a stack, given (B, T, D) embedded tokens whose first position is `first`."""
+    def _embed(self, embedding: TokenEmbedding, tokens: Tensor, positions: nn.Module | None, first: int) -> Tensor:
+        """Return the input of a stack, (B, T, D): the dropout of embeddings plus positions (paper 3.4, 3.5, 5.4), from `first` on."""
+        embedded = embedding(tokens)
         if positions is not None:
-            embedded = embedded + positions(first, embedded.shape[1])
-        # The residual stream then stays in the low precision.
+            embedded = embedded + positions(first, tokens.shape[1])
+        # What runs through the layers then stays in the low precision.
         return self.dropout(as_autocast(embedded))
-
-    def _decoder_layers(self) -> list[DecoderLayer]:
-        return [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]
 
 
 def _positions(size: TransformerSize) -> nn.Module | None:
     if size.positions == "none":
         return None
     return SinusoidalPositions(size.d_model) if size.positions == "sinusoidal" else LearnedPositions(size.most_positions, size.d_model)
-
-
-def _normed(x: Tensor, norm: nn.Module | None) -> Tensor:
-    """Return the norm of a stack's output, in autocast's low precision: on a GPU autocast computes it in float32."""
-    return x if norm is None else as_autocast(norm(x))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from transformer_core.config import Precision
 from transformer_core.errors import ExitCode, Interrupted, UserError, configuration_error
-from transformer_core.models.precision import AMPERE, choose_kernels, low_precision, weights_dtype
+from transformer_core.models.precision import choose_kernels, low_precision, weights_dtype
 from transformer_core.processes import cores
 
 Value = TypeVar("Value")
@@ -138,11 +138,6 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
     """Return the context of a forward pass: matrix products are in low precision if `precision` asks for it."""
     low = low_precision(device, precision)
     return nullcontext() if low is None else torch.autocast(device.type, dtype=low)
-
-
-def can_pack(device: torch.device, precision: Precision) -> bool:
-    """Return whether the device can attend within packed sentences: FlashAttention needs an Ampere GPU or a later one, and bf16 or fp16."""
-    return device.type == "cuda" and low_precision(device, precision) is not None and torch.cuda.get_device_capability(device) >= AMPERE
 
 
 def loss_scaler(device: torch.device, precision: Precision) -> torch.amp.GradScaler:

@@ -14,8 +14,7 @@ from transformer_core.corpus.tokens.batches import BatchPlan, Cursor, GlobalBatc
 from transformer_core.corpus.tokens.binary import BinarizedSplit, Pairs
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.corpus.tokens.subword import BOS, PAD, TokenIds, padded
-from transformer_core.models.packing import Packed
-from transformer_core.models.transformer import Transformer
+from transformer_core.models.ops.packed import Packed, PackedBatch
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Rank
 
@@ -60,47 +59,6 @@ class Batch(NamedTuple):
             torch.cat((tensor, tensor)) for tensor in (self.source, self.source_mask, self.shifted, self.targets)
         )
         return Batch(source, mask, shifted, positions, targets)
-
-
-class PackedBatch(NamedTuple):
-    """A micro-batch without padding.
-
-    Attributes:
-        source: the source sentences, end tokens included.
-        shifted: the decoder's input: each target sentence moved one to the right behind the begin token.
-        targets: (n,) target ids, end tokens included: the tokens to predict; -1 for filling.
-    """
-
-    source: Packed
-    shifted: Packed
-    targets: Tensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Everything that the kernels of a batch depend on."""
-        return tuple(number for side in (self.source, self.shifted) for number in (len(side.tokens), len(side.starts), side.longest))
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """All tensors of the batch."""
-        return [*self.source[:3], *self.shifted[:3], self.targets]
-
-    def to(self, device: torch.device) -> "PackedBatch":
-        """Return the batch on a device; a copy from pinned memory is asynchronous."""
-        return PackedBatch(self.source.to(device), self.shifted.to(device), self.targets.to(device, non_blocking=True))
-
-    def pin_memory(self) -> "PackedBatch":
-        """Return the batch in pinned memory, from which a GPU copies asynchronously."""
-        return PackedBatch(self.source.pin_memory(), self.shifted.pin_memory(), self.targets.pin_memory())
-
-    def decoded(self, model: TranslationModel) -> Tensor:
-        """Return the model's output for each target token, (n, D); the model is a Transformer that `can_pack`."""
-        assert isinstance(model, Transformer)
-        return model.packed(self.source, self.shifted)
-
-    def twice(self) -> "PackedBatch":
-        """Return a batch of all pairs and then of all pairs again."""
-        return PackedBatch(self.source.twice(), self.shifted.twice(), self.targets)
 
 
 MakeBatch = Callable[[Pairs], Batch | PackedBatch]

@@ -74,7 +74,7 @@ def cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothi
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether losses with gradients of this precision have a kernel of their own, see loss_kernel.py."""
+    """Return whether losses with gradients of this precision have a kernel of their own, see ops/loss_kernel.py."""
     return dtype != torch.float64 and can_compile(device)
 
 
@@ -138,7 +138,7 @@ class _LossOfKernel(Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
-        from transformer_core.training.loss_kernel import gradient_in_place  # It needs Triton, which a CPU's torch has not.
+        from transformer_core.models.ops.loss_kernel import gradient_in_place  # It needs Triton, which a CPU's torch has not.
 
         cast = weight.to(hidden.dtype)
         hidden_gradient, weight_gradient = torch.empty_like(hidden), torch.zeros_like(weight)

@@ -17,11 +17,11 @@ from transformer_core.corpus.tokens.binary import BinarizedSplit
 from transformer_core.corpus.tokens.bpe_dropout import BpeDropout
 from transformer_core.errors import ExitCode, Interrupted, configuration_error, is_out_of_memory
 from transformer_core.models.architectures import flops_a_token
-from transformer_core.models.precision import can_compile, low_precision, precision_name, weights_dtype
-from transformer_core.models.transformer import Transformer
+from transformer_core.models.ops.choice import prepare_for_training
+from transformer_core.models.precision import precision_name, weights_dtype
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.checkpoint import StateDirectory, best_updates, validations_since_best
-from transformer_core.training.devices import Rank, can_pack, digest_of_code
+from transformer_core.training.devices import Rank, digest_of_code
 from transformer_core.training.loader import MakeBatch, make_batch, make_packed_batch, microbatch_of_each_shape, shares
 from transformer_core.training.records import LogWindow, Observer, Progress
 from transformer_core.training.update import GRADIENT_NORM, NLL, SKIPPED, SMOOTHED, STOP, Updater, weights_checksum
@@ -85,24 +85,20 @@ class Trainer:
         self._plan = BatchPlan(
             split.source.lengths, split.target.lengths, settings.tokens_per_update, settings.tokens_per_microbatch, settings.seed
         )
-        packs = captures = False
-        if isinstance(model, Transformer) and model.can_pack and can_pack(rank.device, settings.precision):
-            packs = True
-            if can_compile(rank.device):
-                model.use_kernels()
-                captures = not settings.r_drop
+        ops = prepare_for_training(model, rank.device, settings.precision, r_drop=settings.r_drop > 0)
         budget = min(settings.tokens_per_update, settings.tokens_per_microbatch)
-        self._captured_budget = budget if captures else None
+        self._captured_budget = budget if ops.captures else None
+        packs = ops.packed is not None
         self._make_batch: MakeBatch = partial(make_packed_batch, budget=self._captured_budget) if packs else make_batch
         computed = {
-            "precision": precision_name(low_precision(rank.device, settings.precision) or weights_dtype(settings.precision)),
+            "precision": precision_name(ops.low or weights_dtype(settings.precision)),
             "packed batches": packs,
-            "CUDA graphs": captures,
+            "CUDA graphs": ops.captures,
             "torch": torch.__version__,
             "code of transformer_core": digest_of_code(),
         }
         rank.check_agreement(computed, "Take equal devices and equal versions on all of them, or name one train.precision.")
-        self._updater = Updater(model, settings, rank, packs, captures)
+        self._updater = Updater(model, settings, rank, ops)
         of_source, of_target = flops_a_token(model)
         self._flops_a_token = settings.passes * of_source, settings.passes * of_target
         self._window = LogWindow()

@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from transformer_core.config import Train
 from transformer_core.corpus.tokens.batches import GlobalBatch
-from transformer_core.models.precision import low_precision
+from transformer_core.models.ops.choice import TrainingOps
+from transformer_core.models.ops.gradient_graphs import GradientGraphs
+from transformer_core.models.ops.low_copies import LowCopies
+from transformer_core.models.ops.packed import PackedBatch
 from transformer_core.models.translation import TranslationModel
 from transformer_core.training.devices import Rank, autocast, loss_scaler
-from transformer_core.training.graphs import GradientGraphs
-from transformer_core.training.loader import Batch, PackedBatch, RankBatch
+from transformer_core.training.loader import Batch, RankBatch
 from transformer_core.training.loss import Loss, cross_entropy
 
 # Indices of an update's totals: smoothed loss and NLL, summed over tokens; stop requests; the gradient's norm; 1 if it was skipped.
@@ -69,56 +70,6 @@ class ReductionBuffer:
             start += parameter.numel()
 
 
-class LowCopies:
-    """Copies, in the low precision, of weights and biases of a model's linear maps; packed micro-batches are computed from them.
-
-    Autocast would convert each weight and each gradient by a small kernel of its own. Here a few convert all weights, and two add up all
-    gradients.
-
-    Attributes:
-        originals: the weights and biases.
-    """
-
-    def __init__(self, model: TranslationModel, dtype: torch.dtype) -> None:
-        named = {
-            f"model.{name}.{own}": weight
-            for name, module in model.named_modules()
-            if isinstance(module, nn.Linear)
-            for own, weight in module.named_parameters()
-            if weight.requires_grad
-        }
-        self.originals: list[Tensor] = list(named.values())
-        self._decoded = _Decoded(model)
-        self._copies = {name: torch.empty_like(weight, dtype=dtype).requires_grad_() for name, weight in named.items()}
-
-    def decoded(self, batch: PackedBatch) -> Tensor:
-        """Return `batch.decoded`, computed from new copies."""
-        copies = list(self._copies.values())
-        with torch.no_grad():
-            torch._foreach_copy_(copies, self.originals)
-        for copy in copies:
-            copy.grad = None  # A new gradient is then kept as it is, and not added to zeros.
-        decoded: Tensor = functional_call(self._decoded, self._copies, (batch,))
-        return decoded
-
-    def add_gradients(self, sums: Tensor) -> None:
-        """Add the gradients of the last `decoded` to `sums`, which begins with those of the originals."""
-        gradients = [torch.zeros_like(copy) if copy.grad is None else copy.grad for copy in self._copies.values()]
-        together = torch.cat([gradient.flatten() for gradient in gradients])
-        sums[: len(together)] += together
-
-
-class _Decoded(nn.Module):
-    """A module whose call is `PackedBatch.decoded`."""
-
-    def __init__(self, model: TranslationModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, batch: PackedBatch) -> Tensor:
-        return batch.decoded(self.model)
-
-
 class PendingTotals:
     """Totals of updates that are copied from the device asynchronously and read later."""
 
@@ -151,11 +102,10 @@ class Updater:
     Transformer no method waits for the device; recurrent layers need the lengths of sentences on the CPU.
 
     Args:
-        packs: whether micro-batches are packed; they are then computed from `LowCopies`.
-        captures: whether the passes over them are captured in CUDA graphs.
+        ops: how the gradients are computed.
     """
 
-    def __init__(self, model: TranslationModel, settings: Train, rank: Rank, packs: bool = False, captures: bool = False) -> None:
+    def __init__(self, model: TranslationModel, settings: Train, rank: Rank, ops: TrainingOps) -> None:
         self._model = model
         self._settings = settings
         self._rank = rank
@@ -164,12 +114,11 @@ class Updater:
         )
         self._scaler = loss_scaler(rank.device, settings.precision)
         self.scales = self._scaler.is_enabled()
-        low = low_precision(rank.device, settings.precision)
-        self._copies = LowCopies(model, low) if packs and low is not None else None
+        self._copies = None if ops.packed is None or ops.low is None else LowCopies(ops.packed, ops.low)
         first = [] if self._copies is None else self._copies.originals
         others = [weight for weight in model.parameters() if weight.requires_grad and all(weight is not known for known in first)]
         self._buffer = ReductionBuffer([*first, *others], rank.device)
-        self._graphs = GradientGraphs(self._buffer.flat) if captures else None
+        self._graphs = GradientGraphs(self._buffer.flat) if ops.captures else None
         self.pending = PendingTotals(rank.device)
 
     def run(self, number: int, share: RankBatch, stop_asked: Callable[[], bool]) -> None:
@@ -234,8 +183,11 @@ class Updater:
         """Return the loss of a batch. R-Drop's two passes are one over the rows twice: dropout draws a mask for each row."""
         settings = self._settings
         seen = batch.twice() if settings.r_drop else batch
-        copies = self._copies
-        decoded = copies.decoded(seen) if copies is not None and isinstance(seen, PackedBatch) else seen.decoded(self._model)
+        if isinstance(seen, PackedBatch):
+            assert self._copies is not None
+            decoded = self._copies.decoded(seen)
+        else:
+            decoded = seen.decoded(self._model)
         return cross_entropy(decoded, self._model.output_weight, batch.targets, settings.label_smoothing, settings.r_drop)
 
     def _step(self, number: int, broken: Tensor) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from transformer_core.training.loader import PackedBatch
+from transformer_core.models.ops.packed import PackedBatch
 
 AddGradients = Callable[[PackedBatch, Tensor], None]
 _MOST_GRAPHS = 256  # They take memory; a shape that comes so late is rare, and its kernels are launched one by one.

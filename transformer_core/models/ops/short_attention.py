@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd import Function
 
-from transformer_core.models.packing import Packed
+from transformer_core.models.ops.packed import Packed
 
 _FAR = -1.0e30  # Not minus infinity: a row without keys would be no number.
 

@@ -1,19 +1,45 @@
 """CUDA graphs of decoding: launching the kernels of a step one by one takes longer than running them."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from transformer_core.decoding.hypotheses import Hypotheses, StepModel
 from transformer_core.models.transformer import Transformer, TransformerState
+from transformer_core.models.translation import as_autocast
 
 _LEAST_FREE = 1 / 16  # Share of the memory: in a capture no cached memory can be freed.
 # Number of steps for which memory is reserved at a time; each time a graph is captured anew. Outputs are about as long as their sources, so
 # the first reservation is the length of the longest source plus this share, if that is more steps.
 _POSITIONS, _MORE = 32, 1 / 8
+_ROOM = 8  # Capacities are multiples of this.
+
+
+class Steps(Protocol):
+    """What a search changes from step to step, see `Hypotheses`."""
+
+    CHANGING: tuple[str, ...]
+    live: Tensor
+    max_length: Tensor
+    trace: Tensor
+    length: int
+
+    @property
+    def forcing(self) -> tuple[bool, bool]: ...
+
+    def step(self, model: Any, state: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where a step is, in tensors that each step advances: its slots (K,), its target position (1,); and encodings of positions (P, D)."""
+
+    slots: Tensor
+    place: Tensor
+    encodings: Tensor
 
 
 class GraphedTransformer:
@@ -35,8 +61,8 @@ class GraphedTransformer:
         """Decode (B*K,) newest tokens to (B*K, V) logits, see `TranslationModel.step`."""
         return self.model.step(tokens, state)
 
-    def captured(self, search: Hypotheses, state: TransformerState) -> Callable[[], None]:
-        """Return the steps of a search, which call `Hypotheses.step` or replay it."""
+    def captured(self, search: Steps, state: TransformerState) -> Callable[[], None]:
+        """Return the steps of a search, which call its `step` or replay it."""
         return _Steps(self, search, state)
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
@@ -61,10 +87,11 @@ class GraphedTransformer:
 class _Steps:
     """The steps of a search. At the earliest from the fourth on they are replayed, as long as a step does the same to the same tensors."""
 
-    def __init__(self, owner: GraphedTransformer, search: Hypotheses, state: TransformerState) -> None:
+    def __init__(self, owner: GraphedTransformer, search: Steps, state: TransformerState) -> None:
         self._owner = owner
         self._search = search
         self._state = state
+        self._cursor: Cursor | None = None
         self._replay: Callable[[], None] | None = None
         self._valid_for: tuple[object, ...] = ()
 
@@ -76,19 +103,29 @@ class _Steps:
         if state.position < 2 or state.seen.shape[1] != hypotheses:
             search.step(self._owner.model, state)
             return
-        if state.cursor is None or state.used + hypotheses > state.seen.shape[2]:
+        if self._cursor is None or state.used + hypotheses > state.seen.shape[2]:
             longest = round(state.mask.shape[-1] * (1 + _MORE)) - state.position
-            state.fix(max(_POSITIONS, longest), self._owner.model.encodings)
-        now = (state.cursor, search.max_length, search.trace, *search.forcing)
+            self._cursor = _reserve(self._owner.model, state, max(_POSITIONS, longest))
+        now = (self._cursor, search.max_length, search.trace, *search.forcing)
         if not _same(now, self._valid_for):  # The first step with these tensors loads kernels, which must not happen in a capture.
             self._replay, self._valid_for = None, now
-            search.step(self._owner.model, state)
+            search.step(self, state)
             return
         if self._replay is None:
             self._replay = self._captured()
         else:
             search.length, state.used, state.position = search.length + 1, state.used + hypotheses, state.position + 1
         self._replay()
+
+    def step(self, tokens: Tensor, state: TransformerState) -> Tensor:
+        """Decode as `TranslationModel.step`, at the cursor: no tensor is moved or made anew."""
+        assert self._cursor is not None
+        model, hypotheses = self._owner.model, len(tokens) // len(state.mask)
+        slots, place = self._cursor.slots.add_(hypotheses), self._cursor.place.add_(1)
+        state.used, state.position = state.used + hypotheses, state.position + 1
+        state.seen[:, :, slots] = torch.eye(hypotheses, dtype=torch.bool, device=tokens.device)
+        embedded = (model.target_embedding or model.embedding)(tokens[:, None]) + self._cursor.encodings[place]
+        return model.project(model.decode_embedded(as_autocast(embedded), state, slots))
 
     def _captured(self) -> Callable[[], None]:
         """Capture a step that leaves its results in the tensors that it read."""
@@ -97,13 +134,27 @@ class _Steps:
         before = [getattr(*place) for place in places]
 
         def run() -> None:
-            search.step(self._owner.model, state)
+            search.step(self, state)
             for place, old in zip(places, before, strict=True):
                 for tensor, new in zip(_tensors(old), _tensors(getattr(*place)), strict=True):
                     tensor.copy_(new)
                 setattr(*place, old)
 
         return self._owner.capture(run)
+
+
+def _reserve(model: Transformer, state: TransformerState, positions: int) -> Cursor:
+    """Reserve slots for so many more positions; until then no step moves a tensor."""
+    hypotheses, device = state.seen.shape[1], state.seen.device
+    capacity = -(-(state.used + positions * hypotheses) // _ROOM) * _ROOM
+    state.enlarge(capacity - state.seen.shape[2])
+    slots = torch.arange(state.used - hypotheses, state.used, device=device)
+    count = state.position + (capacity - state.used) // hypotheses
+    if model.target_positions is None:
+        encodings = model.output_weight.new_zeros(count, model.d_model)
+    else:
+        encodings = model.target_positions(0, count)  # As many as the model has learned.
+    return Cursor(slots, torch.full((1,), state.position - 1, device=device), encodings)
 
 
 def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
@@ -114,8 +165,6 @@ def _tensors(value: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def graphed(model: StepModel) -> StepModel:
+def graphed(model: Any) -> Any:
     """Return the model with captured steps, or itself where none can be captured: a step may depend on its number only through tensors."""
-    if isinstance(model, Transformer) and model.device.type == "cuda" and model.size.neighbourhood is None:
-        return GraphedTransformer(model)
-    return model
+    return GraphedTransformer(model) if isinstance(model, Transformer) and model.device.type == "cuda" else model

@@ -1,6 +1,6 @@
 """Label-smoothed cross-entropy on a GPU: one Triton program for each row of logits, which it reads twice and overwrites once.
 
-Its formulas are those of loss.py. A row with the target -1 is filling: it has no loss, and its gradient is 0.
+Its formulas are those of training/loss.py. A row with the target -1 is filling: it has no loss, and its gradient is 0.
 """
 
 import torch

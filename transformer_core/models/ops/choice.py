@@ -1,0 +1,86 @@
+"""The one place that chooses how a model is computed: from device, precision and purpose. The results are those of the model's page."""
+
+from dataclasses import dataclass, fields
+
+import torch
+
+from transformer_core.config import Precision
+from transformer_core.models.attention import Attend, MultiHeadAttention, scaled_dot_product_attention
+from transformer_core.models.layers import DecoderLayer, EncoderLayer
+from transformer_core.models.ops.fused_projections import FusedSelfAttention
+from transformer_core.models.ops.packed_transformer import PackedTransformer
+from transformer_core.models.ops.padded_attention import fused, in_float32, of_hypotheses
+from transformer_core.models.precision import AMPERE, can_compile, low_precision
+from transformer_core.models.transformer import Transformer
+from transformer_core.models.translation import TranslationModel
+from transformer_core.presets import TransformerSize
+
+# The sizes that `PackedTransformer` computes; attention has no dropout there, since torch's has none of packed sentences.
+_PACKED_KEYS = frozenset({
+    "architecture", "layers", "encoder_layers", "decoder_layers", "d_model", "d_ff", "heads", "d_k", "d_v", "dropout", "relu_dropout",
+    "norm", "positions", "most_positions", "tied",
+})  # fmt: skip
+_WIDTHS = range(8, 257, 8)  # Of FlashAttention.
+
+
+@dataclass(frozen=True)
+class TrainingOps:
+    """How a training computes.
+
+    Attributes:
+        low: number type of matrix products if it differs from that of the weights.
+        packed: computes micro-batches without padding, in the low precision; None where micro-batches are padded.
+        captures: whether the passes over packed micro-batches are replayed as CUDA graphs.
+    """
+
+    low: torch.dtype | None
+    packed: PackedTransformer | None = None
+    captures: bool = False
+
+
+def prepare_for_training(model: TranslationModel, device: torch.device, precision: Precision, *, r_drop: bool = False) -> TrainingOps:
+    """Choose how to train a model, and set its attention.
+
+    - A CPU computes attention in float32.
+    - A GPU has fused attention. From Ampere on, in bf16 or fp16, its micro-batches have no padding (FlashAttention). Where kernels can be
+      compiled, Triton's take the place of PyTorch's between the matrix products, and CUDA graphs replay them, except with R-Drop, whose
+      loss has no kernel.
+    """
+    low = low_precision(device, precision)
+    _set_attention(model, fused if device.type == "cuda" else in_float32)
+    if not isinstance(model, Transformer) or low is None or not packs(device) or not can_pack(model.size):
+        return TrainingOps(low)
+    kernels = can_compile(device)
+    return TrainingOps(low, PackedTransformer(model, kernels), kernels and not r_drop)
+
+
+def packs(device: torch.device) -> bool:
+    """Return whether the device can attend within packed sentences: FlashAttention needs an Ampere GPU or a later one."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= AMPERE
+
+
+def can_pack(size: TransformerSize) -> bool:
+    """Return whether `PackedTransformer` and FlashAttention support a model of these sizes."""
+    others = [field for field in fields(size) if field.name not in _PACKED_KEYS]
+    return size.d_k == size.d_v and size.d_k in _WIDTHS and all(getattr(size, field.name) == field.default for field in others)
+
+
+def prepare_for_decoding(model: TranslationModel) -> None:
+    """Prepare a model, on its device, for decoding only.
+
+    The three projections of each self-attention become one product. On a GPU attention is fused, and that of hypotheses gets a kernel if
+    one can be compiled.
+    """
+    attend: Attend = scaled_dot_product_attention
+    if model.device.type == "cuda":
+        attend = of_hypotheses if model.output_weight.dtype != torch.float64 and can_compile(model.device) else fused
+    _set_attention(model, attend)
+    for module in model.modules():
+        if isinstance(module, EncoderLayer | DecoderLayer):
+            module.self_attention = FusedSelfAttention(module.self_attention)
+
+
+def _set_attention(model: TranslationModel, attend: Attend) -> None:
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            module.attend = attend

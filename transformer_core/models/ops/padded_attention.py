@@ -1,0 +1,42 @@
+"""Faster ways to compute `scaled_dot_product_attention`; arguments and result are its own."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from transformer_core.models.attention import bias_of, scaled_dot_product_attention
+from transformer_core.models.embeddings import Dropout
+
+_MOST, _WIDEST = 32, 128  # Hypotheses and width of keys of the kernel for decoding: more need more shared memory than some GPUs have.
+
+
+def in_float32(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
+    """Compute in float32 at least, for a training on a CPU.
+
+    On sentences of some 20 tokens the backward pass of PyTorch's fused CPU kernel takes about seven times as long. In bf16 a kernel is
+    generated for each new shape of a batched product, which takes longer than the product; float32 needs no such kernel.
+    """
+    exact = torch.promote_types(query.dtype, torch.float32)
+    with torch.autocast("cpu", enabled=False):
+        q, k, v = (projected.to(exact, memory_format=torch.contiguous_format) for projected in (query, key, value))
+        return scaled_dot_product_attention(q, k, v, mask, dropout).to(query.dtype)
+
+
+def fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
+    """Compute by a fused kernel of PyTorch, for a GPU."""
+    dropped = dropout.probability if dropout.training else 0.0
+    bias = None if mask is None else bias_of(mask, query.dtype)
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropped)
+
+
+def of_hypotheses(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
+    """Compute by the Triton kernel for the hypotheses of decoding, for a GPU; whole sequences by `fused`.
+
+    Keys and values that are decoded with are laid out head by head; no others are.
+    """
+    narrow = query.shape[2] <= _MOST and key.shape[3] == value.shape[3] <= _WIDEST
+    if mask is None or not narrow or key.stride(2) != key.shape[3]:
+        return fused(query, key, value, mask, dropout)
+    from transformer_core.models.ops.decoding_attention import decoding_attention  # It needs Triton, which a CPU's torch has not.
+
+    return decoding_attention(query, key, value, mask)
