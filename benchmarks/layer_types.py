@@ -132,8 +132,12 @@ def whole(build: Build, sizes: Sizes, batch: int, dtype: torch.dtype) -> Run:
 def products(sizes: Sizes, batch: int, dtype: torch.dtype) -> Run:
     """Return a run of self-attention without its projections."""
     query, key, value = torch.randn(3, batch, sizes.d // HEAD, sizes.n, HEAD, dtype=dtype)
-    attend = scaled_dot_product_attention if torch.is_grad_enabled() else fused
-    return partial(attend, query, key, value, None, Dropout(0.0))
+
+    def run() -> Tensor:
+        attend = scaled_dot_product_attention if torch.is_grad_enabled() else fused
+        return attend(query, key, value, None, Dropout(0.0))
+
+    return run
 
 
 class Counted(NamedTuple):

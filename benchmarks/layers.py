@@ -217,7 +217,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
     with svg_figure(path, panels=2, size=(9, 4.6)) as (figure, panels):
         for panel, (measure, title) in zip(panels, drawn.items(), strict=True):
             own = table[table["measure"] == measure]
-            for (name, layer), marker in zip(LAYERS.items(), "osD^vx", strict=True):
+            for (name, layer), marker in zip(LAYERS.items(), "osD^v", strict=True):
                 points = own[(own["layer"] == name) & (own["size"] == layer.size)]
                 panel.plot(points["n"], points["value"], marker=marker, markersize=4, label=name)
             panel.set(xlabel="positions n", title=title)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_core.models.ops.packed import Packed
-from transformer_core.models.transformer import LONGEST_OF_SHORT
+from transformer_core.models.ops.packed_transformer import LONGEST_OF_SHORT
 
 pytest.importorskip("triton", reason="needs Triton: make test-kernels")
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="compiles nothing in Triton's interpreter")

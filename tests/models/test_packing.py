@@ -113,9 +113,7 @@ def test_copies_in_low_precision_have_the_gradients_of_autocast(changes: dict[st
         assert torch.equal(weight.grad, expected[name]), name
 
 
-@pytest.mark.parametrize(
-    "changes", [{"attention_dropout": 0.1}, {"d_v": 4}, {"d_k": 4, "d_v": 4}, {"d_k": 512, "d_v": 512}]
-)
+@pytest.mark.parametrize("changes", [{"attention_dropout": 0.1}, {"d_v": 4}, {"d_k": 4, "d_v": 4}, {"d_k": 512, "d_v": 512}])
 def test_what_flash_attention_cannot_do_is_padded(changes: dict[str, object]) -> None:
     assert can_pack(SIZE)
     assert not can_pack(replace(SIZE, **changes))  # type: ignore[arg-type]

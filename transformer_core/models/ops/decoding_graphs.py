@@ -150,10 +150,8 @@ def _reserve(model: Transformer, state: TransformerState, positions: int) -> Cur
     state.enlarge(capacity - state.seen.shape[2])
     slots = torch.arange(state.used - hypotheses, state.used, device=device)
     count = state.position + (capacity - state.used) // hypotheses
-    if model.target_positions is None:
-        encodings = model.output_weight.new_zeros(count, model.d_model)
-    else:
-        encodings = model.target_positions(0, count)  # As many as the model has learned.
+    none = model.output_weight.new_zeros(count, model.d_model)
+    encodings = none if model.target_positions is None else model.target_positions(0, count)  # As many as the model has learned.
     return Cursor(slots, torch.full((1,), state.position - 1, device=device), encodings)
 
 
