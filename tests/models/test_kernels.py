@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.models.test_packing import SIZE, VOCAB, found, pairs_of
+from tests.models.test_ops import SIZE, VOCAB, found, pairs_of
 from transformer_core.models.attention import bias_of
 from transformer_core.models.ops.packed import Packed
 from transformer_core.models.transformer import Transformer

@@ -1,4 +1,4 @@
-"""Sentences without padding give the outputs and gradients of padded ones."""
+"""What makes the model fast gives the outputs and gradients of the model's page."""
 
 import math
 from dataclasses import replace
@@ -39,6 +39,23 @@ def found(model: Transformer, batch: Batch | PackedBatch, kernels: bool = False)
     decoded = PackedTransformer(model, kernels)(batch) if isinstance(batch, PackedBatch) else batch.decoded(model)
     cross_entropy(decoded, model.output_weight, batch.targets, 0.1).objective.backward()
     return decoded.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("low", [None, torch.bfloat16])
+@pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"positions": "learned", "most_positions": 20}, {"d_v": 4, "tied": "none"}])
+def test_attention_of_a_training_on_a_cpu_is_the_pages(changes: dict[str, object], low: torch.dtype | None) -> None:
+    """To the bit in float32; within autocast as near to float32 as the page is."""
+    torch.manual_seed(0)
+    model, batch = Transformer(replace(SIZE, **changes), VOCAB), make_batch(pairs_of([(7, 9), (3, 4), (12, 5)]))  # type: ignore[arg-type]
+    exact = found(model, batch)
+    with torch.autocast("cpu", low or torch.float32, enabled=low is not None):
+        page = found(model, batch)
+        prepare_for_training(model, CPU, "float32")
+        fast = found(model, batch)
+    for want, theirs, ours in zip(exact, page, fast, strict=True):
+        error, bound = ((part.float() - want).norm() for part in (ours, theirs))
+        assert error <= 1.5 * bound
+        assert low or torch.equal(ours, want)
 
 
 @pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"positions": "learned", "most_positions": 20}, {"tied": "decoder"}])
