@@ -90,7 +90,7 @@ def test_attention_within_short_sentences(compiled: list[Any], longest: int) -> 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_of_hypotheses(compiled: list[Any], dtype: torch.dtype) -> None:
-    from transformer_core.models.attention import _MOST, _WIDEST
+    from transformer_core.models.ops.padded_attention import _MOST, _WIDEST
     from transformer_core.models.ops.decoding_attention import decoding_attention
 
     for hypotheses in (4, _MOST):
