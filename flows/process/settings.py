@@ -10,18 +10,11 @@ from typing import Any, cast
 from flows.process.paths import STATE
 from flows.process.runner import check_model, echo
 from transformer_core import recipes
-from transformer_core.config import (
-    PARAMS_FILE,
-    Params,
-    check_across_sections,
-    editable_yaml,
-    load_params,
-    read_yaml,
-    validate_document,
-    yaml_text,
-)
+from transformer_core.config import PARAMS_FILE, Params, check_across_sections, load_params
 from transformer_core.errors import UserError, configuration_error
 from transformer_core.files import locked, new_file, write_text
+from transformer_core.schema import validate_document
+from transformer_core.yaml_io import editable_yaml, read_yaml, yaml_text
 
 BACKUPS = STATE / "params"
 LOCK = STATE / "locks/params"

@@ -90,7 +90,7 @@ class Trainer:
             packs = True
             if can_compile(rank.device):
                 model.use_kernels()
-                captures = not settings.r_drop
+                captures = settings.passes == 1
         budget = min(settings.tokens_per_update, settings.tokens_per_microbatch)
         self._captured_budget = budget if captures else None
         self._make_batch: MakeBatch = partial(make_packed_batch, budget=self._captured_budget) if packs else make_batch
