@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import AfterValidator, Field, create_model
 
-from transformer_core.errors import configuration_error, did_you_mean
+from transformer_core.errors import UserError, configuration_error, did_you_mean
 from transformer_core.schema import (
     Language,
     Name,
@@ -306,19 +306,24 @@ class Params(Section):
 
 
 def load_params(path: Path = PARAMS_FILE) -> Params:
-    """Read and check a params file. Raises `UserError` (78), with a line for each fault that names file and key."""
-    params = validate_document(Params, read_yaml(path), path)
-    check_across_sections(params, path)
-    return params
+    """Read and check a params file. Raises `UserError` (78): see `check_params`."""
+    return check_params(read_yaml(path), path)
 
 
-def check_across_sections(params: Params, path: Path = PARAMS_FILE) -> None:
-    """Refuse values that are valid alone but contradict each other, before the first stage runs.
+def check_params(document: object, path: Path = PARAMS_FILE) -> Params:
+    """Return the settings of a document.
 
-    Raises `UserError` (78): one line naming file and key for the first contradiction.
+    Raises `UserError` (78), which names file and key: a line for each wrong value; if there is none, one line for the first values that
+    contradict each other or from which no model can be built.
     """
+    params = validate_document(Params, document, path)
     for key, fault, remedy in _contradictions(params):
         raise configuration_error(f"{path}: {key}: {fault}", remedy)
+    try:
+        resolve(params.model)
+    except UserError as error:
+        raise configuration_error(f"{path}: {error.message}", error.remedy) from None
+    return params
 
 
 def _contradictions(params: Params) -> Iterator[tuple[str, str, str]]:

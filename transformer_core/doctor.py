@@ -13,7 +13,7 @@ from typing import Literal
 
 import requests
 
-from transformer_core.config import PARAMS_FILE, load_params, resolve
+from transformer_core.config import PARAMS_FILE, load_params
 from transformer_core.errors import ExitCode, UserError, configuration_error, first_line, without_logins
 from transformer_core.project import check_repository
 
@@ -81,7 +81,6 @@ def _torch() -> Iterator[Finding]:
 
 def _check_params(root: Path) -> str:
     params = load_params(root / PARAMS_FILE)
-    resolve(params.model)
     return f"{root / PARAMS_FILE}: corpus {params.download.corpus}, preset {params.model.preset}"
 
 

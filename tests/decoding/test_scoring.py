@@ -17,7 +17,7 @@ from transformer_core.models.translation import TranslationModel
 from transformer_core.sizes import ModelSize
 
 PAPER = EVERY["transformer"]
-CHOSEN = ("transformer", "pre-norm", "learned positions", "no tying", "neighbourhood of 3", "lstm without attention", "lstm, additive",
+CHOSEN = ("transformer", "pre-norm", "learned positions", "no tying", "lstm without attention", "lstm, additive",
           "gru, dot", "convolutional")  # fmt: skip
 SIZES = {name: EVERY[name] for name in CHOSEN}
 SOURCES = [[5, 9, 4, EOS], [17, EOS], [6, 7, 8, 9, 10, 11, EOS], [4, 4, EOS]]
